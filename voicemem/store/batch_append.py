@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -12,7 +12,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.strict_json import is_same_event
 from voicemem.store.admission import Batch, Offer, Outcome, admit, must_note_expected
 from voicemem.store.records import AppendResult
-from voicemem.store.runs import JournalRun
+from voicemem.store.runs import ArchivedSeqs, JournalRun, StoredRun
 from voicemem.store.streams import ProducerState, Stream, may_reopen
 
 OBJECT_DECODER = msgspec.json.Decoder(type=dict[str, Any])
@@ -27,6 +27,17 @@ class Originals(NamedTuple):
     """Seqs of which `payloads` has all that are stored; None where that is not known."""
     gap: range
     """Seqs around it of which none is stored."""
+
+
+def originals_around(archived: ArchivedSeqs, run: StoredRun | None, seq: int, next_seq: Callable[[], int]) -> Originals:
+    """The payloads around a seq: those of the run that holds it or comes before it, and the gap when none holds it.
+
+    `archived` has none of its payloads. `next_seq` finds the seq behind the gap.
+    """
+    after = 1 if run is None else run.seq + run.events
+    stored = [] if run is None else run.payloads
+    gap = range(max(after, archived.seqs.start), min(next_seq(), archived.seqs.stop)) if seq >= after else range(0)
+    return Originals(dict(enumerate(stored, after - len(stored))), None, gap)
 
 
 class ServerEvents(Protocol):

@@ -7,9 +7,9 @@ waypoints are indexed by seq: an index of every row would double the pages that 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,11 +17,14 @@ from voicemem.errors import DamagedEntry
 from voicemem.protocol.codec import split_array
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.store.records import JournalRow
+from voicemem.store.streams import Stream
 
 WAYPOINT_STRIDE = 256
 MAX_SEQ = 2**63 - 1
 ARCHIVE_BYTES = 1024 * 1024
 """Payload bytes in one archive: a page of a long journal can be read without unpacking all of it."""
+PAGE_BYTES = 4 * 1024 * 1024
+"""Payload bytes in a page of entries: one that exceeds them is its last."""
 ZLIB_LEVEL = 6
 """Of zlib; level 9 saves 2 % more for five times the work."""
 
@@ -81,6 +84,37 @@ def rows_of(run: RunRow) -> Iterator[JournalRow]:
         yield JournalRow(position + index, producer, None if seq is None else seq + index, received_ms, event)
 
 
+def page_of(runs: Iterable[RunRow], after: int, limit: int) -> list[JournalRow]:
+    """Entries after a position: at most `limit`, and about `PAGE_BYTES`. Raises `DamagedEntry`."""
+    rows: list[JournalRow] = []
+    size = 0
+    for run in runs:
+        rows.extend(row for row in rows_of(run) if row.position > after)
+        size += len(run.payload)
+        if size > PAGE_BYTES or len(rows) >= limit:
+            break
+    return rows[:limit]
+
+
+class StoredRun(NamedTuple):
+    """A run of a producer as it is stored: its first seq, its number of events, and their payload."""
+
+    seq: int
+    events: int
+    payload: bytes
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [self.payload] if self.events == 1 else split_array(self.payload)
+
+
+def server_run(stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> JournalRun:
+    """The run of an event of the server's own, at the next position of a stream, which it takes."""
+    stream.position += 1
+    payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
+    return JournalRun(stream.key, stream.position, None, None, now_ms, [payload])
+
+
 def group_runs(key: int, rows: Iterable[JournalRow]) -> Iterator[JournalRun]:
     """Join entries into the runs that are stored: consecutive ones of a producer that came together."""
     payloads: list[bytes] = []
@@ -95,6 +129,7 @@ def group_runs(key: int, rows: Iterable[JournalRow]) -> Iterator[JournalRun]:
         last = row
 
 
+SEQS_DECODER = msgspec.json.Decoder(dict[str, tuple[int, int]])
 RUNS_DECODER = msgspec.msgpack.Decoder(list[RunRow])
 
 
@@ -124,6 +159,33 @@ def seqs_of(runs: list[RunRow]) -> dict[str, tuple[int, int]]:
             first, _ = ranges.get(run.producer, (run.seq, 0))
             ranges[run.producer] = first, run.seq + run.events - 1
     return ranges
+
+
+class ArchivedSeqs(NamedTuple):
+    """What the archives know about seqs of one producer: of the range `seqs`, those in `payloads` are stored."""
+
+    payloads: dict[int, bytes]
+    seqs: range
+
+
+def archived_around(
+    archives: Iterable[tuple[int, bytes]], load: Callable[[int], bytes], producer: str, seq: int
+) -> ArchivedSeqs:
+    """The payloads of the archive that covers a seq; without one, the range of seqs around it that no archive has.
+
+    `archives` are those of one stream, in order: what `load` finds the runs of one by, and `seqs_of` it as JSON.
+    """
+    start, stop = 1, 2**63
+    for archive, encoded in archives:
+        first, last = SEQS_DECODER.decode(encoded).get(producer, (1, 0))
+        if first <= seq <= last:
+            runs = [run for run in decompress_runs(load(archive)) if run.producer == producer]
+            return ArchivedSeqs(dict(numbered for run in runs for numbered in payloads_of(run)), range(first, last + 1))
+        if first <= last < seq:
+            start = last + 1
+        elif seq < first <= last:
+            stop = min(stop, first)
+    return ArchivedSeqs({}, range(start, stop))
 
 
 class Waypoints:

@@ -5,8 +5,10 @@ The rules at the end are pure. Every store applies them in its transaction, so t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from voicemem.config.session import parse_config
@@ -16,13 +18,15 @@ SESSION_KIND, USER_KIND = "session", "user"
 """Kinds of streams; a user's is never closed."""
 END_GRACE_MS = 2_000
 """How long after the first `session.end` a session waits for the last words of its other producers."""
-
-
 AWAITED_MS = 10_000
 """How long a producer without a connection is expected back: after its connection was lost, after it sent over HTTP,
 and after the end of the node that it was connected to. An end waits for these producers, but never longer than the
 grace."""
 NAME_TAKEN = "A session of this name is running already."
+IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
+"""The settings that a slim row repeats."""
+MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
+"""Characters of a text that a slim row repeats, and of all labels as JSON; what has more of these shows none."""
 
 
 class SessionEnding(NamedTuple):
@@ -80,6 +84,23 @@ class Stream(Struct, gc=False):
         return None if self.ending_ts is None else SessionEnding(self.ending_ts, self.ending_reason or "ended")
 
 
+class OverviewValues(NamedTuple):
+    """The values of a slim row."""
+
+    name: str | None
+    user_id: str | None
+    labels: str | None
+    """As JSON."""
+
+
+def overview_values(config: JsonObject) -> OverviewValues:
+    name, labels = config.get("name"), config.get("labels")
+    encoded = None if labels is None else msgspec.json.encode(labels).decode()
+    if encoded is not None and len(encoded) > MAX_OVERVIEW_LABELS:
+        encoded = None
+    return OverviewValues(None if name is None else name[:MAX_OVERVIEW_TEXT], config.get("user_id"), encoded)
+
+
 def is_expected(producer: ProducerState, now_ms: int) -> bool:
     """Whether a producer may still send events: it is connected, or expected back."""
     return producer.node is not None or (producer.expected_until_ms or 0) > now_ms
@@ -109,6 +130,28 @@ def ending_if_due(stream: Stream, now_ms: int) -> SessionEnding | None:
     if stream.started_ms + int(settings.max_duration * 1000) <= now_ms:
         return SessionEnding(now_ms, "max_duration")
     return SessionEnding(now_ms, "idle", provisional=True)
+
+
+def break_off(stream: Stream, now_ms: int, is_awaited: Callable[[int], bool]) -> int | None:
+    """Let a running session fall silent, all of whose connections have broken; when it is to be closed then.
+
+    A committed end waits for the producers that are expected back and have not ended (`is_awaited` of the key) as if
+    it had just been committed; without any, it is due now.
+    """
+    stream.silent_since_ms = now_ms
+    if stream.ending is not None:
+        if not is_awaited(stream.key):
+            return now_ms
+        stream.ending_ms = now_ms
+    return close_due_ms(stream)
+
+
+def retention_times(stream: Stream) -> tuple[int, int | None]:
+    """When the journal of a session that has just ended is to be compacted, and when the session expires, if ever."""
+    settings = parse_config(stream.config)
+    ended = stream.ended_ms or 0
+    expires = None if settings.ttl_seconds is None else ended + int(settings.ttl_seconds * 1000)
+    return ended + int(settings.reopen_window * 1000), expires
 
 
 def may_reopen(stream: Stream, now_ms: int) -> bool:

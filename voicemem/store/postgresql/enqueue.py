@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from voicemem.config.session import CLOSE_EVENTS, LEFT_EVENT, STARTED_EVENT, parse_config
+from voicemem.config.session import STARTED_EVENT
+from voicemem.store.delivery_rows import close_event_types, notice_rows
 from voicemem.store.postgresql.connection import Session
 from voicemem.store.postgresql.keys import KeySource
-from voicemem.store.records import SessionHeader, notice_id
 from voicemem.store.streams import Stream
 
 SUBSCRIBERS = """
@@ -39,13 +39,8 @@ def enqueue_start(session: Session, keys: KeySource, stream: Stream, now_ms: int
 
 
 def enqueue_close(session: Session, keys: KeySource, stream: Stream, close_id: str, now_ms: int) -> None:
-    """Add the notices of a close; `close_id` is the notice id of its history.
-
-    A session that was closed as idle before anybody joined it has no history, metrics or turns to tell of. That it has
-    left is told all the same, since its start was.
-    """
-    unjoined = stream.provisional and session.row(SELECT_WAS_JOINED, (stream.key,)) is None
-    event_types = (LEFT_EVENT,) if unjoined else CLOSE_EVENTS
+    """Add the notices of a close; `close_id` is the notice id of its history."""
+    event_types = close_event_types(stream, lambda: session.row(SELECT_WAS_JOINED, (stream.key,)) is not None)
     enqueue(session, keys, stream, event_types, stream.reason, close_id, now_ms)
 
 
@@ -59,15 +54,7 @@ def enqueue(
     now_ms: int,
 ) -> None:
     """Add a row for each endpoint and event type that it subscribed to; the outbox makes the payload from the row."""
-    rows = session.rows(SUBSCRIBERS, (stream.key, stream.project))
-    endpoints = [(key, msgspec.json.decode(subscribed)) for key, subscribed in rows]
-    receivers = [(event_type, key) for event_type in event_types for key, types in endpoints if event_type in types]
-    if not receivers:
-        return
-    config = parse_config(stream.config)
-    header = SessionHeader(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
-    encoded = msgspec.json.encode(header)
-    for event_type, endpoint in receivers:
-        notice = notice_id(base_id, event_type)
-        values = (stream.key, endpoint, notice, event_type, stream.position, encoded, now_ms)
-        session.execute(INSERT_DELIVERY, (keys.draw(), *values))
+    found = session.rows(SUBSCRIBERS, (stream.key, stream.project))
+    subscribers = [(key, msgspec.json.decode(subscribed)) for key, subscribed in found]
+    for row in notice_rows(stream, event_types, subscribers, reason, base_id, now_ms):
+        session.execute(INSERT_DELIVERY, (keys.draw(), *row))

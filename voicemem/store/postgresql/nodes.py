@@ -15,7 +15,7 @@ from voicemem.store.postgresql.connection import NodeRetired, Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import POSITION, STORED_COLUMNS, Rows, to_stream
 from voicemem.store.records import Node
-from voicemem.store.streams import AWAITED_MS, SESSION_KIND, Stream, close_due_ms
+from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 
 NODE_COLUMNS = ", ".join(Node.__struct_fields__)
 LOCK_NODES = "select 1 from meta where name = 'schema' for update"
@@ -231,20 +231,15 @@ def fall_silent(session: Session, rows: Iterable[Row], now_ms: int) -> None:
 
     The end of one that has committed it waits for those that are expected back, as if it had just been committed.
     """
+
+    def is_awaited(key: int) -> bool:
+        return session.row(SELECT_EXPECTED_NOT_ENDED, (key, now_ms)) is not None
+
     for row in rows:
         with suppress(StoreUnavailable):  # a damaged row concerns its own session only
-            session.execute(UPDATE_TIMES, times_after_break(session, to_stream(row), now_ms))
-
-
-def times_after_break(session: Session, stream: Stream, now_ms: int) -> tuple[int, int, int | None, int | None]:
-    """The stream's key, and the times of its row: silent since, ending, due."""
-    stream.silent_since_ms = now_ms
-    if stream.ending is None:
-        return stream.key, now_ms, None, close_due_ms(stream)
-    if session.row(SELECT_EXPECTED_NOT_ENDED, (stream.key, now_ms)) is None:
-        return stream.key, now_ms, stream.ending_ms, now_ms
-    stream.ending_ms = now_ms
-    return stream.key, now_ms, now_ms, close_due_ms(stream)
+            stream = to_stream(row)
+            due = break_off(stream, now_ms, is_awaited)
+            session.execute(UPDATE_TIMES, (stream.key, stream.silent_since_ms, stream.ending_ms, due))
 
 
 def to_node(row: Row) -> Node:

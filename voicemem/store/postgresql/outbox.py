@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
-
+from voicemem.store.delivery_rows import (
+    DELIVERY_COLUMNS,
+    ENDPOINT_COLUMNS,
+    FRONT_ROWS,
+    WITH_WAITING,
+    to_claimed_delivery,
+)
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import Rows, to_text
-from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint, SessionHeader
+from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint
 
-DELIVERY_COLUMNS = ", ".join(f"x.{name}" for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
-ENDPOINT_COLUMNS = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)
 NOT_ERASED = "(select s.state from streams s where s.bucket = x.stream % 64 and s.key = x.stream) != 'erased'"
 """True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
-CLOSING_DECODER = msgspec.json.Decoder(SessionHeader)
-EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
-FRONT_ROWS = 200
-"""How many of the oldest due deliveries a claim looks at first. When these are not enough, since their receivers are
-busy or were taken away, it looks at the oldest of each endpoint."""
-WITH_WAITING = """
-    with recursive waiting(key) as (
-        select min(endpoint) from exports where due_ms is not null
-        union all
-        select (select min(endpoint) from exports where due_ms is not null and endpoint > waiting.key)
-        from waiting where waiting.key is not null
-    )
-"""
-"""The endpoints that have waiting deliveries: one step through the index for each."""
 OLDEST_DUE = "(select * from exports where due_ms <= $1 order by due_ms, key limit $3) c"
 OLDEST_OF_EACH_ENDPOINT = """
     waiting cross join lateral (
@@ -205,27 +194,3 @@ def attempts_of(session: Session, delivery: int) -> list[Attempt]:
         Attempt(started_ms, duration_ms, status, to_text(error), excerpt.decode())
         for started_ms, duration_ms, status, error, excerpt in session.rows(SELECT_ATTEMPTS, (delivery,))
     ]
-
-
-def to_claimed_delivery(row: Row) -> ClaimedDelivery:
-    key, stream, notice_id, event_type, position, closing, payload, attempts, lease, restarted_at, *endpoint = row
-    return ClaimedDelivery(
-        key=key,
-        stream=stream,
-        endpoint=to_endpoint(endpoint),
-        notice_id=notice_id.decode(),
-        event_type=event_type,
-        position=position,
-        closing=CLOSING_DECODER.decode(closing),
-        payload=payload,
-        attempts=attempts,
-        lease=lease + 1,
-        restarted_at=restarted_at,
-    )
-
-
-def to_endpoint(values: Sequence[Any]) -> Endpoint:
-    row = dict(zip(Endpoint.__struct_fields__, values, strict=True))
-    row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])
-    texts = {name: value.decode() for name, value in row.items() if isinstance(value, bytes)}
-    return Endpoint(**{**row, **texts})

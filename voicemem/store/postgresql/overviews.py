@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from voicemem.store.postgresql.connection import Row
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.reads import conditions
-from voicemem.store.postgresql.journal.rows import MAX_OVERVIEW_TEXT, POSITION, Rows, to_text
+from voicemem.store.postgresql.journal.rows import POSITION, Rows, to_text
 from voicemem.store.records import SessionFilter, SessionOverview
+from voicemem.store.streams import MAX_OVERVIEW_TEXT
 
 ACTIVE_MS = """coalesce((
     select j.received_ms from journal j where j.bucket = s.bucket and j.stream = s.key order by j.position desc limit 1

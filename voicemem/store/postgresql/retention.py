@@ -6,13 +6,14 @@ its backups; docs/postgresql.md says what that means.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import DELETE_LABELS, RELEASE_NAME, Rows
 from voicemem.store.streams import USER_KIND, Stream
+from voicemem.store.upkeep import Portion
 
 
 class ContentTable(NamedTuple):
@@ -173,35 +174,3 @@ def delete_portion(session: Session, keys: Sequence[int]) -> bool:
             if portion.is_full:
                 return True
     return portion.has_begun
-
-
-PORTION_ROWS = 200
-PORTION_BYTES = 1024 * 1024
-"""The bounds of a portion; the row that exceeds the bytes is its last."""
-
-
-class Portion:
-    """What one transaction deletes at most: counts down rows and bytes."""
-
-    def __init__(self) -> None:
-        self.rows = PORTION_ROWS
-        self.bytes = PORTION_BYTES
-
-    @property
-    def has_begun(self) -> bool:
-        return self.rows < PORTION_ROWS
-
-    @property
-    def is_full(self) -> bool:
-        return self.rows <= 0 or self.bytes <= 0
-
-    def select(self, sizes: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """The keys of the first rows (given as key and bytes) that fit."""
-        keys: list[Any] = []
-        for key, size in sizes:
-            if self.is_full:
-                break
-            keys.append(key)
-            self.rows -= 1
-            self.bytes -= size
-        return keys

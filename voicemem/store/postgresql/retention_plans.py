@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from voicemem.config.session import parse_config
 from voicemem.store.postgresql.connection import Session
-from voicemem.store.streams import Stream
+from voicemem.store.streams import Stream, retention_times
 
 PLAN_RETENTION = """
     insert into retention (bucket, stream, compact_ms, expires_ms) values ($1 % 64, $1, $2, $3)
@@ -15,7 +14,4 @@ PLAN_RETENTION = """
 
 def schedule_retention(session: Session, stream: Stream) -> None:
     """Note when the journal of a session that has just ended is to be compacted, and when the session expires."""
-    settings = parse_config(stream.config)
-    ended = stream.ended_ms or 0
-    expires = None if settings.ttl_seconds is None else ended + int(settings.ttl_seconds * 1000)
-    session.execute(PLAN_RETENTION, (stream.key, ended + int(settings.reopen_window * 1000), expires))
+    session.execute(PLAN_RETENTION, (stream.key, *retention_times(stream)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from importlib import resources
-from typing import NamedTuple
 
 from voicemem.errors import CannotStart
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.keys import first_key, month_after, month_of, month_start_ms
+from voicemem.store.upkeep import Migration, migrations_of
 
 OWN_TABLES = {"meta", "streams", "journal"}
 """Tables that every version of a voicemem database has."""
@@ -28,18 +27,9 @@ SELECT_PARTITIONS = """
 """
 
 
-class Migration(NamedTuple):
-    """One step of the schema: SQL that brings a database of the version before to `version`."""
-
-    version: int
-    sql: str
-
-
 def migrations() -> list[Migration]:
-    """Every migration, in order, from the files `NNNN_name.sql`. A file is never edited once it was released."""
-    folder = resources.files("voicemem.store.postgresql") / "migrations"
-    files = [file for file in folder.iterdir() if file.name.endswith(".sql")]
-    return sorted(Migration(int(file.name[:4]), file.read_text()) for file in files)
+    """Every migration, in order."""
+    return migrations_of("voicemem.store.postgresql")
 
 
 def migrate(session: Session, upgrade: bool) -> dict[str, bytes]:

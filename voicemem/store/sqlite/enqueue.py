@@ -7,10 +7,9 @@ import secrets
 from collections.abc import Sequence
 
 import apsw
-import msgspec
 
-from voicemem.config.session import CLOSE_EVENTS, LEFT_EVENT, STARTED_EVENT, parse_config
-from voicemem.store.records import SessionHeader, notice_id
+from voicemem.config.session import STARTED_EVENT
+from voicemem.store.delivery_rows import close_event_types, notice_rows
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.streams import Stream
 
@@ -41,13 +40,8 @@ def enqueue_start(rows: RowCache, stream: Stream, now_ms: int) -> None:
 
 
 def enqueue_close(rows: RowCache, stream: Stream, close_id: str, now_ms: int) -> None:
-    """Add the notices of a close; `close_id` is the notice id of its history.
-
-    A session that was closed as idle before anybody joined it has no history, metrics or turns to tell of. That it has
-    left is told all the same, since its start was.
-    """
-    unjoined = stream.provisional and not was_joined(rows.connection, stream)
-    event_types = (LEFT_EVENT,) if unjoined else CLOSE_EVENTS
+    """Add the notices of a close; `close_id` is the notice id of its history."""
+    event_types = close_event_types(stream, lambda: was_joined(rows.connection, stream))
     enqueue(rows.connection, stream, event_types, stream.reason, close_id, now_ms)
 
 
@@ -65,23 +59,6 @@ def enqueue(
     now_ms: int,
 ) -> None:
     """Add a row for each endpoint and event type that it subscribed to; the outbox makes the payload from the row."""
-    receivers = subscriptions(connection, stream, event_types)
-    if not receivers:
-        return
-    config = parse_config(stream.config)
-    header = SessionHeader(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
-    encoded = msgspec.json.encode(header)
-    connection.executemany(
-        INSERT_DELIVERY,
-        [
-            (stream.key, endpoint, notice_id(base_id, event_type), event_type, stream.position, encoded, now_ms)
-            for event_type, endpoint in receivers
-        ],
-    )
-
-
-def subscriptions(connection: apsw.Connection, stream: Stream, event_types: Sequence[int]) -> list[tuple[int, int]]:
-    """Event types and the keys of endpoints that subscribed to them, in the order of the types."""
-    rows = connection.execute(SUBSCRIBERS, (stream.key, stream.project))
-    endpoints = [(key, json.loads(subscribed)) for key, subscribed in rows]
-    return [(event_type, key) for event_type in event_types for key, types in endpoints if event_type in types]
+    found = connection.execute(SUBSCRIBERS, (stream.key, stream.project))
+    subscribers = [(key, json.loads(subscribed)) for key, subscribed in found]
+    connection.executemany(INSERT_DELIVERY, notice_rows(stream, event_types, subscribers, reason, base_id, now_ms))

@@ -17,7 +17,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.records import Node
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.row_cache import POSITION, STORED_COLUMNS, to_stream
-from voicemem.store.streams import AWAITED_MS, SESSION_KIND, Stream, close_due_ms
+from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 
 NODE_COLUMNS = ", ".join(Node.__struct_fields__)
 INSERT_NODE = f"insert or replace into nodes ({NODE_COLUMNS}) values (?, ?, ?, ?, ?, ?)"
@@ -185,23 +185,17 @@ def fall_silent(connection: apsw.Connection, rows: Iterable[tuple[Any, ...]], no
 
     The end of one that has committed it waits for those that are expected back, as if it had just been committed.
     """
+
+    def is_awaited(key: int) -> bool:
+        return connection.execute(SELECT_EXPECTED_NOT_ENDED, (key, now_ms)).fetchone() is not None
+
     changes = []
     for row in rows:
         with suppress(StoreUnavailable):  # a damaged row concerns its own session only
-            changes.append(times_after_break(connection, to_stream(row), now_ms))
+            stream = to_stream(row)
+            due = break_off(stream, now_ms, is_awaited)
+            changes.append((stream.silent_since_ms, stream.ending_ms, due, stream.key))
     connection.executemany(UPDATE_TIMES, changes)
-
-
-def times_after_break(
-    connection: apsw.Connection, stream: Stream, now_ms: int
-) -> tuple[int, int | None, int | None, int]:
-    stream.silent_since_ms = now_ms
-    if stream.ending is None:
-        return now_ms, None, close_due_ms(stream), stream.key
-    if connection.execute(SELECT_EXPECTED_NOT_ENDED, (stream.key, now_ms)).fetchone() is None:
-        return now_ms, stream.ending_ms, now_ms, stream.key
-    stream.ending_ms = now_ms
-    return now_ms, now_ms, close_due_ms(stream), stream.key
 
 
 def release_claims(connection: apsw.Connection, token: str) -> None:

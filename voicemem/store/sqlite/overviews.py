@@ -9,7 +9,8 @@ import apsw
 from voicemem.store.records import SessionFilter, SessionOverview
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.reads import conditions, is_scan
-from voicemem.store.sqlite.journal.row_cache import MAX_OVERVIEW_TEXT, POSITION
+from voicemem.store.sqlite.journal.row_cache import POSITION
+from voicemem.store.streams import MAX_OVERVIEW_TEXT
 
 ACTIVE_MS = """
     ifnull((select j.received_ms from journal j where j.stream = streams.key order by j.position desc limit 1),

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from voicemem.config.session import parse_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.secure_delete import scrub_file
 from voicemem.store.sqlite.writer import RUINED
-from voicemem.store.streams import USER_KIND, Stream
+from voicemem.store.streams import USER_KIND, Stream, retention_times
+from voicemem.store.upkeep import Portion
 
 
 class ContentTable(NamedTuple):
@@ -200,7 +200,7 @@ def delete_portion(connection: apsw.Connection, keys: Sequence[int]) -> bool:
 
     One writer commits for everyone, so a job that deleted a journal of a million events at once would stop all calls.
     """
-    portion = Portion()
+    portion = JsonPortion()
     for key in keys:
         for content in CONTENT_TABLES:
             if row_keys := portion.select_keys(connection.execute(content.rows, (key,))):
@@ -212,10 +212,7 @@ def delete_portion(connection: apsw.Connection, keys: Sequence[int]) -> bool:
 
 def schedule_retention(connection: apsw.Connection, stream: Stream) -> None:
     """Note when the journal of a session that has just ended is to be compacted, and when the session expires."""
-    settings = parse_config(stream.config)
-    ended = stream.ended_ms or 0
-    expires = None if settings.ttl_seconds is None else ended + int(settings.ttl_seconds * 1000)
-    connection.execute(PLAN_RETENTION, (stream.key, ended + int(settings.reopen_window * 1000), expires))
+    connection.execute(PLAN_RETENTION, (stream.key, *retention_times(stream)))
 
 
 def cancel_retention(connection: apsw.Connection, stream: Stream) -> None:
@@ -228,33 +225,10 @@ def is_erased(connection: apsw.Connection, key: int) -> bool:
     return bool(connection.execute(SELECT_STATE_IS_ERASED, (key,)).fetchall())
 
 
-PORTION_ROWS = 200
-PORTION_BYTES = 1024 * 1024
-"""The bounds of a portion; the row that exceeds the bytes is its last."""
-
-
-class Portion:
-    """What one transaction deletes at most: counts down rows and bytes."""
-
-    def __init__(self) -> None:
-        self.rows = PORTION_ROWS
-        self.bytes = PORTION_BYTES
-
-    @property
-    def has_begun(self) -> bool:
-        return self.rows < PORTION_ROWS
-
-    @property
-    def is_full(self) -> bool:
-        return self.rows <= 0 or self.bytes <= 0
+class JsonPortion(Portion):
+    """A portion whose keys go into statements as JSON."""
 
     def select_keys(self, sizes: Iterable[tuple[Any, int]]) -> str:
         """The keys of the first rows (given as key and bytes) that fit, as a JSON array; "" when none does."""
-        keys: list[Any] = []
-        for key, size in sizes:
-            if self.is_full:
-                break
-            keys.append(key)
-            self.rows -= 1
-            self.bytes -= size
+        keys = self.select(sizes)
         return json.dumps(keys) if keys else ""

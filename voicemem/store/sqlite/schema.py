@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from importlib import resources
-from typing import NamedTuple
 
 import apsw
 
 from voicemem.errors import CannotStart
 from voicemem.store.sqlite.database_files import lock_file
+from voicemem.store.upkeep import Migration, migrations_of
 
 OWN_TABLES = {"meta", "streams", "journal"}
 """Tables that every version of a voicemem database has."""
@@ -22,18 +21,9 @@ INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
 IDENTITY_BYTES = 16
 
 
-class Migration(NamedTuple):
-    """One step of the schema: SQL that brings a database of the version before to `version`."""
-
-    version: int
-    sql: str
-
-
 def migrations() -> list[Migration]:
-    """Every migration, in order, from the files `NNNN_name.sql`. A file is never edited once it was released."""
-    folder = resources.files("voicemem.store.sqlite") / "migrations"
-    files = [file for file in folder.iterdir() if file.name.endswith(".sql")]
-    return sorted(Migration(int(file.name[:4]), file.read_text()) for file in files)
+    """Every migration, in order."""
+    return migrations_of("voicemem.store.sqlite")
 
 
 def newest_version() -> int:

@@ -20,9 +20,10 @@ from voicemem.store.admission import Batch, Offer
 from voicemem.store.port import Store
 from voicemem.store.records import Attempt, Snapshot
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.retention import PORTION_BYTES, PORTION_ROWS, Portion
+from voicemem.store.sqlite.retention import JsonPortion
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import SessionEnding
+from voicemem.store.upkeep import PORTION_BYTES, PORTION_ROWS
 
 NOW = 1_778_390_400_000
 END = SessionEnding(NOW, "MARK reason")
@@ -198,10 +199,10 @@ async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> Non
 
 def test_a_portion_is_bounded_by_rows_and_by_bytes() -> None:
     """The row that goes over the bound is the last one; over several tables the bound is one."""
-    portion = Portion()
+    portion = JsonPortion()
     assert "[1, 2]" == portion.select_keys([(1, PORTION_BYTES - 1), (2, 10), (3, 10)])
     assert ("", True) == (portion.select_keys([(4, 1)]), portion.is_full)
-    portion = Portion()
+    portion = JsonPortion()
     portion.select_keys((number, 1) for number in range(PORTION_ROWS - 1))
     assert ("[7]", True) == (portion.select_keys([(7, 1), (8, 1)]), portion.has_begun)
 

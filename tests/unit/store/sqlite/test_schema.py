@@ -17,7 +17,8 @@ from voicemem.errors import CannotStart
 from voicemem.store.records import SessionFilter
 from voicemem.store.sqlite import SqliteStore, schema
 from voicemem.store.sqlite.database_files import lock_file
-from voicemem.store.sqlite.schema import Migration, migrations, newest_version
+from voicemem.store.sqlite.schema import migrations, newest_version
+from voicemem.store.upkeep import Migration
 
 
 async def test_a_newer_schema_is_refused(path: str) -> None:

@@ -15,8 +15,9 @@ from voicemem.store.postgresql.connection import Session
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.runs import IS_STREAMS, RUN_COLUMNS, to_run
-from voicemem.store.postgresql.retention import IS_FREE, Portion, claim
+from voicemem.store.postgresql.retention import IS_FREE, claim
 from voicemem.store.runs import ARCHIVE_BYTES, RunRow, compress_runs, seqs_of
+from voicemem.store.upkeep import Portion
 
 ARCHIVE_RUNS = 500
 SELECT_RUNS_AFTER = f"""

@@ -12,9 +12,9 @@ import msgspec
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, label_digest, load_stream, to_stream
-from voicemem.store.postgresql.journal.runs import PAGE_BYTES, find_last_seq, runs_after
+from voicemem.store.postgresql.journal.runs import find_last_seq, runs_after
 from voicemem.store.records import JournalRow, SessionFilter, Snapshot
-from voicemem.store.runs import rows_of
+from voicemem.store.runs import page_of
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
 SELECT_STREAM_BY_NAME = f"""
@@ -131,14 +131,7 @@ class PostgresqlJournalReads:
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         def job(session: Session) -> list[JournalRow]:
-            rows: list[JournalRow] = []
-            size = 0
-            for run in [] if is_erased(session, key) else runs_after(session, key, after):
-                rows.extend(row for row in rows_of(run) if row.position > after)
-                size += len(run.payload)
-                if size > PAGE_BYTES or len(rows) >= limit:
-                    break
-            return rows[:limit]
+            return [] if is_erased(session, key) else page_of(runs_after(session, key, after), after, limit)
 
         return await self.database.read(job)
 

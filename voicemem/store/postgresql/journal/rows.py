@@ -14,17 +14,17 @@ from typing import Any, Protocol
 import msgspec
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import HISTORY_EVENT, apply_patch
+from voicemem.config.session import apply_patch
 from voicemem.errors import StoreUnavailable
-from voicemem.protocol.codec import split_array
-from voicemem.store.batch_append import Originals
+from voicemem.store.batch_append import Originals, originals_around
+from voicemem.store.delivery_rows import endpoint_values
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.enqueue import enqueue_close, enqueue_start
 from voicemem.store.postgresql.guesses import Guesses
 from voicemem.store.postgresql.journal.runs import (
     INSERT_RUNS,
     RunColumns,
-    archived_around,
+    find_archived,
     find_last_seq,
     find_run,
     next_stored_seq,
@@ -32,9 +32,9 @@ from voicemem.store.postgresql.journal.runs import (
 from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.postgresql.retention_plans import schedule_retention
 from voicemem.store.records import Quotas
-from voicemem.store.runs import JournalRun
+from voicemem.store.runs import JournalRun, server_run
 from voicemem.store.stream_changes import reopen
-from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_due_ms
+from voicemem.store.streams import IN_OVERVIEW, SESSION_KIND, ProducerState, Stream, close_due_ms, overview_values
 
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
 """The columns of `streams` s; `position` is that of the last time the row was saved."""
@@ -67,10 +67,6 @@ SAVE_OVERVIEW = """
     on conflict (bucket, stream) do update
     set name = excluded.name, user_id = excluded.user_id, labels = excluded.labels
 """
-IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
-"""The settings that a slim row repeats."""
-MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
-"""Characters of a text that a slim row repeats, and of all labels as JSON; what has more of these shows none."""
 PRODUCER_COLUMNS = "epoch, next_seq, unsequenced, ended, node, expected_until_ms"
 SELECT_PRODUCER = f"select {PRODUCER_COLUMNS} from producers where bucket = $1 % 64 and stream = $1 and name = $2"
 SELECT_PRODUCER_NAMES = "select name from producers where bucket = $1 % 64 and stream = $1"
@@ -168,14 +164,9 @@ class Rows:
 
     def save_overview(self, stream: Stream) -> None:
         """Repeat what lists show and look for of a session's configuration."""
-        name, labels = stream.config.get("name"), stream.config.get("labels")
-        encoded = None if labels is None else msgspec.json.encode(labels)
-        if encoded is not None and len(encoded.decode()) > MAX_OVERVIEW_LABELS:
-            encoded = None
-        shown = None if name is None else name[:MAX_OVERVIEW_TEXT]
-        self.session.execute(SAVE_OVERVIEW, (stream.key, shown, stream.config.get("user_id"), encoded))
+        self.session.execute(SAVE_OVERVIEW, (stream.key, *overview_values(stream.config)))
         self.session.execute(DELETE_LABELS, (stream.key,))
-        if labels:
+        if labels := stream.config.get("labels"):
             self.session.execute(INSERT_LABELS, (stream.key, [label_digest(*label) for label in labels.items()]))
 
     # Producers
@@ -222,24 +213,20 @@ class Rows:
 
     def append_server_event(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
         """Journal an event of the server's own. The caller saves the stream's row."""
-        stream.position += 1
-        payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
-        self.add_run(JournalRun(stream.key, stream.position, None, None, now_ms, [payload]))
+        self.add_run(server_run(stream, now_ms, event))
 
     def load_originals(self, key: int, producer: ProducerState, seq: int) -> Originals:
         """See `voicemem.store.batch_append.AppendRows`."""
         self.flush()
-        archived = archived_around(self.session, key, producer.name, seq)
+        archived = find_archived(self.session, key, producer.name, seq)
         if archived.payloads:
             return Originals(archived.payloads, archived.seqs, range(0))
-        run = find_run(self.session, key, producer.name, seq)
-        after, stored, gap = 1, [], range(0)
-        if run is not None:
-            after, stored = run.seq + run.events, [run.payload] if run.events == 1 else split_array(run.payload)
-        if seq >= after:
-            stop = next_stored_seq(self.session, key, producer.name, seq) or producer.next_seq
-            gap = range(max(after, archived.seqs.start), min(stop, archived.seqs.stop))
-        return Originals(dict(enumerate(stored, after - len(stored))), None, gap)
+        return originals_around(
+            archived,
+            find_run(self.session, key, producer.name, seq),
+            seq,
+            lambda: next_stored_seq(self.session, key, producer.name, seq) or producer.next_seq,
+        )
 
     def flush(self) -> None:
         """Insert the runs that were added: before each query that must see them, and at the end."""
@@ -283,16 +270,15 @@ class Rows:
 
     def save_endpoint(self, stream: Stream, now_ms: int) -> None:
         """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
-        webhook = stream.config.get("webhook") or {}
-        if webhook.get("url") is None:
+        values = endpoint_values(stream.config)
+        if values is None:
             self.session.execute(DISABLE_SESSION_ENDPOINT, (now_ms, stream.key))
             return
         secret = self.session.row(SELECT_FROM_SECRETS, (stream.key, "webhook.secret"))
-        event_types = msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT]))
-        contents = Word(webhook.get("contents", "full"))
-        values = (stream.key, webhook["url"], secret[0] if secret else None, contents, event_types)
-        if not self.session.change(UPDATE_SESSION_ENDPOINT, values):
-            self.session.execute(INSERT_SESSION_ENDPOINT, (*values, self.shared.keys.draw()))
+        contents, event_types = Word(values.contents), values.event_types
+        row = (stream.key, values.url, secret[0] if secret else None, contents, event_types)
+        if not self.session.change(UPDATE_SESSION_ENDPOINT, row):
+            self.session.execute(INSERT_SESSION_ENDPOINT, (*row, self.shared.keys.draw()))
 
     def count_refusal(self, quota: str) -> None:
         """See `voicemem.store.batch_append.AppendRows`."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any
 
 from voicemem.store.postgresql.connection import Row, Session
 from voicemem.store.runs import (
     MAX_SEQ,
+    PAGE_BYTES,
     WAYPOINT_STRIDE,
+    ArchivedSeqs,
     JournalRun,
     RunRow,
+    StoredRun,
+    archived_around,
     checksum,
     decompress_runs,
-    payloads_of,
     verify_checksum,
 )
 
@@ -65,8 +66,7 @@ SELECT_RUNS_FROM = f"""
 """The run that holds position $2 + 1, which may begin before it, and later ones, until they are $4 bytes or more."""
 SELECT_ARCHIVED_SEQS = "select position, seqs from archives where bucket = $1 % 64 and stream = $1 order by position"
 SELECT_ARCHIVE = "select runs from archives where bucket = $1 % 64 and stream = $1 and position = $2"
-SEQS_DECODER = msgspec.json.Decoder(dict[str, tuple[int, int]])
-PAGE_RUNS, PAGE_BYTES = 500, 4 * 1024 * 1024
+PAGE_RUNS = 500
 """What is read at once: a journal can be much larger than memory allows."""
 
 
@@ -92,14 +92,6 @@ class RunColumns:
         )
         for column, value in zip(self.values, row, strict=True):
             column.append(value)
-
-
-class StoredRun(NamedTuple):
-    """A run of a producer as it is stored: its first seq, its number of events, and their payload."""
-
-    seq: int
-    events: int
-    payload: bytes
 
 
 def find_run(session: Session, stream: int, producer: str, seq: int) -> StoredRun | None:
@@ -157,24 +149,11 @@ def runs_after(session: Session, key: int, after: int) -> Iterator[RunRow]:
         after, is_missing = runs[-1].last, False
 
 
-class ArchivedSeqs(NamedTuple):
-    """What the archives know about seqs of one producer: of the range `seqs`, those in `payloads` are stored."""
+def find_archived(session: Session, key: int, producer: str, seq: int) -> ArchivedSeqs:
+    """See `voicemem.store.runs.archived_around`."""
 
-    payloads: dict[int, bytes]
-    seqs: range
+    def load(position: int) -> bytes:
+        (packed,) = session.one(SELECT_ARCHIVE, (key, position))
+        return bytes(packed)
 
-
-def archived_around(session: Session, key: int, producer: str, seq: int) -> ArchivedSeqs:
-    """The payloads of the archive that covers a seq; without one, the range of seqs around it that no archive has."""
-    start, stop = 1, 2**63
-    for position, encoded in session.rows(SELECT_ARCHIVED_SEQS, (key,)):
-        first, last = SEQS_DECODER.decode(encoded).get(producer, (1, 0))
-        if first <= seq <= last:
-            (packed,) = session.one(SELECT_ARCHIVE, (key, position))
-            runs = [run for run in decompress_runs(packed) if run.producer == producer]
-            return ArchivedSeqs(dict(numbered for run in runs for numbered in payloads_of(run)), range(first, last + 1))
-        if first <= last < seq:
-            start = last + 1
-        elif seq < first <= last:
-            stop = min(stop, first)
-    return ArchivedSeqs({}, range(start, stop))
+    return archived_around(session.rows(SELECT_ARCHIVED_SEQS, (key,)), load, producer, seq)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from voicemem.config.secrets import SessionPatch
-from voicemem.config.session import HISTORY_EVENT, apply_patch
+from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
-from voicemem.protocol.codec import split_array
 from voicemem.store.admission import Batch, admits_all
-from voicemem.store.batch_append import BatchAppend, Originals
+from voicemem.store.batch_append import BatchAppend, Originals, originals_around
+from voicemem.store.delivery_rows import endpoint_values
 from voicemem.store.records import AppendResult
 from voicemem.store.runs import JournalRun
 from voicemem.store.sqlite.enqueue import enqueue_close, enqueue_start
-from voicemem.store.sqlite.journal.archive import archived_around
-from voicemem.store.sqlite.journal.row_cache import IN_OVERVIEW, RowCache
+from voicemem.store.sqlite.journal.archive import find_archived
+from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.journal.runs import find_run, next_stored_seq
 from voicemem.store.sqlite.journal.stored_bytes import is_full
 from voicemem.store.sqlite.retention import cancel_retention, schedule_retention
 from voicemem.store.stream_changes import reopen
-from voicemem.store.streams import ProducerState, Stream
+from voicemem.store.streams import IN_OVERVIEW, ProducerState, Stream
 
 SELECT_IS_CONNECTED = "select 1 from producers where stream = ? and node is not null limit 1"
 SELECT_PRODUCERS_NOT_ENDED = "select name from producers where stream = ? and not ended"
@@ -95,17 +93,15 @@ class StreamView:
 
     def load_originals(self, key: int, producer: ProducerState, seq: int) -> Originals:
         self.rows.flush()
-        archived = archived_around(self.rows.connection, key, producer.name, seq)
+        archived = find_archived(self.rows.connection, key, producer.name, seq)
         if archived.payloads:
             return Originals(archived.payloads, archived.seqs, range(0))
-        run = find_run(self.rows.connection, key, producer.name, seq)
-        after, stored, gap = 1, [], range(0)
-        if run is not None:
-            after, stored = run.seq + run.events, [run.payload] if run.events == 1 else split_array(run.payload)
-        if seq >= after:
-            stop = next_stored_seq(self.rows.connection, key, producer.name, seq) or producer.next_seq
-            gap = range(max(after, archived.seqs.start), min(stop, archived.seqs.stop))
-        return Originals(dict(enumerate(stored, after - len(stored))), None, gap)
+        return originals_around(
+            archived,
+            find_run(self.rows.connection, key, producer.name, seq),
+            seq,
+            lambda: next_stored_seq(self.rows.connection, key, producer.name, seq) or producer.next_seq,
+        )
 
 
 def save_secrets(rows: RowCache, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
@@ -120,15 +116,13 @@ def save_secrets(rows: RowCache, stream: Stream, session_patch: SessionPatch, no
 
 def save_endpoint(rows: RowCache, stream: Stream, now_ms: int) -> None:
     """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
-    webhook = stream.config.get("webhook") or {}
-    url = webhook.get("url")
+    values = endpoint_values(stream.config)
     execute = rows.connection.execute
-    if url is None:
+    if values is None:
         execute(DISABLE_SESSION_ENDPOINT, (now_ms, stream.key))
         return
     secret = execute(SELECT_FROM_SECRETS, (stream.key, "webhook.secret")).fetchone()
-    event_types = msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT])).decode()
-    values = (url, secret[0] if secret else None, webhook.get("contents", "full"), event_types, stream.key)
-    execute(UPDATE_SESSION_ENDPOINT, values)
+    row = (values.url, secret[0] if secret else None, values.contents, values.event_types, stream.key)
+    execute(UPDATE_SESSION_ENDPOINT, row)
     if not rows.connection.changes():
-        execute(INSERT_SESSION_ENDPOINT, values)
+        execute(INSERT_SESSION_ENDPOINT, row)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import msgspec
@@ -16,16 +16,17 @@ import msgspec
 from voicemem.errors import DamagedEntry
 from voicemem.store.runs import (
     ARCHIVE_BYTES,
+    ArchivedSeqs,
     RunRow,
+    archived_around,
     compress_runs,
     decompress_runs,
-    payloads_of,
     seqs_of,
     verify_checksum,
 )
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one
-from voicemem.store.sqlite.retention import IS_FREE, Portion, claim
+from voicemem.store.sqlite.retention import IS_FREE, JsonPortion, claim
 
 RUN_COLUMNS = "position, producer, seq, received_ms, payload, count, checksum"
 SELECT_ARCHIVES_AFTER = "select runs, last from archives where stream = ? and last > ? order by position"
@@ -52,7 +53,6 @@ MARK_COMPACTED = "update retention set compact_ms = null, node = null, leased_un
 DELETE_FINISHED_PLAN = """
     delete from retention where stream = ? and compact_ms is null and expires_ms is null and erased_ms is null
 """
-SEQS_DECODER = msgspec.json.Decoder(dict[str, tuple[int, int]])
 
 
 # Reading
@@ -76,27 +76,14 @@ def to_run(key: int, row: tuple[Any, ...]) -> RunRow:
     return run
 
 
-class ArchivedSeqs(NamedTuple):
-    """What the archives know about seqs of one producer: of the range `seqs`, those in `payloads` are stored."""
+def find_archived(connection: apsw.Connection, key: int, producer: str, seq: int) -> ArchivedSeqs:
+    """See `voicemem.store.runs.archived_around`."""
 
-    payloads: dict[int, bytes]
-    seqs: range
+    def load(archive: int) -> bytes:
+        (packed,) = fetch_one(connection, SELECT_ARCHIVE, (archive,))
+        return bytes(packed)
 
-
-def archived_around(connection: apsw.Connection, key: int, producer: str, seq: int) -> ArchivedSeqs:
-    """The payloads of the archive that covers a seq; without one, the range of seqs around it that no archive has."""
-    start, stop = 1, 2**63
-    for archive, encoded in connection.execute(SELECT_ARCHIVED_SEQS, (key,)):
-        first, last = SEQS_DECODER.decode(encoded).get(producer, (1, 0))
-        if first <= seq <= last:
-            (packed,) = fetch_one(connection, SELECT_ARCHIVE, (archive,))
-            runs = [run for run in decompress_runs(packed) if run.producer == producer]
-            return ArchivedSeqs(dict(numbered for run in runs for numbered in payloads_of(run)), range(first, last + 1))
-        if first <= last < seq:
-            start = last + 1
-        elif seq < first <= last:
-            stop = min(stop, first)
-    return ArchivedSeqs({}, range(start, stop))
+    return archived_around(connection.execute(SELECT_ARCHIVED_SEQS, (key,)), load, producer, seq)
 
 
 def archived_position(connection: apsw.Connection, key: int) -> int:
@@ -153,7 +140,7 @@ def add_archive(connection: apsw.Connection, key: int, begun: int, runs: list[Ru
 def delete_archived(connection: apsw.Connection, key: int) -> bool:
     """Delete a portion of the rows that are archived; when none is left, note that and return False."""
     rows = connection.execute(SELECT_ARCHIVED_ROWS, (key, archived_position(connection, key)))
-    if rowids := Portion().select_keys(rows):
+    if rowids := JsonPortion().select_keys(rows):
         connection.execute(DELETE_ROWS, (rowids,))
         return True
     mark_compacted(connection, key)

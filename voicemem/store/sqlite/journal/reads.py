@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from voicemem.store.records import JournalRow, SessionFilter, Snapshot
-from voicemem.store.runs import rows_of
+from voicemem.store.runs import page_of
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.archive import runs_after
 from voicemem.store.sqlite.journal.row_cache import (
@@ -25,7 +25,6 @@ from voicemem.store.sqlite.journal.runs import find_last_seq
 from voicemem.store.sqlite.retention import is_erased
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
-PAGE_BYTES = 4 * 1024 * 1024
 """Payload bytes read at once: a journal can be much larger than memory allows."""
 
 SELECT_HAS_SEQS = "select 1 from producers where stream = ? and name = ? and next_seq > 1"
@@ -141,14 +140,7 @@ class SqliteJournalReads:
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         def job(connection: apsw.Connection) -> list[JournalRow]:
-            rows: list[JournalRow] = []
-            size = 0
-            for run in [] if is_erased(connection, key) else runs_after(connection, key, after):
-                rows.extend(row for row in rows_of(run) if row.position > after)
-                size += len(run.payload)
-                if size > PAGE_BYTES or len(rows) >= limit:
-                    break
-            return rows[:limit]
+            return [] if is_erased(connection, key) else page_of(runs_after(connection, key, after), after, limit)
 
         return await self.database.read(job)
 

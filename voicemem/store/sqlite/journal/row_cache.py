@@ -17,10 +17,10 @@ from msgspec.structs import astuple
 from voicemem.errors import StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Quotas
-from voicemem.store.runs import JournalRun, Waypoints
+from voicemem.store.runs import JournalRun, Waypoints, server_run
 from voicemem.store.sqlite.journal.committed_rows import CommittedRows
 from voicemem.store.sqlite.journal.runs import find_last_seq, insert_runs
-from voicemem.store.streams import SESSION_KIND, ProducerState, Stream, close_due_ms
+from voicemem.store.streams import IN_OVERVIEW, SESSION_KIND, ProducerState, Stream, close_due_ms, overview_values
 
 STORED_COLUMNS = ", ".join(Stream.__struct_fields__)
 """The columns of `streams`; `position` is that of the last time the row was saved."""
@@ -47,10 +47,6 @@ SAVE_OVERVIEW = """
     on conflict (stream) do update set name = excluded.name, user_id = excluded.user_id, labels = excluded.labels
 """
 SAVE_USER = "update streams set user_id = ? where key = ?"
-IN_OVERVIEW = frozenset({"name", "user_id", "labels"})
-"""The settings that a slim row repeats."""
-MAX_OVERVIEW_TEXT, MAX_OVERVIEW_LABELS = 160, 2048
-"""Characters of a text that a slim row repeats, and of all labels as JSON; what has more of these shows none."""
 SELECT_PRODUCER = """
     select epoch, next_seq, unsequenced, ended, node, expected_until_ms from producers where stream = ? and name = ?
 """
@@ -172,14 +168,9 @@ class RowCache:
 
     def save_overview(self, stream: Stream) -> None:
         """Repeat what the slim row of a session shows of its configuration, and the user by whom it is found."""
-        name, labels = stream.config.get("name"), stream.config.get("labels")
-        encoded = None if labels is None else msgspec.json.encode(labels).decode()
-        if encoded is not None and len(encoded) > MAX_OVERVIEW_LABELS:
-            encoded = None
-        shown = None if name is None else name[:MAX_OVERVIEW_TEXT]
-        user_id = stream.config.get("user_id")
-        self.connection.execute(SAVE_OVERVIEW, (stream.key, shown, user_id, encoded))
-        self.connection.execute(SAVE_USER, (user_id, stream.key))
+        values = overview_values(stream.config)
+        self.connection.execute(SAVE_OVERVIEW, (stream.key, *values))
+        self.connection.execute(SAVE_USER, (values.user_id, stream.key))
 
     def save_stream(self, stream: Stream) -> None:
         self.connection.execute(
@@ -237,9 +228,7 @@ class RowCache:
 
     def append_server_event(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
         """Journal an event of the server's own. The caller saves the stream's row."""
-        stream.position += 1
-        payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
-        self.add_run(JournalRun(stream.key, stream.position, None, None, now_ms, [payload]))
+        self.add_run(server_run(stream, now_ms, event))
 
     def flush(self) -> None:
         """Insert the runs that were added: before each query that must see them, and before the commit."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import apsw
 
-from voicemem.store.runs import MAX_SEQ, WAYPOINT_STRIDE, JournalRun, checksum, verify_checksum
+from voicemem.store.runs import MAX_SEQ, WAYPOINT_STRIDE, JournalRun, StoredRun, checksum, verify_checksum
 
 MAX_ROWS = 1_000
 """Rows in one statement: SQLite takes at most 32,766 values."""
@@ -59,14 +58,6 @@ def columns_of(run: JournalRun, waypoint: bool) -> tuple[str | bytes | int | Non
     payload = run.encoded
     checked = checksum(stream, position, payload)
     return stream, position, producer, seq, received_ms, len(payloads), payload, checked, waypoint
-
-
-class StoredRun(NamedTuple):
-    """A run of a producer as it is stored: its first seq, its number of events, and their payload."""
-
-    seq: int
-    events: int
-    payload: bytes
 
 
 def find_run(connection: apsw.Connection, stream: int, producer: str, seq: int) -> StoredRun | None:

@@ -1,0 +1,127 @@
+"""Notices, deliveries and endpoints as rows: what the tables of all engines hold, and the records made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from voicemem.config.session import CLOSE_EVENTS, HISTORY_EVENT, LEFT_EVENT, parse_config
+from voicemem.protocol.types import JsonObject
+from voicemem.store.records import ClaimedDelivery, Endpoint, SessionHeader, notice_id
+from voicemem.store.streams import Stream
+
+DELIVERY_COLUMNS = ", ".join(f"x.{name}" for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
+ENDPOINT_COLUMNS = ", ".join(f"e.{name}" for name in Endpoint.__struct_fields__)
+FRONT_ROWS = 200
+"""How many of the oldest due deliveries a claim looks at first. When these are not enough, since their receivers are
+busy or were taken away, it looks at the oldest of each endpoint."""
+WITH_WAITING = """
+    with recursive waiting(key) as (
+        select min(endpoint) from exports where due_ms is not null
+        union all
+        select (select min(endpoint) from exports where due_ms is not null and endpoint > waiting.key)
+        from waiting where waiting.key is not null
+    )
+"""
+"""The endpoints that have waiting deliveries: one step through the index for each."""
+CLOSING_DECODER = msgspec.json.Decoder(SessionHeader)
+EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
+
+
+# Into the tables
+
+
+class NoticeRow(NamedTuple):
+    """A delivery to be; the outbox makes its payload from it."""
+
+    stream: int
+    endpoint: int
+    notice_id: str
+    event_type: int
+    position: int
+    header: bytes
+    now_ms: int
+
+
+def close_event_types(stream: Stream, was_joined: Callable[[], bool]) -> Sequence[int]:
+    """What the close of a session is told by.
+
+    A session that was closed as idle before anybody joined it has no history, metrics or turns to tell of. That it has
+    left is told all the same, since its start was.
+    """
+    return (LEFT_EVENT,) if stream.provisional and not was_joined() else CLOSE_EVENTS
+
+
+def notice_rows(
+    stream: Stream,
+    event_types: Iterable[int],
+    subscribers: Sequence[tuple[int, Collection[int]]],
+    reason: str | None,
+    base_id: str,
+    now_ms: int,
+) -> list[NoticeRow]:
+    """A row for each event type and endpoint (key and types) that subscribed to it, in the order of the types."""
+    receivers = [(event_type, key) for event_type in event_types for key, types in subscribers if event_type in types]
+    if not receivers:
+        return []
+    config = parse_config(stream.config)
+    header = SessionHeader(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
+    encoded = msgspec.json.encode(header)
+    return [
+        NoticeRow(stream.key, endpoint, notice_id(base_id, event_type), event_type, stream.position, encoded, now_ms)
+        for event_type, endpoint in receivers
+    ]
+
+
+class EndpointValues(NamedTuple):
+    """The values of a session's own endpoint, without its secret."""
+
+    url: str
+    contents: str
+    event_types: str
+    """As JSON."""
+
+
+def endpoint_values(config: JsonObject) -> EndpointValues | None:
+    """What `webhook` in the configuration says; None without a URL: then the endpoint is disabled."""
+    webhook = config.get("webhook") or {}
+    url = webhook.get("url")
+    if url is None:
+        return None
+    event_types = msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT])).decode()
+    return EndpointValues(url, webhook.get("contents", "full"), event_types)
+
+
+# Out of them
+
+
+def to_claimed_delivery(row: Sequence[Any]) -> ClaimedDelivery:
+    """The delivery of a row of both kinds of columns, under the lease that it gets now."""
+    key, stream, notice_id, event_type, position, closing, payload, attempts, lease, restarted_at, *endpoint = row
+    return ClaimedDelivery(
+        key=key,
+        stream=stream,
+        endpoint=to_endpoint(endpoint),
+        notice_id=to_text(notice_id),
+        event_type=event_type,
+        position=position,
+        closing=CLOSING_DECODER.decode(closing),
+        payload=payload,
+        attempts=attempts,
+        lease=lease + 1,
+        restarted_at=restarted_at,
+    )
+
+
+def to_endpoint(values: Sequence[Any]) -> Endpoint:
+    row = dict(zip(Endpoint.__struct_fields__, values, strict=True))
+    row["public_only"] = bool(row["public_only"])
+    row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])
+    return Endpoint(**{name: to_text(value) for name, value in row.items()})
+
+
+def to_text(value: Any) -> Any:
+    """A text that an engine keeps as bytes; other values stay as they are."""
+    return value.decode() if isinstance(value, bytes) else value

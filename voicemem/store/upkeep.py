@@ -1,0 +1,55 @@
+"""What engines do in steps: migrations of the schema, and portions of what is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import resources
+from typing import Any, NamedTuple
+
+PORTION_ROWS = 200
+PORTION_BYTES = 1024 * 1024
+"""The bounds of a portion; the row that exceeds the bytes is its last."""
+
+
+class Migration(NamedTuple):
+    """One step of the schema: SQL that brings a database of the version before to `version`."""
+
+    version: int
+    sql: str
+
+
+def migrations_of(engine: str) -> list[Migration]:
+    """Every migration of an engine, in order, from the files `NNNN_name.sql`.
+
+    A file is never edited once it was released.
+    """
+    folder = resources.files(engine) / "migrations"
+    files = [file for file in folder.iterdir() if file.name.endswith(".sql")]
+    return sorted(Migration(int(file.name[:4]), file.read_text()) for file in files)
+
+
+class Portion:
+    """What one transaction deletes at most, so that others wait for none that is long: counts down rows and bytes."""
+
+    def __init__(self) -> None:
+        self.rows = PORTION_ROWS
+        self.bytes = PORTION_BYTES
+
+    @property
+    def has_begun(self) -> bool:
+        return self.rows < PORTION_ROWS
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows <= 0 or self.bytes <= 0
+
+    def select(self, sizes: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """The keys of the first rows (given as key and bytes) that fit."""
+        keys: list[Any] = []
+        for key, size in sizes:
+            if self.is_full:
+                break
+            keys.append(key)
+            self.rows -= 1
+            self.bytes -= size
+        return keys
