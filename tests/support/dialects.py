@@ -19,7 +19,7 @@ from tests.support.transcripts import closed
 from voicemem.dialects.dialect import AUDIO_BYTES, Frame, Known, MalformedFrame, RawFrame, Side
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.codec import decode_journaled
-from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.events import Asr, FrameEvent, Interrupt
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold_event
 from voicemem.transcript.frames import LEFT
@@ -130,3 +130,8 @@ def well_formed(
             reduce(frame, None)
             taken.append(frame)
     return taken
+
+
+def speech_is_an_interruption(made: Any) -> Any:
+    """A mistake of a dialect: whatever the user says cuts what the agent said last."""
+    return Interrupt(more=True) if isinstance(made, Asr) and not made.final else made

@@ -16,6 +16,8 @@ from voicemem.protocol.types import JsonObject
 
 SESSION_KIND, USER_KIND = "session", "user"
 """Kinds of streams; a user's is never closed."""
+ERASED_USER_KIND = "erased user"
+"""The kind of the row that is left of an erased user's stream."""
 END_GRACE_MS = 2_000
 """How long after the first `session.end` a session waits for the last words of its other producers."""
 AWAITED_MS = 10_000
@@ -152,6 +154,13 @@ def retention_times(stream: Stream) -> tuple[int, int | None]:
     ended = stream.ended_ms or 0
     expires = None if settings.ttl_seconds is None else ended + int(settings.ttl_seconds * 1000)
     return ended + int(settings.reopen_window * 1000), expires
+
+
+def mark_erased(stream: Stream, now_ms: int) -> None:
+    """Take everything out of the row. It stays without content, so that a late event cannot create it again."""
+    stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
+    stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
+    stream.provisional = False
 
 
 def may_reopen(stream: Stream, now_ms: int) -> bool:

@@ -58,6 +58,14 @@ def cut_answer_to(session: Session, query_begins: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "execute", execute_and_lose)
 
 
+def cut_answers_to(store: PostgresqlStore, query_begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on each connection of the transactions that look first."""
+    writers = [store.database.idle_writers.get() for _ in range(store.database.idle_writers.qsize())]
+    for writer in writers:
+        cut_answer_to(writer.open(), query_begins, monkeypatch)
+        store.database.idle_writers.put(writer)
+
+
 async def test_an_append_whose_answer_is_lost_is_found(
     open_handle: OpenHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,10 +86,7 @@ async def test_a_commit_whose_answer_is_lost_is_found(open_handle: OpenHandle, m
     """The answer to it is what it did: an event of the server's own is not journaled twice."""
     store = await opened(open_handle)
     key = await open_key(store)
-    writers = [store.database.idle_writers.get() for _ in range(store.database.idle_writers.qsize())]
-    for writer in writers:
-        cut_answer_to(writer.open(), "commit", monkeypatch)
-        store.database.idle_writers.put(writer)
+    cut_answers_to(store, "commit", monkeypatch)
     stream = await store.append_server_event(key, b'{"type":"x"}', 0, NOW)
     assert stream is not None
     assert 1 == stream.position
@@ -94,10 +99,7 @@ async def test_a_connection_lost_before_the_commit_is_replaced(
     """Nothing was written then, so the transaction runs again, and the caller notices nothing."""
     store = await opened(open_handle)
     key = await open_key(store)
-    writers = [store.database.idle_writers.get() for _ in range(store.database.idle_writers.qsize())]
-    for writer in writers:
-        cut_answer_to(writer.open(), "insert into journal", monkeypatch)
-        store.database.idle_writers.put(writer)
+    cut_answers_to(store, "insert into journal", monkeypatch)
     assert await store.append_server_event(key, b'{"type":"x"}', 0, NOW)
     assert ["x"] == await event_types(store, key)
 

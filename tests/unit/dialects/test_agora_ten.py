@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.dialects import RECORDINGS, contents, fold_rows, is_caught, reduced
+from tests.support.dialects import RECORDINGS, contents, fold_rows, is_caught, reduced, speech_is_an_interruption
 from tests.support.transcripts import closed
 from voicemem.dialects.agora_ten.dialect import AGORA_TEN
 from voicemem.dialects.agora_ten.frames import MAX_PART, reduce
@@ -209,11 +209,6 @@ def in_arrival_order(made: Any) -> Any:
 def repeats_taken_again(made: Any) -> Any:
     """Each text of a reply taken for more of it."""
     return msgspec.structs.replace(made, whole=False) if isinstance(made, LlmDelta) else made
-
-
-def speech_is_an_interruption(made: Any) -> Any:
-    """Whatever the user says cuts what the agent said last."""
-    return Interrupt(more=True) if isinstance(made, Asr) and not made.final else made
 
 
 @pytest.mark.parametrize(

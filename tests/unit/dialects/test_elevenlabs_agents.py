@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, journal_rows, reduced
+from tests.support.dialects import (
+    RECORDINGS,
+    Recording,
+    contents,
+    fold_rows,
+    is_caught,
+    journal_rows,
+    reduced,
+    speech_is_an_interruption,
+)
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
@@ -273,11 +282,6 @@ def in_arrival_order(made: Any) -> Any:
 def always_more(made: Any) -> Any:
     """An interruption taken for one though the audio was over."""
     return msgspec.structs.replace(made, more=True) if isinstance(made, Interrupt) else made
-
-
-def speech_is_an_interruption(made: Any) -> Any:
-    """Whatever the user says cuts what the agent said last."""
-    return Interrupt(more=True) if isinstance(made, Asr) and not made.final else made
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import DELETE_LABELS, RELEASE_NAME, Rows
-from voicemem.store.streams import USER_KIND, Stream
+from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
 from voicemem.store.upkeep import Portion
 
 
@@ -59,8 +59,6 @@ CONTENT_TABLES = (
     of_stream("producers", "name", "octet_length(name)", "bytea"),
 )
 """In the order of deletion: attempts are found by their deliveries, so they are deleted before these."""
-ERASED_USER_KIND = "erased user"
-"""The kind of the row that is left of an erased user's stream."""
 
 IS_FREE = "(node is null or node = $2 or leased_until_ms <= $1)"
 """Whether this node ($2) may claim the row of a session now ($1)."""
@@ -95,7 +93,7 @@ class PostgresqlErasure:
         def job(rows: Rows) -> None:
             stream = rows.stream(key)
             if stream is not None:
-                mark_erased(rows, stream, now_ms)
+                erase(rows, stream, now_ms)
 
         await self.database.write(job)
 
@@ -107,7 +105,7 @@ class PostgresqlErasure:
             stream = rows.stream(key)
             if stream is None or rows.session.row(SELECT_IS_EXPIRED, (key, now_ms)) is None:
                 return False
-            mark_erased(rows, stream, now_ms)
+            erase(rows, stream, now_ms)
             return True
 
         return await self.database.write(job)
@@ -141,13 +139,11 @@ async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms
     return await database.write(job) if found else []
 
 
-def mark_erased(rows: Rows, stream: Stream, now_ms: int) -> None:
-    """Make a session unreadable. Its row stays without content, so that a late event cannot create it again."""
+def erase(rows: Rows, stream: Stream, now_ms: int) -> None:
+    """Make a session unreadable."""
     if stream.state == "erased":
         return
-    stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
-    stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
-    stream.provisional = False
+    mark_erased(stream, now_ms)
     rows.save_stream(stream)
     rows.session.execute(DELETE_LABELS, (stream.key,))
     rows.session.execute(RELEASE_NAME, (stream.key,))

@@ -17,7 +17,7 @@ from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.secure_delete import scrub_file
 from voicemem.store.sqlite.writer import RUINED
-from voicemem.store.streams import USER_KIND, Stream, retention_times
+from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased, retention_times
 from voicemem.store.upkeep import Portion
 
 
@@ -79,8 +79,6 @@ CONTENT_TABLES = (
     ),
 )
 """In the order of deletion: attempts are found by their deliveries, so they are deleted before these."""
-ERASED_USER_KIND = "erased user"
-"""The kind of the row that is left of an erased user's stream."""
 
 SELECT_STATE_IS_ERASED = "select 1 from streams where key = ? and state = 'erased'"
 FORGET_USER = "update streams set user_id = null where key = ? and user_id is not null"
@@ -112,7 +110,7 @@ class SqliteErasure:
         def job(connection: apsw.Connection) -> None:
             stream = self.database.rows.stream(key)
             if stream is not None:
-                mark_erased(self.database.rows, stream, now_ms)
+                erase(self.database.rows, stream, now_ms)
 
         await self.database.write(job)
 
@@ -124,7 +122,7 @@ class SqliteErasure:
             stream = self.database.rows.stream(key)
             if stream is None or not connection.execute(SELECT_IS_EXPIRED, (key, now_ms)).fetchall():
                 return False
-            mark_erased(self.database.rows, stream, now_ms)
+            erase(self.database.rows, stream, now_ms)
             return True
 
         return await self.database.write(job)
@@ -174,13 +172,11 @@ async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms
     return await database.write(job) if await database.read(candidates) else []
 
 
-def mark_erased(rows: RowCache, stream: Stream, now_ms: int) -> None:
-    """Make a session unreadable. Its row stays without content, so that a late event cannot create it again."""
+def erase(rows: RowCache, stream: Stream, now_ms: int) -> None:
+    """Make a session unreadable."""
     if stream.state == "erased":
         return
-    stream.state, stream.config, stream.ended_ms, stream.reason = "erased", {}, now_ms, None
-    stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
-    stream.provisional = False
+    mark_erased(stream, now_ms)
     rows.save_stream(stream)
     rows.connection.execute(FORGET_USER, (stream.key,))
     if stream.kind == USER_KIND:

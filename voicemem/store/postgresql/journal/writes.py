@@ -18,6 +18,7 @@ from voicemem.store.postgresql.journal.new_streams import (
 )
 from voicemem.store.postgresql.journal.reads import PostgresqlJournalReads
 from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.postgresql.lanes import Lane
 from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
 from voicemem.store.stream_changes import (
     append_expected,
@@ -112,28 +113,29 @@ class PostgresqlJournal(PostgresqlJournalReads):
         shares: dict[int, list[int]] = {}
         for index, batch in enumerate(batches):
             shares.setdefault(batch.key % len(lanes), []).append(index)
-        results: list[AppendResult | None] = [None] * len(batches)
-
-        async def append_share(lane: int, indices: list[int]) -> None:
-            for index, result in zip(
-                indices, await lanes[lane].append([batches[index] for index in indices]), strict=True
-            ):
-                results[index] = result
-            slow: dict[int, list[int]] = {}
-            for index in indices:
-                if results[index] is None:
-                    slow.setdefault(batches[index].key, []).append(index)
-            keys = sorted(slow)
-            for first in range(0, len(keys), SLOW_STREAMS):
-                some = [index for key in keys[first : first + SLOW_STREAMS] for index in slow[key]]
-                looked_at = await self.append_slowly([batches[index] for index in some], now_ms)
-                for index, appended in zip(some, looked_at, strict=True):
-                    results[index] = appended
-
-        outcomes = await asyncio.gather(*(append_share(*share) for share in shares.items()), return_exceptions=True)
-        for outcome in outcomes:
+        appends = (
+            self.append_on(lanes[lane], [batches[index] for index in share], now_ms) for lane, share in shares.items()
+        )
+        results: dict[int, AppendResult] = {}
+        for share, outcome in zip(shares.values(), await asyncio.gather(*appends, return_exceptions=True), strict=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+            results.update(zip(share, outcome, strict=True))
+        return [results[index] for index in range(len(batches))]
+
+    async def append_on(self, lane: Lane, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
+        """Append batches on a lane; what the lane cannot is looked at in transactions of a few streams each."""
+        results = await lane.append(batches)
+        slow: dict[int, list[int]] = {}
+        for index, batch in enumerate(batches):
+            if results[index] is None:
+                slow.setdefault(batch.key, []).append(index)
+        keys = sorted(slow)
+        for first in range(0, len(keys), SLOW_STREAMS):
+            some = [index for key in keys[first : first + SLOW_STREAMS] for index in slow[key]]
+            looked_at = await self.append_slowly([batches[index] for index in some], now_ms)
+            for index, appended in zip(some, looked_at, strict=True):
+                results[index] = appended
         return [result for result in results if result is not None]
 
     async def append_slowly(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
