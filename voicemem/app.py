@@ -25,7 +25,7 @@ from voicemem.server.ingest.server import IngestServer
 from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges
-from voicemem.sessions.watcher import watch_leases_forever
+from voicemem.sessions.nodes.watcher import watch_leases_forever
 from voicemem.store.engines import open_store
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.telemetry import Telemetry

@@ -25,8 +25,9 @@ from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.hooks import Hooks, parse_hook_secrets
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.nodes import NodeClock, OwnNode, beat_forever
-from voicemem.sessions.presence import Presence, sweep_forever
+from voicemem.sessions.nodes.own_node import NodeClock, OwnNode, beat_forever
+from voicemem.sessions.nodes.presence import Presence, sweep_forever
+from voicemem.sessions.nodes.watcher import Watcher, watch_journals_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.maintenance import (
     catch_up_forever,
@@ -39,7 +40,6 @@ from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_
 from voicemem.sessions.tails.followed_memory import FollowedMemories
 from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
-from voicemem.sessions.watcher import Watcher, watch_journals_forever
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas

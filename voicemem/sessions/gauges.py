@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.sessions.presence import Presence
+from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.set_aside import FOLD_VERSION
 from voicemem.telemetry.metrics import Metrics

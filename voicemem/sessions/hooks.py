@@ -16,7 +16,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.frames import ReducedFrame
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.presence import Presence
+from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.recorder import YIELD_EVERY, Recorder
 from voicemem.store.streams import Stream
 

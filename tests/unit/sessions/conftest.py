@@ -13,7 +13,7 @@ from tests.support.stores.engines import open_handle as open_handle
 from tests.support.stores.engines import two_handles as two_handles
 from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.presence import Presence
+from voicemem.sessions.nodes.presence import Presence
 from voicemem.store.port import Store
 from voicemem.store.sqlite.store import MemoryStore
 

@@ -21,7 +21,7 @@ from voicemem.server.ingest.throttle import Throttle
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.batches import EventProblem, ProducerLease
 from voicemem.sessions.lifecycle import log_session
-from voicemem.sessions.presence import Presence
+from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.recorder import DEFAULT_PRODUCER, Recorder
 from voicemem.telemetry.metrics import Metrics
 

@@ -33,7 +33,7 @@ from voicemem.server.ingest.connection import Connection
 from voicemem.server.ingest.control import ConnectionControl
 from voicemem.server.ingest.websocket import EventSocket, rejection_response
 from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.presence import Presence
+from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.recorder import Recorder
 
 LOG = logging.getLogger("voicemem.websockets")

@@ -9,13 +9,13 @@ from voicemem.errors import CannotStart
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import SELECT_NOW, Database
+from voicemem.store.postgresql.deliveries.endpoints import PostgresqlEndpoints
+from voicemem.store.postgresql.deliveries.outbox import PostgresqlOutbox
 from voicemem.store.postgresql.directory import PostgresqlDirectory
-from voicemem.store.postgresql.endpoints import PostgresqlEndpoints
 from voicemem.store.postgresql.journal.archive import PostgresqlArchive
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.writes import PostgresqlJournal
 from voicemem.store.postgresql.nodes import PostgresqlClaims, PostgresqlNodes
-from voicemem.store.postgresql.outbox import PostgresqlOutbox
 from voicemem.store.postgresql.overviews import PostgresqlOverviews
 from voicemem.store.postgresql.retention import PostgresqlErasure
 from voicemem.store.postgresql.set_aside import PostgresqlSetAside

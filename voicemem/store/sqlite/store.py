@@ -12,14 +12,14 @@ from voicemem.errors import StoreRuined
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Figures, Quotas
 from voicemem.store.sqlite.database import IN_MEMORY, Database
+from voicemem.store.sqlite.deliveries.endpoints import SqliteEndpoints
+from voicemem.store.sqlite.deliveries.outbox import SqliteOutbox
 from voicemem.store.sqlite.directory import SqliteDirectory
-from voicemem.store.sqlite.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
 from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
-from voicemem.store.sqlite.outbox import SqliteOutbox
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
 from voicemem.store.sqlite.set_aside import SqliteSetAside

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
-from voicemem.store.postgresql.enqueue import enqueue_start
+from voicemem.store.postgresql.deliveries.enqueue import enqueue_start
 from voicemem.store.postgresql.journal.quotas import check_quotas, note_key
 from voicemem.store.postgresql.journal.rows import Conflict, Rows
 from voicemem.store.postgresql.retention_plans import schedule_retention

@@ -10,7 +10,7 @@ from voicemem.store.batch_append import BatchAppend, Originals, originals_around
 from voicemem.store.delivery_rows import endpoint_values
 from voicemem.store.records import AppendResult
 from voicemem.store.runs import JournalRun
-from voicemem.store.sqlite.enqueue import enqueue_close, enqueue_start
+from voicemem.store.sqlite.deliveries.enqueue import enqueue_close, enqueue_start
 from voicemem.store.sqlite.journal.archive import find_archived
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.journal.runs import find_run, next_stored_seq

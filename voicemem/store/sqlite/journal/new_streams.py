@@ -6,7 +6,7 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
 from voicemem.store.records import RestoredSession
 from voicemem.store.runs import group_runs
-from voicemem.store.sqlite.enqueue import enqueue_start
+from voicemem.store.sqlite.deliveries.enqueue import enqueue_start
 from voicemem.store.sqlite.journal.append import StreamView, save_secrets
 from voicemem.store.sqlite.journal.quotas import check_quotas, note_key
 from voicemem.store.sqlite.journal.row_cache import RowCache

@@ -10,8 +10,8 @@ import msgspec
 from voicemem.store.delivery_rows import ENDPOINT_COLUMNS, to_endpoint
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.deliveries.outbox import NOT_ERASED, attempts_of, fail_pending
 from voicemem.store.postgresql.journal.rows import Rows
-from voicemem.store.postgresql.outbox import NOT_ERASED, attempts_of, fail_pending
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 
 VALUE_COLUMNS = tuple(name for name in Endpoint.__struct_fields__ if name != "key")

@@ -9,7 +9,7 @@ from tests.support.lifecycle import Clock, ended, opened
 from tests.support.stores.contract import start_alone
 from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.presence import SWEEP_BATCH, Presence
+from voicemem.sessions.nodes.presence import SWEEP_BATCH, Presence
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
 

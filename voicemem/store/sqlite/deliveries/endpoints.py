@@ -11,8 +11,8 @@ import msgspec
 from voicemem.store.delivery_rows import ENDPOINT_COLUMNS, to_endpoint
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.deliveries.outbox import NOT_ERASED, attempts_of, fail_pending
 from voicemem.store.sqlite.journal.row_cache import fetch_one
-from voicemem.store.sqlite.outbox import NOT_ERASED, attempts_of, fail_pending
 
 VALUE_COLUMNS = tuple(name for name in Endpoint.__struct_fields__ if name != "key")
 """The columns of `endpoints` that are written."""
