@@ -93,6 +93,7 @@ class Services:
         self.agora_apps = AgoraApps(self.access)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate, settings.byte_rate)
         self.node = OwnNode(store, runtime, node_clock)
+        self.node.count_listeners.append(self.limits.divide)
         token = self.node.current_token
         self.memories = ReadModelCache(
             store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored

@@ -1,7 +1,8 @@
 """voicemem without a server: sessions, their memories and what can be done to them, from Python.
 
 The use cases and the store are those of the service; only one process can use a file at a time. Nothing happens by
-itself here: silent sessions stay open, and no webhook is sent.
+itself here: silent sessions stay open, and no webhook is sent. On a store that several processes may have, the library
+is one of its nodes: so others take back what it holds when it dies, and it does the same for them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
 from voicemem.sessions.batches import ProducerLease
+from voicemem.sessions.nodes.own_node import registered
 from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.retention import erase_user
@@ -65,10 +67,10 @@ async def open_library(
     model_windows: Mapping[str, int] | None = None,
     project: str = DEFAULT_PROJECT,
 ) -> AsyncIterator[Library]:
-    """Open the sessions of a store, `sqlite:PATH` or `memory:`, until the end of the block.
+    """Open the sessions of a store, `sqlite:PATH`, `postgresql://…` or `memory:`, until the end of the block.
 
     `policies` are memory policies of your own, by name; `memory` is the section `memory` for sessions without one;
-    `model_windows` are context sizes in tokens, by the name of a model. Raises `CannotStart`.
+    `model_windows` are context sizes in tokens, by the name of a model. Raises `CannotStart`, `StoreUnavailable`.
     """
     check_store(store)
     check_project(project)
@@ -77,8 +79,9 @@ async def open_library(
     opened = open_store(store, budget=budget)
     try:
         library = Library(opened, known, project, budget)
-        yield library
-        await save_all(library.memories, timeout_s=2.0)
+        async with registered(library.services.node):
+            yield library
+            await save_all(library.memories, timeout_s=2.0)
     finally:
         await opened.close_store()
 

@@ -40,14 +40,32 @@ class Charge(NamedTuple):
     wait_s: float
 
 
+class Share:
+    """The part of every rate that this process gives: with several nodes, each gives one of as many parts."""
+
+    __slots__ = ("nodes",)
+
+    def __init__(self, nodes: int = 1) -> None:
+        self.nodes = nodes
+
+    def of(self, rate: Rate) -> Rate:
+        """This part of a rate, whose burst is at least one token: with less, nothing would ever be given."""
+        return rate if self.nodes == 1 else Rate(rate.per_second / self.nodes, max(1.0, rate.burst / self.nodes))
+
+
+WHOLE = Share()
+
+
 class Bucket:
     """One caller's tokens. The level may go below zero: what has arrived is charged in full, and the wait follows."""
 
-    __slots__ = ("__weakref__", "filled_ms", "level", "rate")
+    __slots__ = ("__weakref__", "filled_ms", "level", "rate", "share")
 
-    def __init__(self, rate: Rate, now_ms: int) -> None:
+    def __init__(self, rate: Rate, now_ms: int, share: Share = WHOLE) -> None:
         self.rate = rate
-        self.level = rate.burst
+        """That of all nodes together; `share` says how much of it is given here, and may change."""
+        self.share = share
+        self.level = share.of(rate).burst
         self.filled_ms = now_ms
 
     def wait_s(self, now_ms: int) -> float:
@@ -55,10 +73,11 @@ class Bucket:
 
         A clock that was set back fills nothing.
         """
-        filled = max(0, now_ms - self.filled_ms) * self.rate.per_second / 1000
-        self.level = min(self.rate.burst, self.level + filled)
+        per_second, burst = self.share.of(self.rate)
+        filled = max(0, now_ms - self.filled_ms) * per_second / 1000
+        self.level = min(burst, self.level + filled)
         self.filled_ms = now_ms
-        return max(0.0, (1 - self.level) / self.rate.per_second)
+        return max(0.0, (1 - self.level) / per_second)
 
     def take(self, amount: float, now_ms: int) -> float:
         """Take this much and return 0.0; or take nothing, and return the seconds to wait."""
@@ -81,8 +100,9 @@ class Bucket:
 class Buckets:
     """A bucket for each caller; without a rate there is no limit."""
 
-    def __init__(self, rate: Rate | None, most: int = MAX_CALLERS) -> None:
+    def __init__(self, rate: Rate | None, most: int = MAX_CALLERS, share: Share = WHOLE) -> None:
         self.rate = rate
+        self.share = share
         self.max_callers = most
         self.buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
         self.held: WeakValueDictionary[Hashable, Bucket] = WeakValueDictionary()
@@ -103,7 +123,7 @@ class Buckets:
             return None
         bucket = self.buckets.get(caller)
         if bucket is None:
-            bucket = self.buckets[caller] = self.held.get(caller) or Bucket(rate, now_ms)
+            bucket = self.buckets[caller] = self.held.get(caller) or Bucket(rate, now_ms, self.share)
             self.held[caller] = bucket
             if len(self.buckets) > self.max_callers:
                 self.buckets.popitem(last=False)
@@ -134,10 +154,21 @@ class RateLimits:
         self, clock: Callable[[], int], request_rate: float, event_rate: float, byte_rate: float = 0.0
     ) -> None:
         self.clock = clock
-        self.requests = Buckets(Rate.with_burst(request_rate)), Buckets(Rate.with_burst(request_rate * TOKEN_SHARE))
-        self.events = Buckets(Rate.with_burst(event_rate)), Buckets(Rate.with_burst(event_rate * TOKEN_SHARE))
-        self.bytes = Buckets(Rate.with_burst(byte_rate)), Buckets(Rate.with_burst(byte_rate * TOKEN_SHARE))
-        self.wrong_keys = Buckets(Rate(WRONG_KEYS_PER_S, WRONG_KEYS_BURST))
+        self.share = Share()
+        self.requests = self.of_keys_and_tokens(request_rate)
+        self.events = self.of_keys_and_tokens(event_rate)
+        self.bytes = self.of_keys_and_tokens(byte_rate)
+        self.wrong_keys = Buckets(Rate(WRONG_KEYS_PER_S, WRONG_KEYS_BURST), share=self.share)
+
+    def of_keys_and_tokens(self, per_second: float) -> tuple[Buckets, Buckets]:
+        """The buckets of keys, and those of the tokens of sessions."""
+        rates = Rate.with_burst(per_second), Rate.with_burst(per_second * TOKEN_SHARE)
+        keys, tokens = (Buckets(rate, share=self.share) for rate in rates)
+        return keys, tokens
+
+    def divide(self, nodes: int) -> None:
+        """Give an equal part of every rate from now on, since so many nodes have callers."""
+        self.share.nodes = nodes
 
     def count_request(self, caller: Caller | None) -> None:
         """Count one request. Raises `RateLimited`."""

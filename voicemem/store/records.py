@@ -301,7 +301,7 @@ class Node(Struct, frozen=True, kw_only=True):
     token: str
     """Random, made at each start."""
     address: str = ""
-    """Where it listens, for people to read."""
+    """Where it listens, for people to read; empty for a library, which has no callers."""
     version: str = ""
     """Of the program."""
     snapshot_version: int = 0

@@ -192,6 +192,16 @@ async def test_a_node_that_was_taken_for_dead_starts_again(nodes: tuple[App, App
     assert {app.services.node.token for app in nodes} == {node.token for node in await store.list_nodes()}
 
 
+async def test_nodes_share_the_rates_of_keys(store: MemoryStore) -> None:
+    """Each gives an equal part from its start on, and all of it again once it is alone."""
+    async with node_on(store) as here:
+        share = here.services.limits.share
+        async with node_on(store) as there:
+            assert 2 == there.services.limits.share.nodes
+            await eventually(2, lambda: asyncio.sleep(0, share.nodes))
+        await eventually(1, lambda: asyncio.sleep(0, share.nodes))
+
+
 async def test_a_clean_stop_leaves_nothing_to_wait_for(store: MemoryStore) -> None:
     """The node is forgotten at once, and its producers are expected elsewhere."""
     async with node_on(store) as here:

@@ -168,3 +168,47 @@ def test_wrong_keys_are_counted_by_address() -> None:
         limits.count_wrong_key("192.0.2.1")
     assert pytest.approx(0.1) == caught.value.retry_after_s
     limits.count_wrong_key("192.0.2.2")
+
+
+def test_nodes_share_every_rate() -> None:
+    """Each gives an equal part, whatever the buckets held before; with the others gone it gives all again."""
+    clock = Clock()
+    limits = RateLimits(clock, request_rate=100, event_rate=100)
+    caller = Caller("own", None, KeyLimits(events_per_second=20))
+    own = limits.event_buckets(caller).events
+    assert own is not None
+    assert 200 == served(limits, KEY, 1000)
+    limits.divide(4)
+    clock.now += 1_000
+    assert 25 == served(limits, KEY, 1000)
+    assert 0.0 == own.take(10, clock.now)
+    assert pytest.approx(0.2) == own.take(1, clock.now)
+    clock.now += 60_000
+    assert 50 == served(limits, KEY, 1000)
+    assert 25 == served_wrong_keys(limits)
+    limits.divide(1)
+    clock.now += 60_000
+    assert 200 == served(limits, KEY, 1000)
+    assert 100 == served_wrong_keys(limits)
+
+
+def test_a_small_part_still_gives_something() -> None:
+    """A rate of one request in two seconds is one in eight on each of four nodes, not none."""
+    clock = Clock()
+    limits = RateLimits(clock, request_rate=0.5, event_rate=0)
+    limits.divide(4)
+    assert 1 == served(limits, KEY, 10)
+    clock.now += 7_000
+    assert 0 == served(limits, KEY, 10)
+    clock.now += 1_000
+    assert 1 == served(limits, KEY, 10)
+
+
+def served_wrong_keys(limits: RateLimits) -> int:
+    """How many wrong keys of an address are taken at once."""
+    for count in range(1_000):
+        try:
+            limits.count_wrong_key("192.0.2.1")
+        except RateLimited:
+            return count
+    return 1_000

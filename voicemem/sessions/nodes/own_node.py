@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 
 from voicemem.errors import StoreUnavailable
 from voicemem.runtime import Clock, Runtime
@@ -18,6 +18,9 @@ LOG = logging.getLogger("voicemem.nodes")
 LEASE_MS = 10_000
 """How long a node counts as alive after it was last heard of."""
 HEARTBEAT_S = 1.0
+HEARD_MS = 4_000
+"""A node that was not heard of for so long has no callers, as far as limits are concerned, though its lease still runs:
+others give what it gave a second later at most."""
 
 
 class NodeClock:
@@ -53,13 +56,15 @@ class OwnNode:
         self.address = ""
         self.fenced_listeners: list[Callable[[], None]] = []
         """Called after others have retired this node, when it has begun again under another token."""
+        self.count_listeners: list[Callable[[int], None]] = []
+        """Called with the number of nodes that have callers, this one included, once a second."""
 
     def current_token(self) -> str:
         """The token under which this process holds what it holds."""
         return self.token
 
     async def start(self, address: str = "") -> None:
-        """Register a new node. Raises `StoreUnavailable`."""
+        """Register a new node, which has no callers if it has no address. Raises `StoreUnavailable`."""
         if self.node_clock is not None:
             await self.node_clock.correct(self.store)
         self.address, token, now = address, self.new_id(), self.clock()
@@ -73,6 +78,14 @@ class OwnNode:
         )
         await self.store.start_node(node, now)
         self.token = token
+        await self.count_nodes()
+
+    async def count_nodes(self) -> None:
+        """Tell how many nodes have callers. Raises `StoreUnavailable`."""
+        if self.count_listeners and not self.store.is_exclusive:
+            count = count_with_callers(await self.store.list_nodes(), self.clock())
+            for listener in self.count_listeners:
+                listener(max(count, 1))
 
     async def stop(self) -> None:
         """Give back all that this node holds. If the store is away, another node does that later."""
@@ -95,6 +108,12 @@ class OwnNode:
                 listener()
         for token in await self.store.retire_lost_nodes(now):
             LOG.warning("The node %s is gone; its producers are expected elsewhere", token)
+        await self.count_nodes()
+
+
+def count_with_callers(nodes: Iterable[Node], now_ms: int) -> int:
+    """How many of these nodes have callers now: libraries, which listen nowhere, have none."""
+    return sum(bool(node.address) and node.expires_ms - LEASE_MS > now_ms - HEARD_MS for node in nodes)
 
 
 async def beat_forever(node: OwnNode) -> None:
@@ -104,3 +123,23 @@ async def beat_forever(node: OwnNode) -> None:
             with suppress(StoreUnavailable):
                 await node.beat()
         await asyncio.sleep(HEARTBEAT_S)
+
+
+@asynccontextmanager
+async def registered(node: OwnNode) -> AsyncIterator[None]:
+    """Be a node without callers until the end of the block, where a store may have several. Raises `StoreUnavailable`.
+
+    A file has one process, and the next one that opens it takes back what this one held.
+    """
+    if node.store.is_exclusive:
+        yield
+        return
+    await node.start()
+    beats = asyncio.create_task(beat_forever(node))
+    try:
+        yield
+    finally:
+        beats.cancel()
+        with suppress(asyncio.CancelledError):
+            await beats
+        await node.stop()
