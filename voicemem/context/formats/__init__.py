@@ -7,13 +7,13 @@ of an API (`openai`, `anthropic`, `gemini`). The vendor alone decides which fiel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from voicemem.context.formats import anthropic, custom, gemini, openai, standard
-from voicemem.context.formats.conversation import Part, RoleRun, alternate_roles, interleave, is_blank, runs
+from voicemem.context.formats.conversation import Part, RoleRun, alternate_roles, interleave, runs
 from voicemem.context.formats.enrichers import ENRICHERS, enriched
 from voicemem.transcript.messages import Message, ToolUse
 
@@ -47,8 +47,8 @@ class VendorRules(Protocol):
     RESERVED_PARAMS: frozenset[str]
     """Top-level names that params may not set, even if the body does not have them."""
 
-    def message_fields(self, message: Message, /) -> dict[str, Any]:
-        """The fields of a message besides role and content."""
+    message_fields: Callable[[Message], dict[str, Any]] | None
+    """The fields of a message besides role and content; None where there are never any."""
 
     def top_fields(self, memory: Sequence[Message], interruptable: bool, /) -> dict[str, Any]:
         """The fields of the body besides the conversation."""
@@ -84,8 +84,6 @@ def request_body(
     style = STYLES[format.style]
     memory = enriched(messages, format.enrich)
     parts = interleave(memory, tools if format.tools else (), cut=cut)
-    if not (rules.KEEPS_BLANK and style.TAKES_BLANK):
-        parts = [part for part in parts if not is_blank(part)]
     body = style.conversation(_runs(parts, rules, style, format), format.system_messages)
     body |= rules.top_fields(memory, format.interruptable)
     model = format.model or format.params.get("model")
@@ -102,9 +100,9 @@ def vendor_rules(vendor: str | None) -> VendorRules:
 
 def is_left_out(message: Message, vendor: str | None) -> bool:
     """Whether a message is left out for being blank (in the OpenAI style, without enrichers)."""
-    return is_blank(message) and not vendor_rules(vendor).KEEPS_BLANK
+    return not message.content.strip() and not vendor_rules(vendor).KEEPS_BLANK
 
 
 def _runs(parts: Sequence[Part], rules: VendorRules, style: Style, format: RequestFormat) -> list[RoleRun]:
-    single = runs(parts, rules.message_fields)
+    single = runs(parts, rules.message_fields, keeps_blank=rules.KEEPS_BLANK and style.TAKES_BLANK)
     return alternate_roles(single) if style.ALTERNATES or format.alternate else single

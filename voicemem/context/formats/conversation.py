@@ -34,11 +34,6 @@ class RoleRun(Struct, frozen=True, gc=False):
     call: ToolUse | None = None
 
 
-def is_blank(part: Part) -> bool:
-    """Whether a part is a message without text."""
-    return isinstance(part, Message) and (not part.content or part.content.isspace())
-
-
 def interleave(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool) -> Sequence[Part]:
     """The messages, with each answered tool use in its turn, before the turn's first reply that began later.
 
@@ -57,13 +52,17 @@ def interleave(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool
     return [*parts, *waiting]
 
 
-def runs(parts: Sequence[Part], message_fields: Callable[[Message], dict[str, Any]]) -> list[RoleRun]:
-    """One run for each message, two for each tool use."""
+def runs(
+    parts: Sequence[Part], message_fields: Callable[[Message], dict[str, Any]] | None, *, keeps_blank: bool
+) -> list[RoleRun]:
+    """One run for each message, two for each tool use; no `message_fields` are none. Blank messages may be left out."""
     single: list[RoleRun] = []
     append = single.append
     for part in parts:
         if isinstance(part, Message):
-            append(RoleRun(part.role, part.content, message_fields(part)))
+            text = part.content
+            if keeps_blank or (text and not text.isspace()):
+                append(RoleRun(part.role, text, message_fields(part)) if message_fields else RoleRun(part.role, text))
         else:
             single += RoleRun("assistant", call=part), RoleRun("user", result=part)
     return single

@@ -9,11 +9,7 @@ from voicemem.transcript.messages import Message
 
 KEEPS_BLANK = False
 RESERVED_PARAMS: frozenset[str] = frozenset()
-
-
-def message_fields(_message: Message) -> dict[str, Any]:
-    """Nothing besides role and content."""
-    return {}
+message_fields = None
 
 
 def top_fields(_memory: Sequence[Message], _interruptable: bool) -> dict[str, Any]:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from hypothesis import given
 
 from tests.support.samples.formats import memories, message_of, tool_use_of, tool_uses
 from voicemem.context.formats.conversation import Part, RoleRun, alternate_roles, interleave, runs
 from voicemem.transcript.messages import Message, ToolUse
-
-
-def unmarked(_message: Message) -> dict[str, Any]:
-    """A receiver that is told role and text only."""
-    return {}
 
 
 def test_tool_use_stands_after_the_user_and_before_later_replies() -> None:
@@ -77,22 +71,29 @@ def test_tool_use_joins_with_the_words_around_it() -> None:
     """A call ends what the assistant said; its result begins what the user says."""
     use = tool_use_of()
     parts: list[Part] = [message_of("assistant", "Let me see."), use, message_of("user", "Thanks.")]
-    assert alternate_roles(runs(parts, unmarked))[1:] == [
+    assert alternate_roles(runs(parts, None, keeps_blank=True))[1:] == [
         RoleRun("assistant", "Let me see.", call=use),
         RoleRun("user", "Thanks.", result=use),
     ]
 
 
+def test_blank_messages_may_be_left_out() -> None:
+    """A message of nothing but white space makes no run unless it is asked for."""
+    parts = [message_of("user", "Hi."), message_of("assistant", ""), message_of("user", " \n")]
+    assert runs(parts, None, keeps_blank=False) == [RoleRun("user", "Hi.")]
+    assert [run.text for run in runs(parts, None, keeps_blank=True)] == ["Hi.", "", " \n"]
+
+
 def test_adjacent_tool_uses_alternate_by_themselves() -> None:
     """Two calls in a row are call, result, call, result."""
-    roles = [run.role for run in alternate_roles(runs([tool_use_of(), tool_use_of()], unmarked))]
+    roles = [run.role for run in alternate_roles(runs([tool_use_of(), tool_use_of()], None, keeps_blank=True))]
     assert roles == ["user", "assistant", "user", "assistant", "user"]
 
 
 @given(memories, tool_uses)
 def test_alternation(memory: Sequence[Message], tools: Sequence[ToolUse]) -> None:
     """Sides strictly take turns, the user is first and last, and each call's result comes directly after it."""
-    found = alternate_roles(runs(interleave(memory, tools, cut=False), unmarked))
+    found = alternate_roles(runs(interleave(memory, tools, cut=False), None, keeps_blank=True))
     assert [run.role for run in found] == (["user", "assistant"] * len(found))[: len(found)]
     assert len(found) % 2 or not found
     assert all(after.result is run.call for run, after in pairwise(found))
@@ -101,7 +102,7 @@ def test_alternation(memory: Sequence[Message], tools: Sequence[ToolUse]) -> Non
 @given(memories, tool_uses)
 def test_joins_lose_no_text(memory: Sequence[Message], tools: Sequence[ToolUse]) -> None:
     """All that either side said is there in its order, and every answered call."""
-    found = alternate_roles(runs(interleave(memory, tools, cut=False), unmarked))
+    found = alternate_roles(runs(interleave(memory, tools, cut=False), None, keeps_blank=True))
     for role, frame in (("user", {"(call started)", "(silence)"}), ("assistant", set())):
         texts = [run.text for run in found if run.role == role and run.text is not None and run.text not in frame]
         assert "\n".join(texts) == "\n".join(message.content for message in memory if message.role == role)
