@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
@@ -33,6 +34,7 @@ from voicemem.telemetry.metrics import Metrics
 from voicemem.telemetry.tracing import NoTracer, Tracer
 
 LOG = logging.getLogger("voicemem")
+EVERYWHERE = (rules.ANY_HOST, "::")
 
 
 class App:
@@ -73,7 +75,13 @@ class App:
         services, now = self.services, self.services.runtime.clock()
         rules.check_binding(self.settings, await services.access.needs_key())
         await self.set_operator_endpoint(now)
-        await services.node.start(str(self.settings.rest))
+        await self.runner.setup()
+        with naming_flag("--rest"):
+            self.rest_server = await listen(
+                self.runner, self.settings.rest, connections=self.rest_connections, start_serving=False
+            )
+        self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
+        await services.node.start(node_address(self.rest_address))
         services.node.fenced_listeners.append(self.ingest.reconnect_all)
         await services.sender.open()
         if self.settings.llm_url is not None:
@@ -81,10 +89,8 @@ class App:
         watch_leases = watch_leases_forever(services.watcher, self.ingest.held_leases, self.ingest.supersede)
         for work in (*services.background(), self.ingest.enforce_grants(), watch_leases):
             self.run_in_background(work)
-        await self.runner.setup()
         with naming_flag("--rest"):
-            self.rest_server = await listen(self.runner, self.settings.rest, connections=self.rest_connections)
-        self.rest_address = Address(self.settings.rest.host, self.rest_server.sockets[0].getsockname()[1])
+            await self.rest_server.start_serving()
         with naming_flag("--ingest"):
             self.ingest_address = await self.ingest.start(self.settings.ingest)
 
@@ -138,6 +144,11 @@ class App:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.services.close()
+
+
+def node_address(rest: Address) -> str:
+    """Where a node is, for people who see it beside others: one that listens everywhere is known by its host's name."""
+    return str(Address(socket.gethostname(), rest.port) if rest.host in EVERYWHERE else rest)
 
 
 @contextlib.contextmanager

@@ -34,14 +34,19 @@ async def nodes(tmp_path: Path, url: str) -> AsyncIterator[tuple[ServiceProcess,
         yield one, other
 
 
-async def states(url: str) -> dict[str, str]:
-    """What `voicemem nodes` says of each node, by its token."""
+async def listed(url: str) -> list[list[str]]:
+    """What `voicemem nodes` says of each node."""
     command = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "voicemem", "nodes", "--store", url, stdout=asyncio.subprocess.PIPE
     )
     shown, _ = await command.communicate()
     assert 0 == command.returncode
-    return dict(line.split()[:2] for line in shown.decode().splitlines())
+    return [line.split() for line in shown.decode().splitlines()]
+
+
+async def states(url: str) -> dict[str, str]:
+    """The state of each node, by its token."""
+    return {token: state for token, state, *_ in await listed(url)}
 
 
 async def token(node: ServiceProcess) -> str:
@@ -61,6 +66,7 @@ async def test_a_call_on_two_nodes_outlives_one(url: str, nodes: tuple[ServicePr
     one, other = nodes
     tokens = [await token(one), await token(other)]
     assert dict.fromkeys(tokens, "alive") == await states(url)
+    assert [one.rest, other.rest] == [f"http://{address}" for _, _, address, *_ in await listed(url)]
     async with open_producer(one, producer="asr") as asr, open_producer(other, producer="llm") as llm:
         await asr.store(final_transcript(1, "Where is my order?", turn_id=1))
         await llm.store(REPLY)

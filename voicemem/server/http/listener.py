@@ -203,9 +203,14 @@ def authenticated(request: web.Request) -> None:
 
 
 async def listen(
-    runner: web.AppRunner, address: Address, deadlines: Deadlines = DEADLINES, *, connections: PortConnections
+    runner: web.AppRunner,
+    address: Address,
+    deadlines: Deadlines = DEADLINES,
+    *,
+    connections: PortConnections,
+    start_serving: bool = True,
 ) -> asyncio.Server:
-    """Listen with a runner that was set up. Raises `OSError`."""
+    """Listen with a runner that was set up, or only take the port. Raises `OSError`."""
     server = runner.server
     assert server is not None
     return await asyncio.get_running_loop().create_server(
@@ -214,4 +219,5 @@ async def listen(
         address.port,
         backlog=BACKLOG,
         reuse_address=True,
+        start_serving=start_serving,
     )
