@@ -37,7 +37,17 @@ class PostgresqlServer:
             if self.user is not None:
                 shutil.chown(self.folder, self.user)
             self.programs = (installed if self.may_run(installed) else self.copy(installed)) / "bin"
-            self.run("initdb", "-D", self.data, "-U", "voicemem", "--auth=trust", "--encoding=UTF8", "--no-sync")
+            self.run(
+                "initdb",
+                "-D",
+                self.data,
+                "-U",
+                "voicemem",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+            )
         except BaseException:
             self.remove_folder()
             raise
