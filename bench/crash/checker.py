@@ -14,6 +14,7 @@ import msgspec
 
 from voicemem.config.session import apply_patch
 from voicemem.protocol.codec import decode_journaled
+from voicemem.runtime import now_ms
 from voicemem.transcript.fold import DecodedRow, fold
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
@@ -26,6 +27,19 @@ OWN = frozenset({"session.closed", "session.reopened", "session.update"})
 """The service's own events that a journal may contain here; no producer declares a gap."""
 
 
+class Stay:
+    """One connection of a producer to one server; times are Unix ms."""
+
+    def __init__(self, server: str, begin_ms: int) -> None:
+        self.server = server
+        self.begin_ms = begin_ms
+        self.heard_ms = 0
+        """When the last frame came: then it was still connected, as far as the service knew."""
+
+    def heard(self) -> None:
+        self.heard_ms = now_ms()
+
+
 class Line:
     """What was seen of one producer."""
 
@@ -36,6 +50,7 @@ class Line:
         self.acked = 0
         self.epoch = 0
         self.next_seq = 1
+        self.stays: list[Stay] = []
 
 
 class Read(NamedTuple):
@@ -70,7 +85,13 @@ class Call:
         self.position = 0
         """The highest position that any read has shown."""
         self.turns = 0
+        self.contact_ms = 0
+        """When any producer of it last heard of the service, or lost its connection (Unix ms)."""
         self.notices: dict[str, Notice] = {}
+
+    def told(self) -> Counter[int]:
+        """How many closes have reached the receiver, by Unix second."""
+        return Counter(notice.stop_ts for notice in self.notices.values())
 
 
 class Final(NamedTuple):
@@ -173,18 +194,40 @@ def check_memory(call: Call, final: Final) -> Iterator[str]:
         for read in reads.get(row["position"], []):
             yield from check_read(read, state, stored)
         if event["type"] == "session.closed":
-            key = (row["received_ms"] // 1000, shown(state))
-            notice = next((name for name, one in wanted.items() if (one.stop_ts, one.contents) == key), None)
-            if notice is None:
-                yield f"the close at position {row['position']} did not reach the receiver, or with other contents"
-            else:
-                del wanted[notice]
+            yield from check_close(row, state, stored, wanted)
     if wanted:
         yield f"{len(wanted)} notices came for which there was no close"
     if digest(final.contents) != shown(state):
         yield "the history is not the fold of the journal"
     if [{key: turn[key] for key in turn if key not in ("agent_id", "channel")} for turn in final.turns] != turns(state):
         yield "the turns are not those of the fold of the journal"
+
+
+def check_close(row: JsonObject, state: State, stored: Counter[str], wanted: dict[str, Notice]) -> Iterator[str]:
+    """Check that a close reached the receiver with the memory of that moment; its notice is no longer wanted then."""
+    key = (row["received_ms"] // 1000, shown(state))
+    notice = next((name for name, one in wanted.items() if (one.stop_ts, one.contents) == key), None)
+    if notice is not None:
+        del wanted[notice]
+    elif is_told(row["event"], stored):
+        yield f"the close at position {row['position']} did not reach the receiver, or with other contents"
+
+
+def is_told(event: JsonObject, stored: Counter[str]) -> bool:
+    """Whether a close must reach the receiver: one as idle, before anybody has joined, has no history to tell."""
+    return event["reason"] != "idle" or bool(stored)
+
+
+def closes_to_tell(rows: Sequence[JsonObject]) -> Counter[int]:
+    """How many closes must reach the receiver, by Unix second."""
+    found: Counter[int] = Counter()
+    stored: Counter[str] = Counter()
+    for row in rows:
+        if row["producer"] is not None:
+            stored[row["producer"]] += 1
+        elif row["event"]["type"] == "session.closed" and is_told(row["event"], stored):
+            found[row["received_ms"] // 1000] += 1
+    return found
 
 
 def check_read(read: Read, state: State, stored: Counter[str]) -> Iterator[str]:

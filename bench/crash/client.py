@@ -21,8 +21,7 @@ class ClientProducer(Producer):
         self.acks: asyncio.Queue[Ack | None] = asyncio.Queue()
 
     async def run(self) -> None:
-        server = self.world.server
-        async with Client(server.ingest, server.rest, options=OPTIONS) as client:
+        async with Client(self.world.front.ingest, self.world.front.rest, options=OPTIONS) as client:
             session = await client.open(self.session, producer=self.name, config=self.script.config)
             listening = asyncio.create_task(self.listen())
             await self.stream(session)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.crash.checker import Call, Final, JsonObject, Line, Notice, Read, check, digest
+from bench.crash.checker import Call, Final, JsonObject, Line, Notice, Read, Stay, check, digest
+from voicemem.runtime import now_ms
 
 
 class Finding(NamedTuple):
@@ -111,6 +112,16 @@ class History:
 
     def patched(self, session: str, label: str, answered: bool) -> None:
         self.calls[session].patches[label] = answered
+
+    def arrived(self, session: str, producer: str, server: str) -> Stay:
+        """Note a new connection."""
+        stay = Stay(server, now_ms())
+        self.line(session, producer).stays.append(stay)
+        return stay
+
+    def contact(self, session: str) -> None:
+        """Note that a producer has heard of the service, or has lost its connection."""
+        self.calls[session].contact_ms = now_ms()
 
     # What readers saw
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -14,12 +15,15 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from bench.crash.calls import UNKNOWN, Part, Script
+from bench.crash.checker import Stay
 from bench.crash.history import History
-from bench.crash.server import Server, Trigger
+from bench.crash.server import Front, Server, Trigger
 
 JsonObject = dict[str, Any]
 PATIENCE_S = 20.0
 """A live service answers within this many seconds."""
+REST_S = 2.5
+"""How long a producer says nothing that stays connected: longer than the `idle_timeout` of its session."""
 GONE = (OSError, WebSocketException, TimeoutError, aiohttp.ClientError)
 """Errors that mean that the service was killed, or is not ready yet."""
 
@@ -27,16 +31,29 @@ GONE = (OSError, WebSocketException, TimeoutError, aiohttp.ClientError)
 class World:
     """What all participants of a run share."""
 
-    def __init__(self, server: Server, history: History, trigger: Trigger, http: aiohttp.ClientSession) -> None:
-        self.server = server
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        front: Front,
+        history: History,
+        trigger: Trigger,
+        http: aiohttp.ClientSession,
+    ) -> None:
+        self.servers = servers
+        self.front = front
         self.history = history
         self.trigger = trigger
         self.http = http
 
-    async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        """Send one request. Raises one of `GONE`."""
+    def node(self) -> Server:
+        """One of the servers, for one attempt or request; it may be down."""
+        return random.choice(self.servers)
+
+    async def ask(self, method: str, path: str, body: Any = None, server: Server | None = None) -> tuple[int, bytes]:
+        """Send one request, to any server. Raises one of `GONE`."""
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
-        async with self.http.request(method, self.server.rest + path, json=body, timeout=timeout) as answer:
+        rest = (server or self.node()).rest
+        async with self.http.request(method, rest + path, json=body, timeout=timeout) as answer:
             return answer.status, await answer.read()
 
     async def insist(self, method: str, path: str, body: Any = None) -> Any:
@@ -126,29 +143,37 @@ class SocketProducer(Producer):
     def __init__(self, world: World, script: Script, part: Part, rng: random.Random) -> None:
         super().__init__(world, script, part, rng)
         self.heard = asyncio.Event()
-        self.zombie: ClientConnection | None = None
+        self.server = world.node()
+        self.stay = Stay("", 0)
+        """The connection that counts."""
+        self.rest_at = part.rest_after
 
     async def attempt(self) -> None:
-        async with AsyncExitStack() as sockets:
-            socket = await self.connection(sockets)
-            ready = await self.open(socket)
-            if ready["state"] == "ended":
-                self.over = True
-            elif self.rng.random() < 0.1:  # as a connection that has not noticed that it was replaced
-                newer = await self.connection(sockets)
-                ready = await self.open(newer)
-                await self.haunt(socket, ready["next_seq"])
-                socket = newer
-            if not self.over:
-                await self.stream(socket, ready["next_seq"])
+        try:
+            async with AsyncExitStack() as sockets:
+                await self.connect_and_stream(sockets)
+        finally:
+            self.history.contact(self.session)
         if self.pause is not None and self.acked >= self.pause and not self.over:
             self.pause = None
-            await self.world.closed(self.session)
+            await (self.world.closed(self.session) if self.part.away_s is None else asyncio.sleep(self.part.away_s))
+
+    async def connect_and_stream(self, sockets: AsyncExitStack) -> None:
+        socket = await self.connection(sockets)
+        ready = await self.open(socket)
+        if ready["state"] == "ended":
+            self.over = True
+        elif self.rng.random() < 0.1:  # as a connection that has not noticed that it was replaced
+            newer = await self.connection(sockets)
+            ready = await self.open(newer)
+            await self.haunt(socket, ready["next_seq"])
+            socket = newer
+        if not self.over:
+            await self.stream(socket, ready["next_seq"])
 
     async def connection(self, sockets: AsyncExitStack) -> ClientConnection:
-        opening = connect(
-            self.world.server.ingest, compression=None, proxy=None, open_timeout=PATIENCE_S, close_timeout=0.2
-        )
+        self.server = self.world.node()
+        opening = connect(self.server.ingest, compression=None, proxy=None, open_timeout=PATIENCE_S, close_timeout=0.2)
         return await sockets.enter_async_context(opening)
 
     async def open(self, socket: ClientConnection) -> JsonObject:
@@ -161,7 +186,8 @@ class SocketProducer(Producer):
         if frame["type"] != "session.ready":
             raise TimeoutError  # a drain has begun
         self.history.ready(self.session, self.name, frame)
-        self.world.trigger.hit("opened")
+        self.stay = self.history.arrived(self.session, self.name, self.server.rest)
+        self.world.trigger.hit("opened", self.server)
         return frame
 
     async def haunt(self, old: ClientConnection, next_seq: int) -> None:
@@ -189,6 +215,9 @@ class SocketProducer(Producer):
                 await self.send(socket, events)
                 seq += len(events)
                 await asyncio.sleep(self.rng.uniform(0, 0.08))
+                if self.rest_at is not None and seq > self.rest_at:
+                    self.rest_at = None
+                    await asyncio.wait({listening}, timeout=REST_S)
             while self.acked < until and not self.over and not listening.done():
                 self.heard.clear()
                 async with asyncio.timeout(PATIENCE_S):
@@ -204,7 +233,7 @@ class SocketProducer(Producer):
             for event in events:
                 await socket.send(msgspec.json.encode(event), text=True)
         if events and events[-1]["type"] == "session.end":
-            self.world.trigger.hit("end sent")
+            self.world.trigger.hit("end sent", self.server)
 
     async def listen(self, socket: ClientConnection) -> None:
         try:
@@ -217,11 +246,13 @@ class SocketProducer(Producer):
             self.heard.set()
 
     def hear(self, frame: JsonObject) -> None:
+        if frame.get("code") != "superseded":
+            self.stay.heard()
         if frame["type"] == "ack":
             self.history.acknowledged(self.session, self.name, frame["seq"])
-            self.world.trigger.hit("acknowledged")
+            self.world.trigger.hit("acknowledged", self.server)
             if frame["seq"] == self.last:
-                self.world.trigger.hit("end acknowledged")
+                self.world.trigger.hit("end acknowledged", self.server)
         elif frame["type"] == "error":
             self.complain(frame)
             if frame["code"] == UNKNOWN:
@@ -232,12 +263,15 @@ class HttpProducer(Producer):
     """Posts batches to an existing session."""
 
     async def attempt(self) -> None:
-        await self.world.ask("GET", "/livez")  # so that events do not count as sent while the service is down
+        server = self.world.node()
+        await self.world.ask("GET", "/livez", server=server)  # so that events do not count as sent while it is down
         next_seq = self.acked + 1
         events = self.take(self.begin_at(next_seq), self.rng.randint(1, 12))
         if events[-1]["type"] == "session.end":
-            self.world.trigger.hit("end sent")
-        status, body = await self.world.ask("POST", f"/v1/sessions/{self.session}/events?producer={self.name}", events)
+            self.world.trigger.hit("end sent", server)
+        path = f"/v1/sessions/{self.session}/events?producer={self.name}"
+        status, body = await self.world.ask("POST", path, events, server)
+        self.history.contact(self.session)
         if status == 503:
             return
         answer = msgspec.json.decode(body)
@@ -247,4 +281,4 @@ class HttpProducer(Producer):
         for problem in answer["errors"]:
             self.complain(problem)
         self.history.next_seq(self.session, self.name, answer["next_seq"])
-        self.world.trigger.hit("acknowledged")
+        self.world.trigger.hit("acknowledged", server)

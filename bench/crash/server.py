@@ -1,4 +1,4 @@
-"""The service as a process that is killed and restarted, always on the same ports and the same file."""
+"""The service as a process that is killed and restarted, always on the same ports and the same store."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import signal
 import socket
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.harness.servers import ROOT
 
@@ -37,35 +39,62 @@ class Trigger:
     def __init__(self) -> None:
         self.kind = ""
         self.left = 0
+        self.act: Callable[[Server | None], object] = lambda server: None
         self.fired = asyncio.Event()
         self.hits: Counter[str] = Counter()
-        self.server: Server | None = None
 
-    def arm(self, server: Server, kind: str, count: int) -> None:
-        self.server, self.kind, self.left = server, kind, count
+    def arm(self, kind: str, count: int, act: Callable[[Server | None], object]) -> None:
+        """Call `act` at that moment, with the server that it concerns, where that is known."""
+        self.kind, self.left, self.act = kind, count, act
         self.fired.clear()
 
-    def hit(self, kind: str) -> None:
+    def disarm(self) -> None:
+        """Wait for nothing any more."""
+        self.kind = ""
+
+    def hit(self, kind: str, server: Server | None = None) -> None:
         """Note a moment of this kind."""
         if kind != self.kind or self.fired.is_set():
             return
         self.left -= 1
-        if self.left <= 0 and self.server is not None:
-            self.server.kill()
+        if self.left <= 0:
+            self.act(server)
             self.fired.set()
+
+
+class Front(NamedTuple):
+    """Addresses that lead to any of the servers."""
+
+    rest: str
+    ingest: str
+
+
+def front_at(ports: tuple[int, int]) -> Front:
+    """The addresses of a REST port and an ingest port of this machine."""
+    return Front(f"http://127.0.0.1:{ports[0]}", f"ws://127.0.0.1:{ports[1]}/v1/ingest")
+
+
+class Place(NamedTuple):
+    """Where a server listens, what it stores in, and where its log goes."""
+
+    ports: tuple[int, int]
+    store: str
+    log: Path
 
 
 class Server:
     """`voicemem serve`, one process after the other."""
 
-    def __init__(self, store: Path, ports: tuple[int, int], webhook_url: str, secret: str) -> None:
-        self.rest = f"http://127.0.0.1:{ports[0]}"
-        self.ingest = f"ws://127.0.0.1:{ports[1]}/v1/ingest"
-        self.store = store
-        self.log = store.with_suffix(".log")
-        self.command = [
-            *(sys.executable, "-m", "voicemem", "serve", "--store", f"sqlite:{store}"),
-            *("--rest", f"127.0.0.1:{ports[0]}", "--ingest", f"127.0.0.1:{ports[1]}"),
+    def __init__(self, place: Place, webhook_url: str, secret: str) -> None:
+        self.ports = place.ports
+        self.rest, self.ingest = front_at(place.ports)
+        self.log = place.log
+        self.program = [sys.executable, "-m", "voicemem"]
+        self.folder = ROOT
+        """Where the program is."""
+        self.arguments = [
+            *("serve", "--store", place.store),
+            *("--rest", f"127.0.0.1:{place.ports[0]}", "--ingest", f"127.0.0.1:{place.ports[1]}"),
             *("--webhook-url", webhook_url, "--webhook-secret", secret),
         ]
         self.process: asyncio.subprocess.Process | None = None
@@ -75,7 +104,11 @@ class Server:
         env = {name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")}
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *self.command, cwd=ROOT, env=env, stdout=asyncio.subprocess.PIPE, stderr=log
+                *(*self.program, *self.arguments),
+                cwd=self.folder,
+                env={**env, "PYTHONPATH": str(self.folder)},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
             )
 
     async def ready(self) -> bool:

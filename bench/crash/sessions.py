@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from bench.crash.calls import Script, script
-from bench.crash.checker import Final
+from bench.crash.calls import SHAPES, Script, script
+from bench.crash.checker import Final, closes_to_tell
 from bench.crash.client import ClientProducer
 from bench.crash.producers import GONE, HttpProducer, Producer, SocketProducer, World
 from voicemem.client import ClientError
@@ -26,10 +26,11 @@ TRANSPORTS: dict[str, type[Producer]] = {"websocket": SocketProducer, "http": Ht
 class Sessions:
     """Runs so many sessions at a time; a new one begins when another's producers are done."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, shapes: Mapping[str, int] = SHAPES) -> None:
         self.world = world
         self.history = world.history
         self.seed = seed
+        self.shapes = shapes
         self.numbers = itertools.count(1)
         self.stopping = False
         self.finishing: set[asyncio.Task[bool]] = set()
@@ -37,7 +38,7 @@ class Sessions:
     async def slot(self) -> None:
         """Run one session after the other, until the run stops."""
         while not self.stopping:
-            drawn = script(self.seed, next(self.numbers))
+            drawn = script(self.seed, next(self.numbers), self.shapes)
             if await self.watched(drawn, self.stream(drawn)):
                 task = asyncio.create_task(self.watched(drawn, self.finish(drawn)))
                 self.finishing.add(task)
@@ -86,11 +87,10 @@ class Sessions:
         except TimeoutError:
             self.history.find(session, f"it was not closed within {CLOSE_S:.0f} s of its end")
         final = await self.read(session)
-        closes = sum(row["event"]["type"] == "session.closed" for row in final.rows)
-        call = self.history.calls[session]
+        closes, call = closes_to_tell(final.rows), self.history.calls[session]
         with suppress(TimeoutError):
             async with asyncio.timeout(NOTICE_S):
-                while len(call.notices) < closes:  # noqa: ASYNC110 (the receiver tells the history only)
+                while not call.told() >= closes:  # noqa: ASYNC110 (the receiver tells the history only)
                     await asyncio.sleep(0.05)
         self.history.settle(session, final)
 

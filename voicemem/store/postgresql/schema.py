@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from voicemem.errors import CannotStart
 from voicemem.store.postgresql.connection import Session, Word
@@ -20,7 +22,7 @@ SELECT_TABLES = """
 SELECT_META = "select name, value from meta"
 SAVE_META = "insert into meta values ($1, $2) on conflict (name) do update set value = excluded.value"
 INSERT_IDENTITY = "insert into meta values ($1, $2) on conflict do nothing"
-LOCK_META = "select 1 from meta where name = 'schema' for update"
+LOCK_SCHEMA = "select pg_advisory_xact_lock(hashtext('voicemem schema'))"
 SELECT_PARTITIONS = """
     select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
     where i.inhparent = 'journal'::regclass
@@ -37,17 +39,22 @@ def migrate(session: Session, upgrade: bool) -> dict[str, bytes]:
 
     An older one is brought to this version only with `upgrade`, since nodes of the older program may run on it.
     """
+    with one_at_a_time(session):
+        make_schema(session, upgrade)
+        return {name: value for name, value in session.rows(SELECT_META)}
+
+
+@contextmanager
+def one_at_a_time(session: Session) -> Iterator[None]:
+    """A transaction for which others wait: two nodes may start on an empty database at once."""
     session.execute("begin")
     try:
-        # Two nodes may start on an empty database: the second one waits here until the first has made it.
-        session.execute("select pg_advisory_xact_lock(hashtext('voicemem schema'))")
-        make_schema(session, upgrade)
-        identity = {name: value for name, value in session.rows(SELECT_META)}
+        session.execute(LOCK_SCHEMA)
+        yield
     except BaseException:
         session.execute("rollback")
         raise
     session.execute("commit")
-    return identity
 
 
 def make_schema(session: Session, upgrade: bool) -> None:
@@ -78,13 +85,20 @@ def schema_version(session: Session) -> int:
 
 def add_partitions(session: Session, now_ms: int) -> None:
     """Make the journal's partitions of this month and those that follow."""
+    if missing_partitions(session, now_ms):
+        with one_at_a_time(session):
+            for name, first, last in missing_partitions(session, now_ms):
+                session.execute(f"create table {name} partition of journal for values from ({first}) to ({last})")
+
+
+def missing_partitions(session: Session, now_ms: int) -> list[tuple[str, int, int]]:
+    """Name, first key, and the key behind the last one of each partition that is still to be made."""
     known = {name for (name,) in session.rows(SELECT_PARTITIONS)}
     year, month = month_of(now_ms)
+    missing = []
     for _ in range(MONTHS_AHEAD):
         name, after = f"journal_{year}_{month:02}", month_after(year, month)
         if name not in known:
-            first, last = first_key(month_start_ms(year, month)), first_key(month_start_ms(*after))
-            session.execute(
-                f"create table if not exists {name} partition of journal for values from ({first}) to ({last})"
-            )
+            missing.append((name, first_key(month_start_ms(year, month)), first_key(month_start_ms(*after))))
         year, month = after
+    return missing

@@ -1,0 +1,1 @@
+"""Crash runs of several nodes on one PostgreSQL database."""

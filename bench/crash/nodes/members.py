@@ -1,0 +1,81 @@
+"""The nodes of a run, each a process of its own that reaches the database through a proxy of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from bench.crash.nodes.proxy import Proxy
+from bench.crash.nodes.upstream import upstream_of, url_through
+from bench.crash.receiver import SECRET
+from bench.crash.server import Place, Server, free_ports
+
+LEASE_MS = 2_000
+"""A tenth of it is the time between two heartbeats; both are a fifth of what they are otherwise."""
+SKEWS_MS = (0, 300_000, -300_000)
+ENTRY = Path(__file__).with_name("node.py")
+
+
+class Node(Server):
+    """A node; each of its processes has a clock that is wrong in another way."""
+
+    def __init__(self, place: Place, proxy: Proxy, webhook_url: str, rng: random.Random) -> None:
+        super().__init__(place, webhook_url, SECRET)
+        self.proxy = proxy
+        self.rng = rng
+        self.plant: str | None = None
+
+    async def spawn(self) -> None:
+        ahead_ms = self.rng.choice(SKEWS_MS)
+        options = ["--lease-ms", str(LEASE_MS), "--ahead-ms", str(ahead_ms)]
+        if self.plant is not None:
+            options += ["--plant", self.plant]
+        self.program = [sys.executable, "-P", str(ENTRY), *options]
+        await super().spawn()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    def stand_still(self) -> None:
+        """Stop it in the midst of what it does."""
+        self.send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.send(signal.SIGCONT)
+
+    async def restart(self) -> bool:
+        """Start the next process once the last one has ended; False if that is killed while it starts."""
+        if self.process is not None:
+            await self.ended()
+        await self.spawn()
+        return await self.ready()
+
+
+async def start_nodes(
+    stack: AsyncExitStack, url: str, count: int, folder: Path, webhook_url: str, rng: random.Random
+) -> list[Node]:
+    """Start so many nodes, one after the other."""
+    nodes = []
+    for number in range(count):
+        rest, ingest, proxied = free_ports(3, random.Random())
+        proxy = Proxy(proxied, lambda: [upstream_of(url)])
+        await proxy.start()
+        stack.push_async_callback(proxy.stop)
+        place = Place((rest, ingest), url_through(url, proxied), folder / f"node-{number}.log")
+        node = Node(place, proxy, webhook_url, rng)
+        stack.callback(node.kill)
+        nodes.append(node)
+    return nodes
+
+
+async def all_ready(nodes: list[Node]) -> None:
+    """Start those that do not run."""
+    down = [node for node in nodes if not node.is_running]
+    for node in down:
+        await node.spawn()
+    await asyncio.gather(*(node.ready() for node in down))

@@ -1,0 +1,92 @@
+"""Rounds with several nodes on one PostgreSQL database: in each, something happens to one of them, or to it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+
+from bench.crash.calls import NODES_SHAPES
+from bench.crash.nodes.members import Node, all_ready, start_nodes
+from bench.crash.nodes.moments import FAULTS, plan
+from bench.crash.nodes.proxy import Proxy
+from bench.crash.nodes.upstream import Upstream
+from bench.crash.producers import World
+from bench.crash.run import Run
+from bench.crash.server import Server, free_ports, front_at
+from bench.harness.postgresql import Cluster, need_programs
+
+LONGEST_S = 1.5
+"""Seconds after which a fault comes whose moment does not."""
+OWN = "postgresql"
+DATABASE = "crash"
+
+
+class NodesRun(Run):
+    """Several nodes, each with a proxy between it and the database."""
+
+    shapes = NODES_SHAPES
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        super().__init__(options, folder)
+        self.rng = random.Random(f"{options.seed}/nodes")
+        self.cluster: Cluster | None = None
+        """The server of the database, where it is our own."""
+        self.url: str = options.store
+        self.nodes: list[Node] = []
+        self.fronts: tuple[int, int] = (0, 0)
+        """Ports that lead to any of the nodes."""
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        if self.url == OWN:
+            self.cluster = await asyncio.to_thread(Cluster, need_programs())
+            stack.callback(self.cluster.remove)
+            self.cluster.execute(f"create database {DATABASE}")
+            self.url = self.cluster.url(DATABASE)
+        self.nodes = await start_nodes(stack, self.url, self.options.nodes, self.folder, self.webhook_url, self.rng)
+        await all_ready(self.nodes)
+        rest, ingest = free_ports(2, random.Random())
+        self.fronts = rest, ingest
+        for number, port in enumerate(self.fronts):
+            front = Proxy(port, partial(self.listening, number))
+            await front.start()
+            stack.push_async_callback(front.stop)
+
+    def listening(self, number: int) -> list[Upstream]:
+        """Where the nodes take requests (0) or events (1)."""
+        return [Upstream("127.0.0.1", node.ports[number]) for node in self.nodes]
+
+    def world(self, http: aiohttp.ClientSession) -> World:
+        return World(self.nodes, front_at(self.fronts), self.history, self.trigger, http)
+
+    async def round(self, number: int) -> None:
+        chosen = plan(self.options.seed, number, [*FAULTS])
+        struck: list[Node] = []
+
+        def strike(server: Server | None) -> None:
+            node = server if isinstance(server, Node) else self.rng.choice(self.nodes)
+            struck.append(node)
+            FAULTS[chosen.fault].strike(self, node)
+
+        self.trigger.arm(chosen.moment, chosen.times, strike)
+        await self.wait_for_moment(chosen.seconds if chosen.moment == "time" else LONGEST_S)
+        if not struck:
+            self.trigger.disarm()
+            strike(None)
+        await FAULTS[chosen.fault].recover(self, struck[0], chosen)
+        self.faults[chosen.fault] += 1
+
+    async def recover(self) -> None:
+        await all_ready(self.nodes)
+
+    async def end(self) -> None:
+        for code in await asyncio.gather(*(node.stop() for node in self.nodes)):
+            if code != 0:
+                self.history.find("", f"a node ended with {code}")
+        for node in self.nodes:
+            self.check_log(node.log)
