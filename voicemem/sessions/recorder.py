@@ -1,10 +1,8 @@
-"""The recorder: commits producers' events to the journal, answers them, and folds them (docs/ingest.md)."""
+"""The recorder: takes producers' events, checks them, and has them journaled, answered and folded (docs/ingest.md)."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -21,33 +19,27 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
 from voicemem.sessions.batches import RESERVED_PRODUCERS, BatchResult, PendingBatch, ProducerLease
-from voicemem.sessions.commit_feed import CommitFeed
+from voicemem.sessions.commits import Commits
 from voicemem.sessions.config_update import ConfigUpdate, validated_update
 from voicemem.sessions.frames import FrameReducer, ReducedFrame
 from voicemem.sessions.lifecycle import log_session
-from voicemem.sessions.outcomes import result_of
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.off_loop import BudgetExhausted, OffLoop
-from voicemem.sessions.refusals import RefusalLog
 from voicemem.store.port import Journal
 from voicemem.store.records import OpenResult
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
-from voicemem.telemetry.metrics import CommitCounts
 
-LOG = logging.getLogger("voicemem")
 DEFAULT_PRODUCER = "main"
 NEEDS_ADMIN = "Settings that make the server call a URL need the scope admin."
 FLOOD_LIMIT = 1_000
 """Events in a row that could not be stored, after which a sender is cut off."""
 YIELD_EVERY = 500
 """Events of one frame or body that are processed before other tasks get their turn."""
-MAX_BATCHES = 1_000
-"""In one commit, at most: it bounds how long a commit takes."""
 
 
 class Recorder:
-    """Takes events of many leases, and commits all that wait together.
+    """Takes events of many leases, checks them, and queues them for the next commit.
 
     `check_settings` raises `Refused` for a configuration that this service does not allow.
     """
@@ -70,12 +62,9 @@ class Recorder:
         self.check_settings = check_settings
         self.telemetry = telemetry
         self.metrics, self.tracer = telemetry
-        self.pending: list[PendingBatch] = []
-        self.pending_since = 0.0
-        """When the first of these was added, by the monotonic clock."""
-        self.commit_task: asyncio.Task[None] | None = None
-        self.feed = CommitFeed()
-        self.refusals = RefusalLog()
+        self.commits = Commits(journal, memories, self.clock, telemetry)
+        self.enqueue = self.commits.enqueue
+        self.feed, self.refusals = self.commits.feed, self.commits.refusals
         self.frames = FrameReducer(self.metrics)
         self.schemas = OffLoop()
 
@@ -202,84 +191,6 @@ class Recorder:
         update = validated_update(event, payload)
         self.check_settings(update.patch)
         return update
-
-    def enqueue(self, batch: PendingBatch) -> None:
-        """Queue a batch for the next commit; until then it may grow. Its `answer` is called after the commit."""
-        if not self.pending:
-            self.pending_since = time.monotonic()
-        self.pending.append(batch)
-        if self.commit_task is None:
-            self.commit_task = asyncio.create_task(self.commit_pending())
-
-    async def commit_pending(self) -> None:
-        """Commit what waits, one commit at a time: the batches that arrive during one commit share the next.
-
-        So a commit is as large as the load of one sync of the disk, and a lone event does not wait for others.
-        """
-        try:
-            while self.pending:
-                batches, self.pending = self.pending[:MAX_BATCHES], self.pending[MAX_BATCHES:]
-                origins = [batch.origin for batch in batches if batch.origin is not None]
-                with self.tracer.span("commit", "internal", {"voicemem.batches": len(batches)}, origins) as span:
-                    if not await self.commit(batches, self.pending_since):
-                        span.fail("store_unavailable")
-        finally:
-            self.commit_task = None
-
-    async def commit(self, batches: list[PendingBatch], since: float) -> bool:
-        """Journal batches, answer them, then fold them; returns whether they are on disk.
-
-        Answers go out before the fold, since producers wait for them. Nothing is awaited in between, so no reader can
-        see an acknowledged event missing from the memory. `since` is when the oldest batch began to wait.
-        """
-        now, began = self.clock(), time.monotonic()
-        try:
-            appended = await self.journal.append([batch.seal(now) for batch in batches], now)
-        except Exception as error:  # whatever it is, nothing is acknowledged, and the log says why
-            self.memories.discard_all()
-            self.metrics.commits.labels("failed").inc()
-            if not isinstance(error, VoicememError):
-                LOG.error("A commit failed", exc_info=error)
-            for batch in batches:
-                batch.on_result(batch, error if isinstance(error, VoicememError) else VoicememError("internal"))
-            return False
-        written = time.monotonic()
-        results = []
-        for batch, outcome in zip(batches, appended, strict=True):
-            results.append(result_of(batch, outcome))
-            batch.on_result(batch, results[-1])
-        self.metrics.commit_seconds.observe(written - began)
-        answered = time.monotonic()
-        self.metrics.ack_latency_seconds.observe(answered - since)
-        counts = CommitCounts()
-        for batch, result in zip(batches, results, strict=True):
-            self.apply_result(batch, result, now, counts)
-        self.memories.note_commit(time.monotonic() - answered, len(batches))
-        self.metrics.count_commit(counts)
-        self.feed.publish(appended)
-        return True
-
-    def apply_result(self, batch: PendingBatch, result: BatchResult, received_ms: int, counts: CommitCounts) -> None:
-        """Fold the stored events of a batch, count them, and audit its configuration changes."""
-        lease = batch.lease
-        counts.add_stored(batch.kind, result.stored, result.offered, result.size)
-        if result.position is not None:  # nearly every batch of a call
-            self.memories.fold_committed(
-                lease.key, result.position, received_ms, batch.events, lease.producer, result.size
-            )
-            return
-        if result.reopened:
-            log_session("reopened", lease.project, lease.session_id)
-        size = result.size  # counted with the first entry: if that one waits for the journal, all do
-        for entry in result.entries:
-            self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer, size)
-            size = 0
-        counts.add_others(batch.kind, result.repeated, [problem.code for problem in result.problems])
-        for problem in result.problems:
-            self.refusals.note(lease.project, lease.session_id, problem.code, problem.detail)
-        for update in result.updates:
-            if patch_changes_outbound(update.patch):  # an administrative act
-                audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)
 
 
 def is_update(arrival: DecodedEvent | RejectedEvent) -> TypeGuard[DecodedEvent]:

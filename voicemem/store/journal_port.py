@@ -27,6 +27,13 @@ class Journal(Protocol):
     into the stream, and the secrets, which are kept apart and never journaled.
     """
 
+    @property
+    def lanes(self) -> int:
+        """How many appends may be under way at once: one in each lane, which does not wait for the others."""
+
+    def lane_of(self, key: int) -> int:
+        """The lane of a stream, from 0 on."""
+
     # Sessions
 
     async def create_session(
@@ -101,6 +108,12 @@ class Journal(Protocol):
         result says `position_taken`.
 
         Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
+        """
+
+    async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
+        """Append batches of one lane, as far as that is possible without waiting for others or looking at much.
+
+        None for a batch that is left out, and for those of its stream that come after it: `append` takes them.
         """
 
     async def has_seqs(self, key: int, producer: str) -> bool:

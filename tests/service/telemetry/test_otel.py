@@ -128,10 +128,11 @@ async def test_a_commit_of_several_links_to_the_others(tmp_path: Path) -> None:
         release = threading.Event()
         held = asyncio.create_task(app.services.store.database.write(lambda _: release.wait(10)))
         try:
+            (lane,) = app.services.recorder.commits.lanes
             first = asyncio.create_task(append("a", {}))
-            await eventually(True, lambda: asyncio.sleep(0, app.services.recorder.commit_task is not None))
+            await eventually(True, lambda: asyncio.sleep(0, lane.task is not None))
             others = [asyncio.create_task(append("b", parent(TRACE))), asyncio.create_task(append("c", parent(OTHER)))]
-            await eventually(2, lambda: asyncio.sleep(0, len(app.services.recorder.pending)))
+            await eventually(2, lambda: asyncio.sleep(0, len(lane.pending)))
         finally:
             release.set()
             await held

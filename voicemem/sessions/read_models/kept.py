@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -74,9 +74,9 @@ class KeptReadModels:
         if memory is not None:
             self.discharge(memory)
 
-    def discard_all(self) -> None:
-        """Drop everything: after a commit of unknown outcome nothing kept can be trusted."""
-        for key in list(self.cached):
+    def discard_all(self, may_differ: Callable[[int], bool] = lambda key: True) -> None:
+        """Drop all whose key `may_differ`: after a commit of unknown outcome nothing kept of them can be trusted."""
+        for key in [key for key in self.cached if may_differ(key)]:
             self.discard(key)
 
     # Weights

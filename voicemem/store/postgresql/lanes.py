@@ -155,6 +155,10 @@ class Lane:
             waiting = later
         return results
 
+    def may_take(self, batch: Batch) -> bool:
+        """Whether there is any hope that a batch need not be looked at."""
+        return batch.offers is None and self.guesses.find(batch.key) is not None
+
     def candidate(self, index: int, batch: Batch) -> Candidate | None:
         guess = self.guesses.find(batch.key)
         producer = None if guess is None else guess.producers.get(batch.producer)

@@ -11,6 +11,7 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
 from voicemem.store.admission import Batch
 from voicemem.store.batch_append import BatchAppend
+from voicemem.store.postgresql.database import LANES
 from voicemem.store.postgresql.journal.new_streams import (
     create_stream,
     create_user_stream,
@@ -18,7 +19,6 @@ from voicemem.store.postgresql.journal.new_streams import (
 )
 from voicemem.store.postgresql.journal.reads import PostgresqlJournalReads
 from voicemem.store.postgresql.journal.rows import Rows
-from voicemem.store.postgresql.lanes import Lane
 from voicemem.store.records import AppendResult, OpenResult, RestoredSession, Snapshot
 from voicemem.store.stream_changes import (
     append_expected,
@@ -33,8 +33,6 @@ from voicemem.store.stream_changes import (
 from voicemem.store.streams import USER_KIND, SessionEnding, Stream
 
 SELECT_SECRETS = "select name, value from secrets where bucket = $1 % 64 and stream = $1"
-SLOW_STREAMS = 16
-"""Streams in one transaction of appends that are looked at: they are locked until it commits."""
 INLINE_BYTES = 64 * 1024
 """A larger snapshot is compressed on a thread."""
 SAVE_SNAPSHOT = """
@@ -50,6 +48,11 @@ DELETE_UNREAD_SNAPSHOTS = """
 
 class PostgresqlJournal(PostgresqlJournalReads):
     """Streams and their entries; the methods are documented in `voicemem.store.port.Journal`."""
+
+    lanes = LANES
+
+    def lane_of(self, key: int) -> int:
+        return key % LANES
 
     async def create_session(
         self,
@@ -109,37 +112,22 @@ class PostgresqlJournal(PostgresqlJournalReads):
         return await self.database.write(job)
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
-        lanes = self.database.lanes
-        shares: dict[int, list[int]] = {}
-        for index, batch in enumerate(batches):
-            shares.setdefault(batch.key % len(lanes), []).append(index)
-        appends = (
-            self.append_on(lanes[lane], [batches[index] for index in share], now_ms) for lane, share in shares.items()
-        )
-        results: dict[int, AppendResult] = {}
-        for share, outcome in zip(shares.values(), await asyncio.gather(*appends, return_exceptions=True), strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            results.update(zip(share, outcome, strict=True))
-        return [results[index] for index in range(len(batches))]
+        found: dict[int, AppendResult] = {}
+        for lane in range(self.lanes):
+            share = [index for index, batch in enumerate(batches) if self.lane_of(batch.key) == lane]
+            if any(self.database.lanes[lane].may_take(batches[index]) for index in share):
+                tried = await self.try_append([batches[index] for index in share], now_ms)
+                found |= {index: one for index, one in zip(share, tried, strict=True) if one is not None}
+        left = sorted(range(len(batches)) - found.keys(), key=lambda index: batches[index].key)
+        if left:
+            found |= zip(left, await self.append_slowly([batches[index] for index in left], now_ms), strict=True)
+        return [found[index] for index in range(len(batches))]
 
-    async def append_on(self, lane: Lane, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
-        """Append batches on a lane; what the lane cannot is looked at in transactions of a few streams each."""
-        results = await lane.append(batches)
-        slow: dict[int, list[int]] = {}
-        for index, batch in enumerate(batches):
-            if results[index] is None:
-                slow.setdefault(batch.key, []).append(index)
-        keys = sorted(slow)
-        for first in range(0, len(keys), SLOW_STREAMS):
-            some = [index for key in keys[first : first + SLOW_STREAMS] for index in slow[key]]
-            looked_at = await self.append_slowly([batches[index] for index in some], now_ms)
-            for index, appended in zip(some, looked_at, strict=True):
-                results[index] = appended
-        return [result for result in results if result is not None]
+    async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
+        return await self.database.lanes[self.lane_of(batches[0].key)].append(batches)
 
     async def append_slowly(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
-        """Append batches in a transaction that locks their streams, in the order of keys, and looks at each event."""
+        """Append batches, by key, in a transaction that locks their streams, and looks at each event."""
         return await self.database.write(lambda rows: [append_one(rows, batch, now_ms) for batch in batches])
 
     async def leave(

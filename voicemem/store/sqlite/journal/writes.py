@@ -49,6 +49,11 @@ DELETE_UNREAD_SNAPSHOTS = """
 class SqliteJournal(SqliteJournalReads):
     """Streams and their entries; the methods are documented in `voicemem.store.port.Journal`."""
 
+    lanes = 1
+
+    def lane_of(self, key: int) -> int:
+        return 0
+
     async def create_session(
         self,
         project: str,
@@ -110,6 +115,9 @@ class SqliteJournal(SqliteJournalReads):
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         return await self.database.write(lambda _: [append(self.database.rows, batch, now_ms) for batch in batches])
+
+    async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
+        return await self.append(batches, now_ms)
 
     async def leave(
         self, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int

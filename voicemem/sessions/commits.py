@@ -1,0 +1,200 @@
+"""Commits what waits: one commit at a time in each lane of the store, then its answers, then the fold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+
+from voicemem.config.secrets import patch_changes_outbound
+from voicemem.errors import VoicememError
+from voicemem.runtime import Clock
+from voicemem.security.audit import audit
+from voicemem.sessions.batches import BatchResult, PendingBatch
+from voicemem.sessions.commit_feed import CommitFeed
+from voicemem.sessions.lifecycle import log_session
+from voicemem.sessions.outcomes import result_of
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.refusals import RefusalLog
+from voicemem.store.admission import Batch
+from voicemem.store.port import Journal
+from voicemem.store.records import AppendResult
+from voicemem.telemetry import Telemetry
+from voicemem.telemetry.metrics import CommitCounts
+
+LOG = logging.getLogger("voicemem")
+MAX_BATCHES = 1_000
+"""In one commit, at most: it bounds how long a commit takes."""
+APART_TOGETHER = 16
+"""Sessions in one commit of those that are appended apart: they wait for each other."""
+Append = Callable[[Sequence[Batch], int], Awaitable[Sequence[AppendResult | None]]]
+
+
+class Commits:
+    """What becomes of the batches of a commit; and the lanes in which they wait for it."""
+
+    def __init__(self, journal: Journal, memories: ReadModelCache, clock: Clock, telemetry: Telemetry) -> None:
+        self.journal = journal
+        self.memories = memories
+        self.clock = clock
+        self.metrics, self.tracer = telemetry
+        self.feed = CommitFeed()
+        self.refusals = RefusalLog()
+        self.lanes = [CommitLane(self, number) for number in range(journal.lanes)]
+        self.enqueue = self.lanes[0].enqueue if len(self.lanes) == 1 else self.enqueue_in_lane
+        """Queues a batch for the next commit of its lane; until then it may grow. Its sender is told after that."""
+
+    def enqueue_in_lane(self, batch: PendingBatch) -> None:
+        self.lanes[self.journal.lane_of(batch.lease.key)].enqueue(batch)
+
+    async def commit(
+        self, batches: Sequence[PendingBatch], since: float, append: Append, may_differ: Callable[[int], bool]
+    ) -> list[PendingBatch]:
+        """Journal batches, answer them, then fold them; returns those that `append` has left out.
+
+        `since` is when the oldest of them began to wait. After an error nothing is trusted that is known of sessions
+        whose key `may_differ`.
+        """
+        origins = [batch.origin for batch in batches if batch.origin is not None]
+        with self.tracer.span("commit", "internal", {"voicemem.batches": len(batches)}, origins) as span:
+            now, began = self.clock(), time.monotonic()
+            try:
+                appended = await append([batch.seal(now) for batch in batches], now)
+            except Exception as error:  # whatever it is, nothing is acknowledged, and the log says why
+                span.fail("store_unavailable")
+                self.fail(batches, error, may_differ)
+                return []
+            left: list[PendingBatch] = []
+            if None in appended:
+                left = [batch for batch, one in zip(batches, appended, strict=True) if one is None]
+                batches = [batch for batch, one in zip(batches, appended, strict=True) if one is not None]
+            if batches:
+                self.metrics.commit_seconds.observe(time.monotonic() - began)
+                self.settle(batches, [one for one in appended if one is not None], now, since)
+        return left
+
+    def fail(self, batches: Sequence[PendingBatch], error: Exception, may_differ: Callable[[int], bool]) -> None:
+        """Tell the senders of batches that nothing of them is known to be stored."""
+        self.memories.discard_all(may_differ)
+        self.metrics.commits.labels("failed").inc()
+        if not isinstance(error, VoicememError):
+            LOG.error("A commit failed", exc_info=error)
+        for batch in batches:
+            batch.on_result(batch, error if isinstance(error, VoicememError) else VoicememError("internal"))
+
+    def settle(self, batches: Sequence[PendingBatch], appended: Sequence[AppendResult], now: int, since: float) -> None:
+        """Answer batches that are on disk, then fold them.
+
+        Answers go out before the fold, since producers wait for them. Nothing is awaited in between, so no reader can
+        see an acknowledged event missing from the memory.
+        """
+        results = []
+        for batch, outcome in zip(batches, appended, strict=True):
+            results.append(result_of(batch, outcome))
+            batch.on_result(batch, results[-1])
+        answered = time.monotonic()
+        self.metrics.ack_latency_seconds.observe(answered - since)
+        counts = CommitCounts()
+        for batch, result in zip(batches, results, strict=True):
+            self.apply_result(batch, result, now, counts)
+        self.memories.note_commit(time.monotonic() - answered, len(batches))
+        self.metrics.count_commit(counts)
+        self.feed.publish(appended)
+
+    def apply_result(self, batch: PendingBatch, result: BatchResult, received_ms: int, counts: CommitCounts) -> None:
+        """Fold the stored events of a batch, count them, and audit its configuration changes."""
+        lease = batch.lease
+        counts.add_stored(batch.kind, result.stored, result.offered, result.size)
+        if result.position is not None:  # nearly every batch of a call
+            self.memories.fold_committed(
+                lease.key, result.position, received_ms, batch.events, lease.producer, result.size
+            )
+            return
+        if result.reopened:
+            log_session("reopened", lease.project, lease.session_id)
+        size = result.size  # counted with the first entry: if that one waits for the journal, all do
+        for entry in result.entries:
+            self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer, size)
+            size = 0
+        counts.add_others(batch.kind, result.repeated, [problem.code for problem in result.problems])
+        for problem in result.problems:
+            self.refusals.note(lease.project, lease.session_id, problem.code, problem.detail)
+        for update in result.updates:
+            if patch_changes_outbound(update.patch):  # an administrative act
+                audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)
+
+
+class CommitLane:
+    """What waits for one lane of the store: the batches that arrive during one commit share the next.
+
+    So a commit is as large as the load of one sync of the disk, and a lone event does not wait for others. A session
+    that others hold, or that must be looked at first, is appended apart, so that it does not hold up the lane; what
+    comes after it waits for that, since the events of a session must stay in order.
+    """
+
+    def __init__(self, commits: Commits, number: int) -> None:
+        self.commits = commits
+        self.journal = commits.journal
+        self.number = number
+        self.pending: list[PendingBatch] = []
+        self.since = 0.0
+        """When the first of these was added, by the monotonic clock."""
+        self.task: asyncio.Task[None] | None = None
+        self.apart: dict[int, list[PendingBatch]] = {}
+        """What waits behind sessions that are appended apart, by key."""
+        self.apart_tasks: set[asyncio.Task[None]] = set()
+
+    def enqueue(self, batch: PendingBatch) -> None:
+        if self.apart and self.waits_apart(batch):
+            return
+        if not self.pending:
+            self.since = time.monotonic()
+        self.pending.append(batch)
+        if self.task is None:
+            self.task = asyncio.create_task(self.commit_pending())
+
+    def waits_apart(self, batch: PendingBatch) -> bool:
+        """Let a batch wait behind its session if that is appended apart; whether it does."""
+        behind = self.apart.get(batch.lease.key)
+        if behind is None:
+            return False
+        behind.append(batch)
+        return True
+
+    async def commit_pending(self) -> None:
+        """Commit what waits, one commit at a time."""
+        try:
+            while self.pending:
+                batches, self.pending = self.pending[:MAX_BATCHES], self.pending[MAX_BATCHES:]
+                since = self.since
+                left = await self.commits.commit(batches, since, self.journal.try_append, self.has)
+                if left:
+                    self.set_apart(left, since)
+        finally:
+            self.task = None
+
+    def has(self, key: int) -> bool:
+        """Whether a session is of this lane."""
+        return self.journal.lane_of(key) == self.number
+
+    def set_apart(self, batches: Sequence[PendingBatch], since: float) -> None:
+        """Append batches apart, those of some sessions together."""
+        by_key: dict[int, list[PendingBatch]] = {}
+        for batch in batches:
+            by_key.setdefault(batch.lease.key, []).append(batch)
+        self.apart.update((key, []) for key in by_key)
+        self.pending = [batch for batch in self.pending if not self.waits_apart(batch)]
+        keys = iter(sorted(by_key))
+        while some := list(islice(keys, APART_TOGETHER)):
+            task = asyncio.create_task(self.commit_apart(some, [one for key in some for one in by_key[key]], since))
+            self.apart_tasks.add(task)
+            task.add_done_callback(self.apart_tasks.discard)
+
+    async def commit_apart(self, keys: Sequence[int], batches: Sequence[PendingBatch], since: float) -> None:
+        """Commit batches of some sessions; what has come behind them goes back to the lane."""
+        await self.commits.commit(batches, since, self.journal.append, keys.__contains__)
+        for key in keys:
+            for batch in self.apart.pop(key):
+                self.enqueue(batch)
