@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.crash.nodes.moments import FAULTS
 from bench.crash.nodes.run import NodesRun
 from bench.crash.proof import prove
 from bench.crash.run import Run
@@ -75,6 +76,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="folder for the database and the log, which are kept; with --nodes the URL of an empty database, or"
         f" {POSTGRESQL} (the default) for a server of one's own",
     )
+    parser.add_argument("--faults", nargs="+", choices=[*FAULTS], help="with --nodes: only these faults")
     parser.add_argument("--prove", action="store_true", help="show that planted faults are found, instead of a run")
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first finding")
     options = parser.parse_args(arguments)

@@ -36,6 +36,9 @@ class Stay:
         self.heard_ms = 0
         """When the last frame came: then it was still connected, as far as the service knew."""
 
+    def __str__(self) -> str:
+        return f"to {self.server} from {self.begin_ms} to {self.heard_ms} at least"
+
     def heard(self) -> None:
         self.heard_ms = now_ms()
 

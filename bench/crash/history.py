@@ -6,14 +6,24 @@ What can be checked at once is checked at once, the rest when a session has ende
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
 
 from bench.crash.checker import Call, Final, JsonObject, Line, Notice, Read, Stay, check, digest
+from bench.crash.presence import Life, Trouble
 from voicemem.runtime import now_ms
+
+TIME_OF_SENDING = re.compile(rb'"notifyMs":\d+')
+"""The one thing that may differ between two attempts."""
+
+
+BEFORE_MS = 1_000
+"""How long before a trouble is known it may have begun."""
 
 
 class Finding(NamedTuple):
@@ -48,6 +58,10 @@ class History:
         self.incarnation: str | None = None
         self.settled: dict[str, tuple[int, str]] = {}
         """Position and digest of the journal, by session that was checked."""
+        self.troubles: list[Trouble] = []
+        """Times in which nodes may rightly count as dead."""
+        self.lease_ms: int | None = None
+        """After which time a node counts as dead; None where there is only one server."""
         self.payloads: dict[str, tuple[str, str]] = {}
         """Session and digest of every notice, by its id."""
 
@@ -110,6 +124,20 @@ class History:
         if expected != code:
             self.find(session, f"seq {seq} of {producer} was refused with {code}, expected was {expected}")
 
+    @contextmanager
+    def troubled(self, server: str, more_ms: int) -> Iterator[None]:
+        """A time in which a server, or all (""), may count as dead, and so much longer."""
+        trouble = Trouble(server, now_ms() - BEFORE_MS)
+        self.troubles.append(trouble)
+        try:
+            yield
+        finally:
+            trouble.end_ms = now_ms() + more_ms
+
+    def is_troubled(self, since_ms: int) -> bool:
+        """Whether any server may have counted as dead since a moment."""
+        return any(trouble.end_ms >= since_ms for trouble in self.troubles)
+
     def patched(self, session: str, label: str, answered: bool) -> None:
         self.calls[session].patches[label] = answered
 
@@ -164,14 +192,14 @@ class History:
         envelope = msgspec.json.decode(body, type=Envelope)
         session, notice = envelope.sid, envelope.noticeId
         payload = bytes(envelope.payload)
-        seen = hashlib.sha256(payload).hexdigest()
+        seen = hashlib.sha256(TIME_OF_SENDING.sub(b"", body)).hexdigest()
         new = notice not in self.payloads
         self.counts["notices" if new else "duplicates"] += 1
         before = self.payloads.setdefault(notice, (session, seen))
         if before[0] != session:
             self.find(session, f"the notice {notice} came for {before[0]} as well")
         elif before[1] != seen:
-            self.find(session, f"the notice {notice} came with two different payloads")
+            self.find(session, f"the notice {notice} came with two different bodies")
         if webhook_id != notice or not verified:
             self.find(session, f"the notice {notice} is not signed as it should be")
         call = self.calls.get(session)
@@ -195,6 +223,9 @@ class History:
         self.counts["entries"] += len(final.rows)
         for what in check(call, final):
             self.find(session, what)
+        if self.lease_ms is not None:
+            for what in Life(call, final, self.troubles, self.lease_ms).check():
+                self.find(session, what)
         self.settled[session] = (len(final.rows), digest(final.rows))
 
     def settled_again(self, session: str, rows: Sequence[JsonObject]) -> None:

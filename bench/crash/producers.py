@@ -18,10 +18,13 @@ from bench.crash.calls import UNKNOWN, Part, Script
 from bench.crash.checker import Stay
 from bench.crash.history import History
 from bench.crash.server import Front, Server, Trigger
+from voicemem.runtime import now_ms
 
 JsonObject = dict[str, Any]
 PATIENCE_S = 20.0
 """A live service answers within this many seconds."""
+DELAYED_MS = 20_000
+"""For so long after a node stood still, what it reads may be old."""
 REST_S = 2.5
 """How long a producer says nothing that stays connected: longer than the `idle_timeout` of its session."""
 GONE = (OSError, WebSocketException, TimeoutError, aiohttp.ClientError)
@@ -128,6 +131,10 @@ class Producer:
         code, seq = problem["code"], problem.get("seq")
         if code == "session_ended":
             self.over = True
+        elif code == "store_unavailable" and seq is None and self.history.lease_ms is not None:
+            pass  # the connection closes, and everything comes again
+        elif code == "superseded" and self.history.is_troubled(now_ms() - DELAYED_MS):
+            pass  # by an open of our own that a node has read late
         elif code == "seq_gap" and self.gap_made:
             self.gap_made = False
             self.history.counts["gaps"] += 1

@@ -212,7 +212,7 @@ FAULTS = (
     Fault("the memory is not the fold", lambda seen: seen.contents.pop(), "the history is not the fold"),
     Fault("the turns are not the fold's", lambda seen: seen.turns.pop(), "the turns are not"),
     Fault("a close does not reach the receiver", lose_the_notice, "did not reach the receiver"),
-    Fault("a notice comes with another payload", lambda seen: seen.notice("n1", []), "with two different payloads"),
+    Fault("a notice comes with another body", lambda seen: seen.notice("n1", []), "with two different bodies"),
     Fault("a close has two notices", lambda seen: seen.notice("n2", seen.contents), "notices came for which there was"),
     Fault("a notice is not signed", lambda seen: seen.notice("n1", seen.contents, False), "is not signed"),
     Fault("a notice comes from nowhere", lambda seen: seen.notice("n3", [], session="x"), "that does not exist"),

@@ -14,8 +14,8 @@ from bench.crash.nodes.upstream import upstream_of, url_through
 from bench.crash.receiver import SECRET
 from bench.crash.server import Place, Server, free_ports
 
-LEASE_MS = 2_000
-"""A tenth of it is the time between two heartbeats; both are a fifth of what they are otherwise."""
+LEASE_MS = 3_000
+"""A tenth of it is the time between two heartbeats; both are three tenths of what they are otherwise."""
 SKEWS_MS = (0, 300_000, -300_000)
 ENTRY = Path(__file__).with_name("node.py")
 
@@ -23,14 +23,13 @@ ENTRY = Path(__file__).with_name("node.py")
 class Node(Server):
     """A node; each of its processes has a clock that is wrong in another way."""
 
-    def __init__(self, place: Place, proxy: Proxy, webhook_url: str, rng: random.Random) -> None:
+    def __init__(self, place: Place, proxy: Proxy, webhook_url: str) -> None:
         super().__init__(place, webhook_url, SECRET)
         self.proxy = proxy
-        self.rng = rng
         self.plant: str | None = None
 
     async def spawn(self) -> None:
-        ahead_ms = self.rng.choice(SKEWS_MS)
+        ahead_ms = random.choice(SKEWS_MS)
         options = ["--lease-ms", str(LEASE_MS), "--ahead-ms", str(ahead_ms)]
         if self.plant is not None:
             options += ["--plant", self.plant]
@@ -56,21 +55,16 @@ class Node(Server):
         return await self.ready()
 
 
-async def start_nodes(
-    stack: AsyncExitStack, url: str, count: int, folder: Path, webhook_url: str, rng: random.Random
-) -> list[Node]:
-    """Start so many nodes, one after the other."""
-    nodes = []
-    for number in range(count):
-        rest, ingest, proxied = free_ports(3, random.Random())
-        proxy = Proxy(proxied, lambda: [upstream_of(url)])
-        await proxy.start()
-        stack.push_async_callback(proxy.stop)
-        place = Place((rest, ingest), url_through(url, proxied), folder / f"node-{number}.log")
-        node = Node(place, proxy, webhook_url, rng)
-        stack.callback(node.kill)
-        nodes.append(node)
-    return nodes
+async def make_node(stack: AsyncExitStack, url: str, number: int, folder: Path, webhook_url: str) -> Node:
+    """A node that does not run yet, with a proxy that does."""
+    rest, ingest, proxied = free_ports(3, random.Random())
+    proxy = Proxy(proxied, lambda: [upstream_of(url)])
+    await proxy.start()
+    stack.push_async_callback(proxy.stop)
+    place = Place((rest, ingest), url_through(url, proxied), folder / f"node-{number}.log")
+    node = Node(place, proxy, webhook_url)
+    stack.callback(node.kill)
+    return node
 
 
 async def all_ready(nodes: list[Node]) -> None:

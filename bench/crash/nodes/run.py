@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from bench.crash.calls import NODES_SHAPES
-from bench.crash.nodes.members import Node, all_ready, start_nodes
-from bench.crash.nodes.moments import FAULTS, plan
+from bench.crash.nodes.database import Database
+from bench.crash.nodes.members import LEASE_MS, Node, all_ready, make_node
+from bench.crash.nodes.moments import FAULTS, NEEDS_OWN_SERVER, plan
 from bench.crash.nodes.proxy import Proxy
 from bench.crash.nodes.upstream import Upstream
 from bench.crash.producers import World
@@ -35,10 +38,17 @@ class NodesRun(Run):
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         super().__init__(options, folder)
         self.rng = random.Random(f"{options.seed}/nodes")
+        self.possible = options.faults or [
+            name for name in FAULTS if options.store == OWN or name not in NEEDS_OWN_SERVER
+        ]
         self.cluster: Cluster | None = None
         """The server of the database, where it is our own."""
         self.url: str = options.store
         self.nodes: list[Node] = []
+        self.spares = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.database = Database(self.url, self.history)
+        self.stack = AsyncExitStack()
         self.fronts: tuple[int, int] = (0, 0)
         """Ports that lead to any of the nodes."""
 
@@ -48,14 +58,46 @@ class NodesRun(Run):
             stack.callback(self.cluster.remove)
             self.cluster.execute(f"create database {DATABASE}")
             self.url = self.cluster.url(DATABASE)
-        self.nodes = await start_nodes(stack, self.url, self.options.nodes, self.folder, self.webhook_url, self.rng)
+        self.database = Database(self.url, self.history)
+        self.history.lease_ms = LEASE_MS
+        self.stack = stack
+        for _ in range(self.options.nodes):
+            await self.add_node()
         await all_ready(self.nodes)
+        stack.push_async_callback(self.stop_tasks)
+        self.later(self.database.watch())
         rest, ingest = free_ports(2, random.Random())
         self.fronts = rest, ingest
         for number, port in enumerate(self.fronts):
             front = Proxy(port, partial(self.listening, number))
             await front.start()
             stack.push_async_callback(front.stop)
+
+    async def add_node(self) -> Node:
+        node = await make_node(self.stack, self.url, len(self.nodes) + self.spares, self.folder, self.webhook_url)
+        self.nodes.append(node)
+        return node
+
+    async def add_spare(self) -> Node:
+        """One more node, for a while."""
+        self.spares += 1
+        spare = await self.add_node()
+        await spare.spawn()
+        await spare.ready()
+        return spare
+
+    async def remove_spare(self, spare: Node, killed: bool) -> None:
+        await self.drain(spare, killed)
+        self.nodes.remove(spare)
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this beside the rounds."""
+        self.tasks.add(asyncio.create_task(work))
+
+    async def stop_tasks(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def listening(self, number: int) -> list[Upstream]:
         """Where the nodes take requests (0) or events (1)."""
@@ -65,7 +107,10 @@ class NodesRun(Run):
         return World(self.nodes, front_at(self.fronts), self.history, self.trigger, http)
 
     async def round(self, number: int) -> None:
-        chosen = plan(self.options.seed, number, [*FAULTS])
+        for task in [task for task in self.tasks if task.done()]:
+            self.tasks.discard(task)
+            task.result()
+        chosen = plan(self.options.seed, number, self.possible)
         struck: list[Node] = []
 
         def strike(server: Server | None) -> None:
@@ -88,5 +133,7 @@ class NodesRun(Run):
         for code in await asyncio.gather(*(node.stop() for node in self.nodes)):
             if code != 0:
                 self.history.find("", f"a node ended with {code}")
-        for node in self.nodes:
-            self.check_log(node.log)
+        for log in self.folder.glob("*.log"):
+            self.check_log(log)
+        await self.stop_tasks()
+        await self.database.check()

@@ -17,6 +17,7 @@ from tests.support.callers.rest import PROBLEM
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.dialects.registry import DIALECTS
+from voicemem.errors import StoreUnavailable
 
 
 @pytest.fixture
@@ -45,6 +46,19 @@ async def test_the_nearest_dialect_is_named(app: App) -> None:
     detail = json.loads(refused.value.response.body)["detail"]
     assert "did you mean `openai-realtime`?" in detail
     assert all(name in detail for name in DIALECTS)
+
+
+async def test_a_store_that_is_away(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nobody can say who may come in, the caller is told to come back, and the log has no traceback."""
+
+    async def needs_key() -> bool:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(app.services.access, "needs_key", needs_key)
+    assert (503, "store_unavailable") == await refusal(app)
+    assert "process_request" not in caplog.text
 
 
 async def test_the_protocol_may_be_named(app: App) -> None:

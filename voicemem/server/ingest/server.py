@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 
 from voicemem.config.service import Address
 from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
-from voicemem.errors import Refused
+from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.frames import PROTOCOL
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Grant
@@ -136,7 +136,7 @@ class IngestServer:
                 self.grants[connection] = grant
             if door is not None:
                 self.doors[connection] = door
-        except Refused as refused:
+        except (Refused, StoreUnavailable) as refused:
             return self.reject_handshake(refused)
         except (ValueError, MultipleValuesError):
             return self.reject_handshake(Refused("invalid_http"))
@@ -147,7 +147,7 @@ class IngestServer:
     def count_refused(self) -> None:
         self.metrics.connections_refused.labels("websocket").inc()
 
-    def reject_handshake(self, refused: Refused) -> Response:
+    def reject_handshake(self, refused: Refused | StoreUnavailable) -> Response:
         self.metrics.connections_rejected.labels(refused.code).inc()
         return rejection_response(refused)
 

@@ -15,7 +15,7 @@ from websockets.http11 import Response
 from websockets.protocol import Event, State
 from websockets.typing import StatusLike
 
-from voicemem.errors import CODES, Refused
+from voicemem.errors import CODES, Refused, StoreUnavailable
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.connections import PortConnections
 from voicemem.server.http.paced_reading import ReadingTurns, Unread
@@ -294,7 +294,7 @@ BY_STATUS = {405: "method_not_allowed", 500: "internal", 503: "draining"}
 NO_HANDSHAKE = "This port only takes websockets, at /v1/ingest; the REST API has a port of its own."
 
 
-def rejection_response(refused: Refused) -> Response:
+def rejection_response(refused: Refused | StoreUnavailable) -> Response:
     """Return the answer to a handshake that is refused."""
     return handshake_problem(HTTPStatus(CODES[refused.code].status), refused.code, refused.detail, headers_of(refused))
 

@@ -22,7 +22,6 @@ from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.connection import Session, connect, is_lost, is_ours, unavailable, why
 from voicemem.store.postgresql.guesses import Guesses
 from voicemem.store.postgresql.journal.rows import Rows
-from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, add_bytes
 from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.postgresql.lanes import Lane
 from voicemem.store.postgresql.schema import add_partitions, migrate
@@ -49,7 +48,6 @@ class Database:
         self.node: str | None = None
         """The token of the node that this process is, once it has been registered."""
         self.quotas = Quotas()
-        self.stored_bytes = StoredBytes()
         self.count_quota_refusal: Callable[[str], None] = lambda quota: None
         self.trouble: str | None = None
         """Why the last commit failed; None when it came through."""
@@ -70,6 +68,8 @@ class Database:
         self.idle_writers: queue.LifoQueue[Writer] = queue.LifoQueue()
         for number in range(LANES, LANES + WRITERS):
             self.idle_writers.put(Writer(self, number))
+        self.registrar = Writer(self, LANES + WRITERS, needs_node=False)
+        self.registering = threading.Lock()
         self.writing = ThreadPoolExecutor(WRITERS, "voicemem-writer")
         self.readers = ThreadPoolExecutor(READERS, "voicemem-reader")
         self.reading = threading.local()
@@ -92,15 +92,13 @@ class Database:
         finally:
             self.idle_writers.put(writer)
 
-    async def save_stored_bytes(self) -> None:
-        """Add to the projects' bytes what this process has counted. Raises `StoreUnavailable`."""
-        counted = self.stored_bytes.take()
-        if counted:
-            try:
-                self.stored_bytes.note(await self.write(lambda rows: add_bytes(rows.session, counted)))
-            except StoreUnavailable:
-                self.stored_bytes.give_back(counted)
-                raise
+    async def register(self, job: Callable[[Rows], T]) -> T:
+        """Run a job as `write` does, also while this process is no node. Raises `StoreUnavailable`."""
+        return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_register, job)
+
+    def run_register(self, job: Callable[[Rows], T]) -> T:
+        with self.registering:
+            return self.registrar.run(job)
 
     async def read(self, job: Callable[[Session], T]) -> T:
         """Run a job that only reads. It sees everything that was committed before."""
@@ -142,6 +140,7 @@ class Database:
         self.readers.shutdown()
         while not self.idle_writers.empty():
             self.idle_writers.get().close()
+        self.registrar.close()
         for session in self.reader_sessions:
             session.close()
 

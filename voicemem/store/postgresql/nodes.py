@@ -124,15 +124,13 @@ class PostgresqlNodes:
                 free_everything(rows.session, now_ms)
             rows.session.execute(INSERT_NODE, values)
 
-        self.database.node = None
-        await self.database.write(job)
+        await self.database.register(job)
         self.database.node = node.token  # from now on lanes are opened for it
-        await self.database.write(lambda rows: rows.session.change(JOIN_LANES, (token, self.database.token)))
+        await self.database.register(lambda rows: rows.session.change(JOIN_LANES, (token, self.database.token)))
         self.database.guesses.clear()
 
     async def renew_node(self, token: str, expires_ms: int) -> bool:
         try:
-            await self.database.save_stored_bytes()
             return bool(
                 await self.database.write(lambda rows: rows.session.change(RENEW_NODE, (expires_ms, Word(token))))
             )
@@ -174,13 +172,22 @@ class PostgresqlClaims:
 
     async def claim_summary(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
         values = (key, Word(node), now_ms, now_ms + lease_ms)
-        return bool(await self.database.write(lambda rows: rows.session.change(CLAIM_SUMMARY, values)))
+
+        def job(rows: Rows) -> bool:
+            rows.hold_node(node)
+            return bool(rows.session.change(CLAIM_SUMMARY, values))
+
+        return await self.database.write(job)
 
     async def release_summary(self, key: int, node: str) -> None:
         await self.database.write(lambda rows: rows.session.change(RELEASE_SUMMARY, (key, Word(node))))
 
     async def begin_reply(self, key: int, item: str, node: str) -> None:
-        await self.database.write(lambda rows: rows.session.change(BEGIN_REPLY, (key, item, Word(node))))
+        def job(rows: Rows) -> None:
+            rows.hold_node(node)
+            rows.session.execute(BEGIN_REPLY, (key, item, Word(node)))
+
+        await self.database.write(job)
 
     async def end_reply(self, key: int, item: str) -> None:
         await self.database.write(lambda rows: rows.session.change(END_REPLY, (key, item)))

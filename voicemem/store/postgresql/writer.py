@@ -37,6 +37,7 @@ UNKNOWN_S = 10.0
 """How long the outcome of a commit is asked for before it counts as unknown."""
 KEPT_OUTCOMES = 256
 LOST = "The store cannot be written: the connection to PostgreSQL was lost."
+RETIRED = "The outcome of a commit is unknown: this node was retired meanwhile."
 UNKNOWN = "The outcome of a commit is unknown: PostgreSQL does not answer."
 OPEN_LANE = """
     insert into lanes values ($1, $2, 1) on conflict (token, lane) do update set era = lanes.era + 1 returning era
@@ -73,9 +74,11 @@ class Unreachable(Exception):
 class Writer:
     """One connection that writes, on one thread at a time. It connects when it is first used, and again when lost."""
 
-    def __init__(self, database: Owner, lane: int) -> None:
+    def __init__(self, database: Owner, lane: int, needs_node: bool = True) -> None:
+        """With `needs_node` it writes only while the node lives that this process is, once it is one."""
         self.database = database
         self.lane = lane
+        self.needs_node = needs_node
         self.session: Session | None = None
         self.era = 0
         self.job = 0
@@ -102,7 +105,8 @@ class Writer:
 
     def open_lane(self, session: Session) -> int:
         """Begin the next era of the lane, which waits for a transaction of the last one. Raises `Fenced`."""
-        node, place = self.database.node, (self.database.token, self.lane)
+        node = self.database.node if self.needs_node else None
+        place = self.database.token, self.lane
         query, values = (OPEN_LANE, place) if node is None else (OPEN_LANE_OF_NODE, (*place, Word(node)))
         row = session.row(query, values)
         if row is None:
@@ -193,17 +197,27 @@ class Writer:
                 raise Unreachable from None
 
     def was_committed(self, job: int) -> bool:
-        """Whether a transaction whose connection was lost is on disk. Raises `StoreUnavailable` if nobody answers."""
-        deadline = time.monotonic() + UNKNOWN_S
+        """Whether a transaction whose connection was lost is on disk.
+
+        Raises `StoreUnavailable` if nobody answers, or if this node was retired, and its outcomes forgotten.
+        """
+        deadline, era, is_same_lane = time.monotonic() + UNKNOWN_S, self.era, True
         while True:
             try:
                 session = self.open()  # its new era waits for the old transaction, and fences it
-                return session.row(SELECT_OUTCOME, (*self.place[:2], job)) is not None
+                is_same_lane = is_same_lane and self.era > era  # one that was deleted begins anew, without outcomes
+                found = session.row(SELECT_OUTCOME, (*self.place[:2], job)) is not None
+                break
+            except Fenced:
+                raise StoreUnavailable(RETIRED) from None
             except (psycopg.Error, StoreUnavailable):
                 self.drop()
                 if time.monotonic() > deadline or self.database.closed:
                     raise self.failed(UNKNOWN) from None
                 time.sleep(MAX_PAUSE_S)
+        if not is_same_lane:
+            raise StoreUnavailable(RETIRED)
+        return found
 
     def roll_back(self) -> None:
         if self.session is not None:

@@ -103,6 +103,7 @@ class PostgresqlJournal(PostgresqlJournalReads):
         node: str = "",
     ) -> OpenResult:
         def job(rows: Rows) -> OpenResult:
+            rows.hold_node(node)
             stream = rows.session_of(project, session_id)
             created = stream is None
             if stream is None:
@@ -173,5 +174,4 @@ def append_one(rows: Rows, batch: Batch, now_ms: int) -> AppendResult:
     stream = rows.stream(batch.key)
     if stream is None:
         raise Refused("unknown_session")
-    producer, full = rows.producer(batch.key, batch.producer), rows.is_full(stream.project)
-    return BatchAppend(rows, stream, producer, batch, now_ms, full).run()
+    return BatchAppend(rows, stream, rows.producer(batch.key, batch.producer), batch, now_ms, full=False).run()
