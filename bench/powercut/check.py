@@ -30,7 +30,7 @@ def check_file(path: str, ledger: Ledger) -> None:
 
 async def check_store(store: Store, ledger: Ledger) -> None:
     """Check all sessions, deliveries and producers. Changes the store: epochs rise, deliveries are claimed."""
-    claimed = await store.claim_deliveries(ledger.now_ms + FAR_MS, 1, [], 1_000_000)
+    claimed = await store.claim_deliveries(ledger.now_ms + FAR_MS, 1, {}, 1_000_000)
     bodies = {delivery.notice_id: delivery.payload for delivery in claimed}
     for sent in ledger.deliveries.values():
         call = next(call for call in ledger.calls.values() if call.key == sent.delivery.stream)

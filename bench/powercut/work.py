@@ -208,7 +208,7 @@ class Caller:
 async def deliver(store: Store, ledger: Ledger, choice: random.Random, steps: int) -> None:
     """Do the outbox's part: claim, freeze, attempt, finish."""
     for _ in range(steps // 2):
-        for delivery in await store.claim_deliveries(ledger.tick(), LEASE_MS, [], 4):
+        for delivery in await store.claim_deliveries(ledger.tick(), LEASE_MS, {}, 4):
             sent = ledger.deliveries.setdefault(delivery.notice_id, Sent(delivery))
             sent.delivery = delivery
             body = delivery.payload

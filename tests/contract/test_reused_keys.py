@@ -15,7 +15,7 @@ async def closed(store: Store, session_id: str, at: int) -> tuple[int, ClaimedDe
     """A closed session's key, and its delivery, claimed."""
     key = (await store.open_producer("p", session_id, "main", validate_config(OWN), None, at)).stream.key
     await store.close_session(key, SessionEnding(at, "api"), f"notice of {session_id}", at)
-    (delivery,) = await store.claim_deliveries(at, 1_000, [], 10)
+    (delivery,) = await store.claim_deliveries(at, 1_000, {}, 10)
     return key, delivery
 
 

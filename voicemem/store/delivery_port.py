@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 from voicemem.store.records import (
@@ -13,6 +13,8 @@ from voicemem.store.records import (
     Endpoint,
     EndpointDelivery,
 )
+
+ANY_NUMBER = 2**31
 
 
 class Outbox(Protocol):
@@ -25,9 +27,18 @@ class Outbox(Protocol):
     """
 
     async def claim_deliveries(
-        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int, node: str = ""
+        self,
+        now_ms: int,
+        lease_ms: int,
+        taken: Mapping[str, int],
+        limit: int,
+        node: str = "",
+        places: int = ANY_NUMBER,
     ) -> list[ClaimedDelivery]:
-        """Lease due deliveries to a node, the longest due first, except those to URLs in `busy`.
+        """Lease due deliveries to a node, the longest due first.
+
+        Each URL has so many places over all nodes. Those that other nodes have under lease are taken, and so are those
+        in `taken`: the node's own, and those that it leaves free. However many claim at once, no place is given twice.
 
         Until its lease is over, or its node is retired, a delivery is claimed by no other node. Deliveries of erased
         sessions and disabled endpoints are not claimed. A receiver that is down must not delay the claims of others,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,6 +27,11 @@ WITH_WAITING = """
     )
 """
 """The endpoints that have waiting deliveries: one step through the index for each."""
+SELECT_LEASED_BY_OTHERS = """
+    select e.url, count(*) from exports x join endpoints e on e.key = x.endpoint
+    where x.node is not null and x.leased_until_ms > $1 and x.node != $2 group by e.url
+"""
+"""How many deliveries to each URL other nodes than $2 have under lease at $1."""
 CLOSING_DECODER = msgspec.json.Decoder(SessionHeader)
 EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
 
@@ -95,6 +101,29 @@ def endpoint_values(config: JsonObject) -> EndpointValues | None:
 
 
 # Out of them
+
+
+class Places:
+    """The places of each URL that are still free, of as many as each has."""
+
+    def __init__(self, each: int, taken: Mapping[str, int], leased: Iterable[tuple[str | bytes, int]]) -> None:
+        self.each = each
+        self.taken = Counter(taken)
+        self.taken.update({to_text(url): count for url, count in leased})
+
+    @property
+    def full(self) -> list[str]:
+        """The URLs without a free place."""
+        return [url for url, count in self.taken.items() if count >= self.each]
+
+    def fill(self, found: Iterable[ClaimedDelivery]) -> list[ClaimedDelivery]:
+        """Those of these deliveries that get a place, in their order."""
+        filled = []
+        for delivery in found:
+            if self.taken[delivery.endpoint.url] < self.each:
+                self.taken[delivery.endpoint.url] += 1
+                filled.append(delivery)
+        return filled
 
 
 def to_claimed_delivery(row: Sequence[Any]) -> ClaimedDelivery:

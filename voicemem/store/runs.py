@@ -45,6 +45,12 @@ class JournalRun(NamedTuple):
         payloads = self.payloads
         return payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
 
+    @property
+    def size(self) -> int:
+        """The bytes of that."""
+        count = len(self.payloads)
+        return sum(map(len, self.payloads)) + (count + 1 if count > 1 else 0)
+
 
 def checksum(stream: int, position: int, payload: bytes) -> int:
     """The CRC of a payload in its place, so that a row that was moved elsewhere counts as damaged too."""

@@ -34,6 +34,8 @@ class Portion:
     def __init__(self) -> None:
         self.rows = PORTION_ROWS
         self.bytes = PORTION_BYTES
+        self.selected_bytes = 0
+        """Those of the rows that were selected last."""
 
     @property
     def has_begun(self) -> bool:
@@ -46,10 +48,12 @@ class Portion:
     def select(self, sizes: Iterable[tuple[Any, ...]]) -> list[Any]:
         """The keys of the first rows (given as key and bytes) that fit."""
         keys: list[Any] = []
+        before = self.bytes
         for key, size in sizes:
             if self.is_full:
                 break
             keys.append(key)
             self.rows -= 1
             self.bytes -= size
+        self.selected_bytes = before - self.bytes
         return keys

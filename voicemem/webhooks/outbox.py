@@ -30,7 +30,9 @@ from voicemem.webhooks.payloads import (
 
 LOG = logging.getLogger("voicemem")
 MAX_IN_FLIGHT = 8
-"""Attempts to one URL at a time."""
+"""Attempts to one URL at a time, over all nodes."""
+CLAIM_LIMIT = 8
+"""Deliveries claimed at a time. Nodes take turns with it, and it looks at few rows if all of them are for one URL."""
 REFILL_THRESHOLD = 5
 """While this many attempts to a URL are in flight, more are claimed only after a moment: each claim is a commit, so
 several are claimed at once."""
@@ -108,15 +110,17 @@ class OutboxWorker:
     async def start_due(self, in_flight_limit: int = MAX_IN_FLIGHT) -> int:
         """Claim what is due for URLs with fewer attempts than `in_flight_limit`, and start it; how many were started.
 
-        The store may give all claims to one URL, so a claim is no larger than the room that the busiest of the URLs
-        below the limit has left.
+        The store gives no URL more than are left of `MAX_IN_FLIGHT`, over all nodes.
         """
-        busy = [url for url, count in self.in_flight.items() if count >= in_flight_limit]
-        busiest = max((count for count in self.in_flight.values() if count < in_flight_limit), default=0)
-        limit = min(MAX_TASKS - len(self.tasks), MAX_IN_FLIGHT - busiest)
+        taken = {
+            url: count if count < in_flight_limit else MAX_IN_FLIGHT for url, count in self.in_flight.items() if count
+        }
+        limit = min(MAX_TASKS - len(self.tasks), CLAIM_LIMIT)
         if limit <= 0:
             return 0
-        claimed = await self.store.claim_deliveries(self.clock(), LEASE_MS, busy, limit, self.node_token())
+        claimed = await self.store.claim_deliveries(
+            self.clock(), LEASE_MS, taken, limit, self.node_token(), places=MAX_IN_FLIGHT
+        )
         for delivery in claimed:
             self.in_flight[delivery.endpoint.url] += 1
             task = asyncio.create_task(self.deliver(delivery))

@@ -4,9 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
-from tests.support.stores.contract import claim_deliveries, claim_one_delivery, closed_session
+from tests.support.stores.contract import (
+    HOOK,
+    LEASE_MS,
+    NOW,
+    attempt_of,
+    claim_deliveries,
+    claim_one_delivery,
+    closed_session,
+)
 from voicemem.store.port import Store
+from voicemem.store.records import ClaimedDelivery
 
 
 async def test_two_outboxes_share_nothing(two_handles: tuple[Store, Store]) -> None:
@@ -29,3 +39,29 @@ async def test_two_freeze_one_body(two_handles: tuple[Store, Store]) -> None:
     assert 1 == len(
         set(await asyncio.gather(*(store.freeze_payload(delivery, b"%d" % id(store)) for store in two_handles * 3)))
     )
+
+
+async def test_nodes_share_the_places_of_a_receiver(two_handles: tuple[Store, Store]) -> None:
+    """Whoever claims, and however many at once, a URL never has more under lease than it has places."""
+    for number in range(20):
+        await closed_session(two_handles[0], f"s{number}", notice_id=f"n{number}")
+    await closed_session(two_handles[0], "other", HOOK + "/other", now_ms=NOW + 1)
+    nodes = dict(zip("abcdef", two_handles * 3, strict=True))
+
+    async def claim(node: str, now_ms: int = NOW + 1, **taken: int) -> list[ClaimedDelivery]:
+        in_use = {HOOK: taken.get("taken", 0)}
+        return await nodes[node].claim_deliveries(now_ms, LEASE_MS, in_use, 5, node, places=8)
+
+    claims = dict(zip(nodes, await asyncio.gather(*map(claim, nodes)), strict=True))
+    claimed = [delivery for deliveries in claims.values() for delivery in deliveries]
+    assert 8 == len([one for one in claimed if one.endpoint.url == HOOK])
+    own = {node: sum(one.endpoint.url == HOOK for one in deliveries) for node, deliveries in claims.items()}
+    again = [await claim(node, taken=count) for node, count in own.items()]
+    assert [HOOK + "/other"] == [
+        one.endpoint.url for one in [*claimed, *itertools.chain(*again)] if one.endpoint.url != HOOK
+    ]
+    done = next(one for one in claimed if one.endpoint.url == HOOK)
+    assert await two_handles[1].finish_delivery(done, attempt_of(), "delivered", None)
+    freed = [await claim(node, taken=count - (done in claims[node])) for node, count in own.items()]
+    assert 1 == sum(map(len, freed))
+    assert 5 == len(await claim("a", NOW + 1 + LEASE_MS))

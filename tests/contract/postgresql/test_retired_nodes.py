@@ -116,7 +116,7 @@ async def test_nothing_is_held_for_the_node_that_a_process_was(handles: Handles)
         open_session(one, node="a"),
         one.claim_summary(key, "a", NOW, LEASE_MS),
         one.begin_reply(key, "item", "a"),
-        one.claim_deliveries(NOW, LEASE_MS, [], 10, "a"),
+        one.claim_deliveries(NOW, LEASE_MS, {}, 10, "a"),
     )
     for work in late:
         with pytest.raises(NodeRetired):
@@ -130,7 +130,7 @@ async def test_a_process_that_begins_again_lets_nothing_in_meanwhile(
     """Until its new token is in the store, it is still the node that was retired."""
     one, other = handles
     assert await other.retire_node("a", NOW)
-    register, refused = one.database.register, []
+    register, refused = one.database.register, list[object]()
 
     async def register_while_others_write(job: Callable[..., object]) -> object:
         if not refused:

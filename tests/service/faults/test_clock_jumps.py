@@ -205,7 +205,7 @@ async def test_a_lease_of_a_dead_process_holds_up_nobody(
     stream = await store.find_session("default", "s")
     assert stream is not None
     assert await store.close_session(stream.key, SessionEnding(wall(), "left"), "n1", wall())
-    assert 1 == len(await store.claim_deliveries(wall(), LEASE_MS, [], 10))
+    assert 1 == len(await store.claim_deliveries(wall(), LEASE_MS, {}, 10))
     await store.close_store()
     wall.off_ms += jump_ms
     async with running_service(store=f"sqlite:{path}", webhook_url=hook.url()) as app:

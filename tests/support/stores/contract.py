@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.support.profiles import examples
 from voicemem.config.session import validate_config
 from voicemem.store.admission import Batch, Offer, Outcome
+from voicemem.store.delivery_port import ANY_NUMBER
 from voicemem.store.port import Journal, Store
 from voicemem.store.records import (
     AppendResult,
@@ -181,7 +182,7 @@ async def closed_session(
 async def claim_deliveries(
     store: Store, now_ms: int = NOW, busy: Sequence[str] = (), limit: int = 100, lease_ms: int = LEASE_MS
 ) -> list[ClaimedDelivery]:
-    return await store.claim_deliveries(now_ms, lease_ms, busy, limit)
+    return await store.claim_deliveries(now_ms, lease_ms, dict.fromkeys(busy, ANY_NUMBER), limit)
 
 
 async def claim_one_delivery(store: Store, now_ms: int = NOW) -> ClaimedDelivery:

@@ -22,6 +22,7 @@ from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.connection import Session, connect, is_lost, is_ours, unavailable, why
 from voicemem.store.postgresql.guesses import Guesses
 from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, add_bytes
 from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.postgresql.lanes import Lane
 from voicemem.store.postgresql.schema import add_partitions, migrate
@@ -48,6 +49,7 @@ class Database:
         self.node: str | None = None
         """The token of the node that this process is, once it has been registered."""
         self.quotas = Quotas()
+        self.stored_bytes = StoredBytes()
         self.count_quota_refusal: Callable[[str], None] = lambda quota: None
         self.trouble: str | None = None
         """Why the last commit failed; None when it came through."""
@@ -91,6 +93,16 @@ class Database:
             return writer.run(job)
         finally:
             self.idle_writers.put(writer)
+
+    async def save_stored_bytes(self) -> None:
+        """Add to the projects' bytes what this process has counted. Raises `StoreUnavailable`."""
+        counted = self.stored_bytes.take()
+        if counted:
+            try:
+                self.stored_bytes.note(await self.write(lambda rows: add_bytes(rows.session, counted)))
+            except StoreUnavailable:
+                self.stored_bytes.give_back(counted)
+                raise
 
     async def register(self, job: Callable[[Rows], T]) -> T:
         """Run a job as `write` does, also while this process is no node. Raises `StoreUnavailable`."""

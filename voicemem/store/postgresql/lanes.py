@@ -164,7 +164,7 @@ class Lane:
         producer = None if guess is None else guess.producers.get(batch.producer)
         if guess is None or producer is None or guess.stream.silent_since_ms is not None:
             return None
-        if self.writer.database.quotas.stored_bytes or not batch.payloads:
+        if not batch.payloads or self.is_full(guess.stream.project):
             return None
         if not ((producer.epoch > 0 or producer.next_seq > 1) and admits_all(guess.stream, producer, batch)):
             return None
@@ -173,9 +173,15 @@ class Lane:
         newest = guess.waypoints.get(batch.producer)
         return Candidate(index, guess, run, newest is None or first - newest >= WAYPOINT_STRIDE)
 
+    def is_full(self, project: str) -> bool:
+        """Whether a project has used up its bytes, as far as is known: then each event is looked at."""
+        quota = self.writer.database.quotas.stored_bytes
+        return bool(quota) and self.writer.database.stored_bytes.is_full(project, quota)
+
     def accept(self, candidate: Candidate, batch: Batch) -> AppendResult:
         """The result of a batch that was stored, by which the next one is guessed."""
         guess, run, count = candidate.guess, candidate.run, len(batch.payloads)
+        self.writer.database.stored_bytes.add(guess.stream.project, run.size)
         stream = msgspec.structs.replace(guess.stream, position=guess.stream.position + count)
         before = guess.producers[batch.producer]
         producer = msgspec.structs.replace(before, next_seq=before.next_seq + count)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from voicemem.store.postgresql.connection import Session, Word
+from voicemem.store.postgresql.connection import Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import DELETE_LABELS, RELEASE_NAME, Rows
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
@@ -23,14 +23,17 @@ class ContentTable(NamedTuple):
     """Selects at most $2 of its rows there: key, and size in bytes."""
     delete: str
     """Deletes those whose keys are given ($2)."""
+    is_counted: bool = False
+    """Whether its bytes are those that a project has stored."""
 
 
-def of_stream(table: str, key: str, size: str, cast: str = "bigint") -> ContentTable:
+def of_stream(table: str, key: str, size: str, cast: str = "bigint", is_counted: bool = False) -> ContentTable:
     """A table that is led by the bucket, and its rows of one session told apart by a column."""
     own = "bucket = $1 % 64 and stream = $1"
     return ContentTable(
         f"select {key}, {size} from {table} where {own} order by {key} limit $2",
         f"delete from {table} where {own} and {key} = any($2::{cast}[])",
+        is_counted,
     )
 
 
@@ -45,8 +48,8 @@ CONTENT_TABLES = (
         " where stream = $1 limit $2",
         "delete from exports where key = any($2::bigint[]) and stream = $1",
     ),
-    of_stream("journal", "position", "octet_length(payload)"),
-    of_stream("archives", "position", "octet_length(runs)"),
+    of_stream("journal", "position", "octet_length(payload)", is_counted=True),
+    of_stream("archives", "position", "octet_length(runs)", is_counted=True),
     of_stream("snapshots", "version", "octet_length(state)"),
     of_stream("overviews", "stream", "coalesce(octet_length(figures), 0)"),
     of_stream("set_aside", "stream", "0"),
@@ -115,7 +118,7 @@ class PostgresqlErasure:
 
     async def delete_erased(self, keys: Sequence[int]) -> bool:
         def job(rows: Rows) -> bool:
-            if delete_portion(rows.session, keys):
+            if delete_portion(rows, keys):
                 return True
             rows.session.execute(DELETE_PLANS, (list(keys),))
             return False
@@ -161,13 +164,15 @@ def drop_name(rows: Rows, stream: Stream) -> None:
     rows.session.execute(RENAME_ID, (Word(stream.kind), stream.id, *before))
 
 
-def delete_portion(session: Session, keys: Sequence[int]) -> bool:
+def delete_portion(rows: Rows, keys: Sequence[int]) -> bool:
     """Delete a portion of the content of erased sessions; False when none is left."""
-    portion = Portion()
+    portion, session = Portion(), rows.session
     for key in keys:
         for content in CONTENT_TABLES:
             if row_keys := portion.select(session.rows(content.rows, (key, portion.rows))):
                 session.execute(content.delete, (key, row_keys))
+                if content.is_counted:
+                    rows.stored[key] -= portion.selected_bytes
             if portion.is_full:
                 return True
     return portion.has_begun

@@ -14,6 +14,9 @@ from voicemem.store.upkeep import Migration, migrations_of
 OWN_TABLES = {"meta", "streams", "journal"}
 """Tables that every version of a voicemem database has."""
 IDENTITY_BYTES = 16
+COMPATIBLE_FROM = 1
+"""The oldest schema whose programs can use the newest one as well: since then, migrations have only added. So nodes of
+both versions run side by side, and an operator may step back."""
 MONTHS_AHEAD = 12
 """For how many months there are partitions: a node that runs as long is restarted before."""
 SELECT_TABLES = """
@@ -63,7 +66,7 @@ def make_schema(session: Session, upgrade: bool) -> None:
         raise CannotStart("The database, or its schema, is of another program; give voicemem one of its own.")
     version = schema_version(session) if tables else 0
     newest = steps[-1].version
-    if version > newest:
+    if version > newest and oldest_program(session, version) > newest:
         raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
     if 0 < version < newest and not upgrade:
         raise CannotStart(f"The database has schema version {version}; bring it to {newest} with voicemem migrate.")
@@ -72,6 +75,7 @@ def make_schema(session: Session, upgrade: bool) -> None:
             session.connection.execute(step.sql.encode(), prepare=False)
     if version < newest:
         session.execute(SAVE_META, (Word("schema"), str(newest)))
+        session.execute(SAVE_META, (Word("compatible_from"), str(COMPATIBLE_FROM)))
     for name in ("incarnation", "cursor_secret"):
         session.execute(INSERT_IDENTITY, (Word(name), secrets.token_bytes(IDENTITY_BYTES)))
 
@@ -81,6 +85,12 @@ def schema_version(session: Session) -> int:
     if row is None:
         raise CannotStart("The database, or its schema, is of another program; give voicemem one of its own.")
     return int(row[0])
+
+
+def oldest_program(session: Session, version: int) -> int:
+    """The schema that a program must know at least, to use this database; every program but its own where none says."""
+    row = session.row("select value from meta where name = 'compatible_from'")
+    return version if row is None else int(row[0])
 
 
 def add_partitions(session: Session, now_ms: int) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
-from voicemem.errors import CannotStart
+from voicemem.errors import StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import SELECT_NOW, Database
@@ -72,8 +73,6 @@ class PostgresqlStore(
         return await self.database.read(job)
 
     def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
-        if quotas.stored_bytes:
-            raise CannotStart("Stored bytes are not counted on PostgreSQL; start without --stored-bytes.")
         self.database.quotas = quotas
         if count_refusal is not None:
             self.database.count_quota_refusal = count_refusal
@@ -92,4 +91,6 @@ class PostgresqlStore(
         await self.database.write(job)
 
     async def close_store(self) -> None:
+        with suppress(StoreUnavailable):
+            await self.database.save_stored_bytes()
         await asyncio.to_thread(self.database.close)

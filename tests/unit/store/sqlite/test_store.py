@@ -136,7 +136,7 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
         end = Offer(1, NOW, b'{"type":"session.end","seq":1,"reason":"MARK"}', ending=SessionEnding(NOW, "MARK"))
         await send(sqlite, key, end)
     await sqlite.close_ended(closed, "n", NOW)
-    (delivery,) = await sqlite.claim_deliveries(NOW, 1000, [], 1)
+    (delivery,) = await sqlite.claim_deliveries(NOW, 1000, {}, 1)
     await sqlite.freeze_payload(delivery, b"MARK")
     await sqlite.finish_delivery(delivery, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
     assert len(marked(sqlite)) > 10

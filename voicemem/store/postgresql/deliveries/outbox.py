@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from voicemem.store.delivery_port import ANY_NUMBER
 from voicemem.store.delivery_rows import (
     DELIVERY_COLUMNS,
     ENDPOINT_COLUMNS,
     FRONT_ROWS,
+    SELECT_LEASED_BY_OTHERS,
     WITH_WAITING,
+    Places,
     to_claimed_delivery,
 )
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import Rows, to_text
+from voicemem.store.postgresql.turns import take_turn
 from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint
 
+CLAIMS = "claims of deliveries"
+"""The turn of a claim: the places of a URL are counted over all nodes."""
 NOT_ERASED = "(select s.state from streams s where s.bucket = x.stream % 64 and s.key = x.stream) != 'erased'"
 """True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
 OLDEST_DUE = "(select * from exports where due_ms <= $1 order by due_ms, key limit $3) c"
@@ -89,12 +95,21 @@ class PostgresqlOutbox:
     database: Database
 
     async def claim_deliveries(
-        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int, node: str = ""
+        self,
+        now_ms: int,
+        lease_ms: int,
+        taken: Mapping[str, int],
+        limit: int,
+        node: str = "",
+        places: int = ANY_NUMBER,
     ) -> list[ClaimedDelivery]:
         def job(rows: Rows) -> list[ClaimedDelivery]:
             rows.hold_node(node)
-            due = select_due(rows.session, now_ms, busy, limit)
-            deliveries = [to_claimed_delivery(row) for row in due]
+            take_turn(rows.session, CLAIMS)
+            leased = rows.session.rows(SELECT_LEASED_BY_OTHERS, (now_ms, Word(node)))
+            left = Places(places, taken, leased)
+            due = select_due(rows.session, now_ms, left.full, limit)
+            deliveries = left.fill(to_claimed_delivery(row) for row in due)
             keys = [delivery.key for delivery in deliveries]
             if keys:
                 rows.session.execute(LEASE_DELIVERIES, (now_ms + lease_ms, Word(node), keys))
@@ -164,13 +179,13 @@ class PostgresqlOutbox:
         return await self.database.read(job)
 
 
-def select_due(session: Session, now_ms: int, busy: Sequence[str], limit: int) -> list[Row]:
-    """The deliveries that are due at endpoints that are not busy, the oldest first, locked.
+def select_due(session: Session, now_ms: int, full: Sequence[str], limit: int) -> list[Row]:
+    """The deliveries that are due at URLs that are not full, the oldest first, locked.
 
     Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
     endpoints is made only when these are held up by busy receivers, so that one of them cannot delay the others.
     """
-    values = (now_ms, limit, FRONT_ROWS, [url.encode() for url in busy])
+    values = (now_ms, limit, FRONT_ROWS, [url.encode() for url in full])
     rows = session.rows(SELECT_DUE_AT_FRONT, values)
     if len(rows) == limit or session.one(COUNT_DUE, (now_ms, FRONT_ROWS)) < (FRONT_ROWS,):
         return rows

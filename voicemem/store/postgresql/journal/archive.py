@@ -60,7 +60,7 @@ class PostgresqlArchive:
         if runs:
             packed = await asyncio.to_thread(compress_runs, runs)
             return await self.database.write(lambda rows: add_archive(rows, key, begun, runs, packed))
-        return await self.database.write(lambda rows: delete_archived(rows.session, key))
+        return await self.database.write(lambda rows: delete_archived(rows, key))
 
 
 def next_runs(session: Session, key: int) -> tuple[int, list[RunRow]]:
@@ -85,16 +85,18 @@ def add_archive(rows: Rows, key: int, begun: int, runs: list[RunRow], packed: by
         return False
     values = (key, runs[0].position, runs[-1].last, msgspec.json.encode(seqs_of(runs)), packed)
     rows.session.execute(INSERT_ARCHIVE, values)
+    rows.stored[key] += len(packed)
     return True
 
 
-def delete_archived(session: Session, key: int) -> bool:
+def delete_archived(rows: Rows, key: int) -> bool:
     """Delete a portion of the rows that are archived; when none is left, note that and return False."""
+    session, portion = rows.session, Portion()
     session.row(LOCK_COMPACT_MS, (key,))
     (last,) = session.one(SELECT_LAST_ARCHIVED, (key,))
-    portion = Portion()
     if positions := portion.select(session.rows(SELECT_ARCHIVED_ROWS, (key, last, portion.rows))):
         session.execute(DELETE_ROWS, (key, positions))
+        rows.stored[key] -= portion.selected_bytes
         return True
     mark_compacted(session, key)
     return False

@@ -1,6 +1,7 @@
 """Quotas of projects and keys, checked in the transaction of what they bound.
 
-Sessions that several nodes begin at the same moment do not see each other, so a quota may be exceeded by as many.
+Whoever begins a session that a quota counts waits for those of the same project, or key, that have begun one and not
+committed it yet: so no two get the last, on whichever nodes. Without a quota nobody waits.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from voicemem.errors import QuotaExceeded
 from voicemem.store.postgresql.connection import Session
 from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.postgresql.journal.stored_bytes import refuse_full
+from voicemem.store.postgresql.turns import take_turn
 from voicemem.store.records import Quotas
 
 DAY_MS = 86_400_000
@@ -26,8 +29,10 @@ def check_quotas(rows: Rows, project: str, key_id: str | None, now_ms: int) -> b
 
     Returns whether the session counts for the key, so that `note_key` is to be called.
     """
+    quotas = rows.shared.quotas
     try:
-        check_sessions(rows.session, rows.shared.quotas, "project", project, COUNT_OPEN, COUNT_SINCE, now_ms)
+        refuse_full(rows.session, rows.shared.stored_bytes, project, quotas.stored_bytes)
+        check_sessions(rows.session, quotas, "project", project, COUNT_OPEN, COUNT_SINCE, now_ms)
         own = None if key_id is None else rows.session.row(SELECT_QUOTAS_OF_KEY, (key_id,))
         if own is None or not any(own):
             return False
@@ -47,6 +52,8 @@ def note_key(session: Session, stream: int, key_id: str | None) -> None:
 def check_sessions(
     session: Session, quotas: Quotas, whose: str, name: str, count_open: str, count_since: str, now_ms: int
 ) -> None:
+    if quotas.open or quotas.per_day:
+        take_turn(session, f"sessions of {whose} {name}")
     if quotas.open and session.one(count_open, (name, quotas.open)) >= (quotas.open,):
         raise QuotaExceeded(
             "open_sessions", f"The {whose} may have {quotas.open} open sessions (open_sessions); end one first."

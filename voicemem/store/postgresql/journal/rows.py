@@ -7,6 +7,7 @@ that was decided by older rows comes in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ from voicemem.store.postgresql.journal.runs import (
     find_run,
     next_stored_seq,
 )
+from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, is_full
 from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.postgresql.retention_plans import schedule_retention
 from voicemem.store.records import Quotas
@@ -45,6 +47,7 @@ POSITION = """greatest(s.position, (
 """Where the journal ends."""
 STREAM_COLUMNS = STORED_COLUMNS.replace("s.position", POSITION)
 SELECT_STREAM = f"select {STREAM_COLUMNS} from streams s where s.bucket = $1 % 64 and s.key = $1"
+SELECT_PROJECT = "select project from streams where bucket = $1 % 64 and key = $1"
 HOLD_NODE = "select 1 from nodes where token = $1 for share"
 SELECT_STREAM_KEY = "select stream from stream_ids where project = $1 and kind = $2 and id = $3"
 LOCK_HEAD = "select gen from heads where bucket = $1 % 64 and stream = $1 for no key update"
@@ -107,6 +110,7 @@ class Shared(Protocol):
     keys: KeySource
     node: str | None
     quotas: Quotas
+    stored_bytes: StoredBytes
     count_quota_refusal: Callable[[str], None]
     guesses: Guesses
 
@@ -124,6 +128,9 @@ class Rows:
         self.runs: list[JournalRun] = []
         self.changed: set[int] = set()
         """Streams of which more than the journal was changed."""
+        self.stored: Counter[int] = Counter()
+        """Bytes that were added to journals and archives, less those that were deleted, by stream."""
+        self.stored_of_projects: Counter[str] = Counter()
 
     def hold_node(self, token: str) -> None:
         """Keep a node for which something is written from being retired meanwhile. Raises `NodeRetired` if it was.
@@ -245,6 +252,7 @@ class Rows:
             columns = RunColumns()
             for run in self.runs:
                 columns.add(run, waypoint=run.seq is not None)
+                self.stored[run.stream] += run.size
             self.session.execute(INSERT_RUNS, columns.values)
             self.runs.clear()
 
@@ -291,6 +299,10 @@ class Rows:
         if not self.session.change(UPDATE_SESSION_ENDPOINT, row):
             self.session.execute(INSERT_SESSION_ENDPOINT, (*row, self.shared.keys.draw()))
 
+    def is_full(self, project: str) -> bool:
+        """Whether a project has used up its bytes."""
+        return is_full(self.session, self.shared.stored_bytes, project, self.shared.quotas.stored_bytes)
+
     def count_refusal(self, quota: str) -> None:
         """See `voicemem.store.batch_append.AppendRows`."""
         self.shared.count_quota_refusal(quota)
@@ -300,11 +312,19 @@ class Rows:
     def finish(self) -> None:
         """Write what was added, and raise the gen of what was changed: the last thing before the commit."""
         self.flush()
+        for key, size in self.stored.items():
+            self.stored_of_projects[self.project_of(key)] += size
         for key in sorted(self.changed & self.gens.keys()):
             (self.gens[key],) = self.session.one(RAISE_GEN, (key,))
 
+    def project_of(self, key: int) -> str:
+        stream = self.streams.get(key)
+        return self.session.one(SELECT_PROJECT, (key,))[0].decode() if stream is None else stream.project
+
     def after_commit(self) -> None:
-        """What was committed is what the next append of these streams is decided by."""
+        """What was committed counts, and is what the next append of these streams is decided by."""
+        for project, size in self.stored_of_projects.items():
+            self.shared.stored_bytes.add(project, size)
         for key, stream in self.streams.items():
             known = {name: producer for (stream_key, name), producer in self.producers.items() if stream_key == key}
             self.shared.guesses.put(stream, self.gens[key], known)

@@ -174,4 +174,5 @@ def append_one(rows: Rows, batch: Batch, now_ms: int) -> AppendResult:
     stream = rows.stream(batch.key)
     if stream is None:
         raise Refused("unknown_session")
-    return BatchAppend(rows, stream, rows.producer(batch.key, batch.producer), batch, now_ms, full=False).run()
+    producer, full = rows.producer(batch.key, batch.producer), rows.is_full(stream.project)
+    return BatchAppend(rows, stream, producer, batch, now_ms, full).run()

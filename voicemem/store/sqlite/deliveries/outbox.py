@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import apsw
 import msgspec
 
+from voicemem.store.delivery_port import ANY_NUMBER
 from voicemem.store.delivery_rows import (
     DELIVERY_COLUMNS,
     ENDPOINT_COLUMNS,
     FRONT_ROWS,
+    SELECT_LEASED_BY_OTHERS,
     WITH_WAITING,
+    Places,
     to_claimed_delivery,
 )
 from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint
@@ -88,10 +91,19 @@ class SqliteOutbox:
     database: Database
 
     async def claim_deliveries(
-        self, now_ms: int, lease_ms: int, busy: Sequence[str], limit: int, node: str = ""
+        self,
+        now_ms: int,
+        lease_ms: int,
+        taken: Mapping[str, int],
+        limit: int,
+        node: str = "",
+        places: int = ANY_NUMBER,
     ) -> list[ClaimedDelivery]:
         def job(connection: apsw.Connection) -> list[ClaimedDelivery]:
-            deliveries = [to_claimed_delivery(row) for row in select_due(connection, now_ms, busy, limit)]
+            others = () if self.database.is_exclusive else connection.execute(SELECT_LEASED_BY_OTHERS, (now_ms, node))
+            left = Places(places, taken, others)
+            due = select_due(connection, now_ms, left.full, limit)
+            deliveries = left.fill(to_claimed_delivery(row) for row in due)
             leases = [(delivery.lease, now_ms + lease_ms, delivery.key, node) for delivery in deliveries]
             connection.executemany(LEASE_DELIVERY, leases)
             return deliveries
@@ -160,13 +172,13 @@ class SqliteOutbox:
         return await self.database.read(job)
 
 
-def select_due(connection: apsw.Connection, now_ms: int, busy: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
-    """The deliveries that are due at endpoints that are not busy, the oldest first.
+def select_due(connection: apsw.Connection, now_ms: int, full: Sequence[str], limit: int) -> list[tuple[Any, ...]]:
+    """The deliveries that are due at URLs that are not full, the oldest first.
 
     Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
     endpoints is made only when these are held up by busy receivers, so that one of them cannot delay the others.
     """
-    values = (now_ms, limit, FRONT_ROWS, msgspec.json.encode(busy).decode())
+    values = (now_ms, limit, FRONT_ROWS, msgspec.json.encode(full).decode())
     rows = connection.execute(SELECT_DUE_AT_FRONT, values).fetchall()
     if len(rows) == limit or fetch_one(connection, COUNT_DUE, (now_ms, FRONT_ROWS)) < (FRONT_ROWS,):
         return rows

