@@ -11,6 +11,7 @@ from tests.support.stores.contract import (
     LEASE_MS,
     NOW,
     attempt_of,
+    begin_node,
     claim_deliveries,
     claim_one_delivery,
     closed_session,
@@ -43,10 +44,12 @@ async def test_two_freeze_one_body(two_handles: tuple[Store, Store]) -> None:
 
 async def test_nodes_share_the_places_of_a_receiver(two_handles: tuple[Store, Store]) -> None:
     """Whoever claims, and however many at once, a URL never has more under lease than it has places."""
+    nodes = dict(zip("abcdef", two_handles * 3, strict=True))
+    for token, store in nodes.items():
+        await begin_node(store, token)
     for number in range(20):
         await closed_session(two_handles[0], f"s{number}", notice_id=f"n{number}")
     await closed_session(two_handles[0], "other", HOOK + "/other", now_ms=NOW + 1)
-    nodes = dict(zip("abcdef", two_handles * 3, strict=True))
 
     async def claim(node: str, now_ms: int = NOW + 1, **taken: int) -> list[ClaimedDelivery]:
         in_use = {HOOK: taken.get("taken", 0)}
