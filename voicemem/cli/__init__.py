@@ -7,6 +7,7 @@ import click
 from voicemem.cli.agora_apps import agora
 from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
+from voicemem.cli.copy import copy
 from voicemem.cli.keys import keys
 from voicemem.cli.migrate import migrate
 from voicemem.cli.nodes import nodes
@@ -33,5 +34,5 @@ def main() -> None:
 
 
 keys.add_command(agora)
-for command in (demo, serve, check_config, replay, history, tail, receive, keys, backup, restore, migrate, nodes):
+for command in (demo, serve, check_config, replay, history, tail, receive, keys, backup, restore, copy, migrate, nodes):
     main.add_command(command)

@@ -36,6 +36,7 @@ Act = Literal[
     "deliveries_recovered",
     "backup",
     "restore",
+    "copy",
 ]
 
 

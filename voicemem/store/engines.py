@@ -2,34 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX
 from voicemem.errors import CannotStart
+from voicemem.store.copy_port import CopyEnd, why_not_served
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
+from voicemem.store.sqlite.copying import SqliteCopy
 from voicemem.store.sqlite.store import MemoryStore, SqliteStore
 
 
-def open_store(url: str, exclusive: bool = True, budget: MemoryBudget | None = None, upgrade: bool = False) -> Store:
+def open_store(
+    url: str,
+    exclusive: bool = True,
+    budget: MemoryBudget | None = None,
+    upgrade: bool = False,
+    unfinished: bool = False,
+) -> Store:
     """Open the store of a setting, `sqlite:PATH`, `memory:` or `postgresql://…`. Raises `CannotStart`.
 
     Without `exclusive` a file may be open in a server at the same time. `budget` bounds what is cached of it.
     With `upgrade` a PostgreSQL database of an older program is brought to this version; files always are.
+    A store that was moved to another engine, or is half of a copy, is refused; the latter is opened if `unfinished`.
     """
     if url == MEMORY_STORE:
         return MemoryStore(budget)
     if url.startswith(POSTGRESQL_PREFIXES):
-        return open_postgresql(url, budget, upgrade)
-    return SqliteStore(url.removeprefix(SQLITE_PREFIX), exclusive, budget)
+        with explaining_extra():
+            from voicemem.store.postgresql.store import PostgresqlStore
+        database = PostgresqlStore(url, budget, upgrade)
+        refuse_copies(database.database.identity, unfinished, database.database.close)
+        return database
+    file = SqliteStore(url.removeprefix(SQLITE_PREFIX), exclusive, budget)
+    refuse_copies(file.identity, unfinished, file.database.close)
+    return file
 
 
-def open_postgresql(url: str, budget: MemoryBudget | None, upgrade: bool) -> Store:
-    """Open a PostgreSQL database, whose driver is an extra. Raises `CannotStart`."""
+def open_copy_end(url: str, is_target: bool, only_look: bool) -> CopyEnd:
+    """Open a store as the source or the target of a copy; one that is only looked at stays as it is.
+
+    Raises `CannotStart`.
+    """
+    if url.startswith(POSTGRESQL_PREFIXES):
+        with explaining_extra():
+            from voicemem.store.postgresql.copying import PostgresqlCopy
+        return PostgresqlCopy(url, is_target, only_look)
+    return SqliteCopy(url.removeprefix(SQLITE_PREFIX), is_target, only_look)
+
+
+def refuse_copies(values: Mapping[str, bytes], unfinished: bool, close: Callable[[], None]) -> None:
+    """Close a store that must not be served, and raise `CannotStart`."""
+    reason = None if unfinished else why_not_served(values)
+    if reason is not None:
+        close()
+        raise CannotStart(reason)
+
+
+@contextmanager
+def explaining_extra() -> Iterator[None]:
+    """Raise `CannotStart` where the driver of PostgreSQL is missing, which is an extra."""
     try:
-        from voicemem.store.postgresql.store import PostgresqlStore
+        yield
     except ModuleNotFoundError as error:
         if error.name != "psycopg":
             raise
         raise CannotStart(
             "PostgreSQL needs the extra postgres: pip install 'voicemem-core[server,postgres]'."
         ) from None
-    return PostgresqlStore(url, budget, upgrade)

@@ -11,9 +11,11 @@ from contextlib import suppress
 from functools import partial
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.copy_port import why_not_served
 from voicemem.store.postgresql.connection import NodeRetired, Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import POSITION, STORED_COLUMNS, Rows, to_stream
+from voicemem.store.postgresql.schema import SELECT_META
 from voicemem.store.records import Node
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 
@@ -120,6 +122,8 @@ class PostgresqlNodes:
 
         def job(rows: Rows) -> None:
             rows.session.execute(LOCK_NODES)
+            if reason := why_not_served(dict(rows.session.rows(SELECT_META))):
+                raise StoreUnavailable(reason)  # it was moved while this node was away
             if rows.session.row(SELECT_LIVING_NODE, (now_ms, token)) is None:
                 free_everything(rows.session, now_ms)
             rows.session.execute(INSERT_NODE, values)

@@ -61,15 +61,8 @@ def one_at_a_time(session: Session) -> Iterator[None]:
 
 
 def make_schema(session: Session, upgrade: bool) -> None:
-    steps, tables = migrations(), {name for (name,) in session.rows(SELECT_TABLES)}
-    if tables and not tables >= OWN_TABLES:
-        raise CannotStart("The database, or its schema, is of another program; give voicemem one of its own.")
-    version = schema_version(session) if tables else 0
-    newest = steps[-1].version
-    if version > newest and oldest_program(session, version) > newest:
-        raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
-    if 0 < version < newest and not upgrade:
-        raise CannotStart(f"The database has schema version {version}; bring it to {newest} with voicemem migrate.")
+    steps = migrations()
+    version, newest = check_version(session, upgrade), steps[-1].version
     for step in steps:
         if step.version > version:
             session.connection.execute(step.sql.encode(), prepare=False)
@@ -78,6 +71,22 @@ def make_schema(session: Session, upgrade: bool) -> None:
         session.execute(SAVE_META, (Word("compatible_from"), str(COMPATIBLE_FROM)))
     for name in ("incarnation", "cursor_secret"):
         session.execute(INSERT_IDENTITY, (Word(name), secrets.token_bytes(IDENTITY_BYTES)))
+
+
+def check_version(session: Session, upgrade: bool = False, exactly: bool = False) -> int:
+    """The version of a database, 0 of an empty one. Raises `CannotStart` for one that this program cannot use.
+
+    With `exactly` that is also one of a newer program that lets this one use it.
+    """
+    tables = {name for (name,) in session.rows(SELECT_TABLES)}
+    if tables and not tables >= OWN_TABLES:
+        raise CannotStart("The database, or its schema, is of another program; give voicemem one of its own.")
+    version, newest = schema_version(session) if tables else 0, migrations()[-1].version
+    if version > newest and (exactly or oldest_program(session, version) > newest):
+        raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
+    if 0 < version < newest and not upgrade:
+        raise CannotStart(f"The database has schema version {version}; bring it to {newest} with voicemem migrate.")
+    return version
 
 
 def schema_version(session: Session) -> int:
@@ -93,20 +102,27 @@ def oldest_program(session: Session, version: int) -> int:
     return version if row is None else int(row[0])
 
 
-def add_partitions(session: Session, now_ms: int) -> None:
-    """Make the journal's partitions of this month and those that follow."""
-    if missing_partitions(session, now_ms):
+def add_partitions(session: Session, now_ms: int, since_ms: int | None = None, lowest: int = 0) -> None:
+    """Make the journal's partitions of this month and those that follow, and of those since a time.
+
+    None of them takes keys below `lowest`.
+    """
+    if missing_partitions(session, now_ms, since_ms):
         with one_at_a_time(session):
-            for name, first, last in missing_partitions(session, now_ms):
-                session.execute(f"create table {name} partition of journal for values from ({first}) to ({last})")
+            for name, first, last in missing_partitions(session, now_ms, since_ms):
+                begin = max(first, lowest)
+                session.execute(f"create table {name} partition of journal for values from ({begin}) to ({last})")
 
 
-def missing_partitions(session: Session, now_ms: int) -> list[tuple[str, int, int]]:
+def missing_partitions(session: Session, now_ms: int, since_ms: int | None = None) -> list[tuple[str, int, int]]:
     """Name, first key, and the key behind the last one of each partition that is still to be made."""
     known = {name for (name,) in session.rows(SELECT_PARTITIONS)}
-    year, month = month_of(now_ms)
-    missing = []
+    end = month_of(now_ms)
     for _ in range(MONTHS_AHEAD):
+        end = month_after(*end)
+    year, month = month_of(now_ms if since_ms is None else since_ms)
+    missing = []
+    while (year, month) < end:
         name, after = f"journal_{year}_{month:02}", month_after(year, month)
         if name not in known:
             missing.append((name, first_key(month_start_ms(year, month)), first_key(month_start_ms(*after))))

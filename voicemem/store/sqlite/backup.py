@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 import apsw
 
 from voicemem.errors import CannotStart
+from voicemem.store.copy_port import MOVED
 from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, READER_PRAGMAS
 from voicemem.store.sqlite.database_files import REDO_SUFFIX, lock_file
 from voicemem.store.sqlite.schema import IDENTITY_BYTES, OWN_TABLES, newest_version, tables_of
@@ -25,6 +26,7 @@ BEGIN, COMMIT = "begin", "commit"
 SYNC_OFF = "pragma synchronous = off"
 SINGLE_FILE = "pragma journal_mode = delete"
 """Leaves no log: everything is in the one file."""
+SERVE_AGAIN = "delete from meta where name = ?"
 UPDATE_INCARNATION = "update meta set value = ? where name = 'incarnation'"
 
 
@@ -163,11 +165,13 @@ def renew_incarnation(file: str) -> None:
     """Give a restored copy a new incarnation.
 
     It lacks what was acknowledged after the backup; by the new incarnation clients notice that they must send it again.
+    A copy of a store that was moved may be served, since it is another one now.
     """
     connection = apsw.Connection(file)
     try:
         connection.execute(SYNC_OFF)
         connection.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
+        connection.execute(SERVE_AGAIN, (MOVED,))
     finally:
         connection.close()
 

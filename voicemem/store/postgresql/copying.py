@@ -1,0 +1,196 @@
+"""A PostgreSQL database as an end of a copy; the methods are documented in `voicemem.store.copy_port`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import psycopg
+
+from voicemem.errors import CannotStart
+from voicemem.store.copied_tables import TABLES, CopiedTable, Row
+from voicemem.store.copy_port import COPYING, MOVED, CopyFailed, Volume
+from voicemem.store.postgresql.connection import Session, Word, connect, why
+from voicemem.store.postgresql.copied_rows import begin_reading, insert, read
+from voicemem.store.postgresql.database import SELECT_NOW, reason
+from voicemem.store.postgresql.journal.rows import POSITION as JOURNAL_END
+from voicemem.store.postgresql.keys import EPOCH_MS, RANDOM_BITS
+from voicemem.store.postgresql.nodes import LOCK_NODES, SELECT_LOST_NODES, retire
+from voicemem.store.postgresql.schema import (
+    SAVE_META,
+    SELECT_META,
+    SELECT_TABLES,
+    add_partitions,
+    check_version,
+    migrate,
+)
+
+FIRST_TIMED_KEY = 1 << 40
+"""Lower keys were given by a file, which counts; a key of this engine begins with the time, and is higher."""
+PARTITION_OF_COUNTED = f"""
+    create table if not exists journal_copied partition of journal for values from (minvalue) to ({FIRST_TIMED_KEY})
+"""
+SELECT_LIVING_NODE = "select 1 from nodes where expires_ms > $1 limit 1"
+SELECT_ANY_NODE = "select 1 from nodes limit 1"
+HOLD_NODES = "select 1 from meta where name = 'schema' for share"
+"""Keeps nodes from starting until the end of the transaction."""
+TAKE_TARGET = "select pg_try_advisory_lock(hashtextextended('voicemem copy ' || current_schema(), 0))"
+TAKING_S, PAUSE_S = 10.0, 0.2
+"""How long the server may take to end the connection of a copy that was killed."""
+DELETE_META = "delete from meta where name = $1"
+MEASURE = f"""
+    select count(*) filter (where s.kind = 'session'),
+    count(*) filter (where s.state = 'running' and s.kind = 'session'), count(*) filter (where s.kind = 'user'),
+    coalesce(sum({JOURNAL_END}), 0)::bigint, (select count(*) from keys), (select count(*) from endpoints),
+    (select count(*) from exports where due_ms is not null), (select count(*) from attempts),
+    (select coalesce(sum(epoch), 0)::bigint from producers), (select coalesce(min(key), 0) from streams),
+    (select coalesce(max(key), 0) from streams)
+    from streams s where s.state != 'erased'
+"""
+SELECT_IS_EMPTY = f"select not ({' or '.join(f'exists (select 1 from {one.name})' for one in TABLES)})"
+AGAIN = "Run the same command again to go on."
+
+
+class PostgresqlCopy:
+    """A database that no node serves; a target gets the schema where it has none, unless it is only looked at."""
+
+    def __init__(self, url: str, is_target: bool, only_look: bool) -> None:
+        """Connect. Raises `CannotStart`."""
+        self.url = url
+        self.reader: Session | None = None
+        try:
+            self.session = connect(url)
+        except psycopg.Error as error:
+            raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
+        try:
+            with telling():
+                if is_target and not only_look:
+                    self.take_target()
+                if check_version(self.session):
+                    self.refuse_nodes(only_look)
+                elif not is_target:
+                    raise CannotStart("The database is empty: there is nothing to copy.")
+                if not is_target:
+                    self.hold_source(only_look)
+        except CopyFailed as error:
+            self.close()
+            raise CannotStart(str(error)) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def take_target(self) -> None:
+        """Keep other copies out, and make the schema."""
+        deadline = time.monotonic() + TAKING_S
+        while not self.session.one(TAKE_TARGET)[0]:
+            if time.monotonic() > deadline:
+                raise CannotStart("Another voicemem copy writes this database.")
+            time.sleep(PAUSE_S)
+        migrate(self.session, upgrade=False)
+        add_partitions(self.session, *self.session.one(SELECT_NOW))
+
+    def refuse_nodes(self, only_look: bool) -> None:
+        """Raise `CannotStart` while a node serves the database; lost ones are retired, so that none comes back."""
+        with self.transaction():
+            now_ms = self.refuse_living()
+            for (token,) in () if only_look else self.session.rows(SELECT_LOST_NODES, (now_ms,)):
+                retire(self.session, token, now_ms)
+
+    def refuse_living(self) -> int:
+        """The time; no node starts until the end of the transaction. Raises `CannotStart`."""
+        self.session.execute(LOCK_NODES)
+        (now_ms,) = self.session.one(SELECT_NOW)
+        if self.session.row(SELECT_LIVING_NODE, (now_ms,)) is not None:
+            raise CannotStart("A node serves this database; voicemem nodes lists them. Stop them all for the copy.")
+        return int(now_ms)
+
+    def hold_source(self, only_look: bool) -> None:
+        """Begin to read; unless it is only a look, no node starts until the copy ends."""
+        self.reader = connect(self.url)
+        begin_reading(self.reader)
+        if not only_look:
+            self.reader.execute(HOLD_NODES)
+            if self.session.row(SELECT_ANY_NODE) is not None:
+                raise CannotStart("A node has just begun to serve this database; stop it for the copy.")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.session.execute("begin")
+        try:
+            yield
+        except BaseException:
+            if not self.session.is_lost:
+                self.session.execute("rollback")
+            raise
+        self.session.execute("commit")
+
+    @property
+    def values(self) -> Mapping[str, bytes]:
+        return dict(self.session.rows(SELECT_META)) if self.session.rows(SELECT_TABLES) else {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.session.rows(SELECT_TABLES) or bool(self.session.one(SELECT_IS_EMPTY)[0])
+
+    def measure(self) -> Volume:
+        with telling():
+            return Volume(*self.session.one(MEASURE))
+
+    def read(self, table: CopiedTable, after: Row | None = None, stream: int | None = None) -> Iterator[Row]:
+        with telling():
+            if self.reader is None:
+                self.reader = connect(self.url)
+                begin_reading(self.reader)
+            yield from read(self.reader, table, after, stream)
+
+    def hand_over(self, moved: bytes) -> None:
+        with telling():
+            self.session.execute(SAVE_META, (Word(MOVED), moved))
+
+    def prepare(self, volume: Volume, mark: bytes) -> None:
+        with telling():
+            with self.transaction():
+                self.refuse_living()
+                self.session.execute(SAVE_META, (Word(COPYING), mark))
+            if 0 < volume.first_key < FIRST_TIMED_KEY:
+                self.session.execute(PARTITION_OF_COUNTED)
+            if volume.last_key >= FIRST_TIMED_KEY:
+                self.add_past_partitions(max(volume.first_key, FIRST_TIMED_KEY))
+
+    def add_past_partitions(self, first: int) -> None:
+        """Make the partitions of the months from that of a key on; those of the present are there."""
+        (now_ms,) = self.session.one(SELECT_NOW)
+        add_partitions(self.session, now_ms, (first >> RANDOM_BITS) + EPOCH_MS, FIRST_TIMED_KEY)
+
+    def add(self, table: CopiedTable, rows: Sequence[Row], mark: bytes) -> None:
+        with telling(), self.transaction():
+            insert(self.session, table, rows)
+            self.session.execute(SAVE_META, (Word(COPYING), mark))
+
+    def finish(self, values: Mapping[str, bytes]) -> None:
+        self.end_reading()
+        with telling():
+            self.session.execute("analyze")
+            with self.transaction():
+                for name, value in values.items():
+                    self.session.execute(SAVE_META, (Word(name), value))
+                self.session.execute(DELETE_META, (Word(COPYING),))
+
+    def end_reading(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+        self.reader = None
+
+    def close(self) -> None:
+        self.end_reading()
+        self.session.close()
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Raise `CopyFailed` for what PostgreSQL does not do."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise CopyFailed(f"The copy was cut off: {why(error)}. {AGAIN}") from None
