@@ -12,7 +12,7 @@ from voicemem.store.copy_port import CopyEnd, Differs, Volume
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
-from voicemem.store.runs import RunRow, decompress_runs, rows_of
+from voicemem.store.runs import RunRow, decompress_runs, rows_of, verify_checksum
 from voicemem.transcript.fold import fold_all
 from voicemem.transcript.state import State, encode_state
 
@@ -66,6 +66,7 @@ def stored_rows(end: CopyEnd, key: int) -> Iterator[JournalRow]:
     names = list(JOURNAL.columns)
     for row in end.read(JOURNAL, stream=key):
         values = dict(zip(names, row, strict=True))
+        verify_checksum(key, values["position"], values["payload"], values["checksum"])
         producer = values["producer"]
         run = RunRow(
             values["position"],

@@ -40,8 +40,8 @@ def copy(source: str, target: str, dry_run: bool) -> None:
     notice nothing but the time in between: their keys, tokens and positions hold. The copy is then compared with the
     source, row by row. At the end the source is not served any more, so that nothing is sent twice.
 
-    A copy that was cut off goes on when the same command is run again. The exit code is 0 for a copy that is the same, 3
-    for one that is not, and 1 for any other failure.
+    A copy that was cut off goes on when the same command is run again. The exit code is 0 for a copy that is the same,
+    3 for one that is not, and 1 for any other failure.
 
     \b
     Example:

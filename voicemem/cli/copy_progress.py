@@ -54,4 +54,4 @@ class Lines:
 
 def figures(mark: CopyMark | None) -> str | None:
     """What is shown of a mark."""
-    return None if mark is None else f"{mark.bytes / 1e6:,.0f} MB, {mark.events:,} events"
+    return None if mark is None else f"{mark.size / 1e6:,.0f} MB, {mark.events:,} events"

@@ -58,7 +58,8 @@ class CopyMark(Struct, frozen=True, kw_only=True):
     after: tuple[Any, ...] | None = None
     rows: int = 0
     events: int = 0
-    bytes: int = 0
+    size: int = 0
+    """About how many bytes that is."""
 
 
 class MovedMark(Struct, frozen=True, kw_only=True):

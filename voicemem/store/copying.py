@@ -51,9 +51,7 @@ def begin_copy(source: CopyEnd, target: CopyEnd) -> CopyMark:
         return CopyMark(incarnation=incarnation, volume=volume)
     mark = msgspec.msgpack.decode(target.values[COPYING], type=CopyMark)
     if mark.incarnation != incarnation:
-        raise CopyFailed(
-            "The target is half of a copy of another store; finish that, or begin with an empty one."
-        )
+        raise CopyFailed("The target is half of a copy of another store; finish that, or begin with an empty one.")
     if mark.volume != volume:
         raise CopyFailed("The source was used since this copy began, so begin again with an empty target.")
     return mark
@@ -73,7 +71,7 @@ def copy_rows(source: CopyEnd, target: CopyEnd, mark: CopyMark, report: Report) 
                 after=table.place(portion[-1]),
                 rows=mark.rows + len(portion),
                 events=mark.events + sum(events_in(table, row) for row in portion),
-                bytes=mark.bytes + size,
+                size=mark.size + size,
             )
             target.add(table, portion, msgspec.msgpack.encode(mark))
             report(mark)
@@ -118,7 +116,7 @@ def compare_rows(source: CopyEnd, target: CopyEnd, report: Report) -> set[int]:
 
 def progress(mark: CopyMark, table: CopiedTable, rows: int, events: int, size: int) -> CopyMark:
     """A mark with as much more behind it."""
-    return replace(mark, table=table.name, rows=mark.rows + rows, events=mark.events + events, bytes=mark.bytes + size)
+    return replace(mark, table=table.name, rows=mark.rows + rows, events=mark.events + events, size=mark.size + size)
 
 
 def difference(table: CopiedTable, ours: Row | None, theirs: Row | None) -> str:
