@@ -280,7 +280,7 @@ async def of_stream(store: Store, key: int) -> dict[str, Any]:
         "deliveries": await store.list_deliveries(key),
         "set aside": [await store.find_set_aside(key, version) for version in ("v0", "v1")],
         "seqs": [await store.has_seqs(key, name) for name in PRODUCERS],
-        "superseded": await store.find_superseded([(key, name, 0) for name in PRODUCERS]),
+        "superseded": sorted(await store.find_superseded([(key, name, 0) for name in PRODUCERS])),
     }
 
 
