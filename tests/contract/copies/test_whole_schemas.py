@@ -14,7 +14,18 @@ from voicemem.store.sqlite.store import MemoryStore
 STAY = {"meta", "nodes", "replies", "snapshots"}
 """Tables of which rows are not copied; of `meta`, two values are."""
 STAY_OF_SQLITE = {*STAY, "stored_bytes", "summary_claims", "sqlite_sequence"}
-STAY_OF_POSTGRESQL = {*STAY, "claims", "heads", "labels", "lanes", "names", "outcomes", "stream_ids"}
+STAY_OF_POSTGRESQL = {
+    *STAY,
+    "claims",
+    "heads",
+    "labels",
+    "lanes",
+    "names",
+    "outcomes",
+    "stored_bytes",
+    "stream_ids",
+    "turns",
+}
 LEFT_OUT = {"streams": {"name", "user_id", "channel"}, "retention": {"deleted"}}
 """Columns that are made again from the configuration; and one of erased sessions, whose content stays behind."""
 COPIED = {table.name: set(table.columns) for table in TABLES}

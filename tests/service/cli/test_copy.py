@@ -24,6 +24,7 @@ from voicemem.cli import main
 from voicemem.store.copying import copy_rows
 
 pytestmark = pytest.mark.postgresql
+BYTES = "select sum(octet_length(payload))::bigint from journal"
 COMMAND = sys.modules["voicemem.cli.copy"]
 
 
@@ -77,11 +78,12 @@ def count_rows(name: str, table: str) -> int:
     return count
 
 
-async def test_producers_go_on_in_the_copy(file: str, database: str) -> None:
+async def test_producers_go_on_in_the_copy(file: str, database: str, name: str) -> None:
     """They find the same store under the same incarnation, and their next seq; the file is not served any more."""
     incarnation = await fill(file)
     code, output = await copy_beside(file, database)
     assert (0, True) == (code, "1 sessions (1 running), 3 events" in output), output
+    assert server().execute(BYTES, name) == server().execute("select bytes from stored_bytes", name)
     async with running_service(store=database) as app, connected_producer(app) as producer:
         opened = await producer.open()
         assert (4, incarnation, 2) == (opened["next_seq"], opened["incarnation"], opened["epoch"])

@@ -188,7 +188,7 @@ class FullStore:
 
     async def deliver(self, choice: int, amount: int) -> None:
         """Claim, freeze, and finish, postpone or keep the lease."""
-        for number, one in enumerate(await self.store.claim_deliveries(self.now, 30_000, [], 1 + choice, "gone")):
+        for number, one in enumerate(await self.store.claim_deliveries(self.now, 30_000, {}, 1 + choice, "gone")):
             if amount % 2:
                 await self.store.freeze_payload(one, b'{"frozen":%d}' % amount)
             if (amount + number) % 4 == 0:
@@ -312,5 +312,5 @@ async def outcomes(full: FullStore, store: Store) -> list[Any]:
 
 async def claimed(store: Store) -> list[Any]:
     """Deliveries that are due, in an order of their own: engines may order those of one time differently."""
-    claims = await store.claim_deliveries(LATER * 2, 1000, [], 1000, "n")
+    claims = await store.claim_deliveries(LATER * 2, 1000, {}, 1000, "n")
     return sorted(claims, key=lambda claim: claim.key)

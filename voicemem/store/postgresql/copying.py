@@ -49,6 +49,13 @@ MEASURE = f"""
     from streams s where s.state != 'erased'
 """
 SELECT_IS_EMPTY = f"select not ({' or '.join(f'exists (select 1 from {one.name})' for one in TABLES)})"
+COUNT_BYTES = """
+    insert into stored_bytes select s.project, sum(r.size) from (
+        select bucket, stream, octet_length(payload) as size from journal
+        union all select bucket, stream, octet_length(runs) from archives
+    ) r join streams s on s.bucket = r.bucket and s.key = r.stream group by s.project
+    on conflict (project) do update set bytes = excluded.bytes
+"""
 AGAIN = "Run the same command again to go on."
 
 
@@ -67,7 +74,7 @@ class PostgresqlCopy:
             with telling():
                 if is_target and not only_look:
                     self.take_target()
-                if check_version(self.session):
+                if check_version(self.session, exactly=True):
                     self.refuse_nodes(only_look)
                 elif not is_target:
                     raise CannotStart("The database is empty: there is nothing to copy.")
@@ -173,6 +180,7 @@ class PostgresqlCopy:
         with telling():
             self.session.execute("analyze")
             with self.transaction():
+                self.session.execute(COUNT_BYTES)
                 for name, value in values.items():
                     self.session.execute(SAVE_META, (Word(name), value))
                 self.session.execute(DELETE_META, (Word(COPYING),))
