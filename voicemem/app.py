@@ -61,6 +61,7 @@ class App:
             self.open_connections,
             self.unauthenticated_connections,
             services.draining.is_set,
+            services.node,
         )
         self.runner = web.AppRunner(rest, access_log=None, shutdown_timeout=GRACE_S)
         self.failed = asyncio.Event()

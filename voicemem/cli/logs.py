@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -49,6 +49,17 @@ def name_traces(handler: logging.Handler, tracer: Tracer) -> None:
         return True
 
     handler.addFilter(add_ids)
+
+
+def name_node(handler: logging.Handler, token: Callable[[], str]) -> None:
+    """Add the node's token to what is logged, while it has one."""
+
+    def add_node(record: logging.LogRecord) -> bool:
+        if node := token():
+            record.node = node
+        return True
+
+    handler.addFilter(add_node)
 
 
 def log_lost_errors(loop: asyncio.AbstractEventLoop) -> None:

@@ -286,7 +286,7 @@ async def serve_until_stopped(options: dict[str, Any], handler: logging.Handler)
     tracer = make_tracer(os.environ)
     logs.name_traces(handler, tracer)
     try:
-        await serve_until(stopped, to_settings(options), tracer)
+        await serve_until(stopped, to_settings(options), tracer, handler)
     finally:
         await asyncio.to_thread(tracer.close)
 
@@ -300,8 +300,9 @@ async def describe_webhook(app: App) -> str:
     return f"{without_user(endpoint.url)}{kept if app.settings.webhook_url is None else ''}"
 
 
-async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer) -> None:
+async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer, handler: logging.Handler) -> None:
     async with running(settings, tracer=tracer) as app:
+        logs.name_node(handler, app.services.node.shown_token)
         click.echo(f"voicemem {__version__}, store {shown_store(app.settings.store)}")
         click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
         click.echo(f"  REST     http://{app.rest_address}/v1/sessions")

@@ -226,6 +226,7 @@ class Access:
         limits = key.limits._replace(**given)
         if not await self.directory.set_key_limits(key_id, limits):
             raise Refused("unknown_key")
+        self.cached_keys.pop(key_id, None)
         return msgspec.structs.replace(key, limits=limits)
 
     async def create_key(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
+from voicemem.sessions.nodes.own_node import OwnNode
 from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.set_aside import FOLD_VERSION
@@ -28,8 +29,10 @@ class Gauges:
         connections: Callable[[], Mapping[str, int]],
         unauthenticated: Callable[[], Mapping[str, int]],
         draining: Callable[[], bool],
+        node: OwnNode,
     ) -> None:
         self.metrics = metrics
+        self.node = node
         self.store = presence.sessions.store
         self.clock = presence.sessions.clock
         self.presence = presence
@@ -47,6 +50,9 @@ class Gauges:
             await self.refresh_store()
         metrics.last_commit_ok.set(self.store.healthy)
         metrics.draining.set(self.draining())
+        metrics.node_info.clear()
+        if token := self.node.shown_token():
+            metrics.node_info.labels(token, self.node.address).set(1)
         for kind, count in self.connections().items():
             metrics.connections.labels(kind).set(count)
         for kind, count in self.unauthenticated().items():

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from voicemem.config.secrets import SessionPatch
 from voicemem.store.admission import Batch
 from voicemem.store.records import (
+    MAX_COUNTED,
     AppendResult,
     JournalRow,
     OpenResult,
@@ -182,8 +183,8 @@ class Journal(Protocol):
         of JSON or more.
         """
 
-    async def count_sessions(self, wanted: SessionFilter) -> int:
-        """How many sessions match, whatever `after` and `limit` say."""
+    async def count_sessions(self, wanted: SessionFilter, most: int = MAX_COUNTED) -> int:
+        """How many sessions match, whatever `after` and `limit` say; `most` if there are more."""
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""

@@ -1,7 +1,7 @@
 """The service's Prometheus metrics, in a registry of their own; docs/monitoring.md explains each of them.
 
-Labels have few values, known beforehand: never an id, a project, a URL or a text. Frequent things are counted once a
-commit, not once an event.
+Labels have few values, known beforehand: never an id, a project, a URL or a text; only a node names itself. Frequent
+things are counted once a commit, not once an event.
 """
 
 from __future__ import annotations
@@ -175,6 +175,9 @@ class Metrics:
         self.outbox_oldest_seconds = self.gauge("outbox_oldest_seconds", "How long the oldest of them has been due.")
         self.db_bytes = self.gauge("db_bytes", "Size of the database.")
         self.db_wal_bytes = self.gauge("db_wal_bytes", "Size of the database's log.")
+        self.node_info = self.gauge(
+            "node_info", "This node of a store that may have several; always 1.", "node", "address"
+        )
         self.build_info = self.gauge("build_info", "The running version; always 1.", "version")
         self.build_info.labels(__version__).set(1)
 

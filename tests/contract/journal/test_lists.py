@@ -105,6 +105,7 @@ async def test_lists_are_counted_over_all_pages(store: Store) -> None:
     asked: list[dict[str, Any]] = [{}, {"channel": "even"}, {"channel": "none"}, {"state": "ended"}]
     counts = [await store.count_sessions(msgspec.structs.replace(everything, **conditions)) for conditions in asked]
     assert [5, 3, 0, 0] == counts
+    assert [4, 3] == [await store.count_sessions(msgspec.structs.replace(everything, **one), 4) for one in asked[:2]]
 
 
 @pytest.mark.parametrize("conditions", [{"user_id": ""}, {"state": ""}, {"label": ("", "")}])

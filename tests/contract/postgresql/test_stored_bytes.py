@@ -90,10 +90,14 @@ async def test_the_count_follows_the_journal(open_handle: OpenHandle) -> None:
 
 
 async def test_what_is_left_is_counted_when_a_store_is_closed(open_handle: OpenHandle) -> None:
-    """So a program that is no node counts as well."""
-    store, other = await opened(open_handle), await opened(open_handle)
+    """So a program that is no node counts as well, and a node that has left."""
+    store, other, node = [await opened(open_handle) for _ in range(3)]
     await append_offers(store, await open_key(store), *offers(1, 50))
     await store.close_store()
+    await begin_node(node, "a")
+    await append_offers(node, await open_key(node, "t"), *offers(1, 50))
+    assert await node.retire_node("a", NOW)
+    await node.close_store()
     counted, true = await counted_and_true(other)
     assert true == counted > 1_000
 
@@ -110,7 +114,7 @@ async def test_a_count_that_could_not_be_added_is_kept(
         raise StoreUnavailable
 
     with monkeypatch.context() as patched:
-        patched.setattr(store.database, "write", fail)
+        patched.setattr(store.database, "register", fail)
         with pytest.raises(StoreUnavailable):
             await store.renew_node("a", NOW + 1)
     await append_offers(store, await open_key(store, "t"), *offers(1, 50))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -59,6 +60,20 @@ async def texts(node: ServiceProcess) -> list[str]:
 
 async def is_ended(node: ServiceProcess) -> bool:
     return bool((await node.api.session("s"))["state"] == "ended")
+
+
+async def test_lines_of_the_log_name_their_node(tmp_path: Path, url: str) -> None:
+    """Each line since the start, so that the logs of several can be read as one."""
+    arguments = ("--log-format", "json", "--log-level", "info")
+    async with running_process(tmp_path / "a", *arguments, url=url) as node:
+        name = await token(node)
+        await node.api.create()
+        assert 0 == await node.stop()
+    lines = [json.loads(line) for line in node.log.read_text().splitlines()]
+    assert {name} == {
+        line.get("node") for line in lines if line["message"] in {"Started", "Stopping", "A session was opened"}
+    }
+    assert {"Started", "Stopping"} <= {line["message"] for line in lines}
 
 
 async def test_a_call_on_two_nodes_outlives_one(url: str, nodes: tuple[ServiceProcess, ServiceProcess]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -190,6 +191,23 @@ async def test_a_node_that_was_taken_for_dead_starts_again(nodes: tuple[App, App
     async with open_producer(here):
         assert None is (await row(store)).silent_since_ms
     assert {app.services.node.token for app in nodes} == {node.token for node in await store.list_nodes()}
+
+
+async def test_each_node_names_itself_in_its_metrics(nodes: tuple[App, App]) -> None:
+    """By the token that `/readyz` says, also when it goes on under another one; a node that is alone has no name."""
+
+    async def names(app: App) -> list[str]:
+        shown = (await RestClient(app).get("/metrics")).body.decode()
+        return re.findall(r'^voicemem_node_info\{address="127.0.0.1:\d+",node="(\w+)"\} 1\.0', shown, re.MULTILINE)
+
+    for app in nodes:
+        assert [app.services.node.token] == await names(app)
+        assert app.services.node.token == (await RestClient(app).get("/readyz")).json["node"]
+    here = nodes[0].services.node
+    before = here.token
+    await here.store.retire_node(before, now_ms())
+    await eventually(True, lambda: asyncio.sleep(0, here.token != before))
+    assert [here.token] == await names(nodes[0])
 
 
 async def test_nodes_share_the_rates_of_keys(store: MemoryStore) -> None:

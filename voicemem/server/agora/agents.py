@@ -78,7 +78,7 @@ class Data(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """The cursor of the next page (empty on the last one), and the number of agents on all pages."""
+    """The cursor of the next page (empty on the last one), and the number of agents on all pages, 10,000 at most."""
 
     cursor: str
     total: int

@@ -63,6 +63,10 @@ class OwnNode:
         """The token under which this process holds what it holds."""
         return self.token
 
+    def shown_token(self) -> str:
+        """That token where a store may have several nodes; empty where it has only this one, so that nobody asks."""
+        return "" if self.store.is_exclusive else self.token
+
     async def start(self, address: str = "") -> None:
         """Register a new node, which has no callers if it has no address. Raises `StoreUnavailable`."""
         if self.node_clock is not None:

@@ -99,7 +99,7 @@ class Database:
         counted = self.stored_bytes.take()
         if counted:
             try:
-                self.stored_bytes.note(await self.write(lambda rows: add_bytes(rows.session, counted)))
+                self.stored_bytes.note(await self.register(lambda rows: add_bytes(rows.session, counted)))
             except StoreUnavailable:
                 self.stored_bytes.give_back(counted)
                 raise

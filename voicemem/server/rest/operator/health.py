@@ -81,7 +81,7 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
         raise Refused("draining")
     if not services.store.healthy:
         raise StoreUnavailable(services.store.trouble)
-    node = UNSET if services.store.is_exclusive else services.node.token
+    node = services.node.shown_token() or UNSET
     report = services.memories.set_aside.report
     if not report.streams:
         return json_response(Readiness(node=node))

@@ -13,7 +13,7 @@ from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, label_digest, load_stream, to_stream
 from voicemem.store.postgresql.journal.runs import find_last_seq, runs_after
-from voicemem.store.records import JournalRow, SessionFilter, Snapshot
+from voicemem.store.records import MAX_COUNTED, JournalRow, SessionFilter, Snapshot
 from voicemem.store.runs import page_of
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
@@ -46,7 +46,7 @@ LIST_CONFIG_BYTES = f"""
 LIST_STREAMS = f"""
     select {STREAM_COLUMNS} from streams s where {{conditions}} order by s.started_ms desc, s.key desc limit ${{limit}}
 """
-COUNT_STREAMS = "select count(*) from streams s where {conditions}"
+COUNT_STREAMS = "select count(*) from (select 1 from streams s where {conditions} limit ${limit}) c"
 SELECT_SNAPSHOT = f"""
     select position, version, state from snapshots where bucket = $1 % 64 and stream = $1 and version = $2
     and position <= $3 and {IS_READABLE}
@@ -109,10 +109,10 @@ class PostgresqlJournalReads:
 
         return await self.database.read(job)
 
-    async def count_sessions(self, wanted: SessionFilter) -> int:
+    async def count_sessions(self, wanted: SessionFilter, most: int = MAX_COUNTED) -> int:
         clauses, values = conditions(msgspec.structs.replace(wanted, after=None))
-        query = COUNT_STREAMS.format(conditions=clauses)
-        (count,) = await self.database.read(lambda session: session.one(query, values))
+        query = COUNT_STREAMS.format(conditions=clauses, limit=len(values) + 1)
+        (count,) = await self.database.read(lambda session: session.one(query, (*values, most)))
         return int(count)
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.store.records import JournalRow, SessionFilter, Snapshot
+from voicemem.store.records import MAX_COUNTED, JournalRow, SessionFilter, Snapshot
 from voicemem.store.runs import page_of
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.archive import runs_after
@@ -55,7 +55,7 @@ SESSION_FILTERS = {
 }
 """The condition of each field of a `StreamFilter` that is set; a field with two marks is a pair."""
 LIST_STREAMS = f"select {STREAM_COLUMNS} from streams where {{conditions}} order by started_ms desc, key desc limit ?"
-COUNT_STREAMS = "select count(*) from streams where {conditions}"
+COUNT_STREAMS = "select count(*) from (select 1 from streams where {conditions} limit ?)"
 SELECT_SNAPSHOT = """
     select position, version, state from snapshots where stream = ?1 and version = ?2 and position <= ?3
     and exists (select 1 from streams where key = ?1 and state != 'erased')
@@ -118,10 +118,10 @@ class SqliteJournalReads:
 
         return await (self.database.scan(job) if is_scan(wanted) else self.database.read(job))
 
-    async def count_sessions(self, wanted: SessionFilter) -> int:
+    async def count_sessions(self, wanted: SessionFilter, most: int = MAX_COUNTED) -> int:
         clauses, values = conditions(msgspec.structs.replace(wanted, after=None))
         query = COUNT_STREAMS.format(conditions=clauses)
-        return int(await self.database.scan(lambda connection: connection.execute(query, values).get))
+        return int(await self.database.scan(lambda connection: connection.execute(query, (*values, most)).get))
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         values = (project, SESSION_KIND, msgspec.json.encode(list(keys)).decode())
