@@ -45,10 +45,9 @@ class App:
         self.services = services
         gate = Gate(services.access, settings.insecure, services.limits)
         self.decoding = Decoding()
-        incarnation = services.store.incarnation
         per_address = settings.connections_per_address
         self.ingest = IngestServer(
-            services.recorder, services.presence, gate, incarnation, self.decoding, ingest_limits(per_address)
+            services.recorder, services.presence, gate, services.store, self.decoding, ingest_limits(per_address)
         )
         self.rest_connections = PortConnections(rest_limits(per_address), self.count_rest_refused)
         rest = application(services, gate, agora.DOCUMENTED)

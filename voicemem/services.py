@@ -98,6 +98,7 @@ class Services:
         self.memories = ReadModelCache(
             store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored
         )
+        self.node.displaced_listeners.append(self.memories.discard_all)
         self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended)
         self.overviews = Overviews(store, self.memories)
         self.sessions.close_listeners.append(self.overviews.on_closed)

@@ -46,16 +46,22 @@ def need_programs() -> Path:
 class Cluster:
     """A cluster in a temporary folder that listens on a socket there."""
 
-    def __init__(self, programs: Path, settings: Mapping[str, str] | None = None) -> None:
-        """Make and start it; `settings` go beside `SETTINGS`."""
+    def __init__(
+        self, programs: Path, settings: Mapping[str, str] | None = None, standby_of: Cluster | None = None
+    ) -> None:
+        """Make and start it; `settings` go beside `SETTINGS`, or are those of the server that it is a standby of."""
         self.programs = programs
         self.folder = Path(tempfile.mkdtemp(prefix="voicemem-pg-"))
         self.user = "nobody" if os.geteuid() == 0 else None
         if self.user is not None:
             shutil.chown(self.folder, self.user)
+        if standby_of is not None:
+            source = f"host={standby_of.folder} user=voicemem"
+            self.run("pg_basebackup", "-D", self.data, "-R", "--checkpoint=fast", "-d", source)
+            self.start()
+            return
         self.run("initdb", "-D", self.data, "-U", "voicemem", "--auth=trust", "--encoding=UTF8", "--locale=C")
         lines = [f"{name} = {value}\n" for name, value in {**SETTINGS, **(settings or {})}.items()]
-        lines.append(f"unix_socket_directories = '{self.folder}'\n")
         (self.folder / "data" / "postgresql.auto.conf").write_text("".join(lines))
         self.start()
 
@@ -66,12 +72,14 @@ class Cluster:
     def run(self, program: str, *arguments: str) -> None:
         """Run a program of PostgreSQL's, as a user that may: it refuses to run as root."""
         command = [str(self.programs / program), *arguments]
-        subprocess.run(
-            command, check=True, user=self.user, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=self.folder
-        )
+        nothing = subprocess.DEVNULL
+        with (self.folder / "programs.log").open("a") as log:
+            subprocess.run(command, check=True, user=self.user, stdin=nothing, stdout=nothing, stderr=log, cwd="/")
 
     def start(self) -> None:
-        self.run("pg_ctl", "start", "-w", "-D", self.data, "-l", str(self.folder / "log"))
+        # The folder of the socket is not in the settings, which a standby copies.
+        options = f"-k {self.folder}"
+        self.run("pg_ctl", "start", "-w", "-D", self.data, "-l", str(self.folder / "log"), "-o", options)
 
     def stop(self, mode: str = "immediate") -> None:
         self.run("pg_ctl", "stop", "-w", "-m", mode, "-D", self.data)
@@ -94,6 +102,9 @@ class Cluster:
     def remove(self) -> None:
         """End it, and delete its files."""
         self.stop()
+        self.remove_files()
+
+    def remove_files(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str, **options: str) -> str:

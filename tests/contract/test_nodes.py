@@ -176,6 +176,36 @@ class TestTwoHandles:
         assert {key: 2} == await other.read_positions([key, erased, erased + 1])
 
 
+class TestIncarnations:
+    """A store that was restored, or that lost events, is another one."""
+
+    async def test_another_incarnation_retires_every_node(self, nodes: tuple[Store, Store]) -> None:
+        """Nobody is connected any more, and no lease holds; each node finds the new incarnation when it starts anew."""
+        one, other = nodes
+        key = (await open_session(one, producer="asr", node="a")).stream.key
+        before, secret = one.incarnation, one.cursor_secret
+        assert await one.claim_summary(key, "a", NOW, LEASE_MS)
+        await other.renew_incarnation(NOW + 1)
+        assert [] == await one.list_nodes()
+        assert not await one.renew_node("a", NOW + NODE_LEASE_MS)
+        await begin_node(one, "c")
+        await begin_node(other, "d")
+        assert before != one.incarnation == other.incarnation
+        assert secret == one.cursor_secret
+        assert (await reload(one, key)).silent_since_ms is not None
+        assert await other.claim_summary(key, "d", NOW, LEASE_MS)
+
+    async def test_a_store_that_is_what_it_was_stays_so(self, nodes: tuple[Store, Store]) -> None:
+        """Neither a start of a node nor a look at the server changes the incarnation."""
+        one, other = nodes
+        before = one.incarnation
+        assert not one.is_displaced
+        await one.settle(NOW)
+        await begin_node(other, "c")
+        assert await one.renew_node("a", NOW + NODE_LEASE_MS)
+        assert before == one.incarnation == other.incarnation
+
+
 class TestClaims:
     """Work that one node does at a time."""
 

@@ -11,6 +11,7 @@ from voicemem.cli.copy import copy
 from voicemem.cli.keys import keys
 from voicemem.cli.migrate import migrate
 from voicemem.cli.nodes import nodes
+from voicemem.cli.restored import restored
 from voicemem.cli.service import check_config, serve
 from voicemem.cli.tail import tail
 from voicemem.version import __version__
@@ -34,5 +35,20 @@ def main() -> None:
 
 
 keys.add_command(agora)
-for command in (demo, serve, check_config, replay, history, tail, receive, keys, backup, restore, copy, migrate, nodes):
+for command in (
+    demo,
+    serve,
+    check_config,
+    replay,
+    history,
+    tail,
+    receive,
+    keys,
+    backup,
+    restore,
+    copy,
+    migrate,
+    nodes,
+    restored,
+):
     main.add_command(command)

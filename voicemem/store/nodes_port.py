@@ -29,6 +29,28 @@ class Nodes(Protocol):
         clock that was ahead. Where another node lives, nothing else changes.
         """
 
+    @property
+    def is_displaced(self) -> bool:
+        """Whether another server than before answers, or one that lacks what this process has seen committed.
+
+        That is so after a failover, or where a backup was restored. Until `settle` nothing is read or written. An
+        exclusive store never is.
+        """
+
+    async def settle(self, now_ms: int) -> None:
+        """Go on with the server that answers now, as a node; nothing that was known of the store before is known then.
+
+        Where events may be missing that were acknowledged, it becomes another incarnation, as by `renew_incarnation`.
+        Raises `StoreUnavailable`.
+        """
+
+    async def renew_incarnation(self, now_ms: int) -> None:
+        """Make the store another incarnation, in which the positions and seqs that callers know do not hold.
+
+        Every node is retired, so it starts again under another token; what all of them held is freed, as at a first
+        start (`start_node`).
+        """
+
     async def renew_node(self, token: str, expires_ms: int) -> bool:
         """Prolong a node's lease; False when it was retired, and must start again under another token.
 

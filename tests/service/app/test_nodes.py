@@ -210,6 +210,26 @@ async def test_each_node_names_itself_in_its_metrics(nodes: tuple[App, App]) -> 
     assert [here.token] == await names(nodes[0])
 
 
+async def test_another_incarnation_is_told_to_everybody(nodes: tuple[App, App], store: MemoryStore) -> None:
+    """Producers open again, and see it; tails end, and their places are refused; nothing cached is believed."""
+    here = nodes[0]
+    before, api = store.incarnation, RestClient(here)
+    async with open_producer(here) as producer, open_tail(api) as tail:
+        await producer.store(final_transcript(1, "Hello.", turn_id=1))
+        assert 1 == len(await tail.some(1))
+        assert ["Hello."] == [one["content"] for one in await api.contents()]
+        assert here.services.memories.cached
+        await store.renew_incarnation(now_ms())
+        assert 1012 == (await producer.closed())[0]
+        await tail.rest()
+        assert {} == here.services.memories.cached
+    async with connected_producer(here) as producer:
+        ready = await producer.open("s", from_seq=3)
+        assert (3, store.incarnation) == (ready["next_seq"], ready["incarnation"])
+    assert before != store.incarnation
+    assert "session.gap" in [entry["event"]["type"] for entry in await api.journal()]
+
+
 async def test_nodes_share_the_rates_of_keys(store: MemoryStore) -> None:
     """Each gives an equal part from its start on, and all of it again once it is alone."""
     async with node_on(store) as here:

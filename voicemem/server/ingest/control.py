@@ -39,10 +39,12 @@ class IngestHost(Protocol):
     recorder: Recorder
     presence: Presence
     metrics: Metrics
-    incarnation: str
     decoding: Decoding
     waiting_frame_bytes: int
     """Of frames whose session is not known yet, in all connections."""
+
+    @property
+    def incarnation(self) -> str: ...
 
     async def grant(self, token: str | None, address: str | None) -> Grant: ...
 

@@ -35,6 +35,7 @@ from voicemem.server.ingest.websocket import EventSocket, rejection_response
 from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.recorder import Recorder
+from voicemem.store.port import Directory
 
 LOG = logging.getLogger("voicemem.websockets")
 LOG.setLevel(logging.WARNING)  # below that the library logs every connection, and at DEBUG what was said
@@ -73,7 +74,7 @@ class IngestServer:
         recorder: Recorder,
         presence: Presence,
         gate: Gate,
-        incarnation: str,
+        store: Directory,
         decoding: Decoding,
         limits: ConnectionLimits,
     ) -> None:
@@ -81,7 +82,7 @@ class IngestServer:
         self.presence = presence
         self.metrics = recorder.telemetry.metrics
         self.gate = gate
-        self.incarnation = incarnation
+        self.store = store
         self.waiting_frame_bytes = 0
         self.decoding = decoding
         self.port = PortConnections(limits, self.count_refused)
@@ -93,6 +94,11 @@ class IngestServer:
         """Likewise, of those on a path of bare frames."""
         self.draining = False
         self.server: Server | None = None
+
+    @property
+    def incarnation(self) -> str:
+        """The store's, which changes when events of it were lost."""
+        return self.store.incarnation
 
     async def start(self, address: Address) -> Address:
         """Listen; return the address with the port that was taken. Raises `OSError`."""

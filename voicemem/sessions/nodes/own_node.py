@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 
@@ -17,7 +18,7 @@ from voicemem.version import __version__
 LOG = logging.getLogger("voicemem.nodes")
 LEASE_MS = 10_000
 """How long a node counts as alive after it was last heard of."""
-HEARTBEAT_S = 1.0
+HEARTBEAT_S, LOOK_S = 1.0, 0.1
 HEARD_MS = 4_000
 """A node that was not heard of for so long has no callers, as far as limits are concerned, though its lease still runs:
 others give what it gave a second later at most."""
@@ -56,6 +57,8 @@ class OwnNode:
         self.address = ""
         self.fenced_listeners: list[Callable[[], None]] = []
         """Called after others have retired this node, when it has begun again under another token."""
+        self.displaced_listeners: list[Callable[[], None]] = []
+        """Called when what was read of the store before may not hold any more."""
         self.count_listeners: list[Callable[[int], None]] = []
         """Called with the number of nodes that have callers, this one included, once a second."""
 
@@ -69,6 +72,11 @@ class OwnNode:
 
     async def start(self, address: str = "") -> None:
         """Register a new node, which has no callers if it has no address. Raises `StoreUnavailable`."""
+        await self.register(address)
+        await self.count_nodes()
+
+    async def register(self, address: str) -> None:
+        """Begin under a new token. Raises `StoreUnavailable`."""
         if self.node_clock is not None:
             await self.node_clock.correct(self.store)
         self.address, token, now = address, self.new_id(), self.clock()
@@ -82,7 +90,6 @@ class OwnNode:
         )
         await self.store.start_node(node, now)
         self.token = token
-        await self.count_nodes()
 
     async def count_nodes(self) -> None:
         """Tell how many nodes have callers. Raises `StoreUnavailable`."""
@@ -100,16 +107,19 @@ class OwnNode:
 
     async def beat(self) -> None:
         """Prolong the own lease, and free what nodes hold that are gone. Raises `StoreUnavailable`."""
+        if self.store.is_displaced:
+            await self.store.settle(self.clock())
+            tell(self.displaced_listeners)
         if self.node_clock is not None:
             await self.node_clock.correct(self.store)
         now = self.clock()
         if not await self.store.renew_node(self.token, now + LEASE_MS):
-            # This process stood still for so long that others took it for dead: its producers are not connected any
-            # more, as far as the store knows, so they must open again.
-            LOG.error("The node %s was retired by another one, and starts again", self.token)
-            await self.start(self.address)
-            for listener in self.fenced_listeners:
-                listener()
+            # This process stood still for so long that others took it for dead, or the store is another incarnation:
+            # its producers are not connected any more, as far as the store knows, so they must open again.
+            LOG.error("The node %s was retired, and starts again", self.token)
+            await self.register(self.address)
+            tell(self.displaced_listeners)
+            tell(self.fenced_listeners)
         for token in await self.store.retire_lost_nodes(now):
             LOG.warning("The node %s is gone; its producers are expected elsewhere", token)
         await self.count_nodes()
@@ -120,13 +130,22 @@ def count_with_callers(nodes: Iterable[Node], now_ms: int) -> int:
     return sum(bool(node.address) and node.expires_ms - LEASE_MS > now_ms - HEARD_MS for node in nodes)
 
 
+def tell(listeners: Iterable[Callable[[], None]]) -> None:
+    for listener in listeners:
+        listener()
+
+
 async def beat_forever(node: OwnNode) -> None:
     """Background task: stay alive, and notice who does not. A process that has the store to itself need not."""
     while True:
         if not node.store.is_exclusive:
             with suppress(StoreUnavailable):
                 await node.beat()
-        await asyncio.sleep(HEARTBEAT_S)
+        next_beat = time.monotonic() + HEARTBEAT_S
+        while time.monotonic() < next_beat:
+            await asyncio.sleep(LOOK_S)
+            if node.store.is_displaced:  # nothing is served until it is settled
+                break
 
 
 @asynccontextmanager

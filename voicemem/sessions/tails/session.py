@@ -105,6 +105,8 @@ class Tail:
     def __init__(self, sources: TailSources, view: TailView, followed: list[FollowedSession]) -> None:
         self.sources = sources
         self.store = sources.store
+        self.incarnation = sources.store.incarnation
+        """In which its places hold; in another one it ends."""
         self.view = view
         self.followed = {session.stream.key: session for session in followed}
         self.notified = asyncio.Event()
@@ -115,7 +117,7 @@ class Tail:
     def cursor(self) -> str:
         """The place after all items so far."""
         ((key, session),) = self.followed.items()
-        return format_session_cursor(self.store.incarnation, key, session.position)
+        return format_session_cursor(self.incarnation, key, session.position)
 
     @property
     def is_finished(self) -> bool:
@@ -152,13 +154,14 @@ class Tail:
         return TailItem(cursor, TailEnd(session.stream.id, state, reason))
 
     async def watch(self) -> AsyncIterator[list[TailItem]]:
-        """Yield items as they come, and an empty list every `POLL_S`, until the session or the service ends.
+        """Yield items as they come, and an empty list every `POLL_S`, until the session or the service ends, or the
+        store becomes another incarnation.
 
         Raises `StoreUnavailable`, and `SessionSetAside` in a tail of one session.
         """
         time = asyncio.get_running_loop().time
         poll_at = time() + POLL_S
-        while not self.sources.draining.is_set():
+        while not self.sources.draining.is_set() and self.store.incarnation == self.incarnation:
             async for items in self.read_changed():
                 yield items
             if not (self.followed or self.is_endless):

@@ -47,7 +47,7 @@ class TailOfSeveral(Tail):
     def cursor(self) -> str:
         seen = [key for key in self.known.recent if key not in self.followed]
         pairs = [session.pair for session in self.followed.values()]
-        return join_pairs(self.store.incarnation, self.known.settled_floor, pairs, seen)
+        return join_pairs(self.incarnation, self.known.settled_floor, pairs, seen)
 
     @property
     def has_room(self) -> bool:

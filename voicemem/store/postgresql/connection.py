@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -16,8 +16,10 @@ from voicemem.errors import CannotStart, StoreUnavailable
 
 Row = tuple[Any, ...]
 OLDEST_VERSION = 150_000
-POOLED = re.compile(r"([?&])pooled=1(&|$)")
-"""The part of a URL that says that there is a pooler in between, so that no statement is prepared."""
+OWN_OPTION = re.compile(r"([?&])(pooled|failover)=([^&]*)(&|$)")
+"""The options of a URL that are not libpq's."""
+OWN_VALUES = {"pooled": "1", "failover": "trusted"}
+UNKNOWN_OPTION = re.compile(r'invalid URI query parameter: "(\w+)"')
 CONNECTION_DEFAULTS = {
     "application_name": "voicemem",
     "connect_timeout": "5",
@@ -42,6 +44,13 @@ SELECT_SETTINGS = """
     current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout'),
     pg_is_in_recovery() or current_setting('transaction_read_only') = 'on'
 """
+SELECT_SERVER = """
+    select system_identifier::text || ' ' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+    from pg_control_system()
+"""
+"""`pg_control_checkpoint` would name the old timeline for a while after a promotion."""
+CUT_WAIT = "01000"
+"""The class of the warning that a commit did not wait for its standby: it is visible, but not safe."""
 DURABLE_COMMITS = ("on", "remote_apply")
 RETRIED_STATES = frozenset({"40001", "40P01", "55P03"})
 """Serialization failure, deadlock, lock timeout: the transaction is rolled back, and may run again."""
@@ -53,6 +62,35 @@ class Word(str):
     """A word of the service's own that goes into a column of text, such as a state; any other text goes in as bytes."""
 
     __slots__ = ()
+
+
+class Options(NamedTuple):
+    """What a URL says: to libpq, whether there is a pooler in between (then nothing is prepared), and whether only
+    synchronous standbys are promoted."""
+
+    given: dict[str, Any]
+    pooled: bool
+    trusted: bool
+
+
+class Server(NamedTuple):
+    """Which server this is: its system, which its copies share, and its timeline, which a promotion raises."""
+
+    system: str
+    timeline: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.system} {self.timeline:08X}"
+
+    @staticmethod
+    def parse(text: bytes) -> Server:
+        system, timeline = text.decode().split()
+        return Server(system, int(timeline, 16))
+
+    def is_after(self, other: Server) -> bool:
+        """Whether it may be a promoted standby of the other."""
+        return self.system == other.system and self.timeline > other.timeline
 
 
 class Fenced(Exception):
@@ -71,6 +109,16 @@ class Session:
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self.connection = connection
+        self.server: Server | None = None
+        """The server that it is connected to; None where that does not say."""
+        self.generation = 0
+        """Of what this process knows of the store (`Database.generation`)."""
+        self.wait_was_cut = False
+        connection.add_notice_handler(self.notice)
+
+    def notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        if diagnostic.severity_nonlocalized == "WARNING" and diagnostic.sqlstate == CUT_WAIT:
+            self.wait_was_cut = True
 
     @property
     def is_lost(self) -> bool:
@@ -78,7 +126,11 @@ class Session:
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> psycopg.Cursor[Row]:
         sent = [value.encode() if type(value) is str else value for value in values]
-        return self.connection.execute(query.encode(), sent, binary=True)
+        cursor = self.connection.execute(query.encode(), sent, binary=True)
+        if self.wait_was_cut:  # somebody cancelled it: what became of the commit is asked on another connection
+            self.close()
+            raise psycopg.OperationalError("a commit did not wait for its standby")
+        return cursor
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
         """All rows of a query."""
@@ -104,8 +156,7 @@ class Session:
 
 def connect(url: str) -> Session:
     """Open a connection. Raises `psycopg.Error`, and `CannotStart` where an ack would prove nothing."""
-    pooled = POOLED.search(url) is not None
-    given = conninfo_to_dict(POOLED.sub(r"\1", url).rstrip("?&"))
+    given, pooled, _ = parse_options(url)
     settings = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
     options = f"{given.pop('options', '') or ''} {settings}".strip()
     parameters: dict[str, Any] = {**CONNECTION_DEFAULTS, **given, "options": options}
@@ -121,10 +172,41 @@ def connect(url: str) -> Session:
     session = Session(connection)
     try:
         refuse_unsafe(session)
+        session.server = find_server(session)
     except BaseException:
         session.close()
         raise
     return session
+
+
+def parse_options(url: str) -> Options:
+    """Take a URL apart. Raises `CannotStart`."""
+    own: dict[str, str] = {}
+    while (found := OWN_OPTION.search(url)) is not None:
+        _, name, value, _ = found.groups()
+        if value != OWN_VALUES[name]:
+            raise CannotStart(f"The option {name} of a PostgreSQL URL can only be {name}={OWN_VALUES[name]}.")
+        own[name] = value
+        url = OWN_OPTION.sub(r"\1", url, count=1)
+    try:
+        given = conninfo_to_dict(url.rstrip("?&"))
+    except psycopg.ProgrammingError as error:
+        unknown = UNKNOWN_OPTION.search(str(error))
+        raise CannotStart(
+            f"The PostgreSQL URL has the option {unknown[1]}, which libpq does not know."
+            if unknown is not None
+            else "The PostgreSQL URL cannot be read; write postgresql://ROLE@HOST:PORT/DATABASE?OPTION=VALUE."
+        ) from None
+    return Options(given, "pooled" in own, "failover" in own)
+
+
+def find_server(session: Session) -> Server | None:
+    """Which server a connection leads to; None where the engine cannot say."""
+    try:
+        (text,) = session.one(SELECT_SERVER)
+    except (psycopg.NotSupportedError, psycopg.ProgrammingError):
+        return None
+    return Server.parse(text.encode())
 
 
 def refuse_unsafe(session: Session) -> None:

@@ -16,10 +16,9 @@ from voicemem.store.postgresql.copied_rows import begin_reading, insert, read
 from voicemem.store.postgresql.database import SELECT_NOW, reason
 from voicemem.store.postgresql.journal.rows import POSITION as JOURNAL_END
 from voicemem.store.postgresql.keys import EPOCH_MS, RANDOM_BITS
-from voicemem.store.postgresql.nodes import LOCK_NODES, SELECT_LOST_NODES, retire
+from voicemem.store.postgresql.lineage import LOCK_META, SAVE_META, SELECT_META
+from voicemem.store.postgresql.nodes import SELECT_LOST_NODES, retire
 from voicemem.store.postgresql.schema import (
-    SAVE_META,
-    SELECT_META,
     SELECT_TABLES,
     add_partitions,
     check_version,
@@ -106,7 +105,7 @@ class PostgresqlCopy:
 
     def refuse_living(self) -> int:
         """The time; no node starts until the end of the transaction. Raises `CannotStart`."""
-        self.session.execute(LOCK_NODES)
+        self.session.execute(LOCK_META)
         (now_ms,) = self.session.one(SELECT_NOW)
         if self.session.row(SELECT_LIVING_NODE, (now_ms,)) is not None:
             raise CannotStart("A node serves this database; voicemem nodes lists them. Stop them all for the copy.")

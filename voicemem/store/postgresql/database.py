@@ -19,12 +19,31 @@ import psycopg
 
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.postgresql.connection import Session, connect, is_lost, is_ours, unavailable, why
+from voicemem.store.postgresql.connection import (
+    Server,
+    Session,
+    connect,
+    is_lost,
+    is_ours,
+    parse_options,
+    unavailable,
+    why,
+)
 from voicemem.store.postgresql.guesses import Guesses
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, add_bytes
 from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.postgresql.lanes import Lane
+from voicemem.store.postgresql.lineage import (
+    COMPARED_GUESSES,
+    DISPLACED,
+    LOCK_META,
+    OLD_PRIMARY,
+    Lineage,
+    adopt,
+    identity_of,
+    misses_any,
+)
 from voicemem.store.postgresql.schema import add_partitions, migrate
 from voicemem.store.postgresql.writer import Writer
 from voicemem.store.records import Quotas
@@ -51,13 +70,18 @@ class Database:
         self.quotas = Quotas()
         self.stored_bytes = StoredBytes()
         self.count_quota_refusal: Callable[[str], None] = lambda quota: None
+        self.trusted = parse_options(url).trusted
+        self.generation = 1
+        """Raised by `settle`: connections and guesses of before are given up."""
+        self.displaced = False
+        """Whether nothing is read or written until `settle`, since the store may not be what it was."""
         self.trouble: str | None = None
         """Why the last commit failed; None when it came through."""
         self.closed = False
         try:
             session = connect(url)
             try:
-                self.identity = migrate(session, upgrade)
+                self.identity, self.server = migrate(session, upgrade), session.server
                 (now_ms,) = session.one(SELECT_NOW)
                 add_partitions(session, now_ms)
             finally:
@@ -77,14 +101,77 @@ class Database:
         self.reading = threading.local()
         self.reader_sessions: list[Session] = []
 
+    def refuse_unready(self) -> None:
+        """Raise `StoreUnavailable` while nothing may be read or written."""
+        if self.closed or self.displaced:
+            raise StoreUnavailable(CLOSED if self.closed else DISPLACED)
+
+    def connect(self) -> Session:
+        """A new connection, to the server that this process works with. Raises `StoreUnavailable`, `psycopg.Error`.
+
+        Where the store may not be what it was, a node does nothing more until it has settled that (`settle`).
+        """
+        generation = self.generation
+        session = open_session(self.url)
+        try:
+            session.generation = generation
+            self.compare(session)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def compare(self, session: Session) -> None:
+        """Raise `StoreUnavailable` where a connection leads to another server, or to one that lacks anything."""
+        self.refuse_old_primary(session)
+        if session.server == self.server and not misses_any(session, self.guesses, COMPARED_GUESSES):
+            return
+        if self.node is None:  # no other has to know
+            self.follow(session.server, identity_of(session))
+            session.generation = self.generation
+            return
+        self.displaced, self.trouble = True, DISPLACED
+        raise StoreUnavailable(DISPLACED)
+
+    def refuse_old_primary(self, session: Session) -> None:
+        if session.server is not None and self.server is not None and self.server.is_after(session.server):
+            raise StoreUnavailable(OLD_PRIMARY)
+
+    def settle(self, free_everything: Callable[[Session], None]) -> None:
+        """Go on with the server that answers now, under a new incarnation if anything may be missing.
+
+        Then `free_everything` frees what all nodes held. The caller ends `displaced`. Raises `StoreUnavailable`.
+        """
+        try:
+            session = open_session(self.url)
+            try:
+                self.refuse_old_primary(session)
+                lineage = Lineage(session.server, self.trusted, misses_any(session, self.guesses))
+                session.execute("begin")
+                session.execute(LOCK_META)
+                if not adopt(session, lineage):
+                    free_everything(session)
+                identity = identity_of(session)
+                session.execute("commit")
+                self.follow(session.server, identity)
+            finally:
+                session.close()
+        except psycopg.Error as error:
+            raise unavailable(error, "written") from None
+
+    def follow(self, server: Server | None, identity: dict[str, bytes]) -> None:
+        """Forget all that is known of the store, and begin anew."""
+        self.server, self.identity = server, identity
+        self.generation += 1
+        self.guesses.clear()
+
     async def write(self, job: Callable[[Rows], T]) -> T:
         """Run a job in a transaction of its own, and return its result after the commit.
 
         A job that raises a `VoicememError` must do so before it writes. A job may run more than once. Raises
         `StoreUnavailable`.
         """
-        if self.closed:
-            raise StoreUnavailable(CLOSED)
+        self.refuse_unready()
         return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_write, job)
 
     def run_write(self, job: Callable[[Rows], T]) -> T:
@@ -114,8 +201,7 @@ class Database:
 
     async def read(self, job: Callable[[Session], T]) -> T:
         """Run a job that only reads. It sees everything that was committed before."""
-        if self.closed:
-            raise StoreUnavailable(CLOSED)
+        self.refuse_unready()
         return await asyncio.get_running_loop().run_in_executor(self.readers, self.run_read, job)
 
     def run_read(self, job: Callable[[Session], T]) -> T:
@@ -134,12 +220,10 @@ class Database:
 
     def reader(self) -> Session:
         session: Session | None = getattr(self.reading, "session", None)
-        if session is None or session.is_lost:
-            try:
-                session = connect(self.url)
-            except CannotStart as error:
-                raise StoreUnavailable(error.detail) from None
-            self.reading.session = session
+        if session is None or session.is_lost or session.generation != self.generation:
+            if session is not None:
+                session.close()
+            self.reading.session = session = self.connect()
             self.reader_sessions = [one for one in self.reader_sessions if not one.is_lost] + [session]
         return session
 
@@ -155,6 +239,14 @@ class Database:
         self.registrar.close()
         for session in self.reader_sessions:
             session.close()
+
+
+def open_session(url: str) -> Session:
+    """A connection. Raises `StoreUnavailable`, also where a start would be refused, and `psycopg.Error`."""
+    try:
+        return connect(url)
+    except CannotStart as error:
+        raise StoreUnavailable(error.detail) from None
 
 
 def reason(error: psycopg.Error) -> str:

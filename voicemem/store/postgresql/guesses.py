@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -48,6 +49,11 @@ class Guesses:
 
     def find(self, key: int) -> Guess | None:
         return self.by_key.get(key)
+
+    def newest_positions(self, at_most: int | None) -> list[tuple[int, int]]:
+        """Keys and positions of the streams that were used last, as this process has seen them committed."""
+        with self.lock:
+            return [(key, self.by_key[key].stream.position) for key in islice(reversed(self.by_key), at_most)]
 
     def put(self, stream: Stream, gen: int, producers: Mapping[str, ProducerState]) -> None:
         """Replace what is known of a stream by what a transaction has just committed. Only running ones are kept."""

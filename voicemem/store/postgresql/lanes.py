@@ -25,6 +25,7 @@ from voicemem.store.admission import Batch, admits_all
 from voicemem.store.postgresql.connection import Fenced, NodeRetired, Session, is_lost, is_ours, is_retried, unavailable
 from voicemem.store.postgresql.guesses import Guess, Guesses
 from voicemem.store.postgresql.journal.runs import RUN_ARRAYS, RunColumns
+from voicemem.store.postgresql.lineage import DISPLACED
 from voicemem.store.postgresql.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
 from voicemem.store.records import AppendResult
 from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun
@@ -76,14 +77,15 @@ class Lane:
     def __init__(self, writer: Writer, guesses: Guesses) -> None:
         self.writer = writer
         self.guesses = guesses
+        self.generation = 0
+        """Of the guesses by which it appends just now."""
         self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.work, name=f"voicemem-lane-{writer.lane}", daemon=True)
         self.thread.start()
 
     async def append(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
         """Append what is in order as far as is known; None for each batch that must be looked at."""
-        if self.writer.database.closed:
-            raise StoreUnavailable(CLOSED)
+        self.writer.database.refuse_unready()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[AppendResult | None]] = loop.create_future()
         self.waiting.put(Waiting(batches, future, loop))
@@ -129,6 +131,7 @@ class Lane:
     def append_all(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
         """Append batches in as few statements as their order allows. Raises `StoreUnavailable`."""
         results: list[AppendResult | None] = [None] * len(batches)
+        self.generation = self.writer.database.generation
         waiting, slow = list(range(len(batches))), set[int]()
         while waiting:
             candidates: dict[int, Candidate] = {}
@@ -201,6 +204,8 @@ class Lane:
             session: Session | None = None
             try:
                 session = self.writer.open()
+                if session.generation != self.generation:
+                    raise StoreUnavailable(DISPLACED)  # a guess of before might lie behind the journal's end
                 rows = session.rows(APPEND, (*columns.values, gens, *self.writer.place))
                 database.trouble = None
                 if not rows:

@@ -6,6 +6,7 @@ would come later. Only then does it look at what the node held.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,13 +16,11 @@ from voicemem.store.copy_port import why_not_served
 from voicemem.store.postgresql.connection import NodeRetired, Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import POSITION, STORED_COLUMNS, Rows, to_stream
-from voicemem.store.postgresql.schema import SELECT_META
+from voicemem.store.postgresql.lineage import LOCK_META, Lineage, adopt, identity_of, note_server, renew_incarnation
 from voicemem.store.records import Node
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 
 NODE_COLUMNS = ", ".join(Node.__struct_fields__)
-LOCK_NODES = "select 1 from meta where name = 'schema' for update"
-"""Held while a node starts: of two that start at once on an empty store only one finds no other."""
 INSERT_NODE = f"""
     insert into nodes ({NODE_COLUMNS}) values ($1, $2, $3, $4, $5, $6) on conflict (token) do update
     set expires_ms = excluded.expires_ms
@@ -120,18 +119,39 @@ class PostgresqlNodes:
         token, *texts = Word(node.token), node.address, node.version
         values = (token, *texts, node.snapshot_version, node.started_ms, node.expires_ms)
 
-        def job(rows: Rows) -> None:
-            rows.session.execute(LOCK_NODES)
-            if reason := why_not_served(dict(rows.session.rows(SELECT_META))):
+        def job(rows: Rows) -> dict[str, bytes]:
+            session = rows.session
+            session.execute(LOCK_META)  # of two that start at once on an empty store only one finds no other
+            if reason := why_not_served(identity_of(session)):
                 raise StoreUnavailable(reason)  # it was moved while this node was away
-            if rows.session.row(SELECT_LIVING_NODE, (now_ms, token)) is None:
-                free_everything(rows.session, now_ms)
-            rows.session.execute(INSERT_NODE, values)
+            lineage = Lineage(session.server, self.database.trusted, is_missing=False)
+            if not adopt(session, lineage) or session.row(SELECT_LIVING_NODE, (now_ms, token)) is None:
+                free_everything(session, now_ms)
+            session.execute(INSERT_NODE, values)
+            return identity_of(session)
 
-        await self.database.register(job)
+        self.database.identity = await self.database.register(job)
         self.database.node = node.token  # from now on lanes are opened for it
         await self.database.register(lambda rows: rows.session.change(JOIN_LANES, (token, self.database.token)))
         self.database.guesses.clear()
+
+    @property
+    def is_displaced(self) -> bool:
+        return self.database.displaced
+
+    async def settle(self, now_ms: int) -> None:
+        # Not one of the threads of jobs: these wait for this, to find out what became of their commits.
+        await asyncio.to_thread(self.database.settle, partial(free_everything, now_ms=now_ms))
+        self.database.displaced = False  # on the loop, so that nothing is read before the caller has returned
+
+    async def renew_incarnation(self, now_ms: int) -> None:
+        def job(rows: Rows) -> None:
+            rows.session.execute(LOCK_META)
+            renew_incarnation(rows.session)
+            note_server(rows.session, rows.session.server)
+            free_everything(rows.session, now_ms)
+
+        await self.database.write(job)
 
     async def renew_node(self, token: str, expires_ms: int) -> bool:
         try:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from voicemem.errors import CannotStart
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.keys import first_key, month_after, month_of, month_start_ms
+from voicemem.store.postgresql.lineage import IDENTITY_BYTES, SAVE_META, identity_of
 from voicemem.store.upkeep import Migration, migrations_of
 
 OWN_TABLES = {"meta", "streams", "journal"}
 """Tables that every version of a voicemem database has."""
-IDENTITY_BYTES = 16
 COMPATIBLE_FROM = 1
 """The oldest schema whose programs can use the newest one as well: since then, migrations have only added. So nodes of
 both versions run side by side, and an operator may step back."""
@@ -22,8 +22,6 @@ MONTHS_AHEAD = 12
 SELECT_TABLES = """
     select relname from pg_class where relnamespace = current_schema()::regnamespace and relkind in ('r', 'p', 'v')
 """
-SELECT_META = "select name, value from meta"
-SAVE_META = "insert into meta values ($1, $2) on conflict (name) do update set value = excluded.value"
 INSERT_IDENTITY = "insert into meta values ($1, $2) on conflict do nothing"
 LOCK_SCHEMA = "select pg_advisory_xact_lock(hashtext('voicemem schema'))"
 SELECT_PARTITIONS = """
@@ -44,7 +42,7 @@ def migrate(session: Session, upgrade: bool) -> dict[str, bytes]:
     """
     with one_at_a_time(session):
         make_schema(session, upgrade)
-        return {name: value for name, value in session.rows(SELECT_META)}
+        return identity_of(session)
 
 
 @contextmanager

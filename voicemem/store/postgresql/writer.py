@@ -15,13 +15,12 @@ from typing import Protocol, TypeVar
 
 import psycopg
 
-from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.errors import StoreUnavailable
 from voicemem.store.postgresql.connection import (
     Fenced,
     NodeRetired,
     Session,
     Word,
-    connect,
     is_lost,
     is_ours,
     is_retried,
@@ -60,11 +59,15 @@ DELETE_OUTCOMES = "delete from outcomes where token = $1 and lane = $2 and job <
 class Owner(Shared, Protocol):
     """The database that a writer is of."""
 
-    url: str
+    generation: int
     token: bytes
     node: str | None
     trouble: str | None
     closed: bool
+
+    def connect(self) -> Session: ...
+
+    def refuse_unready(self) -> None: ...
 
 
 class Unreachable(Exception):
@@ -90,11 +93,10 @@ class Writer:
 
     def open(self) -> Session:
         """The connection, a new one where there is none. Raises `StoreUnavailable`, `Fenced`, `psycopg.Error`."""
+        if self.session is not None and self.session.generation != self.database.generation:
+            self.drop()
         if self.session is None or self.session.is_lost:
-            try:
-                session = connect(self.database.url)
-            except CannotStart as error:
-                raise StoreUnavailable(error.detail) from None
+            session = self.database.connect()
             try:
                 self.era = self.open_lane(session)
             except BaseException:
@@ -181,7 +183,8 @@ class Writer:
             self.roll_back()
             raise
         self.commit(session, self.job)
-        rows.after_commit()
+        if session.generation == self.database.generation:
+            rows.after_commit()
         return result
 
     def commit(self, session: Session, job: int) -> None:

@@ -14,7 +14,7 @@ from voicemem.errors import CannotStart
 from voicemem.store.copy_port import MOVED
 from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, READER_PRAGMAS
 from voicemem.store.sqlite.database_files import REDO_SUFFIX, lock_file
-from voicemem.store.sqlite.schema import IDENTITY_BYTES, OWN_TABLES, newest_version, tables_of
+from voicemem.store.sqlite.schema import IDENTITY_BYTES, OWN_TABLES, UPDATE_INCARNATION, newest_version, tables_of
 
 Progress = Callable[[int, int], None]
 """Gets the number of pages that were copied, and of all pages."""
@@ -27,7 +27,6 @@ SYNC_OFF = "pragma synchronous = off"
 SINGLE_FILE = "pragma journal_mode = delete"
 """Leaves no log: everything is in the one file."""
 SERVE_AGAIN = "delete from meta where name = ?"
-UPDATE_INCARNATION = "update meta set value = ? where name = 'incarnation'"
 
 
 class CopyFailed(Exception):

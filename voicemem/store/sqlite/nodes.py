@@ -6,6 +6,7 @@ One process at a time serves a file, so only one of its nodes lives. In tests a 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.records import Node
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.row_cache import POSITION, STORED_COLUMNS, to_stream
+from voicemem.store.sqlite.schema import IDENTITY_BYTES, SELECT_IDENTITY, UPDATE_INCARNATION
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 
 NODE_COLUMNS = ", ".join(Node.__struct_fields__)
@@ -81,19 +83,21 @@ class SqliteNodes:
     """The methods are documented in `voicemem.store.port.Nodes`."""
 
     database: Database
+    identity: dict[str, bytes]
 
     @property
     def is_exclusive(self) -> bool:
         return self.database.is_exclusive
 
     async def start_node(self, node: Node, now_ms: int) -> None:
-        def job(connection: apsw.Connection) -> None:
+        def job(connection: apsw.Connection) -> dict[str, bytes]:
             living = connection.execute(SELECT_LIVING_NODE, (now_ms, node.token)).fetchone()
             if living is None or self.is_exclusive:
                 self.free_everything(connection, now_ms)
             connection.execute(INSERT_NODE, astuple(node))
+            return dict(connection.execute(SELECT_IDENTITY))
 
-        await self.database.write(job)
+        self.identity = await self.database.write(job)
 
     def free_everything(self, connection: apsw.Connection, now_ms: int) -> None:
         """Free what all nodes held; every running session is silent from now on."""
@@ -103,6 +107,20 @@ class SqliteNodes:
         connection.execute(RELEASE_ALL_DELIVERIES, (now_ms,))
         release_claims(connection, EVERY_NODE)
         self.database.rows.invalidate()
+
+    @property
+    def is_displaced(self) -> bool:
+        return False
+
+    async def settle(self, now_ms: int) -> None:
+        return
+
+    async def renew_incarnation(self, now_ms: int) -> None:
+        def job(connection: apsw.Connection) -> None:
+            connection.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
+            self.free_everything(connection, now_ms)
+
+        await self.database.write(job)
 
     async def renew_node(self, token: str, expires_ms: int) -> bool:
         if self.is_exclusive:

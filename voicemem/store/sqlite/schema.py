@@ -18,6 +18,8 @@ STEPS_BEFORE = 7
 TABLE_OF_STEP_2 = "set_aside"
 SELECT_TABLES = "select name from sqlite_schema where type = 'table'"
 INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
+SELECT_IDENTITY = "select name, value from meta"
+UPDATE_INCARNATION = "update meta set value = ? where name = 'incarnation'"
 IDENTITY_BYTES = 16
 
 

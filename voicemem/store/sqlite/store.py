@@ -22,6 +22,7 @@ from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
+from voicemem.store.sqlite.schema import SELECT_IDENTITY
 from voicemem.store.sqlite.set_aside import SqliteSetAside
 from voicemem.store.sqlite.writer import RUINED
 
@@ -29,7 +30,6 @@ PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
 WRITE_PROBE = "insert or replace into meta values ('probe', zeroblob(?))"
 DELETE_PROBE = "delete from meta where name = 'probe'"
-SELECT_IDENTITY = "select name, value from meta"
 COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
 """Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
 COUNT_PENDING_DELIVERIES = "select count(*) from exports where due_ms is not null"

