@@ -31,7 +31,7 @@ from tests.support.stores.contract import (  # noqa: E402
     stored_at,
 )
 from tests.support.waiting import eventually  # noqa: E402
-from voicemem.errors import StoreUnavailable  # noqa: E402
+from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
@@ -181,6 +181,12 @@ async def test_a_cancelled_wait_is_no_commit(pair: Pair) -> None:
         pair.standby.start()
         assert stored_at(2) == await sent
         assert 1 == (await changed).position  # type: ignore[union-attr]
+
+
+def test_a_standby_alone_is_refused(pair: Pair) -> None:
+    """It is read-only; the operator is told to name the primary."""
+    with pytest.raises(CannotStart, match="only a standby answers, which is read-only; name the host of the primary"):
+        PostgresqlStore(pair.standby.url(DATABASE))
 
 
 async def test_an_old_primary_is_refused(pair: Pair) -> None:

@@ -62,13 +62,6 @@ def test_other_schemas_are_refused(database: str) -> None:
         PostgresqlStore(server.url(database)).database.close()
 
 
-def test_a_role_without_rights_is_refused(database: str) -> None:
-    """Its name is not shown, nor is anything of the server's message."""
-    server = postgresql.server()
-    server.execute("drop role if exists stranger; create role stranger login")
-    assert "the role may not do this" in refusal(server.url(database).replace("user=voicemem", "user=stranger"))
-
-
 def test_what_may_only_be_read_is_refused(database: str) -> None:
     """A standby, or a role that may only read."""
     url = postgresql.server().url(database, options="-cdefault_transaction_read_only%3Don")

@@ -52,6 +52,24 @@ SELECT_SERVER = """
 CUT_WAIT = "01000"
 """The class of the warning that a commit did not wait for its standby: it is visible, but not safe."""
 DURABLE_COMMITS = ("on", "remote_apply")
+TOO_MANY = (
+    "PostgreSQL accepts no more connections; a node needs up to 7, of max_connections and of the limits of the role and"
+    " the database"
+)
+NO_RIGHT = (
+    "the role may not do this; it must be allowed to connect to the database, and to use, and create tables in, a"
+    " schema of its own"
+)
+NO_SCHEMA = "there is no schema that the role may use; create one for it, of its own name or in its search_path"
+REFUSALS = (
+    ("too many clients|too many connections|remaining connection slots", TOO_MANY),
+    (
+        "session is read-only|hot standby",
+        "only a standby answers, which is read-only; name the host of the primary, or all hosts",
+    ),
+    ("permission denied for database", NO_RIGHT),
+)
+"""What libpq says when it gets no connection, and what that means."""
 RETRIED_STATES = frozenset({"40001", "40P01", "55P03"})
 """Serialization failure, deadlock, lock timeout: the transaction is rolled back, and may run again."""
 LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
@@ -234,6 +252,14 @@ def refuse_unsafe(session: Session) -> None:
         raise CannotStart("PostgreSQL is read-only here: this is a standby, or a role that may not write.")
 
 
+def refusal_of(message: str) -> str | None:
+    """Why a server takes no connection, in words for the operator; None where the library's own are as good.
+
+    It tells no code for that, only a sentence, which may be in another language.
+    """
+    return next((words for said, words in REFUSALS if re.search(said, message)), None)
+
+
 def is_retried(error: psycopg.Error) -> bool:
     """Whether the transaction was rolled back for the sake of another, and may run again."""
     return error.sqlstate in RETRIED_STATES
@@ -263,14 +289,15 @@ def why(error: psycopg.Error) -> str:
     known = {
         "53100": "the disk of PostgreSQL is full",
         "53200": "PostgreSQL is out of memory",
-        "53300": "PostgreSQL accepts no more connections",
+        "53300": TOO_MANY,
         "25006": "PostgreSQL is read-only here",
-        "42501": "the role may not do this",
+        "3F000": NO_SCHEMA,
+        "42501": NO_RIGHT,
         "28P01": "the password is wrong",
         "28000": "the role may not log in",
         "3D000": "the database does not exist",
         "57P03": "PostgreSQL is starting or shutting down",
     }
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
-        return "PostgreSQL cannot be reached"
+        return refusal_of(str(error)) or "PostgreSQL cannot be reached"
     return known.get(error.sqlstate or "", f"PostgreSQL, {type(error).__name__}")

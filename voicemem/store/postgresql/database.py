@@ -23,9 +23,11 @@ from voicemem.store.postgresql.connection import (
     Server,
     Session,
     connect,
+    find_server,
     is_lost,
     is_ours,
     parse_options,
+    refusal_of,
     unavailable,
     why,
 )
@@ -70,7 +72,7 @@ class Database:
         self.quotas = Quotas()
         self.stored_bytes = StoredBytes()
         self.count_quota_refusal: Callable[[str], None] = lambda quota: None
-        self.trusted = parse_options(url).trusted
+        _, self.is_pooled, self.trusted = parse_options(url)
         self.generation = 1
         """Raised by `settle`: connections and guesses of before are given up."""
         self.displaced = False
@@ -132,6 +134,12 @@ class Database:
             return
         self.displaced, self.trouble = True, DISPLACED
         raise StoreUnavailable(DISPLACED)
+
+    def compare_again(self, session: Session) -> None:
+        """Compare a connection to a pooler, behind which another server may answer by now."""
+        if self.is_pooled:
+            session.server = find_server(session)
+            self.compare(session)
 
     def refuse_old_primary(self, session: Session) -> None:
         if session.server is not None and self.server is not None and self.server.is_after(session.server):
@@ -253,5 +261,6 @@ def reason(error: psycopg.Error) -> str:
     """What the operator is told at a start: libpq's own sentence where no connection came about."""
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return lines[0] if lines else "no connection"
+        known = refusal_of(str(error))
+        return f"{known}." if known is not None else lines[0] if lines else "no connection"
     return f"{why(error)}."

@@ -24,6 +24,11 @@ SELECT_TABLES = """
 """
 INSERT_IDENTITY = "insert into meta values ($1, $2) on conflict do nothing"
 LOCK_SCHEMA = "select pg_advisory_xact_lock(hashtext('voicemem schema'))"
+SELECT_MISSING_RIGHT = """
+    select c.relname, r.name from pg_class c, unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE']) as r (name)
+    where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+    and not has_table_privilege(c.oid, r.name) order by 1, 2 limit 1
+"""
 SELECT_PARTITIONS = """
     select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
     where i.inhparent = 'journal'::regclass
@@ -79,12 +84,26 @@ def check_version(session: Session, upgrade: bool = False, exactly: bool = False
     tables = {name for (name,) in session.rows(SELECT_TABLES)}
     if tables and not tables >= OWN_TABLES:
         raise CannotStart("The database, or its schema, is of another program; give voicemem one of its own.")
+    refuse_missing_rights(session)
     version, newest = schema_version(session) if tables else 0, migrations()[-1].version
     if version > newest and (exactly or oldest_program(session, version) > newest):
-        raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
+        raise CannotStart(
+            f"The database has schema version {version}, newer than this program's version {newest};"
+            " start a newer program."
+        )
     if 0 < version < newest and not upgrade:
         raise CannotStart(f"The database has schema version {version}; bring it to {newest} with voicemem migrate.")
     return version
+
+
+def refuse_missing_rights(session: Session) -> None:
+    """Raise `CannotStart` for a role that may not read or write a table: it would find out in the midst of a call."""
+    missing = session.row(SELECT_MISSING_RIGHT)
+    if missing is not None:
+        raise CannotStart(
+            f"The role lacks {missing[1]} on the table {missing[0]}; let it own the tables, or grant it SELECT, INSERT,"
+            " UPDATE and DELETE on all of them."
+        )
 
 
 def schema_version(session: Session) -> int:

@@ -78,8 +78,12 @@ class PostgresqlStore(
             self.database.count_quota_refusal = count_refusal
 
     async def read_clock(self) -> int | None:
-        (now_ms,) = await self.database.read(lambda session: session.one(SELECT_NOW))
-        return int(now_ms)
+        def job(session: Session) -> int:
+            self.database.compare_again(session)  # each heartbeat asks for the clock
+            (now_ms,) = session.one(SELECT_NOW)
+            return int(now_ms)
+
+        return await self.database.read(job)
 
     async def probe(self) -> None:
         name = Word(f"probe {self.database.token.hex()}")
