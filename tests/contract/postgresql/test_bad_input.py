@@ -117,8 +117,8 @@ async def test_a_limit_of_connections(database: str) -> None:
     """At the start it is named; later what needs one more connection is refused, and all goes on when there is room."""
     server = postgresql.server()
     with role(database, "grant all on all tables in schema public to guest", limit=0) as url:
-        assert "a node needs up to 7, of max_connections and of the limits of the role" in refusal(url)
-        server.execute("alter role guest connection limit 7")
+        assert "a node needs up to 8, of max_connections and of the limits of the role" in refusal(url)
+        server.execute("alter role guest connection limit 8")
         store = PostgresqlStore(url)
         key = await open_key(store)
         await append_offers(store, key, offer(1))
@@ -130,7 +130,7 @@ async def test_a_limit_of_connections(database: str) -> None:
         with pytest.raises(StoreUnavailable, match="PostgreSQL accepts no more connections"):
             await store.list_nodes()
         assert not store.healthy
-        server.execute("alter role guest connection limit 7")
+        server.execute("alter role guest connection limit 8")
         assert all(map(is_acknowledged, await append_offers(store, key, offer(3))))
         assert {"main": [1, 2, 3]} == await seqs_by_producer(store, key)
         assert store.healthy

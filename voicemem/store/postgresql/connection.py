@@ -53,7 +53,7 @@ CUT_WAIT = "01000"
 """The class of the warning that a commit did not wait for its standby: it is visible, but not safe."""
 DURABLE_COMMITS = ("on", "remote_apply")
 TOO_MANY = (
-    "PostgreSQL accepts no more connections; a node needs up to 7, of max_connections and of the limits of the role and"
+    "PostgreSQL accepts no more connections; a node needs up to 8, of max_connections and of the limits of the role and"
     " the database"
 )
 NO_RIGHT = (
