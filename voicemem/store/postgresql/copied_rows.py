@@ -12,28 +12,23 @@ import psycopg
 from voicemem.store.copied_tables import (
     ARCHIVES,
     ATTEMPTS,
-    BLOB,
     ENDPOINTS,
     EXPORTS,
     FLAG,
     ID,
     KEY,
     KIND,
-    NUMBER,
     PROJECT,
     STATE,
     STREAMS,
-    TEXT,
-    WORD,
     CopiedTable,
     Row,
     config_of,
 )
-from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.journal.rows import label_digest
 from voicemem.store.streams import SESSION_KIND
 
-ARRAYS = {NUMBER: "bigint[]", TEXT: "bytea[]", WORD: "text[]", BLOB: "bytea[]", FLAG: "bigint[]"}
 DERIVED = ("name", "user_id", "channel")
 """Columns of streams that repeat the configuration."""
 FETCHED_ROWS, FETCHED_ARCHIVES = 500, 4
@@ -66,6 +61,10 @@ SHORT_PLANS = """
     set idle_in_transaction_session_timeout = 0
 """
 """Without them the planner may read the whole journal for a few sessions, since it cannot know that there are few."""
+SELECT_TYPES = """
+    select attname::text, atttypid::regtype::text from pg_attribute
+    where attrelid = $1::text::regclass and attnum > 0 and not attisdropped
+"""
 numbers = count(1)
 
 
@@ -138,31 +137,31 @@ def scan(session: Session, query: str, values: Sequence[Any], size: int) -> Iter
 
 def insert(session: Session, table: CopiedTable, rows: Sequence[Row]) -> None:
     """Insert rows of a table, and what this engine repeats of them."""
-    values = [list(column) for column in zip(*rows, strict=True)]
-    names, kinds = list(table.columns), list(table.columns.values())
-    for index, kind in enumerate(kinds):
-        if kind == FLAG:
-            values[index] = [None if value is None else int(value) for value in values[index]]
-    if table is STREAMS:
-        configs = [config_of(row) for row in rows]
-        names, kinds = [*names, *DERIVED], [*kinds, *(TEXT for _ in DERIVED)]
-        values += [[to_bytes(config.get(name)) for config in configs] for name in DERIVED]
-    session.execute(insertion(table, names, kinds), values)
+    names = list(table.columns)
+    flags = [index for index, kind in enumerate(table.columns.values()) if kind == FLAG]
+    sharded = names.index(table.key[0]) if table is STREAMS or table.key[0] == "stream" else None
+    inserted = [*names, *(DERIVED if table is STREAMS else ()), *(() if sharded is None else ("bucket",))]
+    types = column_types(session, table.name)
+    statement = f"copy {table.name} ({', '.join(inserted)}) from stdin (format binary)"
+    with session.connection.cursor() as cursor, cursor.copy(statement.encode()) as copying:
+        copying.set_types([types[name] for name in inserted])
+        for row in rows:
+            values = list(row)
+            for index in flags:
+                values[index] = bool(values[index])
+            if table is STREAMS:
+                config = config_of(row)
+                values += [to_bytes(config.get(name)) for name in DERIVED]
+            if sharded is not None:
+                values.append(row[sharded] % 64)
+            copying.write_row(values)
     if table is STREAMS:
         insert_repeated(session, rows)
 
 
-def insertion(table: CopiedTable, names: list[str], kinds: list[str]) -> str:
-    """The statement that inserts rows from an array for each column."""
-    arrays = ", ".join(f"${number}::{ARRAYS[kind]}" for number, kind in enumerate(kinds, 1))
-    expressions = [f"r.{name} <> 0" if kind == FLAG else f"r.{name}" for name, kind in zip(names, kinds, strict=True)]
-    inserted = names
-    if table is STREAMS or table.key[0] == "stream":
-        inserted, expressions = ["bucket", *names], [f"r.{table.key[0]} % 64", *expressions]
-    return f"""
-        insert into {table.name} ({", ".join(inserted)}) select {", ".join(expressions)}
-        from unnest({arrays}) as r ({", ".join(names)})
-    """
+def column_types(session: Session, table: str) -> dict[str, str]:
+    """The type of each column, by which its values are sent."""
+    return dict(session.rows(SELECT_TYPES, (Word(table),)))
 
 
 def insert_repeated(session: Session, rows: Sequence[Row]) -> None:
