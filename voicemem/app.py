@@ -27,6 +27,7 @@ from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges
 from voicemem.sessions.nodes.watcher import watch_leases_forever
+from voicemem.sessions.redactors import load_rules
 from voicemem.store.engines import open_store
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.telemetry import Telemetry
@@ -164,13 +165,13 @@ def naming_flag(flag: str) -> Iterator[None]:
 async def running(settings: Settings, clock: Clock | None = None, tracer: Tracer | None = None) -> AsyncIterator[App]:
     """Run the service until the end of the block. Raises `CannotStart`, `OSError`."""
     rules.check_service_settings(settings)
-    policies = load_policies(settings)
+    policies, redacted = load_policies(settings), load_rules(settings)
     runtime = Runtime() if clock is None else Runtime(clock=clock)
     budget = MemoryBudget(settings.memory_budget * MIB)
     store = open_store(settings.store, budget=budget)
     try:
         telemetry = Telemetry(Metrics(), tracer or NoTracer())
-        app = App(settings, Services(store, settings, policies, runtime, telemetry, budget=budget))
+        app = App(settings, Services(store, settings, policies, runtime, telemetry, budget=budget, rules=redacted))
         try:
             await app.start()
             yield app

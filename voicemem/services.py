@@ -18,6 +18,7 @@ from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.working_memory import WorkingMemory
+from voicemem.redaction.rules import Rules
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url
@@ -36,6 +37,7 @@ from voicemem.sessions.read_models.maintenance import (
     save_all,
 )
 from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.redaction import Redaction
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
 from voicemem.sessions.tails.followed_memory import FollowedMemories
 from voicemem.sessions.tails.hub import TailHub
@@ -68,8 +70,9 @@ class Services:
         telemetry: Telemetry,
         check_memory: Callable[[Any], None] | None = None,
         budget: MemoryBudget | None = None,
+        rules: Rules | None = None,
     ) -> None:
-        """Wire the use cases. `budget` is the one that the store was opened with.
+        """Wire the use cases. `budget` is the one that the store was opened with, `rules` say what is redacted.
 
         `check_memory` raises `Refused` for a section `memory` that is not valid. By default the policies check it, and
         the cause of a refusal goes to the log only.
@@ -103,7 +106,8 @@ class Services:
         self.overviews = Overviews(store, self.memories)
         self.sessions.close_listeners.append(self.overviews.on_closed)
         self.presence = Presence(self.sessions)
-        self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token)
+        redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
+        self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
         secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
         self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
         followed = FollowedMemories(self.memories)

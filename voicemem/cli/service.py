@@ -21,6 +21,7 @@ from voicemem.cli.notify import notify
 from voicemem.config.service import (
     MEMORY_STORE,
     NO_WEBHOOK,
+    REDACTIONS,
     SQLITE_PREFIX,
     Address,
     Settings,
@@ -32,6 +33,7 @@ from voicemem.config.service import (
 from voicemem.context.plugins import load_policies
 from voicemem.errors import VoicememError
 from voicemem.security.address_guard import allowed_networks
+from voicemem.sessions.redactors import load_rules
 from voicemem.store.sqlite.database_files import check_store_path
 from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.telemetry.tracing import Tracer
@@ -180,6 +182,11 @@ SERVE_OPTIONS = (
         multiple=True,
     ),
     setting(
+        "--redact",
+        f"What is not kept of what is said, separated by commas: {', '.join(REDACTIONS)}, and your own as"
+        " MODULE:FUNCTION. Default: everything is kept.",
+    ),
+    setting(
         "--hook-secret",
         "What signs the webhooks of another stack, DIALECT=SECRET or PROJECT/DIALECT=SECRET. Use the variable, since"
         " other users of the machine can see flags. May be repeated (in the variable, separate with spaces).",
@@ -232,6 +239,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         connections_per_address=options["connections_per_address"],
         memory=options["memory"],
         policies=tuple(options["policy"]),
+        redact=tuple(name.strip() for name in (options["redact"] or "").split(",") if name.strip()),
         model_windows=tuple(options["model_window"]),
         hook_secrets=tuple(options["hook_secret"]),
         log_format=options["log_format"],
@@ -242,6 +250,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         check_store_path(settings.store.removeprefix(SQLITE_PREFIX))
     allowed_networks(settings.allow_addresses)
     load_policies(settings)
+    load_rules(settings)
     return settings
 
 

@@ -24,6 +24,9 @@ SQLITE_PREFIX = "sqlite:"
 MEMORY_STORE = "memory:"
 POSTGRESQL_PREFIXES = ("postgresql://", "postgres://")
 NO_WEBHOOK = "none"
+REDACTIONS = ("cards", "otp", "email", "phone")
+"""What can be redacted."""
+OWN_REDACTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """In place of the operator's webhook URL: turns it off."""
 ANY_HOST = "0.0.0.0"  # noqa: S104 (recognised here, not bound)
 
@@ -85,6 +88,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The memory policy of sessions that do not choose one, as JSON: `{"policy":"window","max_tokens":4000}`."""
     policies: tuple[str, ...] = ()
     """The operator's own policies, as NAME=MODULE:CLASS."""
+    redact: tuple[str, ...] = ()
+    """What is not kept of what is said: names of `REDACTIONS`, and the operator's own as MODULE:FUNCTION."""
     model_windows: tuple[str, ...] = ()
     """The sizes of models' contexts, as MODEL=TOKENS."""
     hook_secrets: tuple[str, ...] = ()
@@ -121,6 +126,7 @@ def check_service_settings(settings: Settings) -> None:
     except Refused as refused:
         raise CannotStart(refused.detail) from None
     check_hook_secrets(settings.hook_secrets)
+    check_redactions(settings.redact)
     check_llm(settings)
     if settings.agora_contents not in ("full", "standard"):
         raise CannotStart("The contents on Agora's paths must be full or standard.")
@@ -136,6 +142,14 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("A quota must be a number, or 0 for no limit.")
     if settings.connections_per_address < 0:
         raise CannotStart("The connections of one address must be a number, or 0 for no limit.")
+
+
+def check_redactions(names: tuple[str, ...]) -> None:
+    """Check the names of what is redacted. Raises `CannotStart`."""
+    for name in names:
+        if name not in REDACTIONS and not OWN_REDACTION.fullmatch(name):
+            known = ", ".join(REDACTIONS)
+            raise CannotStart(f"{name!r} cannot be redacted; known are {known}, and your own as MODULE:FUNCTION.")
 
 
 def check_hook_secrets(given: tuple[str, ...]) -> None:

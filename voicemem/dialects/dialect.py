@@ -159,6 +159,39 @@ Translate = Callable[[JsonObject, int, Known], Made]
 """What makes the events of a reduced frame, with its `ts`; also of frames of one type."""
 
 
+class Text(NamedTuple):
+    """Where something stands in a reduced frame that was said, typed, or told by a tool: what may be redacted."""
+
+    holder: Any
+    """The object or list that it is in; None where `form` says something by itself."""
+    key: str | int
+    form: Literal["whole", "piece", "grown", "again", "sentence", "next", "word", "value", "end"]
+    """`whole`: all of a text so far. `piece`: it comes after the pieces before it. `grown`: one of the two.
+    `sentence`, `word`: it comes after those before it, or again. `again`: what texts of the user's before it have said.
+    `next`: what may come in the text of the item. `value`: any JSON. `end`: what follows for the item is another text.
+    """
+    side: Literal["user", "agent"] = "agent"
+    item: str | None = None
+    """The text that it belongs to; None: of the user's, the one that is not final; of the agent's, one of its own."""
+    final: bool = True
+    at_ms: int | None = None
+    """When a word sounds."""
+    channel: str = ""
+    """Tells texts apart in which a stack says the same twice."""
+
+
+Texts = Iterable[Text]
+
+
+class Parts(Struct, frozen=True):
+    """How a dialect cuts messages into frames that cannot be read alone."""
+
+    part: Callable[[JsonObject], tuple[str, int, int | None, str] | None]
+    """The message of a reduced frame, the number of its part, how many there are if it says so, and the part."""
+    join: Callable[[str], JsonObject | None]
+    """The reduced frame that all parts together are, if they are one."""
+
+
 class Hook(Struct, frozen=True):
     """How a dialect's webhooks are taken."""
 
@@ -191,3 +224,6 @@ class Dialect(Struct, frozen=True, kw_only=True):
     translate: Translate
     closed: Callable[[int, Known], Made] = nothing
     hook: Hook | None = None
+    texts: Callable[[JsonObject], Texts]
+    """All texts in a reduced frame, in the order in which they were said. The service may replace them."""
+    parts: Parts | None = None

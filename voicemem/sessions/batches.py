@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from voicemem.errors import VoicememError
@@ -89,6 +89,8 @@ class ProducerLease:
         key_id: str | None = None,
     ) -> None:
         self.key = stream.key
+        self.position = stream.position
+        """Where the journal ended when this was last seen."""
         self.project = stream.project
         self.session_id = stream.id
         self.producer = producer
@@ -166,6 +168,17 @@ class PendingBatch:
                 self.arrivals[-1] = both
                 return
         self.arrivals.append(arrival)
+
+    def events_so_far(self) -> Iterator[IncomingEvent]:
+        """Its events, but for those that were rejected."""
+        if self.arrivals is None:
+            return iter(self.events)
+        return (one.event for one in self.arrivals if isinstance(one, DecodedEvent))
+
+    def payloads_so_far(self) -> Iterator[bytes]:
+        if self.arrivals is None:
+            return iter(self.payloads)
+        return (one.payload for one in self.arrivals if isinstance(one, DecodedEvent))
 
     def seal(self, now_ms: int) -> Batch:
         """The batch in the journal's form. Nothing may be added after this."""

@@ -17,6 +17,7 @@ from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.outcomes import result_of
 from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.redaction import Redaction
 from voicemem.sessions.refusals import RefusalLog
 from voicemem.store.admission import Batch
 from voicemem.store.port import Journal
@@ -35,7 +36,15 @@ Append = Callable[[Sequence[Batch], int], Awaitable[Sequence[AppendResult | None
 class Commits:
     """What becomes of the batches of a commit; and the lanes in which they wait for it."""
 
-    def __init__(self, journal: Journal, memories: ReadModelCache, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        memories: ReadModelCache,
+        clock: Clock,
+        telemetry: Telemetry,
+        redaction: Redaction | None = None,
+    ) -> None:
+        self.redaction = redaction
         self.journal = journal
         self.memories = memories
         self.clock = clock
@@ -61,6 +70,8 @@ class Commits:
         with self.tracer.span("commit", "internal", {"voicemem.batches": len(batches)}, origins) as span:
             now, began = self.clock(), time.monotonic()
             try:
+                if self.redaction is not None:
+                    await self.redaction.redact(batches)
                 appended = await append([batch.seal(now) for batch in batches], now)
             except Exception as error:  # whatever it is, nothing is acknowledged, and the log says why
                 span.fail("store_unavailable")
@@ -78,6 +89,8 @@ class Commits:
     def fail(self, batches: Sequence[PendingBatch], error: Exception, may_differ: Callable[[int], bool]) -> None:
         """Tell the senders of batches that nothing of them is known to be stored."""
         self.memories.discard_all(may_differ)
+        if self.redaction is not None:
+            self.redaction.forget(batches)
         self.metrics.commits.labels("failed").inc()
         if not isinstance(error, VoicememError):
             LOG.error("A commit failed", exc_info=error)
@@ -92,6 +105,8 @@ class Commits:
         """
         results = []
         for batch, outcome in zip(batches, appended, strict=True):
+            if self.redaction is not None:
+                self.redaction.settle(batch, outcome)
             results.append(result_of(batch, outcome))
             batch.on_result(batch, results[-1])
         answered = time.monotonic()

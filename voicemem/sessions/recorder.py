@@ -25,6 +25,7 @@ from voicemem.sessions.frames import FrameReducer, ReducedFrame
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.off_loop import BudgetExhausted, OffLoop
+from voicemem.sessions.redaction import Redaction
 from voicemem.store.port import Journal
 from voicemem.store.records import OpenResult
 from voicemem.store.streams import Stream
@@ -52,8 +53,9 @@ class Recorder:
         check_settings: Callable[[SessionPatch], None],
         telemetry: Telemetry,
         node_token: Callable[[], str] = lambda: "",
+        redaction: Redaction | None = None,
     ) -> None:
-        """`node_token` returns the token of the node that connections are made to."""
+        """`node_token` returns the token of the node that connections are made to. Without `redaction` all is kept."""
         self.node_token = node_token
         self.journal = journal
         self.memories = memories
@@ -62,7 +64,7 @@ class Recorder:
         self.check_settings = check_settings
         self.telemetry = telemetry
         self.metrics, self.tracer = telemetry
-        self.commits = Commits(journal, memories, self.clock, telemetry)
+        self.commits = Commits(journal, memories, self.clock, telemetry, redaction)
         self.enqueue = self.commits.enqueue
         self.feed, self.refusals = self.commits.feed, self.commits.refusals
         self.frames = FrameReducer(self.metrics)

@@ -83,6 +83,7 @@ class Metrics:
         )
         self.ingest_bytes = self.counter("ingest_bytes", "Bytes of events that were stored.")
         self.refused_events = self.counter("refused_events", "Events that were refused, by error code.", "code")
+        self.redacted_events = self.counter("redacted_events", "Events of which something was redacted.")
         self.frames = self.counter("frames", "Frames of other stacks, by dialect and result.", "dialect", "result")
         self.quota_refusals = self.counter(
             "quota_refusals", "Sessions and events that a quota refused, by quota.", "quota"

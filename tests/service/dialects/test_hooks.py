@@ -49,7 +49,14 @@ def frames(body: JsonObject) -> list[JsonObject]:
 @pytest.fixture(autouse=True)
 def platform(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack that sends webhooks."""
-    dialect = Dialect(name="platform", version=1, reduce=reduce, translate=translate, hook=Hook(verify, frames))
+    dialect = Dialect(
+        name="platform",
+        version=1,
+        reduce=reduce,
+        translate=translate,
+        hook=Hook(verify, frames),
+        texts=lambda content: (),
+    )
     monkeypatch.setitem(DIALECTS, "platform", dialect)
 
 

@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from tests.support.paths import PACKAGE
 
-PURE = ("errors", "version", "backoff", "protocol", "documents", "config", "dialects", "transcript")
+PURE = ("errors", "version", "backoff", "protocol", "documents", "config", "dialects", "redaction", "transcript")
 """Without async, clock, randomness, environment, threads or sockets."""
 ORDER = (
     "errors",
@@ -19,6 +19,7 @@ ORDER = (
     "documents",
     "config",
     "dialects",
+    "redaction",
     "transcript",
     "runtime",
     "store",

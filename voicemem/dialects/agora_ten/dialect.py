@@ -14,7 +14,16 @@
 from __future__ import annotations
 
 from voicemem.dialects.agora_ten.frames import reduce
+from voicemem.dialects.agora_ten.texts import joined, part_of, texts
 from voicemem.dialects.agora_ten.translation import closed, translate
-from voicemem.dialects.dialect import Dialect
+from voicemem.dialects.dialect import Dialect, Parts
 
-AGORA_TEN = Dialect(name="agora-ten", version=2, reduce=reduce, translate=translate, closed=closed)
+AGORA_TEN = Dialect(
+    name="agora-ten",
+    version=2,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    texts=texts,
+    parts=Parts(part=part_of, join=joined),
+)

@@ -19,7 +19,10 @@ Tokens that are still sent after an interruption belong to the reply that was cu
 from __future__ import annotations
 
 from voicemem.dialects.conversation_relay.frames import reduce
+from voicemem.dialects.conversation_relay.texts import texts
 from voicemem.dialects.conversation_relay.translation import closed, translate
 from voicemem.dialects.dialect import Dialect
 
-CONVERSATION_RELAY = Dialect(name="conversation-relay", version=1, reduce=reduce, translate=translate, closed=closed)
+CONVERSATION_RELAY = Dialect(
+    name="conversation-relay", version=1, reduce=reduce, translate=translate, closed=closed, texts=texts
+)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from voicemem.dialects.dialect import Dialect, Hook
 from voicemem.dialects.elevenlabs_agents.frames import reduce
+from voicemem.dialects.elevenlabs_agents.texts import texts
 from voicemem.dialects.elevenlabs_agents.translation import closed, translate
 from voicemem.dialects.elevenlabs_agents.webhook import frames, verify
 
@@ -27,5 +28,6 @@ ELEVENLABS_AGENTS = Dialect(
     reduce=reduce,
     translate=translate,
     closed=closed,
+    texts=texts,
     hook=Hook(verify=verify, frames=frames),
 )

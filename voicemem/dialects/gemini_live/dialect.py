@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.gemini_live.frames import reduce
+from voicemem.dialects.gemini_live.texts import texts
 from voicemem.dialects.gemini_live.translation import closed, translate
 
-GEMINI_LIVE = Dialect(name="gemini-live", version=2, reduce=reduce, translate=translate, closed=closed)
+GEMINI_LIVE = Dialect(name="gemini-live", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -1,0 +1,149 @@
+"""Numbers as they are said: which words are numbers in which language, and how many digits they stand for.
+
+Of languages that share a word, the reading with more digits counts: then less is kept, and not more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+HUNDRED, THOUSAND = -2, -3
+"""In the place of digits: a word that multiplies what was said before it."""
+LONGEST = 64
+"""Letters of a number; longer words are not numbers."""
+
+
+class Number(NamedTuple):
+    """A word of a number."""
+
+    digits: int
+    room: int = 0
+    """Noughts at its end that the next words may fill: "twenty" has one."""
+    is_nought: bool = False
+
+
+UNITS = """
+    one two three four five six seven eight nine
+    ein eins eine einer zwei zwo drei vier fünf fuenf sechs sieben acht neun
+    een één twee drie vier vijf zes zeven acht negen
+    un une deux trois quatre cinq sept huit neuf
+    uno una dos tres cuatro cinco seis siete ocho nueve
+    due tre quattro cinque sei sette otto nove
+    um uma dois duas três quatro meia sete oito
+"""
+NOUGHTS = "zero oh o nought naught null nul zéro cero"
+TEENS = """
+    ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen
+    zehn elf zwölf zwoelf dreizehn vierzehn fünfzehn fuenfzehn sechzehn siebzehn achtzehn neunzehn
+    tien elf twaalf dertien veertien vijftien zestien zeventien achttien negentien
+    dix onze douze treize quatorze quinze seize
+    diez once doce trece catorce quince dieciséis diecisiete dieciocho diecinueve
+    veintiuno veintiún veintiuna veintidós veintitrés veinticuatro veinticinco veintiséis veintisiete veintiocho
+    veintinueve
+    dieci undici dodici tredici quattordici quindici sedici diciassette diciotto diciannove
+    dez doze treze catorze dezasseis dezesseis dezassete dezessete dezoito dezanove dezenove
+"""
+TENS = """
+    twenty thirty forty fourty fifty sixty seventy eighty ninety
+    zwanzig dreißig vierzig fünfzig fuenfzig sechzig siebzig achtzig neunzig
+    twintig dertig veertig vijftig zestig zeventig tachtig negentig
+    vingt vingts trente quarante cinquante soixante septante huitante octante nonante
+    veinte treinta cuarenta cincuenta sesenta setenta ochenta noventa
+    venti trenta quaranta cinquanta sessanta settanta ottanta novanta
+    vinte trinta quarenta cinquenta sessenta oitenta
+"""
+HUNDREDS = "hundred hundert honderd cent cents cien ciento cento cem"
+THOUSANDS = "thousand tausend duizend mille mil"
+REPEATS = {"double": 1, "triple": 2, "treble": 2, "quadruple": 3}
+"""Words after which a digit counts several times, and how many times more."""
+FILLERS = frozenset(
+    """
+    and uh um erm hmm hm mm mhm yes yeah yep ok okay right correct then next dash hyphen space dot point slash plus
+    comma period ah er
+    und äh ähm ja genau richtig dann strich bindestrich punkt leerzeichen komma
+    en euh eh dan streepje spatie punt
+    et oui puis ensuite tiret espace
+    y sí si vale luego guion guión espacio punto
+    e ehm sì poi trattino spazio
+    sim depois hífen traço espaço ponto
+    """.split()  # noqa: SIM905 (a list would be a page long)
+)
+"""What people say between the digits of one number."""
+GERMAN = ("ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
+DUTCH = ("een", "twee", "drie", "vier", "vijf", "zes", "zeven", "acht", "negen")
+ITALIAN = ("uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove")
+GERMAN_TENS = ("zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig")
+DUTCH_TENS = ("twintig", "dertig", "veertig", "vijftig", "zestig", "zeventig", "tachtig", "negentig")
+ITALIAN_TENS = ("venti", "trenta", "quaranta", "cinquanta", "sessanta", "settanta", "ottanta", "novanta")
+
+
+def compounds() -> Iterator[tuple[str, Number]]:
+    """Numbers below a thousand that are written in one word."""
+    below = [*german_below_hundred()]
+    yield from ((word, Number(digits)) for word, digits in below)
+    for unit in ("", *GERMAN):
+        yield f"{unit}hundert", Number(3, 2)
+        for word, _ in below:
+            yield f"{unit}hundert{word}", Number(3)
+            yield f"{unit}hundertund{word}", Number(3)
+    for unit in DUTCH:
+        link = "ën" if unit.endswith("e") else "en"
+        yield from ((f"{unit}{link}{tens}", Number(2)) for tens in DUTCH_TENS)
+        yield f"{unit}honderd", Number(3, 2)
+    for tens in ITALIAN_TENS:
+        for unit in ITALIAN:
+            stem = tens[:-1] if unit[0] in "uo" else tens
+            yield stem + unit, Number(2)
+        yield f"{tens}tré", Number(2)
+    yield from ((f"{unit}cento", Number(3, 2)) for unit in ITALIAN)
+
+
+def german_below_hundred() -> Iterator[tuple[str, int]]:
+    """The compounds of units and tens, and what else may end one: its digits."""
+    for unit in GERMAN:
+        yield from ((f"{unit}und{tens}", 2) for tens in GERMAN_TENS)
+    yield from ((word, 1) for word in (*GERMAN, "eins"))
+    yield from ((word, 2) for word in GERMAN_TENS)
+    teens = "zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn"
+    yield from ((word, 2) for word in teens.split())
+
+
+@cache
+def numbers() -> dict[str, Number]:
+    """All words of numbers in one piece, in lower case."""
+    found = {word.casefold(): number for word, number in compounds()}
+    found |= dict.fromkeys(UNITS.casefold().split(), Number(1))
+    found |= dict.fromkeys(NOUGHTS.casefold().split(), Number(1, 0, True))
+    found |= dict.fromkeys(TEENS.casefold().split(), Number(2))
+    found |= dict.fromkeys(TENS.casefold().split(), Number(2, 1))
+    found |= dict.fromkeys(HUNDREDS.split(), Number(HUNDRED, 2))
+    found |= dict.fromkeys(THOUSANDS.split(), Number(THOUSAND, 3))
+    return found | {word: Number(digits, 0, True) for word, digits in REPEATS.items()}
+
+
+def find_number(word: str) -> Number | None:
+    """What a word in lower case counts, if it is a number."""
+    found = numbers().get(word)
+    if found is not None or len(word) > LONGEST or "tausend" not in word:
+        return found
+    before, _, after = word.partition("tausend")
+    first, last = numbers().get(before or "ein"), numbers().get(after.removeprefix("und") or "null")
+    if first is None or last is None:
+        return None
+    return Number(max(1, first.digits) + 3, 0 if after else 3)
+
+
+@cache
+def beginnings() -> frozenset[str]:
+    """All that a word of a number may begin with."""
+    return frozenset(word[:length] for word in numbers() for length in range(1, len(word) + 1))
+
+
+def may_become_number(word: str) -> bool:
+    """Whether letters that follow could make a number of this one, in lower case."""
+    if word in beginnings():
+        return True
+    before, found, after = word.partition("tausend")
+    return bool(found) and before in numbers() and (not after or after.removeprefix("und") in beginnings())

@@ -1,0 +1,145 @@
+"""One text or one JSON value without what must not be kept."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED
+from voicemem.redaction.addresses import redact_addresses, redact_hosts
+from voicemem.redaction.rules import Finder, Rules
+from voicemem.redaction.runs import START, Run, redact_run
+
+UNIX_MS = range(10**12, 26 * 10**11)
+"""Numbers that are times up to the year 2052; no card's number has 13 digits and begins so."""
+UNIX_S = range(10**9, 26 * 10**8)
+FEWEST_OF_CARDS = 6
+"""Where fewer digits are kept, a number of ten digits may be that of a phone."""
+
+
+class Place(NamedTuple):
+    """Where a text of the agent's stands that comes in pieces."""
+
+    run: Run = START
+    in_host: bool = False
+    after_name: bool = False
+
+
+FRESH = Place()
+
+
+def redact_text(text: str, run: Run, rules: Rules, complete: bool = True) -> tuple[str, Run]:
+    """A text that came whole, and where it ends."""
+    text = hide_found(text, rules)
+    if rules.limit is not None:
+        text, run = redact_run(text, run, rules.limit, complete)
+    return redact_addresses(text) if rules.email else text, run
+
+
+def redact_piece(text: str, place: Place, rules: Rules, complete: bool = False) -> tuple[str, Place]:
+    """A piece of a text that others are compared with, and where it ends: all pieces give what the whole gives."""
+    text, run = hide_found(text, rules), place.run
+    if rules.limit is not None:
+        text, run = redact_run(text, run, rules.limit, complete)
+    if not rules.email:
+        return text, Place(run)
+    text, in_host, after_name = redact_hosts(text, place.in_host, place.after_name)
+    return text, Place(run, in_host, after_name)
+
+
+def hide_found(text: str, rules: Rules) -> str:
+    """A text without what the operator's finders find in it; nothing of one with which a finder fails."""
+    for finder in rules.finders if text else ():
+        text = hide_spans(text, finder)
+    return text
+
+
+def hide_spans(text: str, finder: Finder) -> str:
+    try:
+        spans = sorted((int(start), int(end)) for start, end in finder(text))
+    except Exception:  # what cannot be looked through is not kept
+        spans = [(0, len(text))]
+    found: list[str] = []
+    at = 0
+    for start, end in spans:
+        start, end = max(start, at), min(end, len(text))
+        if start < end:
+            found += [text[at:start], hide_words(text[start:end])]
+            at = end
+    return "".join(found) + text[at:] if found else text
+
+
+def hide_words(text: str) -> str:
+    """As many words as there were."""
+    blanks = [(word, word.isspace()) for word in split_blanks(text)]
+    return "".join(word if is_blank else HIDDEN_WORD for word, is_blank in blanks)
+
+
+def split_blanks(text: str) -> list[str]:
+    """A text as words and the white space between them."""
+    pieces: list[str] = []
+    for char in text:
+        if pieces and pieces[-1][-1].isspace() == char.isspace():
+            pieces[-1] += char
+        else:
+            pieces.append(char)
+    return pieces
+
+
+def redact_value(value: Any, rules: Rules) -> Any:
+    """Any JSON, in which runs go on from one item of a list to the next. What is not changed is the same object."""
+    return walk(value, START, rules)[0]
+
+
+def walk(value: Any, run: Run, rules: Rules) -> tuple[Any, Run]:
+    match value:
+        case str():
+            return redact_string(value, run, rules)
+        case bool() | None:
+            return value, START
+        case int():
+            return redact_number(value, value, run, rules)
+        case float():
+            whole = int(value) if value.is_integer() and abs(value) < 1e22 else None
+            return (value, START) if whole is None else redact_number(value, whole, run, rules)
+        case list():
+            items = []
+            for item in value:
+                changed, run = walk(item, run, rules)
+                items.append(changed)
+            return (value if is_unchanged(items, value) else items), run
+        case dict():
+            changed_items = {
+                redact_text(key, START, rules)[0]: walk(item, START, rules)[0] for key, item in value.items()
+            }
+            same = [*changed_items] == [*value] and is_unchanged([*changed_items.values()], [*value.values()])
+            return (value if same else changed_items), START
+    return value, START
+
+
+def is_unchanged(items: list[Any], before: list[Any]) -> bool:
+    return all(one is other for one, other in zip(items, before, strict=True))
+
+
+def redact_string(text: str, run: Run, rules: Rules) -> tuple[str, Run]:
+    """A text, which may hold JSON: arguments of tools often come so."""
+    if text[:1] in ("{", "["):
+        try:
+            value = JSON_DECODER.decode(text)
+            changed = walk(value, START, rules)[0]
+        except (*MALFORMED, RecursionError):
+            pass
+        else:
+            return (text if changed is value else msgspec.json.encode(changed).decode()), START
+    changed_text, run = redact_text(text, run, rules)
+    return (text if changed_text == text else changed_text), run
+
+
+def redact_number(value: Any, whole: int, run: Run, rules: Rules) -> tuple[Any, Run]:
+    """A number of JSON, which becomes a text if it has too many digits. Unix times stay."""
+    if rules.limit is None or whole in UNIX_MS or (whole in UNIX_S and rules.limit.keep >= FEWEST_OF_CARDS):
+        return value, START
+    shown, run = redact_run(str(whole), run, rules.limit, complete=True)
+    return (shown if HIDDEN in shown else value), run

@@ -1,0 +1,168 @@
+"""Takes what must not be kept out of events on their way to the journal (docs/redaction.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from voicemem.errors import DamagedEntry, Refused
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_journaled
+from voicemem.protocol.events import Event
+from voicemem.redaction.events import redact_event
+from voicemem.redaction.rules import Rules
+from voicemem.redaction.speech import Speech
+from voicemem.sessions.batches import PendingBatch, ProducerLease
+from voicemem.sessions.frames import ReducedFrame
+from voicemem.store.port import Store
+from voicemem.store.records import AppendResult, JournalRow
+
+MAX_PRODUCERS = 10_000
+"""Of which it is remembered what they said last; of others the journal is asked."""
+LOOK_BACK = 500
+"""Entries of a journal, the newest, in which the beginning of what goes on is looked for."""
+PAGE = 1_000
+LARGE_BYTES = 64 * 1024
+"""Of one batch: a larger one is redacted on a thread."""
+
+
+class Remembered:
+    """What a producer said last, up to a seq, and under which epoch."""
+
+    def __init__(self, speech: Speech, epoch: int | None) -> None:
+        self.speech = speech
+        self.epoch = epoch
+        self.next_seq: int | None = None
+        """None where that is not known: then all that comes counts as new."""
+
+    def take(self, event: Event) -> Speech:
+        """What an event belongs to; one that came before is only compared with what is stored."""
+        if event.seq is None:
+            return self.speech
+        if self.next_seq is not None and event.seq < self.next_seq:
+            return Speech(self.speech.rules)
+        self.next_seq = event.seq + 1
+        return self.speech
+
+
+class Redaction:
+    """Redacts batches in the order in which they are committed.
+
+    What a producer said last is remembered while everything that it sends is stored. After anything else (a start, a
+    node that took over, an event that was there already) it is read from the journal again.
+    """
+
+    def __init__(self, rules: Rules, store: Store, count: Callable[[int], None]) -> None:
+        """`count` takes the number of events of a batch in which something was redacted."""
+        self.rules = rules
+        self.store = store
+        self.count = count
+        self.remembered: OrderedDict[tuple[int, str], Remembered] = OrderedDict()
+
+    async def redact(self, batches: Sequence[PendingBatch]) -> None:
+        """Redact batches that are about to be committed; none can grow from now on. Raises `StoreUnavailable`."""
+        for batch in batches:
+            batch.is_sealed = True
+        for batch in batches:
+            remembered = await self.find(batch)
+            if sum(map(len, batch.payloads_so_far())) > LARGE_BYTES:
+                changed = await asyncio.to_thread(redact_batch, batch, remembered)
+            else:
+                changed = redact_batch(batch, remembered)
+            self.count(changed)
+
+    def settle(self, batch: PendingBatch, appended: AppendResult) -> None:
+        """Note what became of a batch: what is remembered stands only if all of it was stored."""
+        lease, key = batch.lease, key_of(batch.lease)
+        lease.position = appended.stream.position
+        stored = not appended.position_taken and all(one.position is not None for one in appended.outcomes)
+        if not stored:
+            self.remembered.pop(key, None)
+        elif key in self.remembered and appended.next_seq > 1:
+            self.remembered[key].next_seq = appended.next_seq
+
+    def forget(self, batches: Sequence[PendingBatch]) -> None:
+        """Nobody knows whether these were stored."""
+        for batch in batches:
+            self.remembered.pop(key_of(batch.lease), None)
+
+    async def find(self, batch: PendingBatch) -> Remembered:
+        """What the producer of a batch has said so far."""
+        lease, key = batch.lease, key_of(batch.lease)
+        known = self.remembered.get(key)
+        if known is None or not self.is_current(known, batch):
+            known = self.remembered[key] = await self.recall(lease)
+        self.remembered.move_to_end(key)
+        if len(self.remembered) > MAX_PRODUCERS:
+            self.remembered.popitem(last=False)
+        return known
+
+    def is_current(self, known: Remembered, batch: PendingBatch) -> bool:
+        """Whether no other node can have stored something of this producer since."""
+        epoch = batch.lease.epoch
+        if self.store.is_exclusive or (epoch is not None and epoch == known.epoch):
+            return True
+        first = next((event.seq for event in batch.events_so_far() if event.seq is not None), None)
+        return first is not None and first == known.next_seq
+
+    async def recall(self, lease: ProducerLease) -> Remembered:
+        """What a producer has said, as its newest events in the journal show it: redacted again, they give the same."""
+        known = Remembered(Speech(self.rules), lease.epoch)
+        after = max(0, lease.position - LOOK_BACK)
+        while rows := await self.read(lease.key, after):
+            after = rows[-1].position
+            for row in rows:
+                if row.producer == lease.producer:
+                    recall_row(row, known)
+        return known
+
+    async def read(self, key: int, after: int) -> list[JournalRow]:
+        try:
+            return await self.store.read_rows(key, after, PAGE)
+        except DamagedEntry:
+            return []
+
+
+def key_of(lease: ProducerLease) -> tuple[int, str]:
+    return lease.key, lease.producer
+
+
+def recall_row(row: JournalRow, known: Remembered) -> None:
+    try:
+        event = decode_journaled(row.payload)
+    except (msgspec.DecodeError, Refused):
+        return
+    redact_event(event, row.payload, known.speech)
+    if row.seq is not None:
+        known.next_seq = row.seq + 1
+
+
+def redact_batch(batch: PendingBatch, known: Remembered) -> int:
+    """Redact the events of a batch in place; how many were changed."""
+    changed = 0
+    for place, event in enumerate(batch.events if batch.arrivals is None else ()):
+        redacted = redact_event(event, batch.payloads[place], known.take(event))
+        if redacted is not None:
+            batch.events[place], batch.payloads[place] = redacted
+            changed += 1
+    arrivals = batch.arrivals or []
+    for place, arrival in enumerate(arrivals):
+        redacted_arrival = redact_arrival(arrival, known)
+        if redacted_arrival is not None:
+            arrivals[place] = redacted_arrival
+            changed += 1
+    return changed
+
+
+def redact_arrival(arrival: DecodedEvent | RejectedEvent, known: Remembered) -> DecodedEvent | None:
+    """An event or a frame as it may be kept; None if it stays as it is."""
+    if isinstance(arrival, RejectedEvent):
+        return None
+    redacted = redact_event(arrival.event, arrival.payload, known.take(arrival.event))
+    if redacted is None:
+        return None
+    if isinstance(arrival, ReducedFrame):
+        return ReducedFrame(*redacted, arrival.reduced)
+    return DecodedEvent(*redacted)
