@@ -13,6 +13,7 @@ from voicemem.config.service import Address, Settings
 from voicemem.context.policies import Policies
 from voicemem.runtime import Clock, Runtime, now_ms
 from voicemem.services import Services
+from voicemem.sessions.redactors import load_rules
 from voicemem.store.port import Store
 from voicemem.telemetry import Telemetry
 
@@ -33,7 +34,8 @@ async def running_service(**settings: Any) -> AsyncIterator[App]:
 async def node_on(store: Store, clock: Clock = now_ms, **settings: Any) -> AsyncIterator[App]:
     """One of several services on a store that may have several."""
     chosen = Settings(**{"rest": ANY_PORT, "ingest": ANY_PORT, **settings})
-    app = App(chosen, Services(store, chosen, Policies(), Runtime(clock), Telemetry.untraced()))
+    services = Services(store, chosen, Policies(), Runtime(clock), Telemetry.untraced(), rules=load_rules(chosen))
+    app = App(chosen, services)
     try:
         await app.start()
         yield app

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
 from typing import Literal, NamedTuple
@@ -144,7 +145,7 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("The connections of one address must be a number, or 0 for no limit.")
 
 
-def check_redactions(names: tuple[str, ...]) -> None:
+def check_redactions(names: Sequence[str]) -> None:
     """Check the names of what is redacted. Raises `CannotStart`."""
     for name in names:
         if name not in REDACTIONS and not OWN_REDACTION.fullmatch(name):

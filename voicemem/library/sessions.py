@@ -7,11 +7,13 @@ is one of its nodes: so others take back what it holds when it dies, and it does
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from voicemem.config.service import Settings, check_store
+import msgspec
+
+from voicemem.config.service import Settings, check_redactions, check_store
 from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
 from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
@@ -37,6 +39,7 @@ from voicemem.memory.working_memory import DocumentOwner, owner_of_session
 from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import JsonObject
+from voicemem.redaction.rules import Rules
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
@@ -44,6 +47,7 @@ from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.nodes.own_node import registered
 from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.redactors import load_rules
 from voicemem.sessions.retention import erase_user
 from voicemem.sessions.session_info import SessionInfo, info_of
 from voicemem.store.engines import open_store
@@ -65,20 +69,25 @@ async def open_library(
     policies: Mapping[str, Callable[..., Policy]] | None = None,
     memory: Mapping[str, Any] | None = None,
     model_windows: Mapping[str, int] | None = None,
+    redact: Sequence[str] = (),
     project: str = DEFAULT_PROJECT,
 ) -> AsyncIterator[Library]:
     """Open the sessions of a store, `sqlite:PATH`, `postgresql://…` or `memory:`, until the end of the block.
 
     `policies` are memory policies of your own, by name; `memory` is the section `memory` for sessions without one;
-    `model_windows` are context sizes in tokens, by the name of a model. Raises `CannotStart`, `StoreUnavailable`.
+    `model_windows` are context sizes in tokens, by the name of a model; `redact` names what is not kept of what is
+    said, as the setting of the service does. Raises `CannotStart`,
+    `StoreUnavailable`.
     """
     check_store(store)
     check_project(project)
+    check_redactions(redact)
+    rules = load_rules(msgspec.structs.replace(SETTINGS, redact=tuple(redact)))
     known = policies_from_options(policies, memory, model_windows)
     budget = MemoryBudget()
     opened = open_store(store, budget=budget)
     try:
-        library = Library(opened, known, project, budget)
+        library = Library(opened, known, project, budget, rules)
         async with registered(library.services.node):
             yield library
             await save_all(library.memories, timeout_s=2.0)
@@ -89,12 +98,14 @@ async def open_library(
 class Library:
     """The sessions of a project. Its methods and theirs raise `Refused` for whatever is invalid or impossible."""
 
-    def __init__(self, store: Store, policies: Policies, project: str, budget: MemoryBudget) -> None:
+    def __init__(
+        self, store: Store, policies: Policies, project: str, budget: MemoryBudget, rules: Rules | None = None
+    ) -> None:
         def check_memory(memory: Any) -> None:
             with with_policy_reason():
                 policies.check(memory)
 
-        services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_memory, budget)
+        services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_memory, budget, rules)
         self.services = services
         self.project = project
         self.store = store

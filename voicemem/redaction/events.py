@@ -45,7 +45,7 @@ UNNAMED = "unnamed"
 def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | None:
     """The event without what must not be kept, and its payload; None if it stays as it is.
 
-    What of its payload the event does not know stays, but for text that could be read nowhere.
+    A word keeps what else its sender says about it: nobody reads that, and a resend has it too.
     """
     if isinstance(event, FrameEvent):
         return redact_frame(event, speech)
@@ -56,7 +56,13 @@ def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | 
     changes = {name: value for name, value in changes.items() if value != getattr(event, name)}
     if not changes:
         return None
-    values = JSON_DECODER.decode(payload) | msgspec.to_builtins(changes)
+    values = JSON_DECODER.decode(payload)
+    for name, value in changes.items():
+        values[name] = (
+            value
+            if name != "words"
+            else [given | {"text": word.text} for given, word in zip(values[name], value, strict=True)]
+        )
     return msgspec.structs.replace(event, **changes), ENCODER.encode(values)
 
 

@@ -141,6 +141,9 @@ class PendingBatch:
         self.is_sealed = False
         """Whether it has been offered to the journal, so that nothing can be added any more."""
 
+        self.is_redacted = False
+        """Whether what must not be kept has been taken out of it."""
+
     def add_ordinary(self, event: TranscriptEvent, payload: bytes) -> None:
         """Add an event that changes nothing but the transcript."""
         seq = event.seq

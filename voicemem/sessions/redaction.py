@@ -62,10 +62,16 @@ class Redaction:
         self.remembered: OrderedDict[tuple[int, str], Remembered] = OrderedDict()
 
     async def redact(self, batches: Sequence[PendingBatch]) -> None:
-        """Redact batches that are about to be committed; none can grow from now on. Raises `StoreUnavailable`."""
+        """Redact batches that are about to be committed; none can grow from now on. Raises `StoreUnavailable`.
+
+        A batch that the commit leaves out stays redacted, and is committed before anything else of its session.
+        """
         for batch in batches:
             batch.is_sealed = True
         for batch in batches:
+            if batch.is_redacted:
+                continue
+            batch.is_redacted = True
             remembered = await self.find(batch)
             if sum(map(len, batch.payloads_so_far())) > LARGE_BYTES:
                 changed = await asyncio.to_thread(redact_batch, batch, remembered)

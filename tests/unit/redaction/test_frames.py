@@ -1,0 +1,177 @@
+"""What is kept of frames of other stacks: every dialect says where its texts stand."""
+
+from __future__ import annotations
+
+import copy
+import json
+import typing
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, journal_rows, reduced
+from tests.support.paths import PACKAGE
+from voicemem.dialects.dialect import Text
+from voicemem.dialects.reading import Record
+from voicemem.dialects.registry import DIALECTS
+from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.types import JsonObject
+from voicemem.redaction.events import redact_event
+from voicemem.redaction.rules import rules_of
+from voicemem.redaction.speech import Speech
+
+CARD = "4929123456789012"
+CARDS = rules_of(["cards"])
+NOT_SAID = frozenset(
+    """
+    type id event_id item_id response_id previous_item_id role status call_id name rate reason code conversation_id
+    object user_id message_id module metric_name data_type callSid sessionId call_sid session_id value mime_type label
+    tool_name tool_call_id tool_type request_id agent_output_audio_format source_medium new_state function_name
+    input_type msg_id timestamp output_type aggregated_by spoken_status topic segment output_audio_format data words
+    duration_until_interrupt_ms
+    """.split()  # noqa: SIM905 (a list would be a page long)
+)
+"""Fields of frames that are ids, names of kinds, states, times, or parts of messages; words are looked at as such."""
+NOT_KEPT = ("Alignment", "Data")
+"""Records of what is read and not kept as it is."""
+recorded = pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+
+
+def keep(dialect: str, contents: list[JsonObject], speech: Speech | None = None) -> list[JsonObject | None]:
+    """What is journaled of reduced frames."""
+    speech = speech or Speech(CARDS)
+    kept = []
+    for content in contents:
+        event = FrameEvent(dialect=dialect, frame=copy.deepcopy(content))
+        redacted = redact_event(event, msgspec.json.encode(event), speech)
+        kept.append((redacted or (event, b""))[0].frame)
+    return kept
+
+
+def texts_of(dialect: str, content: JsonObject) -> Iterator[Text]:
+    return (text for text in DIALECTS[dialect].texts(content) if text.form != "end")
+
+
+def value_of(text: Text) -> Any:
+    return text.holder[text.key]
+
+
+@recorded
+def test_calls_without_long_numbers_stay_as_they_are(recording: Recording) -> None:
+    """Redaction changes nothing in a recorded call, whose numbers are short; parts of messages are put together."""
+    rows = journal_rows(recording)
+    speech = Speech(CARDS)
+    changed = []
+    for row in rows:
+        redacted = redact_event(row.event, b"", speech) if isinstance(row.event, FrameEvent) else None
+        changed.append(row if redacted is None else row._replace(event=redacted[0]))
+    assert contents(fold_rows(changed)) == recording.document("contents")
+
+
+@recorded
+def test_planted_numbers_are_cut_off(recording: Recording) -> None:
+    """A card's number in each text of each frame of a recorded call."""
+    for _, frame in reduced(recording):
+        planted = json.loads(msgspec.json.encode(frame.content))
+        for text in texts_of(recording.dialect, planted):
+            text.holder[text.key] = {"of": CARD, "or": int(CARD)} if text.form == "value" else f"card {CARD} ok"
+        (kept,) = keep(recording.dialect, [planted])
+        if kept is not None:
+            assert CARD[:8] not in json.dumps(kept)
+            expected = json.dumps(planted).count(CARD[:6])
+            assert json.dumps(kept).count(CARD[:6]) == expected
+
+
+def piece_frames(recording: Recording) -> list[JsonObject]:
+    """A frame of each kind and side that carries a piece of a text, which others of its like follow."""
+    found: dict[tuple[Any, ...], JsonObject] = {}
+    for _, frame in reduced(recording):
+        content = json.loads(msgspec.json.encode(frame.content))
+        texts = [*DIALECTS[recording.dialect].texts(content)]
+        if (len(texts) == 1 and texts[0].form in ("piece", "word")) or [one.form for one in texts] == ["sentence"]:
+            found.setdefault((texts[0].form, texts[0].side, texts[0].key), content)
+    return list(found.values())
+
+
+@recorded
+@given(st.data())
+def test_numbers_in_pieces_are_cut_off(recording: Recording, data: st.DataObject) -> None:
+    """A number whose digits come in several frames of one text, with a restart between any two of them."""
+    for content in piece_frames(recording):
+        places = sorted({0, len(CARD), *data.draw(st.sets(st.integers(0, len(CARD)), max_size=6))})
+        frames = []
+        for number, (start, end) in enumerate(pairwise(places)):
+            frame = copy.deepcopy(content)
+            (text,) = texts_of(recording.dialect, frame)
+            text.holder[text.key] = CARD[start:end]
+            if text.form == "sentence":
+                frame["data"]["segment_id"] = number
+            if text.at_ms is not None:
+                frame["audio_offset_ms"] = number
+            frames.append(frame)
+        restart = data.draw(st.integers(0, len(frames)))
+        before = keep(recording.dialect, frames[:restart])
+        again = Speech(CARDS)
+        keep(recording.dialect, [one for one in before if one is not None], again)
+        kept = [*before, *keep(recording.dialect, frames[restart:], again)]
+        joined = "".join(value_of(text) for one in kept if one for text in texts_of(recording.dialect, one))
+        assert joined == "492912" + "█" * 10
+
+
+@pytest.mark.parametrize("name", sorted(DIALECTS))
+def test_no_field_is_forgotten(name: str) -> None:
+    """Every field of a kept frame that may hold a text is one of the dialect's texts, or known to be none."""
+    package = name.replace("-", "_")
+    written = (PACKAGE / "dialects" / package / "texts.py").read_text("utf-8")
+    kinds = records_of(name)
+    fields = {
+        field.encode_name
+        for kind in kinds
+        for field in msgspec.structs.fields(kind)
+        if may_hold_text(field.type) and field.name not in NOT_SAID and field.encode_name not in NOT_SAID
+    }
+    assert fields
+    assert [field for field in sorted(fields) if f'"{field}"' not in written] == []
+
+
+def records_of(name: str) -> list[type[Record]]:
+    """The records by which a dialect's frames are reduced."""
+    there = PACKAGE / "dialects" / name.replace("-", "_")
+    found: list[type[Record]] = []
+    for path in sorted(there.glob("*.py")):
+        module = import_module(f"voicemem.dialects.{there.name}.{path.stem}")
+        found += [
+            kind
+            for kind in vars(module).values()
+            if isinstance(kind, type)
+            and issubclass(kind, Record)
+            and kind.__module__ == module.__name__
+            and kind.__name__ not in NOT_KEPT
+        ]
+    return found
+
+
+def may_hold_text(kind: Any) -> bool:
+    """Whether a field's type is a text, a list of texts, or any JSON."""
+    if kind is str or kind is Any:
+        return True
+    return any(may_hold_text(one) for one in typing.get_args(kind))
+
+
+def test_parts_of_a_message_are_kept_once_all_are_there() -> None:
+    """A part alone is kept by its id only, and the last one holds the whole message, whatever the order."""
+    (recording,) = (one for one in RECORDINGS if one.name == "text_in_parts")
+    frames = [frame.content for _, frame in reduced(recording) if "part" in frame.content]
+    first = [*{one["part"]["index"]: one for one in frames if one["part"]["id"] == frames[0]["part"]["id"]}.values()]
+    for order in (first, first[::-1]):
+        *before, whole = keep("agora-ten", order)
+        assert before == [None] * (len(first) - 1)
+        assert whole is not None
+        assert "object" in whole
+    assert keep("agora-ten", first[1:]) == [None] * (len(first) - 1)

@@ -1,0 +1,154 @@
+"""Runs of digits in a text, in one piece and in several."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
+from voicemem.redaction.runs import START, Limit, Run, redact_run
+
+CARDS, PHONE, OTP = Limit(6), Limit(4), Limit(2, codes=True)
+DIGIT_WORDS = "zero one two three four five six seven eight nine".split()  # noqa: SIM905
+SIGNS = st.sampled_from(["", " ", "-", " - ", ", ", ". ", " uh ", " okay, ", "\n", "/", " and then "])
+
+
+def shown(text: str, limit: Limit = CARDS, run: Run = START) -> str:
+    return redact_run(text, run, limit, complete=True)[0]
+
+
+def in_pieces(pieces: list[str], limit: Limit = CARDS) -> list[str]:
+    """Pieces of one text, as they are kept one after the other."""
+    run, found = START, []
+    for piece in pieces:
+        kept, run = redact_run(piece, run, limit)
+        found.append(kept)
+    return found
+
+
+def kept_digits(text: str) -> int:
+    """How many digits can still be read in a text of single digits."""
+    words = "".join(char if char.isalpha() else " " for char in text.casefold()).split()
+    return sum(char.isdecimal() for char in text) + sum(word in DIGIT_WORDS for word in words)
+
+
+@st.composite
+def card_numbers(draw: st.DrawFn) -> str:
+    """13 to 19 digits, written or spoken, with whatever stands between them."""
+    digits = draw(st.lists(st.integers(0, 9), min_size=13, max_size=19))
+    text = ""
+    for place, digit in enumerate(digits):
+        spoken = draw(st.booleans())
+        sign = draw(SIGNS) if place else ""
+        text += sign if sign or not spoken else " "
+        text += DIGIT_WORDS[digit] if spoken else str(digit)
+        text += " " if spoken else ""
+    return text
+
+
+@st.composite
+def cut_texts(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> list[str]:
+    """A text, cut anywhere."""
+    text = draw(texts)
+    places = sorted(draw(st.sets(st.integers(0, len(text)), max_size=12)))
+    return [text[start:end] for start, end in pairwise([0, *places, len(text)])]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("my card is 4111 1111 1111 1111, thanks", "my card is 4111 11██ ████ ████, thanks"),
+        ("4111-1111-1111-1111", "4111-11██-████-████"),
+        ("four one one one one one one one", "four one one one one one ████ ████"),
+        ("double four triple one five six", "double four triple one five ████"),
+        ("forty one eleven, eleven eleven", "forty one eleven, eleven ████"),
+        ("41, uh, 11. Okay? 11 yes 11", "41, uh, 11. Okay? 11 yes ██"),
+        ("vier eins eins eins einundzwanzig eins", "vier eins eins eins einundzwanzig ████"),
+        ("quatre un un un un un un", "quatre un un un un un ████"),
+        ("cuatro uno uno uno uno uno uno", "cuatro uno uno uno uno uno ████"),
+        ("quattro uno uno uno uno uno uno", "quattro uno uno uno uno uno ████"),
+        ("quatro um um um um um meia", "quatro um um um um um ████"),
+        ("vier een een een een een een", "vier een een een een een ████"),
+        ("我的卡号是四一一一一一一一谢谢", "我的卡号是四一一一一一██谢谢"),
+        ("٤١١١ ١١١١", "٤١١١ ١١██"),
+        ("４１１１ １１１１", "４１１１ １１██"),
+        ("room 12 and 1000 people in 2026", "room 12 and 1000 people in 2026"),
+        ("in two thousand twenty-six I paid nineteen ninety", "in two thousand twenty-six I paid nineteen ninety"),
+        ("zweitausendsechsundzwanzig kamen", "zweitausendsechsundzwanzig kamen"),
+        ("two hundred thousand four hundred five", "two hundred thousand four hundred five"),
+        ("on 2026-11-23 and 23.11.2026 we met", "on 2026-11-23 and ██.██.████ we met"),
+        ("on 2026-11-23T10:30:00Z", "on 2026-11-23T10:30:00Z"),
+        ("1-800-FLOWERS", "1-800-FLOWERS"),
+        ("", ""),
+    ],
+)
+def test_a_run_is_cut_off_after_six_digits(text: str, kept: str) -> None:
+    """Written and spoken digits count together, in several languages; only a word that is no number ends a run."""
+    assert shown(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "kept"),
+    [
+        (PHONE, "call +49 30 1234567 now", "call +49 30 ███████ now"),
+        (PHONE, "born 23.11.1999 in room 12", "born 23.11.1999 in room 12"),
+        (OTP, "it is 483921", "it is 48████"),
+        (OTP, "the code is four eight three", "the code is ████ ████ ████"),
+        (OTP, "the code is 4 8 3 9 for 12 people", "the code is █ █ █ █ for ██ people"),
+    ],
+)
+def test_other_rules_keep_less(limit: Limit, text: str, kept: str) -> None:
+    """Of the number of a phone four digits are kept, of a code two, and none where a word says that it is one."""
+    assert shown(text, limit) == kept
+
+
+@given(cut_texts(card_numbers()))
+def test_no_cut_shows_a_seventh_digit(pieces: list[str]) -> None:
+    """A card's number is cut off after six digits however a text is cut, in the middle of words too."""
+    assert kept_digits("".join(in_pieces(pieces))) <= CARDS.keep
+
+
+@given(cut_texts(st.text("0123456789 -./,xé\n四", max_size=60)))
+def test_pieces_give_what_the_whole_gives(pieces: list[str]) -> None:
+    """Digits and single letters are kept or not whatever the cuts."""
+    whole, _ = redact_run("".join(pieces), START, CARDS)
+    assert "".join(in_pieces(pieces)) == whole
+
+
+@given(st.one_of(card_numbers(), st.text("0123456789 -.four", max_size=60)), st.data())
+def test_the_beginning_of_a_text_gives_the_beginning(text: str, data: st.DataObject) -> None:
+    """What was heard of a reply stays the beginning of it, where it ends between words."""
+    end = data.draw(st.sampled_from([place for place in range(len(text) + 1) if text[:place].endswith(" ")] or [0]))
+    assert shown(text).startswith(redact_run(text[:end], START, CARDS)[0])
+
+
+@given(st.one_of(card_numbers(), st.text(max_size=80), st.text("0123456789 .-onetw█", max_size=60)))
+def test_words_stay_words_and_nothing_changes_twice(text: str) -> None:
+    """As many words as before; and what was redacted gives the same when it is redacted again."""
+    kept = shown(text)
+    assert len(kept.split()) == len(text.split())
+    assert shown(kept) == kept
+
+
+@given(st.text(max_size=200), st.sampled_from([CARDS, PHONE, OTP]))
+def test_texts_of_any_kind_are_taken(text: str, limit: Limit) -> None:
+    """No text fails, and nothing else than digits and words of numbers is replaced."""
+    kept, _ = redact_run(text, START, limit)
+    assert [word for word in kept.split() if HIDDEN not in word] == [
+        word for word, after in zip(text.split(), kept.split(), strict=True) if HIDDEN not in after
+    ]
+
+
+def test_a_word_says_nothing_by_its_length() -> None:
+    """All words are replaced by the same, and each numeral by one mark."""
+    kept = shown("one one one one one one three six 12")
+    assert kept == f"one one one one one one {HIDDEN_WORD} {HIDDEN_WORD} {HIDDEN * 2}"
+
+
+def test_a_number_cut_into_letters_is_no_number_of_its_own() -> None:
+    """Where six digits were kept, letters that may become a number are not; those of other words are."""
+    assert in_pieces(["1 2 3 4 5 6 th", "ree", " th", "ank you"]) == ["1 2 3 4 5 6 ████", "█", " ████", "█ you"]
+    assert in_pieces(["1 2 fo", "ur ", "thanks 1"]) == ["1 2 fo", "ur ", "thanks 1"]
