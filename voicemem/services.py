@@ -102,7 +102,7 @@ class Services:
             store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored
         )
         self.node.displaced_listeners.append(self.memories.discard_all)
-        self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended)
+        self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended, rules)
         self.overviews = Overviews(store, self.memories)
         self.sessions.close_listeners.append(self.overviews.on_closed)
         self.presence = Presence(self.sessions)
@@ -115,7 +115,7 @@ class Services:
         self.tails = TailHub(sources, self.recorder.feed)
         self.watcher = Watcher(store, self.tails)
         self.retention = RetentionWorker(store, self.memories, runtime.clock, token)
-        self.working_memory = WorkingMemory(store, self.memories, runtime.clock)
+        self.working_memory = WorkingMemory(store, self.memories, runtime.clock, rules)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, telemetry)
         self.outbox = OutboxWorker(store, self.memories, send, runtime, token)

@@ -42,6 +42,8 @@ from voicemem.protocol.events import MemoryData, MemoryDocument
 from voicemem.protocol.merge_patch import merge_patch
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
 from voicemem.protocol.types import JsonObject
+from voicemem.redaction.rules import Rules
+from voicemem.redaction.texts import redact_value
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -110,7 +112,11 @@ def view_of(owner: DocumentOwner, document: Document | None) -> DocumentView:
 class WorkingMemory:
     """Reads and updates documents and data. `clock` gives Unix ms."""
 
-    def __init__(self, journal: Journal, memories: ReadModelCache, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, journal: Journal, memories: ReadModelCache, clock: Callable[[], int], rules: Rules | None = None
+    ) -> None:
+        """`rules` say what is redacted in documents."""
+        self.rules = rules
         self.journal = journal
         self.memories = memories
         self.clock = clock
@@ -173,6 +179,8 @@ class WorkingMemory:
         self, before: DocumentView, change: DocumentChange, now_ms: int
     ) -> tuple[DocumentView, MemoryDocument]:
         """The document after a change, and the event to journal. Raises `Refused`."""
+        if self.rules is not None:
+            change = change._replace(content=redact_value(change.content, self.rules))
         form, change = prepare_change(before, change)
         own = change.form or adopted_form(before, form)
         content = documents.apply_operation(before.content, change.operation, change.content)

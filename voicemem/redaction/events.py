@@ -21,6 +21,7 @@ from voicemem.protocol.events import (
     LlmDelta,
     LlmDone,
     LlmError,
+    MemoryDocument,
     MessageEvent,
     ToolCall,
     ToolResult,
@@ -148,6 +149,10 @@ def redact_result(event: ToolResult, speech: Speech) -> Changes:
     return {"result": redact_value(event.result, speech.rules)}
 
 
+def redact_document(event: MemoryDocument, speech: Speech) -> Changes:
+    return {"content": redact_value(event.content, speech.rules)}
+
+
 RULES: dict[type[Event], Callable[[Any, Speech], Changes]] = {
     Asr: redact_asr,
     LlmDelta: redact_delta,
@@ -158,6 +163,7 @@ RULES: dict[type[Event], Callable[[Any, Speech], Changes]] = {
     MessageEvent: redact_message,
     ToolCall: redact_call,
     ToolResult: redact_result,
+    MemoryDocument: redact_document,
 }
 
 

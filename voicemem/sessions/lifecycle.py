@@ -17,8 +17,10 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import different_settings, validate_config
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
+from voicemem.redaction.rules import Rules
 from voicemem.runtime import Runtime
 from voicemem.sessions.batches import DEFAULT_END_REASON
+from voicemem.sessions.redaction import redact_rows
 from voicemem.store.port import Store
 from voicemem.store.records import LIST_BYTES, RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import SessionEnding, Stream
@@ -45,7 +47,10 @@ class Sessions:
         runtime: Runtime,
         check_settings: Callable[[SessionPatch], None],
         note_ended: Callable[[int], None] = lambda key: None,
+        rules: Rules | None = None,
     ) -> None:
+        """`rules` say what is redacted in journals that are restored."""
+        self.rules = rules
         self.store = store
         self.clock = runtime.clock
         self.new_id = runtime.new_id
@@ -142,6 +147,9 @@ class Sessions:
     ) -> Stream:
         """Create a session with a journal. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
         self.check_settings(session_patch)
+        if self.rules is not None:
+            rows = await asyncio.to_thread(redact_rows, restored.rows, self.rules)
+            restored = msgspec.structs.replace(restored, rows=rows)
         stream = await self.store.restore_session(
             project, session_id or self.new_id(), session_patch, restored, self.clock(), key_id
         )

@@ -131,6 +131,17 @@ class Redaction:
             return []
 
 
+def redact_rows(rows: Sequence[JournalRow], rules: Rules) -> list[JournalRow]:
+    """A journal that comes whole, redacted as its events would have been."""
+    speeches: dict[str | None, Speech] = {}
+    found = []
+    for row in rows:
+        speech = speeches.setdefault(row.producer, Speech(rules))
+        redacted = redact_event(decode_journaled(row.payload), row.payload, speech)
+        found.append(row if redacted is None else row._replace(payload=redacted[1]))
+    return found
+
+
 def key_of(lease: ProducerLease) -> tuple[int, str]:
     return lease.key, lease.producer
 

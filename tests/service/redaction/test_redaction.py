@@ -147,7 +147,7 @@ async def test_a_user_dictates_a_number_in_several_turns(serve: Serve) -> None:
 
 
 async def test_what_was_heard_of_a_redacted_reply_is_found(serve: Serve) -> None:
-    """Heard text, words with a position, and a number of characters cut a redacted reply where they cut the original."""
+    """Heard text, words with a position, and a number of characters cut it where they cut the original."""
     app = await serve(redact=CARDS)
     api = RestClient(app)
     await api.create()
@@ -187,3 +187,18 @@ async def test_large_batches_are_redacted_too(serve: Serve) -> None:
     assert all(one["content"].endswith("492912██████████") for one in contents)
     await api.end()
     await wait_until_closed(app)
+
+
+async def test_other_ways_into_a_journal_are_redacted(serve: Serve) -> None:
+    """Messages over REST, documents, and checkpoints that a service without redaction wrote."""
+    open_api = RestClient(await serve())
+    await open_api.create()
+    await open_api.send({"type": "asr", "turn_id": 1, "text": f"It is {CARD}.", "final": True})
+    checkpoint = (await open_api.get("/v1/sessions/s/checkpoint")).json
+    api = RestClient(await serve(redact=CARDS))
+    assert 201 == (await api.post("/v1/restore", {"session_id": "s", "checkpoint": checkpoint})).status
+    assert 200 == (await api.post("/v1/sessions/s/messages", {"role": "user", "content": f"Or {CARD}?"})).status
+    document = await api.call("PUT", "/v1/sessions/s/working-memory", json={"content": f"Card {CARD}"})
+    assert 200 == document.status, document.body
+    assert ["It is 492912██████████.", "Or 492912██████████?"] == [one["content"] for one in await api.contents()]
+    assert TAIL not in json.dumps(await api.journal())
