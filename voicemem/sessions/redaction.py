@@ -29,11 +29,12 @@ LARGE_BYTES = 64 * 1024
 
 
 class Remembered:
-    """What a producer said last, up to a seq, and under which epoch."""
+    """What a producer said, up to a position of the journal and a seq, and under which epoch."""
 
-    def __init__(self, speech: Speech, epoch: int | None) -> None:
+    def __init__(self, speech: Speech, position: int) -> None:
         self.speech = speech
-        self.epoch = epoch
+        self.position = position
+        self.epoch: int | None = None
         self.next_seq: int | None = None
         """None where that is not known: then all that comes counts as new."""
 
@@ -86,8 +87,9 @@ class Redaction:
         stored = not appended.position_taken and all(one.position is not None for one in appended.outcomes)
         if not stored:
             self.remembered.pop(key, None)
-        elif key in self.remembered and appended.next_seq > 1:
-            self.remembered[key].next_seq = appended.next_seq
+        elif (known := self.remembered.get(key)) is not None:
+            known.position = appended.stream.position
+            known.next_seq = appended.next_seq if appended.next_seq > 1 else known.next_seq
 
     def forget(self, batches: Sequence[PendingBatch]) -> None:
         """Nobody knows whether these were stored."""
@@ -98,8 +100,12 @@ class Redaction:
         """What the producer of a batch has said so far."""
         lease, key = batch.lease, key_of(batch.lease)
         known = self.remembered.get(key)
-        if known is None or not self.is_current(known, batch):
-            known = self.remembered[key] = await self.recall(lease)
+        if known is None:
+            known = self.remembered[key] = Remembered(Speech(self.rules), max(0, lease.position - LOOK_BACK))
+            await self.catch_up(known, lease)
+        elif not self.is_current(known, batch):
+            await self.catch_up(known, lease)
+        known.epoch = lease.epoch
         self.remembered.move_to_end(key)
         if len(self.remembered) > MAX_PRODUCERS:
             self.remembered.popitem(last=False)
@@ -113,16 +119,13 @@ class Redaction:
         first = next((event.seq for event in batch.events_so_far() if event.seq is not None), None)
         return first is not None and first == known.next_seq
 
-    async def recall(self, lease: ProducerLease) -> Remembered:
-        """What a producer has said, as its newest events in the journal show it: redacted again, they give the same."""
-        known = Remembered(Speech(self.rules), lease.epoch)
-        after = max(0, lease.position - LOOK_BACK)
-        while rows := await self.read(lease.key, after):
-            after = rows[-1].position
+    async def catch_up(self, known: Remembered, lease: ProducerLease) -> None:
+        """Read what a producer has said since: redacted again, its events in the journal give the same."""
+        while rows := await self.read(lease.key, known.position):
+            known.position = rows[-1].position
             for row in rows:
                 if row.producer == lease.producer:
                     recall_row(row, known)
-        return known
 
     async def read(self, key: int, after: int) -> list[JournalRow]:
         try:

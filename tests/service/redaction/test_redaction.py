@@ -133,6 +133,18 @@ async def test_a_run_goes_on_on_another_node(numbered: bool) -> None:
     await store.close_store()
 
 
+async def test_a_run_goes_on_over_the_connections_of_two_nodes() -> None:
+    """A producer connects to one node and the other in turn, and again to the first, which knew it before."""
+    store = MemoryStore(exclusive=False)
+    async with node_on(store, redact=CARDS) as one, node_on(store, redact=CARDS) as other:
+        for seq in range(1, len(DELTAS) + 1):
+            async with open_producer((one, other)[(seq // 2) % 2]) as producer:
+                await producer.send(delta(seq))
+                await producer.expect_ack(seq)
+        assert KEPT == await generated(RestClient(other))
+    await store.close_store()
+
+
 async def test_a_user_dictates_a_number_in_several_turns(serve: Serve) -> None:
     """The agent's answers in between end no run, and the next words of the user do."""
     app = await serve(redact=CARDS)
