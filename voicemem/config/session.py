@@ -129,6 +129,9 @@ def parse_config(public: JsonObject) -> SessionConfig:
     return msgspec.convert(public, SessionConfig)
 
 
+parse_config({})  # msgspec examines a type when it is first used, which crashes where several threads do that at once
+
+
 def validate_config(given: JsonObject) -> SessionPatch:
     """Check a configuration or a merge patch of one, and take its secrets out.
 

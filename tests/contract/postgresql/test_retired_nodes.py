@@ -142,3 +142,20 @@ async def test_a_process_that_begins_again_lets_nothing_in_meanwhile(
     monkeypatch.setattr(one.database, "register", register_while_others_write)
     await begin_node(one, "again")
     assert refused
+
+
+async def test_a_node_that_is_retired_at_once_holds_no_connections(
+    handles: Handles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stood still while it registered does not take its connections under a token that is gone."""
+    one, other = handles
+    register = one.database.register
+
+    async def register_and_retire(job: Callable[..., object]) -> object:
+        answer = await register(job)
+        await other.retire_node("again", NOW)
+        return answer
+
+    monkeypatch.setattr(one.database, "register", register_and_retire)
+    await begin_node(one, "again")
+    assert not await one.database.read(lambda session: session.rows("select 1 from lanes where node = 'again'"))

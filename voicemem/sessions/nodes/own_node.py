@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
 
 from voicemem.errors import StoreUnavailable
 from voicemem.runtime import Clock, Runtime
@@ -24,12 +26,28 @@ HEARD_MS = 4_000
 others give what it gave a second later at most."""
 
 
+KEPT_MEASUREMENTS = 8
+"""Of how far a clock is off: the one whose answer came soonest counts, since a late one says little."""
+
+
+class Measurement(NamedTuple):
+    """How far another clock was ahead half an answer ago; smaller ones are better."""
+
+    round_trip_ms: int
+    offset_ms: int
+
+    def agrees_with(self, other: Measurement) -> bool:
+        """Whether both can be right of the same two clocks."""
+        return abs(self.offset_ms - other.offset_ms) <= self.round_trip_ms + other.round_trip_ms + 1
+
+
 class NodeClock:
     """A clock in Unix ms that is corrected by another, which all nodes have."""
 
     def __init__(self, clock: Clock) -> None:
         self.own = clock
         self.offset_ms = 0
+        self.measured: deque[Measurement] = deque(maxlen=KEPT_MEASUREMENTS)
 
     def __call__(self) -> int:
         return self.own() + self.offset_ms
@@ -38,8 +56,14 @@ class NodeClock:
         """Measure how far the clock of the store is ahead, half a request ago. Raises `StoreUnavailable`."""
         asked = self.own()
         there = await store.read_clock()
-        if there is not None:
-            self.offset_ms = there - (asked + self.own()) // 2
+        answered = self.own()
+        if there is None or answered < asked:  # the own clock was set meanwhile
+            return
+        newest = Measurement(answered - asked, there - (asked + answered) // 2)
+        if not all(map(newest.agrees_with, self.measured)):
+            self.measured.clear()  # one of the clocks was set
+        self.measured.append(newest)
+        self.offset_ms = min(self.measured).offset_ms
 
 
 class OwnNode:

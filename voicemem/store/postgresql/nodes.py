@@ -34,7 +34,10 @@ DELETE_ALL_NODES = "delete from nodes"
 FENCE = "delete from lanes where node = $1"
 FENCE_ALL = "delete from lanes where node is not null"
 FORGET_OUTCOMES = "delete from outcomes o where not exists (select 1 from lanes l where l.token = o.token)"
-JOIN_LANES = "update lanes set node = $1 where token = $2"
+JOIN_LANES = """
+    with alive as (select token from nodes where token = $1 for share)
+    update lanes set node = alive.token from alive where lanes.token = $2
+"""
 
 SELECT_RUNNING = f"select {STORED_COLUMNS} from streams s where s.state = 'running' and s.kind = '{SESSION_KIND}'"
 SELECT_LEFT = f"""
