@@ -121,7 +121,8 @@ def one_run(name: str, store: str, options: Options) -> Run:
     return Run(server=name, loaded=loaded, verified=good and loaded.sent == acked and stopped.code == 0)
 
 
-def load(server: Server, options: Options) -> Loaded:
+def load(server: Server, options: Options, first: int = 0) -> Loaded:
+    """Put a server under load, with sessions of their own from this number on."""
     plan = Plan(
         host=server.host,
         port=server.port,
@@ -133,6 +134,7 @@ def load(server: Server, options: Options) -> Loaded:
         window=options.window,
         rate=options.rate,
         server_pid=server.process.pid,
+        first=first,
     )
     done = subprocess.run(
         [sys.executable, "-m", "bench.harness.load.generator", msgspec.json.encode(plan).decode()],

@@ -22,6 +22,8 @@ from pathlib import Path
 import msgspec
 
 from bench.crash.nodes.moments import FAULTS
+from bench.crash.nodes.plants import PLANTS
+from bench.crash.nodes.proof import prove_nodes
 from bench.crash.nodes.run import NodesRun
 from bench.crash.proof import prove
 from bench.crash.run import Run
@@ -76,7 +78,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="folder for the database and the log, which are kept; with --nodes the URL of an empty database, or"
         f" {POSTGRESQL} (the default) for a server of one's own",
     )
-    parser.add_argument("--faults", nargs="+", choices=[*FAULTS], help="with --nodes: only these faults")
+    parser.add_argument("--older", metavar="COMMIT", help="with --nodes: half of the processes run this version")
+    parser.add_argument("--faults", nargs="+", choices=[*FAULTS], help="with --nodes: these faults, in turn")
+    parser.add_argument("--plants", nargs="+", choices=[*PLANTS], help="with --nodes and --prove: only these")
     parser.add_argument("--prove", action="store_true", help="show that planted faults are found, instead of a run")
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first finding")
     options = parser.parse_args(arguments)
@@ -92,7 +96,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     if options.prove:
-        proved = prove()
+        proved = prove_nodes(options) if options.nodes else prove()
         print(
             table(("planted", "verdict"), [(name, "as it should be" if right else "MISSED") for name, right in proved])
         )

@@ -33,6 +33,8 @@ class Run(ABC):
     """What all runs have in common; a subclass says what is run, and what happens to it."""
 
     shapes: Mapping[str, int] = SHAPES
+    ends_at_a_finding = False
+    """Instead of letting the sessions come to their ends."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options = options
@@ -82,7 +84,8 @@ class Run(ABC):
             readers = [asyncio.create_task(Reader(world, rng).run()) for _ in range(READERS)]
             try:
                 await self.rounds([*slots, *readers])
-                await self.settle(world, sessions, slots)
+                if not (self.history.findings and self.ends_at_a_finding):
+                    await self.settle(world, sessions, slots)
             finally:
                 working: list[asyncio.Task[Any]] = [*slots, *readers, *sessions.finishing]
                 for task in working:

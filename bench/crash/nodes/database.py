@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 import psycopg
 
 from bench.crash.history import History
+from bench.crash.nodes.members import LEASE_MS
+from bench.crash.presence import MARGIN_MS, Trouble
+from voicemem.runtime import now_ms
 
 HELD_BY_NODES = ("producers", "exports", "claims", "replies", "retention", "lanes")
 """Tables that say which node holds a row."""
@@ -37,11 +41,19 @@ SELECT_LEFT_OVER = """
     select 'producers of running sessions', count(*) from producers p
     join streams s on s.bucket = p.bucket and s.key = p.stream where p.node is not null and s.state = 'running'
 """
+SELECT_NODES = "select token, convert_from(address, 'utf8'), expires_ms from nodes"
 END_BACKENDS = """
     select count(pg_terminate_backend(pid)) from pg_stat_activity
     where application_name = 'voicemem' and datname = current_database() and random() < 0.6
 """
 LOOK_S = 0.2
+
+
+class Lease(NamedTuple):
+    """Until when a node counts as alive, at its address."""
+
+    server: str
+    expires_ms: int
 
 
 class Database:
@@ -52,6 +64,8 @@ class Database:
         self.history = history
         self.looks = 0
         self.orphans: set[tuple[object, ...]] = set()
+        self.leases: dict[str, Lease] = {}
+        """Of the nodes that were there at the last look, by token."""
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
         """Run a statement; its rows. Raises `psycopg.Error`."""
@@ -63,12 +77,28 @@ class Database:
         """Look again and again for rows that are held by nodes that are gone."""
         while True:
             with suppress(psycopg.OperationalError):  # it was killed
-                for orphan in set(await asyncio.to_thread(self.execute, SELECT_ORPHANS)) - self.orphans:
-                    self.orphans.add(orphan)
-                    table, node, count = orphan
-                    self.history.find("", f"{count} rows of {table} are held by the node {node}, which is gone")
+                self.note_orphans(await asyncio.to_thread(self.execute, SELECT_ORPHANS))
+                self.note_leases(await asyncio.to_thread(self.execute, SELECT_NODES))
                 self.looks += 1
             await asyncio.sleep(LOOK_S)
+
+    def note_orphans(self, found: Iterable[tuple[Any, ...]]) -> None:
+        for table, node, count in set(found) - self.orphans:
+            self.orphans.add((table, node, count))
+            self.history.find("", f"{count} rows of {table} are held by the node {node}, which is gone")
+
+    def note_leases(self, found: Iterable[tuple[Any, ...]]) -> None:
+        """Note the nodes that were retired because their leases had run out: on a busy machine that may happen.
+
+        Who disappears before that has stopped, or was retired wrongly, which shows in its sessions.
+        """
+        now, before = now_ms(), self.leases
+        self.leases = {token: Lease(f"http://{address}", expires_ms) for token, address, expires_ms in found}
+        for token in before.keys() - self.leases.keys():
+            lapsed = before[token]
+            if lapsed.expires_ms < now + MARGIN_MS:
+                end_ms = now + LEASE_MS
+                self.history.troubles.append(Trouble(lapsed.server, lapsed.expires_ms - LEASE_MS, end_ms))
 
     async def end_backends(self) -> None:
         """End some of the nodes' connections, in the server."""

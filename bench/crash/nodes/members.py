@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import subprocess
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from bench.crash.nodes.proxy import Proxy
 from bench.crash.nodes.upstream import upstream_of, url_through
 from bench.crash.receiver import SECRET
 from bench.crash.server import Place, Server, free_ports
+from bench.harness.servers import ROOT
 
 LEASE_MS = 3_000
 """A tenth of it is the time between two heartbeats; both are three tenths of what they are otherwise."""
@@ -27,12 +29,14 @@ class Node(Server):
         super().__init__(place, webhook_url, SECRET)
         self.proxy = proxy
         self.plant: str | None = None
+        self.older: Path | None = None
 
     async def spawn(self) -> None:
         ahead_ms = random.choice(SKEWS_MS)
         options = ["--lease-ms", str(LEASE_MS), "--ahead-ms", str(ahead_ms)]
         if self.plant is not None:
             options += ["--plant", self.plant]
+        self.folder = ROOT if self.older is None or random.random() < 0.5 else self.older
         self.program = [sys.executable, "-P", str(ENTRY), *options]
         await super().spawn()
 
@@ -53,6 +57,14 @@ class Node(Server):
             await self.ended()
         await self.spawn()
         return await self.ready()
+
+
+def unpack(commit: str, folder: Path) -> Path:
+    """The program as it was at a commit."""
+    folder.mkdir()
+    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["tar", "-x"], cwd=folder, check=True, input=packed)
+    return folder
 
 
 async def make_node(stack: AsyncExitStack, url: str, number: int, folder: Path, webhook_url: str) -> Node:

@@ -6,6 +6,7 @@ It runs as a file, with the folder of the program in PYTHONPATH, which may be th
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--ahead-ms", type=int, default=0)
     parser.add_argument("--plant", help="a fault, as bench.crash.nodes.plants has them")
     options, arguments = parser.parse_known_args()
+    faulthandler.enable()
     shorten_lease(options.lease_ms)
     shift_clock(options.ahead_ms)
     if options.plant:

