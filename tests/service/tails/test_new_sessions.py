@@ -18,6 +18,7 @@ from tests.support.services import ANY_PORT
 from voicemem.app import App, running
 from voicemem.config.service import Settings
 from voicemem.config.session import validate_config
+from voicemem.sessions.tails.known_keys import SETTLED_AFTER
 from voicemem.sessions.tails.several import TailOfSeveral
 
 pytestmark = pytest.mark.usefixtures("often")
@@ -239,5 +240,6 @@ async def test_the_sessions_of_a_project_cost_nothing_at_a_look(
         assert 1_000 == late.loaded
         (followed,) = app.services.tails.open_tails
         assert isinstance(followed, TailOfSeveral)
+        await look_around(app, SETTLED_AFTER)
         assert len(followed.known.seen) <= 256
         assert len(followed.cursor) < 1_000

@@ -11,7 +11,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 LOOK_BACK = 256
-"""Keys below the newest among which late ones are still found."""
+"""Keys below the newest among which late ones are still found, however long ago these became visible."""
+MOST_SEEN = 4_096
+"""The same for those that became visible in the last `SETTLED_AFTER` looks: many sessions may begin while one of them
+is slow to be committed."""
 MAX_NAMED = 32
 """Keys that a place names, at most, apart from those of followed sessions: it must fit into a header."""
 SETTLED_AFTER = 20
@@ -24,7 +27,7 @@ class KnownKeys:
     def __init__(self, floor: int = 0, seen: Iterable[int] = ()) -> None:
         self.floor = floor
         self.seen: list[int] = []
-        """In order; at most `LOOK_BACK` after `forget`."""
+        """In order; at most `LOOK_BACK` and recent ones, `MOST_SEEN` in all, after `forget`."""
         self.first_looks: dict[int, int] = {}
         """By key, at which look it was seen first."""
         self.looks = 0
@@ -54,11 +57,14 @@ class KnownKeys:
         self.first_looks[key] = self.looks
         self.settle()
 
+    def is_old(self, key: int) -> bool:
+        """Whether a key was seen so long ago that whatever is below it has become visible."""
+        return self.looks - self.first_looks[key] >= SETTLED_AFTER
+
     def settle(self) -> None:
         """Move `settled` on, over keys that are old enough, and over the lowest where too many are recent."""
         while self.settled < len(self.seen) and (
-            self.looks - self.first_looks[self.seen[self.settled]] >= SETTLED_AFTER
-            or len(self.seen) - self.settled > MAX_NAMED
+            self.is_old(self.seen[self.settled]) or len(self.seen) - self.settled > MAX_NAMED
         ):
             self.settled += 1
 
@@ -69,8 +75,10 @@ class KnownKeys:
         self.forget(self.seen[-1] if self.seen else 0)
 
     def forget(self, up_to: int) -> None:
-        """Forget the lowest keys beyond `LOOK_BACK`, if all that is visible up to this key is known."""
-        count = min(len(self.seen) - LOOK_BACK, bisect_left(self.seen, up_to + 1))
+        """Forget the lowest keys of those that are old enough, if all that is visible up to this key is known."""
+        most, count = min(len(self.seen) - LOOK_BACK, bisect_left(self.seen, up_to + 1)), 0
+        while count < most and (len(self.seen) - count > MOST_SEEN or self.is_old(self.seen[count])):
+            count += 1
         if count > 0:
             self.floor = self.seen[count - 1]
             for key in self.seen[:count]:

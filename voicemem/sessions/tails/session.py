@@ -114,6 +114,11 @@ class Tail:
         """Keys of sessions that may have more to send."""
 
     @property
+    def poll_s(self) -> float:
+        """Seconds between two looks at what nothing wakes it for."""
+        return POLL_S
+
+    @property
     def cursor(self) -> str:
         """The place after all items so far."""
         ((key, session),) = self.followed.items()
@@ -140,7 +145,7 @@ class Tail:
             self.notified.set()
 
     async def poll(self) -> None:
-        """Note that any session may have changed, once every `POLL_S`."""
+        """Note that any session may have changed, once every `poll_s`."""
         self.dirty_keys.update(self.followed)
 
     def is_too_early(self, stream: Stream) -> bool:
@@ -154,13 +159,13 @@ class Tail:
         return TailItem(cursor, TailEnd(session.stream.id, state, reason))
 
     async def watch(self) -> AsyncIterator[list[TailItem]]:
-        """Yield items as they come, and an empty list every `POLL_S`, until the session or the service ends, or the
+        """Yield items as they come, and an empty list every `poll_s`, until the session or the service ends, or the
         store becomes another incarnation.
 
         Raises `StoreUnavailable`, and `SessionSetAside` in a tail of one session.
         """
         time = asyncio.get_running_loop().time
-        poll_at = time() + POLL_S
+        poll_at = time() + self.poll_s
         while not self.sources.draining.is_set() and self.store.incarnation == self.incarnation:
             async for items in self.read_changed():
                 yield items
@@ -170,7 +175,7 @@ class Tail:
                 await self.wait(poll_at - time())
             if time() >= poll_at:
                 await self.poll()
-                poll_at = time() + POLL_S
+                poll_at = time() + self.poll_s
                 yield []
 
     async def wait(self, at_most_s: float) -> None:

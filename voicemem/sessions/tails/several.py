@@ -16,6 +16,9 @@ MAX_FOLLOWED = 256
 """Sessions that one tail follows at a time, at most: a place names each of them, and must fit into a header."""
 LIST_PAGE = 1000
 """Keys, or sessions, in a page of a list."""
+LIST_EVERY = 20
+"""Looks at which are new until the next one at which are running, on a store of several nodes: nobody here is told of
+an older session that matches only now, or is reopened, on another node."""
 LOAD_PAGE = 50
 """New sessions that are loaded at a time; each may have a large configuration."""
 
@@ -40,8 +43,14 @@ class TailOfSeveral(Tail):
         super().__init__(sources, view, followed)
         self.wanted = wanted
         self.known = known
+        self.polls = 0
         self.found: dict[int, Stream] = {}
         """Sessions that match, that a commit has named, and that are not followed yet."""
+
+    @property
+    def poll_s(self) -> float:
+        """New sessions are looked for more often where other nodes begin some, of which no commit here tells."""
+        return super().poll_s if self.store.is_exclusive else super().poll_s / 2
 
     @property
     def cursor(self) -> str:
@@ -81,6 +90,10 @@ class TailOfSeveral(Tail):
         self.dirty_keys.update(self.followed)
         if await self.find_new_sessions():
             self.known.finish_look()
+        self.polls += 1
+        if not self.store.is_exclusive and self.polls % LIST_EVERY == 0:
+            async for page in self.running_pages():
+                self.follow_known(page)
 
     async def running_pages(self) -> AsyncIterator[list[Stream]]:
         """All running sessions that match, the newest first, in pages of `LIST_BYTES` of configurations at most."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.sessions.tails.known_keys import LOOK_BACK, MAX_NAMED, SETTLED_AFTER, KnownKeys
+from voicemem.sessions.tails.known_keys import LOOK_BACK, MAX_NAMED, MOST_SEEN, SETTLED_AFTER, KnownKeys
 
 
 @given(st.lists(st.lists(st.integers(1, 2_000), max_size=40), max_size=20))
@@ -24,7 +24,7 @@ def test_keys_are_known_once_they_were_added(looks: list[list[int]]) -> None:
         unknown = set(range(known.floor + 1, 2_001)) - added
         assert not any(key in known for key in unknown)
         known.finish_look()
-        assert len(known.seen) <= LOOK_BACK
+        assert len(known.seen) <= MOST_SEEN
         assert len(known.first_looks) == len(known.seen)
 
 
@@ -44,9 +44,26 @@ def test_what_was_not_looked_at_is_not_forgotten() -> None:
     known = KnownKeys()
     for key in range(1_000, 1_000 + 2 * LOOK_BACK):
         known.add(key)
+    known.looks = SETTLED_AFTER
     known.forget(500)
     assert 0 == known.floor
     known.forget(1_009)
     assert 1_009 == known.floor
     known.finish_look()
     assert LOOK_BACK == len(known.seen)
+
+
+def test_a_late_key_is_found_among_many_that_came_meanwhile() -> None:
+    """However many sessions began while one was slow to become visible, within a bound."""
+    known = KnownKeys()
+    for key in range(1_000, 1_000 + 4 * LOOK_BACK):
+        known.add(key)
+    known.finish_look()
+    assert 999 not in known
+    for _ in range(SETTLED_AFTER):
+        known.finish_look()
+    assert (999 in known, LOOK_BACK) == (True, len(known.seen))
+    for key in range(10_000, 10_000 + 2 * MOST_SEEN):
+        known.add(key)
+    known.finish_look()
+    assert MOST_SEEN == len(known.seen)
