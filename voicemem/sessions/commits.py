@@ -145,8 +145,9 @@ class CommitLane:
     """What waits for one lane of the store: the batches that arrive during one commit share the next.
 
     So a commit is as large as the load of one sync of the disk, and a lone event does not wait for others. A session
-    that others hold, or that must be looked at first, is appended apart, so that it does not hold up the lane; what
-    comes after it waits for that, since the events of a session must stay in order.
+    that others hold, or that must be looked at first, is appended apart, so that it does not hold up the lane; so is
+    one whose events take time to redact; what comes after it waits for that, since the events of a session must stay in
+    order.
     """
 
     def __init__(self, commits: Commits, number: int) -> None:
@@ -184,7 +185,10 @@ class CommitLane:
             while self.pending:
                 batches, self.pending = self.pending[:MAX_BATCHES], self.pending[MAX_BATCHES:]
                 since = self.since
-                left = await self.commits.commit(batches, since, self.journal.try_append, self.has)
+                if (redaction := self.commits.redaction) is not None and (slow := redaction.slow_sessions(batches)):
+                    self.set_apart([batch for batch in batches if batch.lease.key in slow], since)
+                    batches = [batch for batch in batches if batch.lease.key not in slow]
+                left = await self.commits.commit(batches, since, self.journal.try_append, self.has) if batches else []
                 if left:
                     self.set_apart(left, since)
         finally:

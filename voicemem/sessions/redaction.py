@@ -24,8 +24,8 @@ MAX_PRODUCERS = 10_000
 LOOK_BACK = 500
 """Entries of a journal, the newest, in which the beginning of what goes on is looked for."""
 PAGE = 1_000
-LARGE_BYTES = 64 * 1024
-"""Of one batch: a larger one is redacted on a thread."""
+LARGE_BYTES = 16 * 1024
+"""Of one batch: a larger one is redacted on a thread, and others do not wait for it."""
 
 
 class Remembered:
@@ -62,11 +62,16 @@ class Redaction:
         self.count = count
         self.remembered: OrderedDict[tuple[int, str], Remembered] = OrderedDict()
 
+    def slow_sessions(self, batches: Sequence[PendingBatch]) -> set[int]:
+        """The keys of sessions of which much is to be redacted."""
+        return {batch.lease.key for batch in batches if not batch.is_redacted and size_of(batch) > LARGE_BYTES}
+
     async def redact(self, batches: Sequence[PendingBatch]) -> None:
         """Redact batches that are about to be committed; none can grow from now on. Raises `StoreUnavailable`.
 
         A batch that the commit leaves out stays redacted, and is committed before anything else of its session.
         """
+        done = 0
         for batch in batches:
             batch.is_sealed = True
         for batch in batches:
@@ -74,11 +79,15 @@ class Redaction:
                 continue
             batch.is_redacted = True
             remembered = await self.find(batch)
-            if sum(map(len, batch.payloads_so_far())) > LARGE_BYTES:
-                changed = await asyncio.to_thread(redact_batch, batch, remembered)
-            else:
-                changed = redact_batch(batch, remembered)
-            self.count(changed)
+            size = size_of(batch)
+            if size > LARGE_BYTES:
+                self.count(await asyncio.to_thread(redact_batch, batch, remembered))
+                continue
+            self.count(redact_batch(batch, remembered))
+            done += size
+            if done > LARGE_BYTES:
+                done = 0
+                await asyncio.sleep(0)
 
     def settle(self, batch: PendingBatch, appended: AppendResult) -> None:
         """Note what became of a batch: what is remembered stands only if all of it was stored."""
@@ -143,6 +152,10 @@ def redact_rows(rows: Sequence[JournalRow], rules: Rules) -> list[JournalRow]:
         redacted = redact_event(decode_journaled(row.payload), row.payload, speech)
         found.append(row if redacted is None else row._replace(payload=redacted[1]))
     return found
+
+
+def size_of(batch: PendingBatch) -> int:
+    return sum(map(len, batch.payloads_so_far()))
 
 
 def key_of(lease: ProducerLease) -> tuple[int, str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from websockets.asyncio.client import connect
@@ -199,6 +202,31 @@ async def test_large_batches_are_redacted_too(serve: Serve) -> None:
     assert all(one["content"].endswith("492912██████████") for one in contents)
     await api.end()
     await wait_until_closed(app)
+
+
+async def test_nobody_waits_for_what_takes_long(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a large batch is looked through, others are stored; what comes after it in its session waits for it."""
+    released = threading.Event()
+
+    def look(text: str) -> list[tuple[int, int]]:
+        assert len(text) < 20_000 or released.wait(60)
+        return []
+
+    monkeypatch.setitem(sys.modules, "slow_redaction", SimpleNamespace(look=look))
+    app = await serve(redact=("cards", "slow_redaction:look"))
+    api = RestClient(app)
+    for name in ("slow", "fast"):
+        await api.create(name)
+    async with open_producer(app, "slow") as slow, open_producer(app, "fast") as fast:
+        await slow.send({**delta(1), "text": "word " * 5_000})
+        await slow.send({**delta(2), "text": CARD})
+        for seq in range(1, 4):
+            await fast.send(delta(seq))
+            await fast.expect_ack(seq)
+        assert [] == await api.journal("slow")
+        released.set()
+        await slow.expect_ack(2)
+    assert ["word " * 5_000, "492912██████████"] == [one["event"]["text"] for one in await api.journal("slow")]
 
 
 async def test_other_ways_into_a_journal_are_redacted(serve: Serve) -> None:
