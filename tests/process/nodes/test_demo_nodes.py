@@ -12,9 +12,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.support.postgresql import programs
+from voicemem.cli.demo_nodes.postgresql_server import PostgresqlServer
 
 pytestmark = pytest.mark.postgresql
 DEMO_S = 240.0
@@ -77,3 +79,18 @@ async def test_a_demo_that_is_interrupted_leaves_nothing_behind(folder: Path) ->
     assert 0 != process.returncode
     assert [] == left_in(folder)
     assert [] == still_running(re.findall(r"process (\d+)", printed))
+
+
+def test_programs_that_its_user_cannot_enter_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL does not run as root, and below root's home others find nothing: it runs from a copy all the same."""
+    programs()
+    monkeypatch.setattr(PostgresqlServer, "may_run", lambda *_: False)
+    server = PostgresqlServer()
+    server.start()
+    try:
+        assert server.programs.is_relative_to(server.folder)
+        with psycopg.connect(server.url) as connection:
+            assert (1,) == connection.execute("select 1").fetchone()
+    finally:
+        server.stop()
+    assert not server.folder.exists()

@@ -87,11 +87,14 @@ class PostgresqlServer:
             return False
 
     def copy(self, installed: Path) -> Path:
-        """The programs and what they need, where its user gets to them."""
-        copied = self.folder / "installed"
-        shutil.copytree(installed, copied, symlinks=True)
-        copied.chmod(0o755)
-        return copied
+        """The programs, and the libraries that the wheel brings beside them, where its user gets to them."""
+        package = installed.parent
+        libraries = package.with_name(f"{package.name}.libs")
+        copied = self.folder / "copied"
+        shutil.copytree(installed, copied / package.name / installed.name, symlinks=True)
+        if libraries.exists():
+            shutil.copytree(libraries, copied / libraries.name, symlinks=True)
+        return copied / package.name / installed.name
 
     def run(self, program: str, *arguments: str | Path) -> None:
         result = self.execute(self.programs / program, *arguments)
