@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from functools import cache
 from importlib.util import find_spec
 from typing import NoReturn
@@ -16,7 +17,11 @@ import pytest
 
 IS_CI = os.environ.get("TESTS_SKIP_NOTHING") == "1"
 NAMES = {"chromium": ("chromium", "chromium-browser", "google-chrome")}
-PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
+PLACES = os.pathsep.join(
+    (os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin")
+)
+FROM_WHEELS = {"docker-compose": "voicemem-core[test]"}
+"""Programs that come with an extra."""
 OLDEST_NODE = (20, 10)
 """The first that has a `WebSocket` of its own."""
 
@@ -27,7 +32,8 @@ def needs(name: str) -> str:
         return name if find_spec(name) else missing("there is no atheris for this Python")
     if reason := why_unusable(name):
         missing(reason)
-    return found(name) or missing(f"{name} is not installed (Debian: apt-get install {name})")
+    how = f"pip install '{FROM_WHEELS[name]}'" if name in FROM_WHEELS else f"Debian: apt-get install {name}"
+    return found(name) or missing(f"{name} is not installed ({how})")
 
 
 def needs_module(name: str, extra: str) -> None:

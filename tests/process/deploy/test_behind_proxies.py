@@ -25,14 +25,13 @@ from websockets.exceptions import InvalidStatus
 from tests.support.callers.rest import client_with_key, make_key
 from tests.support.events import delta, done, final
 from tests.support.needs import needs
-from tests.support.paths import DEPLOY
 from tests.support.processes.ports import free_ports
+from tests.support.servers.proxies import START_S, replaced, running_proxy
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.sessions.tails.cursor import SeveralCursor, format_several_cursor
 
 NAME = "memory.example"
-START_S = 20.0
 
 
 class Proxy(NamedTuple):
@@ -70,38 +69,6 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return cert_path, key_path
 
 
-def replaced(name: str, changes: dict[str, str]) -> str:
-    """A file of deploy/ with what every user of it changes, and the ports and folders of this test."""
-    text = (DEPLOY / name).read_text()
-    for before, after in changes.items():
-        assert before in text, before
-        text = text.replace(before, after)
-    return text
-
-
-@asynccontextmanager
-async def running(command: list[str], port: int) -> AsyncIterator[None]:
-    """A proxy that listens, stopped at the end of the block."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        async with asyncio.timeout(START_S):
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.close()
-                    break
-                except OSError:
-                    assert process.returncode is None, "the proxy has not started"
-                    await asyncio.sleep(0.05)
-        yield
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await asyncio.wait_for(process.wait(), START_S)
-
-
 @asynccontextmanager
 async def nginx(app: App, folder: Path) -> AsyncIterator[Proxy]:
     """nginx with deploy/nginx.conf, checked by nginx itself before."""
@@ -131,7 +98,7 @@ async def nginx(app: App, folder: Path) -> AsyncIterator[Proxy]:
     _, said = await check.communicate()
     assert (0, b"") == (check.returncode, said)
     trust = ssl.create_default_context(cafile=str(cert))
-    async with running([binary, "-c", str(config), "-p", str(folder), "-g", "daemon off;"], port):
+    async with running_proxy([binary, "-c", str(config), "-p", str(folder), "-g", "daemon off;"], port):
         yield Proxy(port, trust)
 
 
@@ -147,7 +114,7 @@ async def caddy(app: App, folder: Path) -> AsyncIterator[Proxy]:
     }
     config = folder / "Caddyfile"
     config.write_text(replaced("Caddyfile", changes))
-    async with running([binary, "run", "--adapter", "caddyfile", "--config", str(config)], port):
+    async with running_proxy([binary, "run", "--adapter", "caddyfile", "--config", str(config)], port):
         yield Proxy(port, None)
 
 
