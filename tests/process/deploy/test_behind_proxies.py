@@ -43,10 +43,10 @@ class Proxy(NamedTuple):
     def url(self, path: str) -> str:
         return f"http{'s' if self.trust else ''}://127.0.0.1:{self.port}{path}"
 
-    def ingest(self, key: str) -> connect:
+    def ingest(self, key: str, path: str = "/v1/ingest") -> connect:
         """A websocket to the proxy, asked for by its name."""
         return connect(
-            f"ws{'s' if self.trust else ''}://{NAME}:{self.port}/v1/ingest",
+            f"ws{'s' if self.trust else ''}://{NAME}:{self.port}{path}",
             host="127.0.0.1",
             port=self.port,
             ssl=self.trust,
@@ -151,6 +151,19 @@ async def test_a_call_goes_through(serve: Serve, tmp_path: Path, proxy: Made) ->
             assert (200, 3) == (status, len(body.splitlines()))
         assert 200 == (await ask(front, key, "POST", "/v1/sessions/s/end"))[0]
         assert 404 == (await ask(front, key, "GET", "/v1/sessions/none"))[0]
+
+
+@PROXIES
+async def test_the_paths_of_dialects_go_through(serve: Serve, tmp_path: Path, proxy: Made) -> None:
+    """Another stack's frames come on a path of their own, which the ingest port takes too."""
+    app = await serve()
+    key = await make_key(app, "admin")
+    async with proxy(app, tmp_path) as front:
+        async with front.ingest(key, "/v1/ingest/openai-realtime?session_id=s"):
+            pass
+        with pytest.raises(InvalidStatus) as refused:
+            await front.ingest(key, "/v1/ingest/no-such-dialect")
+        assert b"unknown_dialect" in (refused.value.response.body or b"")
 
 
 async def told(front: Proxy, key: str, path: str, place: str | None = None) -> AsyncGenerator[tuple[str, bytes], None]:
