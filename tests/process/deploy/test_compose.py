@@ -22,7 +22,7 @@ from tests.support.needs import needs
 from tests.support.paths import DEPLOY
 from tests.support.postgresql import server
 from tests.support.processes.ports import free_ports
-from tests.support.processes.service_process import ServiceProcess, running_process
+from tests.support.processes.service_process import running_process
 from tests.support.servers.proxies import replaced, running_proxy
 from tests.support.waiting import eventually
 from voicemem.client import Client, Options
@@ -117,13 +117,12 @@ async def test_a_call_behind_caddy_outlives_a_node(services: dict[str, Any], sto
     config = tmp_path / "Caddyfile"
     config.write_text("{\n\tadmin off\n\tauto_https off\n}\n" + replaced("nodes.Caddyfile", changes))
     async with AsyncExitStack() as stack:
-        nodes: dict[str, ServiceProcess] = {}
+        starting = []
         for name in NODES:
             given = settings(services, name, store, ports)
             addresses = ("--rest", given["VOICEMEM_REST"], "--ingest", given["VOICEMEM_INGEST"])
-            nodes[name] = await stack.enter_async_context(
-                running_process(tmp_path / name, *addresses, url=store, env=given)
-            )
+            starting.append(running_process(tmp_path / name, *addresses, url=store, env=given))
+        nodes = await asyncio.gather(*map(stack.enter_async_context, starting))
         await stack.enter_async_context(
             running_proxy([caddy, "run", "--adapter", "caddyfile", "--config", str(config)], front)
         )
@@ -134,7 +133,7 @@ async def test_a_call_behind_caddy_outlives_a_node(services: dict[str, Any], sto
             producers[name] = await client.open("s", producer=name)
         await producers["asr"].send({"type": "asr", "turn_id": 1, "text": "Where is my order?", "final": True})
         await producers["llm"].send({"type": "llm.done", "turn_id": 1, "text": "On its way."})
-        await nodes["node-a"].kill()
+        await nodes[0].kill()
         await producers["asr"].send({"type": "asr", "turn_id": 2, "text": "Thank you.", "final": True})
         await producers["llm"].send({"type": "llm.done", "turn_id": 2, "text": "You are welcome."})
         for producer in producers.values():

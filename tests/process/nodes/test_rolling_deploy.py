@@ -85,7 +85,7 @@ async def fleet(url: str, tmp_path: Path, hook: WebhookReceiver) -> AsyncIterato
     """Two nodes that run."""
     one = Fleet(url, tmp_path, hook)
     async with one.stack:
-        one.nodes = [await one.start(place) for place in (0, 1)]
+        one.nodes = list(await asyncio.gather(one.start(0), one.start(1)))
         await one.proxy.start()
         one.stack.push_async_callback(one.proxy.stop)
         yield one
