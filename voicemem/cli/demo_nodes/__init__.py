@@ -30,7 +30,7 @@ MOVED_S, ENDED_S, GONE_S = 20.0, 60.0, 30.0
 """How long producers may take to come back, calls to end, and the lease of a dead node to run out."""
 UNDISTURBED = "undisturbed"
 NEXT = (
-    "The demo is over, and everything that it started has stopped. Next: docs/postgresql.md says how to run nodes of"
+    "The demo is over, and everything that it started has stopped. Next: docs/nodes.md says how to run nodes of"
     " your own."
 )
 
