@@ -161,6 +161,23 @@ async def test_tails_are_woken_by_other_nodes(nodes: tuple[App, App], monkeypatc
             assert seq == told.data["seq"]
 
 
+async def test_tails_are_told_of_erasures_on_other_nodes(
+    nodes: tuple[App, App], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that another node erases ends in the tail at once."""
+    monkeypatch.setattr(tails, "POLL_S", 3600.0)
+    here, there = nodes
+    async with open_producer(there) as producer, open_tail(RestClient(here)) as tail:
+        await producer.store(final_transcript(1))
+        told = await tail.next()
+        assert told is not None
+        assert 1 == told.data["seq"]
+        await RestClient(there).delete("/v1/sessions/s")
+        told = await tail.next()
+        assert told is not None
+        assert ("end", "erased") == (told.event, told.data["state"])
+
+
 async def test_a_node_that_is_gone_is_retired(store: MemoryStore) -> None:
     """Its producers count as gone once its lease is over, so their sessions fall silent, and close."""
     now = now_ms()

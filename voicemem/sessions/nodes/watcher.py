@@ -32,14 +32,17 @@ class Watcher:
         """Where the journals that are followed ended at the last look."""
 
     async def look_at_journals(self) -> int:
-        """Wake the tails of journals that have grown; returns how many are followed. Raises `StoreUnavailable`."""
+        """Wake the tails of journals that have grown, or are gone; returns how many are followed.
+
+        Tails rely on it (`Tail.poll`): after a look that failed all of them are woken. Raises `StoreUnavailable`.
+        """
         keys = sorted(self.tails.followed_keys())
         before, self.positions = self.positions, {}
         for first in range(0, len(keys), KEYS_PER_LOOK):
             self.positions |= await self.store.read_positions(keys[first : first + KEYS_PER_LOOK])
-        grown = {key for key, position in self.positions.items() if before.get(key) != position}
-        if grown:
-            self.tails.notify_keys(grown)
+        changed = {key for key in keys if key not in self.positions or before.get(key) != self.positions[key]}
+        if changed:
+            self.tails.notify_keys(changed)
         return len(keys)
 
     async def find_superseded(self, held: Iterable[HeldLease]) -> list[HeldLease]:
@@ -57,7 +60,7 @@ async def watch_journals_forever(watcher: Watcher) -> None:
         if not watcher.store.is_exclusive:
             with suppress(StoreUnavailable):
                 followed = await watcher.look_at_journals()
-        await asyncio.sleep(TAILS_INTERVAL_S * (1 + followed // KEYS_PER_LOOK))
+        await asyncio.sleep(TAILS_INTERVAL_S * max(1, -(-followed // KEYS_PER_LOOK)))
 
 
 async def watch_leases_forever(

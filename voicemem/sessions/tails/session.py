@@ -27,8 +27,7 @@ SMALL_PAGE = 8
 YIELD_EVERY = 32
 """Sessions that a tail looks at before others get their turn."""
 POLL_S = 0.5
-"""How often tails look at what no commit of the recorder wakes them for: closes, changes over REST, and what other
-processes on the store have journaled."""
+"""How often tails look at what no commit of the recorder wakes them for, such as closes and changes over REST."""
 
 
 class TailView(NamedTuple):
@@ -145,8 +144,21 @@ class Tail:
             self.notified.set()
 
     async def poll(self) -> None:
-        """Note that any session may have changed, once every `poll_s`."""
-        self.dirty_keys.update(self.followed)
+        """Note which sessions may have changed without anybody being told, once every `poll_s`."""
+        self.dirty_keys.update(self.unwatched_keys())
+
+    def unwatched_keys(self) -> Iterable[int]:
+        """On a store that several nodes may share, a watcher looks for all tails at once at the journals' ends.
+
+        So there a tail only looks at what it could not read last time, and at what may soon be closed for good.
+        """
+        if self.store.is_exclusive:
+            return self.followed
+        return [
+            key
+            for key, session in self.followed.items()
+            if session.stream.state != "running" or session.position < session.stream.position
+        ]
 
     def is_too_early(self, stream: Stream) -> bool:
         """Whether it is too early to send anything of a session."""

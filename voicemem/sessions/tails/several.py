@@ -87,7 +87,7 @@ class TailOfSeveral(Tail):
         await self.follow_found()
 
     async def poll(self) -> None:
-        self.dirty_keys.update(self.followed)
+        self.dirty_keys.update(self.unwatched_keys())
         if await self.find_new_sessions():
             self.known.finish_look()
         self.polls += 1

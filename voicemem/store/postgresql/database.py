@@ -51,7 +51,7 @@ from voicemem.store.postgresql.writer import Writer
 from voicemem.store.records import Quotas
 
 T = TypeVar("T")
-LANES, WRITERS, READERS = 2, 3, 2
+LANES, WRITERS, READERS = 2, 3, 4
 CLOSED = "The store was closed."
 SELECT_NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
 

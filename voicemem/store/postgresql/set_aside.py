@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from voicemem.store.postgresql.connection import Word
 from voicemem.store.postgresql.database import Database
-from voicemem.store.postgresql.journal.reads import IS_READABLE
 from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, Rows, to_stream
+from voicemem.store.postgresql.journal.runs import IS_READABLE
 from voicemem.store.records import SetAside
 from voicemem.store.streams import SESSION_KIND, Stream
 

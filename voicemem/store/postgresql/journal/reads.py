@@ -12,7 +12,7 @@ import msgspec
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, label_digest, load_stream, to_stream
-from voicemem.store.postgresql.journal.runs import find_last_seq, runs_after
+from voicemem.store.postgresql.journal.runs import IS_READABLE, find_last_seq, runs_after
 from voicemem.store.records import MAX_COUNTED, JournalRow, SessionFilter, Snapshot
 from voicemem.store.runs import page_of
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
@@ -25,7 +25,6 @@ SELECT_HAS_SEQS = """
     select 1 from producers where bucket = $1 % 64 and stream = $1 and name = $2 and next_seq > 1
 """
 SELECT_DUE_SESSIONS = "select key from streams where due_ms <= $1 order by due_ms limit $2"
-IS_READABLE = "exists (select 1 from streams where bucket = $1 % 64 and key = $1 and state <> 'erased')"
 SELECT_READABLE_SECRETS = f"""
     select name, value from secrets where bucket = $1 % 64 and stream = $1 and {IS_READABLE}
 """
@@ -131,7 +130,7 @@ class PostgresqlJournalReads:
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         def job(session: Session) -> list[JournalRow]:
-            return [] if is_erased(session, key) else page_of(runs_after(session, key, after), after, limit)
+            return page_of(runs_after(session, key, after), after, limit)
 
         return await self.database.read(job)
 
@@ -141,11 +140,6 @@ class PostgresqlJournalReads:
             return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
         except zlib.error:
             return None  # damaged: the journal is folded again instead
-
-
-def is_erased(session: Session, key: int) -> bool:
-    """Whether a session is erased, so that nothing of it may be read even where its content is still in tables."""
-    return session.row(f"select 1 where not {IS_READABLE}", (key,)) is not None
 
 
 def conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:

@@ -48,8 +48,11 @@ SELECT_NEXT_SEQ_IN_REACH = f"select j.seq {ROWS_FROM_WAYPOINT} and j.seq > $3 or
 SELECT_NEXT_WAYPOINT = f"select j.seq from journal j where {IS_WAYPOINT} and j.seq > $3 order by j.seq limit 1"
 SELECT_LAST_SEQ = f"select j.seq + j.count - 1 {ROWS_FROM_WAYPOINT} order by j.position desc limit 1"
 RUN_COLUMNS = "j.position, j.producer, j.seq, j.received_ms, j.payload, j.count, j.checksum"
-SELECT_ARCHIVES_AFTER = """
-    select runs, last from archives where bucket = $1 % 64 and stream = $1 and last > $2 order by position limit 1
+IS_READABLE = "exists (select 1 from streams where bucket = $1 % 64 and key = $1 and state <> 'erased')"
+"""Whether a stream is there; the content of an erased one is deleted later."""
+SELECT_ARCHIVES_AFTER = f"""
+    select runs, last from archives where bucket = $1 % 64 and stream = $1 and last > $2 and {IS_READABLE}
+    order by position limit 1
 """
 SELECT_RUNS_FROM = f"""
     select {RUN_COLUMNS} from (
@@ -59,7 +62,7 @@ SELECT_RUNS_FROM = f"""
             select * from journal j where {IS_STREAMS} and j.position >= coalesce((
                 select j.position from journal j where {IS_STREAMS} and j.position <= $2 + 1
                 order by j.position desc limit 1
-            ), 0) order by j.position limit $3
+            ), 0) and {IS_READABLE} order by j.position limit $3
         ) j
     ) j where j.before < $4 order by j.position
 """
@@ -126,27 +129,26 @@ def to_run(key: int, row: Row) -> RunRow:
 
 
 def runs_after(session: Session, key: int, after: int) -> Iterator[RunRow]:
-    """The runs that have a position above `after`, in order, from the archives and then from the journal.
+    """The runs above position `after` of a stream that is not erased, in order, from the archives and then the journal.
 
-    Each query sees its own moment, and compaction may move rows in between: so what the journal lacks is looked for in
-    the archives again.
+    What is read was mostly written just now, so the journal is asked first. Each query sees its own moment, and
+    compaction may move rows in between: so what the journal lacks is looked for in the archives after that.
     """
-    is_missing = True
     while True:
-        if is_missing and (archive := session.row(SELECT_ARCHIVES_AFTER, (key, after))) is not None:
-            packed, last = archive
-            yield from (run for run in decompress_runs(packed) if run.last > after)
-            after = last
-            continue
         rows = session.rows(SELECT_RUNS_FROM, (key, after, PAGE_RUNS, PAGE_BYTES))
         runs = [run for run in (to_run(key, row) for row in rows) if run.last > after]
-        if not runs or runs[0].position > after + 1:
-            if is_missing or session.row(SELECT_ARCHIVES_AFTER, (key, after)) is None:
-                return
-            is_missing = True
+        if runs and runs[0].position <= after + 1:
+            yield from runs
+            if len(rows) < PAGE_RUNS and sum(len(run.payload) for run in runs) < PAGE_BYTES:
+                return  # the query had room for more
+            after = runs[-1].last
             continue
-        yield from runs
-        after, is_missing = runs[-1].last, False
+        archive = session.row(SELECT_ARCHIVES_AFTER, (key, after))
+        if archive is None:
+            return
+        packed, last = archive
+        yield from (run for run in decompress_runs(packed) if run.last > after)
+        after = last
 
 
 def find_archived(session: Session, key: int, producer: str, seq: int) -> ArchivedSeqs:
