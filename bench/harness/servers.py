@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from voicemem.config.service import POSTGRESQL_PREFIXES, SQLITE_PREFIX
 
 ROOT = Path(__file__).parents[2]
-START_S = 20.0
+START_S = 60.0
 STOP_S = 30.0
 LOG_LINES = 30
 MADE = ("", "-wal", "-shm", ".lock")

@@ -32,6 +32,8 @@ class Plan(Struct, kw_only=True):
     server_pid: int
     first: int = 0
     """Number of the first session: the others follow."""
+    database_pids: list[int] = []
+    """First processes of database servers, if there are any: their time is measured too."""
 
 
 class Answer(Struct):

@@ -44,6 +44,8 @@ class Loaded(Struct, kw_only=True):
     server_cpu_s: float | None
     server_rss_mib: float | None
     generator_cpu_s: float
+    database_cpu_s: float
+    """Of all processes of the database servers."""
     late_p99_ms: float
     """How late the generator itself was, with a rate."""
     event_bytes: float
@@ -66,9 +68,11 @@ async def run(plan: Plan) -> Loaded:
         client.fill()
     sending = asyncio.create_task(pace(clients, plan, tally))
     await asyncio.sleep(plan.warm_up)
+    stored = sum(map(tree_cpu_s, plan.database_pids))
     before, tally.measuring, measured_from = usage(plan.server_pid), True, time.perf_counter()
     await asyncio.sleep(max(0.0, begin + plan.warm_up + plan.seconds - time.perf_counter()))
     after, tally.measuring, measured_to = usage(plan.server_pid), False, time.perf_counter()
+    stored = sum(map(tree_cpu_s, plan.database_pids)) - stored
     sending.cancel()
     for client in clients:
         client.sending = False
@@ -76,7 +80,7 @@ async def run(plan: Plan) -> Loaded:
     for client in clients:
         client.leave()
     await asyncio.wait_for(asyncio.gather(*(client.gone.wait() for client in clients)), DRAIN_S)
-    return loaded(clients, tally, measured_to - measured_from, before, after)
+    return loaded(clients, tally, measured_to - measured_from, before, after, stored)
 
 
 async def connected(plan: Plan, frames: Sequence[Frames], tally: Tally) -> list[Client]:
@@ -135,7 +139,24 @@ def usage(pid: int) -> Usage:
     return Usage(cpu, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20, time.process_time())
 
 
-def loaded(clients: Sequence[Client], tally: Tally, took: float, before: Usage, after: Usage) -> Loaded:
+def tree_cpu_s(pid: int) -> float:
+    """CPU seconds of a process, of its children, and of those that have ended."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if stat.parent.name == str(pid):
+            ticks += sum(map(int, fields[11:15]))  # its own, and of children that it has waited for
+        elif fields[1] == str(pid):
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def loaded(
+    clients: Sequence[Client], tally: Tally, took: float, before: Usage, after: Usage, database_cpu_s: float
+) -> Loaded:
     cpu = None
     if before.server_cpu is not None and after.server_cpu is not None:
         cpu = after.server_cpu - before.server_cpu
@@ -150,6 +171,7 @@ def loaded(clients: Sequence[Client], tally: Tally, took: float, before: Usage, 
         server_cpu_s=cpu,
         server_rss_mib=after.server_rss,
         generator_cpu_s=after.own_cpu - before.own_cpu,
+        database_cpu_s=database_cpu_s,
         late_p99_ms=percentile(tally.late, 0.99) * 1000,
         event_bytes=len(data) / max(1, longest.sent),
         sent=sum(client.sent for client in clients),

