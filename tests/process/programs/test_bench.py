@@ -60,7 +60,7 @@ FEW = ("--sessions", "4", "--turns", "1", "--long", "1", "--long-turns", "3", "-
 def bench(name: str, *arguments: str) -> tuple[list[str], dict[str, Any]]:
     """The lines of the table, and what the last line says."""
     command = [sys.executable, "-m", f"bench.{name}", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     *lines, last = done.stdout.splitlines()
     told = json.loads(last)
