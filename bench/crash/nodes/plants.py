@@ -53,10 +53,6 @@ def retire_without_lanes() -> None:
     replace_in("nodes", "FENCE", "where node = $1", "where node = $1 and false")
 
 
-def forget_outcomes() -> None:
-    module("writer").Writer.was_committed = lambda self, job: False
-
-
 class NodePlant(NamedTuple):
     """A planted fault, the faults of nodes under which it does harm, and words of what must be found."""
 
@@ -72,14 +68,13 @@ PLANTS = {
     "acknowledge before the commit": NodePlant(acknowledge_early, ("kill", "replace"), ("acknowledged",)),
     "no primary key of the journal": NodePlant(
         None,
-        ("kill", "deploy"),
-        ("position", "stands where"),
+        ("pause",),
+        ("position", "stands where", "read was answered"),
         "alter table journal drop constraint journal_pkey",
     ),
-    "gen is not looked at": NodePlant(ignore_gen, ("kill", "deploy"), ("a replaced connection", "position")),
-    "leave without epoch": NodePlant(leave_whatever_came_since, ("deploy", "pause"), ("while", "closed")),
+    "gen is not looked at": NodePlant(ignore_gen, ("pause",), ("a replaced connection", "position", "stands where")),
+    "leave without epoch": NodePlant(leave_whatever_came_since, ("pause",), ("while",)),
     "retire without lanes": NodePlant(retire_without_lanes, ("freeze", "replace"), ("which is gone",)),
-    "a commit without an answer is repeated": NodePlant(forget_outcomes, ("cut", "backend"), ("times", "take turns")),
 }
 
 

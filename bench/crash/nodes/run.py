@@ -27,6 +27,8 @@ from bench.harness.postgresql import Cluster, need_programs
 
 LONGEST_S = 1.5
 """Seconds after which a fault comes whose moment does not."""
+CALM_S = 1.0
+"""Between two faults: all nodes run, and sessions have producers on several of them."""
 OWN = "postgresql"
 DATABASE = "crash"
 
@@ -129,6 +131,7 @@ class NodesRun(Run):
             struck.append(node)
             FAULTS[chosen.fault].strike(self, node)
 
+        await asyncio.sleep(CALM_S)
         self.trigger.arm(chosen.moment, chosen.times, strike)
         await self.wait_for_moment(chosen.seconds if chosen.moment == "time" else LONGEST_S)
         if not struck:
