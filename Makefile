@@ -50,7 +50,7 @@ test-all: .venv/installed-tests
 soak: .venv/installed-tests
 	$(BIN)/python -m bench.crash --rounds $(ROUNDS) --seed $(SEED)
 	$(BIN)/python -m bench.crash --nodes 2 --rounds $(ROUNDS) --seed $(SEED)
-	$(BIN)/python -m bench.crash --nodes 2 --prove --rounds 10 --sessions 12
+	$(BIN)/python -m bench.crash --nodes 2 --prove --rounds 40 --sessions 12
 	$(BIN)/python -m bench.snapshots --minutes 10
 	$(BIN)/python -m bench.powercut --rounds $(ROUNDS)0 --seed $(SEED)
 	TORN_LOG_STEP=1 $(PYTEST) -n 2 --hypothesis-profile=thorough tests/unit tests/contract tests/service/ingest tests/service/tails

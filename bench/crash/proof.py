@@ -28,7 +28,8 @@ EVENTS: list[JsonObject] = [
     {"type": "llm.delta", "seq": 4, "turn_id": 1, "text": "the scarecrow win?", "ts": BEGIN_MS + 20},
     {"type": "session.end", "seq": 5, "reason": "left"},
 ]
-CONFIG: JsonObject = {"labels": {"kind": "proof"}}
+CONFIG: JsonObject = {"labels": {"kind": "proof"}, "idle_timeout": 30}
+LEASE_MS = 10_000
 
 
 class Seen:
@@ -36,6 +37,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.history = History()
+        self.history.lease_ms = LEASE_MS
         self.history.begin(SESSION, CONFIG)
         self.rows = [row(position, "main", event) for position, event in enumerate(EVENTS, 1)]
         self.rows[2]["event"] = {"type": "refused", "code": "unknown_type"}
@@ -181,6 +183,25 @@ def change_the_memory_after_the_check(seen: Seen) -> None:
     seen.history.settled_again(SESSION, seen.rows[:5])
 
 
+def connect_through_the_close(seen: Seen, producer: str) -> None:
+    stay = seen.history.arrived(SESSION, producer, "node")
+    stay.begin_ms, stay.heard_ms = BEGIN_MS - 5_000, BEGIN_MS + 5_000
+
+
+def close_as_idle(seen: Seen) -> None:
+    seen.rows[5]["event"]["reason"] = "idle"
+
+
+def close_under_a_connection(seen: Seen) -> None:
+    close_as_idle(seen)
+    connect_through_the_close(seen, "main")
+
+
+def close_long_after_the_last(seen: Seen) -> None:
+    close_as_idle(seen)
+    seen.history.calls[SESSION].contact_ms = BEGIN_MS - 3_600_000
+
+
 class Fault(NamedTuple):
     """A planted fault, and words of the sentence that must report it."""
 
@@ -244,6 +265,13 @@ FAULTS = (
         lambda seen: seen.history.refused(SESSION, "main", 1, "invalid_field"),
         "was refused with invalid_field",
     ),
+    Fault("a session is closed as idle that has a producer", close_under_a_connection, "as idle at"),
+    Fault(
+        "an end does not wait for a producer on another node",
+        lambda seen: connect_through_the_close(seen, "other"),
+        "before its last words",
+    ),
+    Fault("a session stays open that its producers have left", close_long_after_the_last, "after its last producer"),
     Fault("a journal changes after its end", change_the_memory_after_the_check, "is not what it was"),
 )
 
