@@ -62,6 +62,8 @@ class History:
         """Times in which nodes may rightly count as dead."""
         self.lease_ms: int | None = None
         """After which time a node counts as dead; None where there is only one server."""
+        self.reads_count = True
+        """Whether what readers see now must stay: what was never acknowledged may go in a failover."""
         self.payloads: dict[str, tuple[str, str]] = {}
         """Session and digest of every notice, by its id."""
 
@@ -134,6 +136,15 @@ class History:
         finally:
             trouble.end_ms = now_ms() + more_ms
 
+    @contextmanager
+    def unsafe_reads(self) -> Iterator[None]:
+        """A time in which readers may see what was never acknowledged, and is lost."""
+        self.reads_count = False
+        try:
+            yield
+        finally:
+            self.reads_count = True
+
     def is_troubled(self, since_ms: int) -> bool:
         """Whether any server may have counted as dead since a moment."""
         return any(trouble.end_ms >= since_ms for trouble in self.troubles)
@@ -155,12 +166,16 @@ class History:
 
     def read_history(self, session: str, shown: JsonObject, acked: dict[str, int], floor: int) -> None:
         """Check a history; `floor` is the highest position that was seen before the read began."""
+        if not self.reads_count:
+            return
         call = self.calls[session]
         call.reads.append(Read(shown["position"], digest(shown["contents"]), acked))
         self.moved(session, shown["position"], floor)
 
     def read_rows(self, session: str, after: int, rows: Sequence[JsonObject], floor: int, whole: bool) -> None:
         """Check entries of the journal after `after`; `whole` means that the read was not limited."""
+        if not self.reads_count:
+            return
         call = self.calls[session]
         for position, row in enumerate(rows, after + 1):
             if row["position"] != position:
@@ -172,6 +187,8 @@ class History:
 
     def read_turns(self, session: str, shown: Sequence[JsonObject], floor: int) -> None:
         """Check the turns; there are never fewer than before (`floor`)."""
+        if not self.reads_count:
+            return
         self.counts["reads"] += 1
         if len(shown) < floor:
             self.find(session, f"a read shows {len(shown)} turns after one that showed {floor}")

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -67,13 +68,24 @@ def unpack(commit: str, folder: Path) -> Path:
     return folder
 
 
-async def make_node(stack: AsyncExitStack, url: str, number: int, folder: Path, webhook_url: str) -> Node:
-    """A node that does not run yet, with a proxy that does."""
+async def make_node(
+    stack: AsyncExitStack,
+    url: str,
+    number: int,
+    folder: Path,
+    webhook_url: str,
+    find_server: Callable[[], str],
+    own_options: str = "",
+) -> Node:
+    """A node that does not run yet, with a proxy that does, to the server whose URL `find_server` returns.
+
+    `own_options` are added to its own URL.
+    """
     rest, ingest, proxied = free_ports(3, random.Random())
-    proxy = Proxy(proxied, lambda: [upstream_of(url)])
+    proxy = Proxy(proxied, lambda: [upstream_of(find_server())])
     await proxy.start()
     stack.push_async_callback(proxy.stop)
-    place = Place((rest, ingest), url_through(url, proxied), folder / f"node-{number}.log")
+    place = Place((rest, ingest), url_through(url, proxied) + own_options, folder / f"node-{number}.log")
     node = Node(place, proxy, webhook_url)
     stack.callback(node.kill)
     return node

@@ -175,6 +175,37 @@ async def start_postgresql(run: NodesRun, node: Node, chosen: Plan) -> None:
         await asyncio.to_thread(run.cluster.start_again)
 
 
+def kill_primary(run: NodesRun, node: Node) -> None:
+    assert run.pair is not None
+    run.pair.primary.kill()
+
+
+async def fail_over(run: NodesRun, node: Node, chosen: Plan) -> None:
+    """The standby takes its place, and the old primary comes back as a standby."""
+    assert run.pair is not None
+    with run.history.troubled("", LEASE_MS + 2 * AFTERWARDS_MS):
+        await asyncio.to_thread(run.pair.promote)
+        await asyncio.to_thread(run.pair.rejoin)
+
+
+def do_nothing(run: NodesRun, node: Node) -> None: ...
+
+
+async def fail_over_behind(run: NodesRun, node: Node, chosen: Plan) -> None:
+    """The standby falls behind, and waits for it are cut: such commits can be seen, and are lost by the failover."""
+    assert run.pair is not None
+    with run.history.troubled("", LEASE_MS + 2 * AFTERWARDS_MS), run.history.unsafe_reads():
+        await asyncio.to_thread(run.pair.standby.stop, "fast")
+        for _ in range(3):
+            await asyncio.sleep(chosen.seconds)
+            await run.database.end_backends()
+        await asyncio.sleep(chosen.seconds)
+        run.pair.primary.kill()
+        await asyncio.to_thread(run.pair.standby.start)
+        await asyncio.to_thread(run.pair.promote)
+        await asyncio.to_thread(run.pair.rejoin)
+
+
 FAULTS = {
     "kill": Fault(30, kill, start_again),
     "kill all": Fault(4, kill_all, start_all_again),
@@ -187,5 +218,9 @@ FAULTS = {
     "partition": Fault(5, part, join),
     "backend": Fault(12, end_backends, go_on),
     "postgres": Fault(6, kill_postgresql, start_postgresql),
+    "failover": Fault(10, kill_primary, fail_over),
+    "failover behind": Fault(10, do_nothing, fail_over_behind),
 }
-NEEDS_OWN_SERVER = {"postgres"}
+NEEDS_STANDBY = frozenset({"failover", "failover behind"})
+"""They happen only where they are asked for: commits wait for the standby in all rounds then."""
+NEEDS_OWN_SERVER = NEEDS_STANDBY | {"postgres"}

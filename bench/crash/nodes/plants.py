@@ -53,6 +53,18 @@ def retire_without_lanes() -> None:
     replace_in("nodes", "FENCE", "where node = $1", "where node = $1 and false")
 
 
+def answer_from_a_read() -> None:
+    """A new connection looks what became of a commit without writing first: its standby may not have it yet."""
+    writer = module("writer").Writer
+    open_lane = writer.open_lane
+
+    def look(self: Any, session: Any) -> int:
+        row = session.row("select era from lanes where token = $1 and lane = $2", self.place[:2])
+        return int(row[0]) if row is not None else open_lane(self, session)
+
+    writer.open_lane = look
+
+
 class NodePlant(NamedTuple):
     """A planted fault, the faults of nodes under which it does harm, and words of what must be found."""
 
@@ -75,6 +87,7 @@ PLANTS = {
     "gen is not looked at": NodePlant(ignore_gen, ("pause",), ("a replaced connection", "position", "stands where")),
     "leave without epoch": NodePlant(leave_whatever_came_since, ("pause",), ("while",)),
     "retire without lanes": NodePlant(retire_without_lanes, ("freeze", "replace"), ("which is gone",)),
+    "read-only duplicate ack": NodePlant(answer_from_a_read, ("failover behind",), ("another incarnation", "acknowledged")),
 }
 
 

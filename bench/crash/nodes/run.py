@@ -16,7 +16,7 @@ import aiohttp
 from bench.crash.calls import NODES_SHAPES
 from bench.crash.nodes.database import Database
 from bench.crash.nodes.members import LEASE_MS, Node, all_ready, make_node, unpack
-from bench.crash.nodes.moments import FAULTS, NEEDS_OWN_SERVER, plan
+from bench.crash.nodes.moments import FAULTS, NEEDS_OWN_SERVER, NEEDS_STANDBY, plan
 from bench.crash.nodes.plants import PLANTS
 from bench.crash.nodes.proxy import Proxy
 from bench.crash.nodes.upstream import Upstream
@@ -24,6 +24,7 @@ from bench.crash.producers import World
 from bench.crash.run import Run
 from bench.crash.server import Server, free_ports, front_at
 from bench.harness.postgresql import Cluster, need_programs
+from bench.harness.standby import Pair
 
 LONGEST_S = 1.5
 """Seconds after which a fault comes whose moment does not."""
@@ -45,10 +46,13 @@ class NodesRun(Run):
         self.ends_at_a_finding = planted is not None
         self.rng = random.Random(f"{options.seed}/nodes")
         self.possible = options.faults or [
-            name for name in FAULTS if options.store == OWN or name not in NEEDS_OWN_SERVER
+            name
+            for name in FAULTS
+            if name not in NEEDS_STANDBY and (options.store == OWN or name not in NEEDS_OWN_SERVER)
         ]
-        self.cluster: Cluster | None = None
-        """The server of the database, where it is our own."""
+        self.own_server: Cluster | None = None
+        self.pair: Pair | None = None
+        """The server of the database, where it is our own, or two of them, where there are failovers."""
         self.url: str = options.store
         self.nodes: list[Node] = []
         self.spares = 0
@@ -61,11 +65,16 @@ class NodesRun(Run):
         """Ports that lead to any of the nodes."""
 
     async def start(self, stack: AsyncExitStack) -> None:
-        if self.url == OWN:
-            self.cluster = await asyncio.to_thread(Cluster, need_programs())
-            stack.callback(self.cluster.remove)
-            self.cluster.execute(f"create database {DATABASE}")
-            self.url = self.cluster.url(DATABASE)
+        if self.url == OWN and NEEDS_STANDBY.isdisjoint(self.possible):
+            self.own_server = await asyncio.to_thread(Cluster, need_programs())
+            stack.callback(self.own_server.remove)
+            self.own_server.execute(f"create database {DATABASE}")
+            self.url = self.own_server.url(DATABASE)
+        elif self.url == OWN:
+            self.pair = await asyncio.to_thread(Pair, need_programs())
+            stack.callback(self.pair.remove)
+            self.pair.primary.execute(f"create database {DATABASE}")
+            self.url = self.pair.url(DATABASE, target_session_attrs="read-write")
         self.database = Database(self.url, self.history)
         self.history.lease_ms = LEASE_MS
         self.stack = stack
@@ -83,8 +92,19 @@ class NodesRun(Run):
             await front.start()
             stack.push_async_callback(front.stop)
 
+    @property
+    def cluster(self) -> Cluster | None:
+        """The server that takes writes, where it is our own."""
+        return self.own_server if self.pair is None else self.pair.primary
+
+    def find_server(self) -> str:
+        """The URL of the server of the moment."""
+        return self.url if self.pair is None else self.pair.primary.url(DATABASE)
+
     async def add_node(self) -> Node:
-        node = await make_node(self.stack, self.url, len(self.nodes) + self.spares, self.folder, self.webhook_url)
+        number = len(self.nodes) + self.spares
+        trusted = "" if self.pair is None else "&failover=trusted"  # its standby is a synchronous one
+        node = await make_node(self.stack, self.url, number, self.folder, self.webhook_url, self.find_server, trusted)
         node.plant, node.older = self.planted, self.older
         self.nodes.append(node)
         return node
