@@ -87,7 +87,9 @@ PLANTS = {
     "gen is not looked at": NodePlant(ignore_gen, ("pause",), ("a replaced connection", "position", "stands where")),
     "leave without epoch": NodePlant(leave_whatever_came_since, ("pause",), ("while",)),
     "retire without lanes": NodePlant(retire_without_lanes, ("freeze", "replace"), ("which is gone",)),
-    "read-only duplicate ack": NodePlant(answer_from_a_read, ("failover behind",), ("another incarnation", "acknowledged")),
+    "read-only duplicate ack": NodePlant(
+        answer_from_a_read, ("failover behind",), ("another incarnation", "acknowledged")
+    ),
 }
 
 

@@ -118,6 +118,8 @@ class Database:
         try:
             session.generation = generation
             self.compare(session)
+            if session.generation != self.generation:
+                raise StoreUnavailable(DISPLACED)  # it was settled meanwhile: whoever asked knows what was before
         except BaseException:
             session.close()
             raise
@@ -180,12 +182,12 @@ class Database:
         `StoreUnavailable`.
         """
         self.refuse_unready()
-        return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_write, job)
+        return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_write, job, self.generation)
 
-    def run_write(self, job: Callable[[Rows], T]) -> T:
+    def run_write(self, job: Callable[[Rows], T], generation: int) -> T:
         writer = self.idle_writers.get()
         try:
-            return writer.run(job)
+            return writer.run(job, generation)
         finally:
             self.idle_writers.put(writer)
 

@@ -37,6 +37,7 @@ UNKNOWN_S = 10.0
 KEPT_OUTCOMES = 256
 LOST = "The store cannot be written: the connection to PostgreSQL was lost."
 RETIRED = "The outcome of a commit is unknown: this node was retired meanwhile."
+FAILED_OVER = "The store cannot be written: another server has taken over meanwhile."
 UNKNOWN = "The outcome of a commit is unknown: PostgreSQL does not answer."
 OPEN_LANE = """
     insert into lanes values ($1, $2, 1) on conflict (token, lane) do update set era = lanes.era + 1 returning era
@@ -135,10 +136,15 @@ class Writer:
     def close(self) -> None:
         self.drop()
 
-    def run(self, job: Callable[[Rows], T]) -> T:
-        """Run a job in a transaction, again where others were in its way. Raises `StoreUnavailable`."""
+    def run(self, job: Callable[[Rows], T], generation: int | None = None) -> T:
+        """Run a job in a transaction, again where others were in its way. Raises `StoreUnavailable`.
+
+        A job was made by what was known in a generation; after a failover it may write what no longer holds.
+        """
         reconnected = False
         for attempt in range(ATTEMPTS):
+            if generation not in (None, self.database.generation):
+                raise StoreUnavailable(FAILED_OVER)
             try:
                 result = self.attempt(job)
             except (Unreachable, Fenced) as error:
