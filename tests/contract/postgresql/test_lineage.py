@@ -26,6 +26,7 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.store.postgresql.connection import Server, connect, parse_options  # noqa: E402
+from voicemem.store.postgresql.journal.rows import Conflict, Rows  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
@@ -149,3 +150,18 @@ def test_timelines_are_compared_within_a_system() -> None:
     assert Server("7", 11).is_after(one)
     assert not one.is_after(one)
     assert not Server("8", 11).is_after(one)
+
+
+async def test_a_job_of_before_a_failover_is_not_run_again(open_handle: OpenHandle) -> None:
+    """It was made by what was known before, such as a snapshot of a memory that holds what was lost."""
+    store, runs = await opened(open_handle), list[int]()
+
+    def job(rows: Rows) -> None:
+        runs.append(1)
+        store.database.follow(store.database.server, store.database.identity)
+        raise Conflict
+
+    with pytest.raises(StoreUnavailable, match="another server has taken over"):
+        await store.database.write(job)
+    assert [1] == runs
+    await begin_node(store, "a")
