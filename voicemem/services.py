@@ -16,6 +16,8 @@ from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
 from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
+from voicemem.memory.long_term.search import HeardSearch
 from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.redaction.rules import Rules
@@ -105,6 +107,10 @@ class Services:
         self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended, rules)
         self.overviews = Overviews(store, self.memories)
         self.sessions.close_listeners.append(self.overviews.on_closed)
+        self.indexer = HeardIndexer(store, self.memories, runtime.clock)
+        self.sessions.close_listeners.append(self.indexer.note)
+        self.sessions.change_listeners.append(self.indexer.note)
+        self.heard_search = HeardSearch(store, self.indexer)
         self.presence = Presence(self.sessions)
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
@@ -127,6 +133,7 @@ class Services:
         write = SummaryWriter(targets, self.llm.complete, telemetry.metrics).write
         self.summaries = Summaries(store, self.memories, policies, write, runtime, token)
         self.recorder.feed.subscribe(self.summaries.on_commit)
+        self.recorder.feed.subscribe(self.indexer.on_commit)
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """The background tasks of the service; none of them ends by itself."""
@@ -142,6 +149,7 @@ class Services:
             catch_up_forever(self.memories),
             run_summaries(self.summaries),
             make_overviews_forever(self.overviews),
+            index_forever(self.indexer),
             measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),
         ]
 

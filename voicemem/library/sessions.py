@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from voicemem.config.service import Settings, check_redactions, check_store
 from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
@@ -34,6 +35,7 @@ from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
 from voicemem.memory.checkpoint import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.fork import fork
+from voicemem.memory.long_term.search import FoundMemories, MemorySearch
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.memory.working_memory import DocumentOwner, owner_of_session
 from voicemem.protocol.codec import RejectedEvent, decode_event
@@ -150,6 +152,17 @@ class Library:
         checked_id = check_arguments(session_id=session_id).session_id
         stream = await restore_checkpoint(self.sessions, self.project, checked_id, await parse_checkpoint(checkpoint))
         return LibrarySession(self, stream.id)
+
+    async def search(self, query: str, **options: Any) -> FoundMemories:
+        """Messages of all sessions, as they were heard, that have words of the query; best first.
+
+        `user_id`, `session_id`, `namespace`, `since`, `until`, `limit` and `cursor` are as in
+        `POST /v1/memories/search`. The first search looks whether all sessions are indexed, and indexes those that are not.
+        """
+        wanted = converted(plain_json({"query": query, **options}), MemorySearch)
+        if not self.services.indexer.is_complete:
+            await self.services.indexer.catch_up()
+        return await self.services.heard_search.search(self.project, wanted)
 
     async def erase_user(self, user_id: str) -> int:
         """Erase a user's document and all their sessions in the project; returns the number of sessions."""
@@ -276,7 +289,10 @@ class LibrarySession:
         if not fields:
             raise Refused("missing_field", "One of through_turn, keep_last and everything=True is required.")
         library, request = self.library, converted(fields, ForgetRequest)
-        return await forget(library.memories, await self._stream(), request, library.services.runtime.clock)
+        stream = await self._stream()
+        forgot = await forget(library.memories, stream, request, library.services.runtime.clock)
+        library.sessions.on_changed(structs.replace(stream, position=forgot.position))
+        return forgot
 
     async def checkpoint(self) -> bytes:
         """The session as one portable document."""
@@ -303,7 +319,9 @@ class LibrarySession:
 
     async def refold(self) -> None:
         """Make the memory from the whole journal again. Raises `SessionSetAside` when it cannot be made."""
-        await self.library.memories.refold(await self._stream())
+        stream = await self._stream()
+        await self.library.memories.refold(stream)
+        self.library.sessions.on_changed(stream)
 
     async def erase(self) -> None:
         """Erase everything of the session; its id cannot be used again."""

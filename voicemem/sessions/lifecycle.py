@@ -60,6 +60,8 @@ class Sessions:
         """Set at every start and close, when there may be notices to send."""
         self.close_listeners: builtins.list[Callable[[Stream], None]] = []
         """Called with each session that was closed; they must be fast."""
+        self.change_listeners: builtins.list[Callable[[Stream], None]] = []
+        """Called with each session that was restored, or whose configuration was changed; they must be fast."""
 
     # Reading
 
@@ -157,6 +159,7 @@ class Sessions:
             raise Refused("session_exists", "A session with this id exists already.")
         log_session("opened", stream.project, stream.id)
         self.notices_due.set()
+        self.on_changed(stream)
         return stream
 
     async def join(self, project: str, given: JsonObject, key_id: str | None = None) -> Stream:
@@ -176,7 +179,14 @@ class Sessions:
         session_patch = validate_config(patch)
         self.check_settings(session_patch)
         payload = msgspec.json.encode({"type": "session.update", **without_type(session_patch.public)})
-        return await self.store.change_config(stream.key, session_patch, payload, self.clock())
+        changed = await self.store.change_config(stream.key, session_patch, payload, self.clock())
+        self.on_changed(changed)
+        return changed
+
+    def on_changed(self, stream: Stream) -> None:
+        """Report that the service has journaled something in a session itself, other than its close."""
+        for listener in self.change_listeners:
+            listener(stream)
 
     async def end(self, stream: Stream, reason: str | None) -> Stream:
         """End and close a session at once; one that has ended stays as it is."""

@@ -40,6 +40,7 @@ from typing import Protocol
 
 from voicemem.store.delivery_port import Endpoints, Outbox
 from voicemem.store.directory_port import Directory
+from voicemem.store.index_port import HeardIndex
 from voicemem.store.journal_port import Journal, Overviews
 from voicemem.store.nodes_port import Claims, Nodes
 from voicemem.store.upkeep_port import Operations, Retention, SetAsides
@@ -48,6 +49,7 @@ __all__ = [
     "Claims",
     "Directory",
     "Endpoints",
+    "HeardIndex",
     "Journal",
     "Nodes",
     "Operations",
@@ -60,6 +62,17 @@ __all__ = [
 
 
 class Store(
-    Journal, Overviews, Outbox, Endpoints, SetAsides, Retention, Directory, Nodes, Claims, Operations, Protocol
+    Journal,
+    Overviews,
+    Outbox,
+    Endpoints,
+    SetAsides,
+    Retention,
+    Directory,
+    Nodes,
+    Claims,
+    HeardIndex,
+    Operations,
+    Protocol,
 ):
     """The whole port: one object per engine."""

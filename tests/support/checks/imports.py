@@ -9,7 +9,10 @@ from graphlib import CycleError, TopologicalSorter
 
 from tests.support.paths import PACKAGE
 
-PURE = ("errors", "version", "backoff", "protocol", "documents", "config", "dialects", "redaction", "transcript")
+PURE = (
+    *("errors", "version", "backoff", "protocol", "documents", "config", "dialects", "redaction", "transcript"),
+    "search",
+)
 """Without async, clock, randomness, environment, threads or sockets."""
 ORDER = (
     "errors",
@@ -21,6 +24,7 @@ ORDER = (
     "dialects",
     "redaction",
     "transcript",
+    "search",
     "runtime",
     "store",
     "security",

@@ -27,6 +27,7 @@ from voicemem.server.rest import (
     events,
     history,
     hooks,
+    memories,
     messages,
     sessions,
     tails,
@@ -52,6 +53,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *checkpoints.ROUTES,
     *messages.ROUTES,
     *users.ROUTES,
+    *memories.ROUTES,
     *hooks.ROUTES,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from voicemem.context.builder import ContextOptions, select_context
 from voicemem.errors import InvalidFrame, RateLimited, Refused
@@ -47,7 +47,9 @@ async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
         raise Refused("missing_field", 'The body must say what to forget; everything is {"everything": true}.')
     body = convert_body(await read_object(request), ToForget)
     forgetting = msgspec.convert(msgspec.to_builtins(body), ForgetRequest)
-    return json_response(await forget(services.memories, stream, forgetting, services.sessions.clock))
+    forgot = await forget(services.memories, stream, forgetting, services.sessions.clock)
+    services.sessions.on_changed(structs.replace(stream, position=forgot.position))
+    return json_response(forgot)
 
 
 async def add_messages(request: web.Request, _: NoQuery) -> web.Response:

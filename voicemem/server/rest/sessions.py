@@ -199,6 +199,7 @@ async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     services = services_of(request)
     await services.memories.refold(stream)
+    services.sessions.on_changed(stream)
     services.sessions.notices_due.set()
     return json_response(info_of(stream))
 

@@ -53,6 +53,12 @@ CONTENT_TABLES = (
     of_stream("snapshots", "version", "octet_length(state)"),
     of_stream("overviews", "stream", "coalesce(octet_length(figures), 0)"),
     of_stream("set_aside", "stream", "0"),
+    ContentTable(
+        "select turn, sum(octet_length(text) + octet_length(before)) from heard_messages"
+        " where bucket = $1 % 64 and stream = $1 group by turn order by turn limit $2",
+        "delete from heard_messages where bucket = $1 % 64 and stream = $1 and turn = any($2::bigint[])",
+    ),
+    of_stream("heard_sessions", "stream", "0"),
     of_stream("secrets", "name", "octet_length(value)", "bytea"),
     of_stream("replies", "item", "octet_length(item)", "bytea"),
     ContentTable(

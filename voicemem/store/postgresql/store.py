@@ -13,6 +13,7 @@ from voicemem.store.postgresql.database import SELECT_NOW, Database
 from voicemem.store.postgresql.deliveries.endpoints import PostgresqlEndpoints
 from voicemem.store.postgresql.deliveries.outbox import PostgresqlOutbox
 from voicemem.store.postgresql.directory import PostgresqlDirectory
+from voicemem.store.postgresql.heard_index import PostgresqlHeardIndex
 from voicemem.store.postgresql.journal.archive import PostgresqlArchive
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.writes import PostgresqlJournal
@@ -44,6 +45,7 @@ class PostgresqlStore(
     PostgresqlDirectory,
     PostgresqlNodes,
     PostgresqlClaims,
+    PostgresqlHeardIndex,
 ):
     """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
 

@@ -14,13 +14,14 @@ from voicemem.errors import CannotStart
 from voicemem.store.copy_port import MOVED
 from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, READER_PRAGMAS
 from voicemem.store.sqlite.database_files import REDO_SUFFIX, lock_file
+from voicemem.store.sqlite.heard_index.index_file import INDEX_FILES
 from voicemem.store.sqlite.schema import IDENTITY_BYTES, OWN_TABLES, UPDATE_INCARNATION, newest_version, tables_of
 
 Progress = Callable[[int, int], None]
 """Gets the number of pages that were copied, and of all pages."""
 STEP_PAGES = 1_024
 """Copied at a time, between two reports of the progress."""
-SIDE_FILES = (REDO_SUFFIX, f"{REDO_SUFFIX}-journal", "-wal", "-shm", "-journal")
+SIDE_FILES = (REDO_SUFFIX, f"{REDO_SUFFIX}-journal", "-wal", "-shm", "-journal", *INDEX_FILES)
 """Suffixes of the files that belong to a database."""
 BEGIN, COMMIT = "begin", "commit"
 SYNC_OFF = "pragma synchronous = off"

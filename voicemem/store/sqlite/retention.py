@@ -14,6 +14,8 @@ import apsw
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database import IN_MEMORY, Database
+from voicemem.store.sqlite.heard_index.index import delete_indexed, scrub_index
+from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.secure_delete import scrub_file
 from voicemem.store.sqlite.writer import RUINED
@@ -105,6 +107,7 @@ class SqliteErasure:
     """Erasure and expiry; the methods are documented in `voicemem.store.port`."""
 
     database: Database
+    heard: IndexFile
 
     async def erase(self, key: int, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
@@ -138,7 +141,7 @@ class SqliteErasure:
             connection.execute(MARK_DELETED, (json.dumps(keys),))
             return False
 
-        return await self.database.write(job)
+        return await delete_indexed(self.heard, keys) or await self.database.write(job)
 
     async def finish_erased(self) -> bool:
         keys = await self.database.read(lambda connection: [key for (key,) in connection.execute(SELECT_DELETED)])
@@ -152,7 +155,8 @@ class SqliteErasure:
             await self.database.write(lambda connection: connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1))
             self.database.writing.mark_ruined()
             raise StoreUnavailable(RUINED) from None
-
+        if not await scrub_index(self.heard):
+            return False
         await self.database.write(lambda connection: connection.execute(DELETE_PLANS, (json.dumps(keys),)).fetchall())
         return True
 

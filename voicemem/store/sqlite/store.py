@@ -15,6 +15,7 @@ from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.deliveries.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.deliveries.outbox import SqliteOutbox
 from voicemem.store.sqlite.directory import SqliteDirectory
+from voicemem.store.sqlite.heard_index.index import SqliteHeardIndex, new_index_file
 from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
@@ -64,6 +65,7 @@ class SqliteStore(
     SqliteDirectory,
     SqliteNodes,
     SqliteClaims,
+    SqliteHeardIndex,
     SqliteFigures,
 ):
     """A `voicemem.store.port.Store` on one SQLite file.
@@ -76,6 +78,7 @@ class SqliteStore(
         """Open the file, and create or migrate it. Raises `CannotStart`."""
         self.database = Database(path, exclusive, budget)
         self.identity = dict(self.database.writer.execute(SELECT_IDENTITY))
+        self.heard = new_index_file(self.database, self.identity["incarnation"])
 
     @property
     def healthy(self) -> bool:
@@ -105,6 +108,7 @@ class SqliteStore(
         await self.database.write(job)
 
     async def close_store(self) -> None:
+        await asyncio.to_thread(self.heard.close)
         await asyncio.to_thread(self.database.close)
 
 

@@ -1,0 +1,115 @@
+"""The index follows the journals, forgets what is erased, and can be thrown away."""
+
+from __future__ import annotations
+
+from tests.support.stores.contract import NOW, append_offers, offers, open_key
+from tests.support.stores.heard import found_texts, index_call, passages, reindex
+from voicemem.config.session import validate_config
+from voicemem.store.port import Store
+
+
+async def test_what_has_changed_is_replaced(store: Store) -> None:
+    """A turn that is given has its new messages only; the others stay as they are."""
+    key = await index_call(store, "s", "walnuts", "noted")
+    assert [] == await reindex(store, key, {2: passages(2, "hazelnuts")}, position=2, since=1)
+    assert [] == await reindex(store, key, {1: passages(1, "almonds", "noted")}, position=3, since=2)
+    assert [[], ["hazelnuts"]] == [await found_texts(store, word) for word in ("walnuts", "hazelnuts")]
+    assert ["almonds", "noted"] == await found_texts(store, "almonds")
+    assert [] == await reindex(store, key, {2: []}, position=4, since=3)
+    assert [] == await found_texts(store, "hazelnuts")
+    assert [] == await reindex(store, key, {3: passages(3, "pecans")}, position=5)
+    assert [[], ["pecans"]] == [await found_texts(store, word) for word in ("almonds", "pecans")]
+
+
+async def test_a_part_needs_what_it_is_a_part_of(store: Store) -> None:
+    """Where the index is behind, or knows nothing of the session, it asks for everything."""
+    key = await open_key(store)
+    assert [key] == await reindex(store, key, {1: passages(1, "walnuts")}, position=3, since=2)
+    assert [] == await reindex(store, key, {1: passages(1, "walnuts")}, position=3)
+    assert [key] == await reindex(store, key, {1: passages(1, "almonds")}, position=6, since=5)
+    assert ["walnuts"] == await found_texts(store, "walnuts almonds")
+
+
+async def test_old_news_change_nothing(store: Store) -> None:
+    """What another node has indexed up to a later position stays."""
+    key = await index_call(store, "s", "walnuts")
+    await reindex(store, key, {1: passages(1, "almonds")}, position=9)
+    assert [] == await reindex(store, key, {1: passages(1, "walnuts")}, position=8)
+    assert [] == await reindex(store, key, {1: passages(1, "pecans")}, position=8, since=2)
+    assert ["almonds"] == await found_texts(store, "walnuts almonds pecans")
+
+
+async def test_a_session_that_gets_another_user_moves_as_a_whole(store: Store) -> None:
+    """It is found under the new one only, and a part is not enough for that."""
+    key = await index_call(store, "s", "walnuts", given={"user_id": "ann"})
+    await store.change_config(key, validate_config({"user_id": "ben"}), b'{"type":"session.update"}', NOW)
+    assert [key] == await reindex(store, key, {2: passages(2, "almonds")}, position=2, since=1)
+    assert [] == await reindex(store, key, {1: passages(1, "walnuts"), 2: passages(2, "almonds")}, position=2)
+    assert [] == await found_texts(store, "walnuts almonds", user_id="ann")
+    assert 2 == len(await found_texts(store, "walnuts almonds", user_id="ben"))
+
+
+async def test_an_erased_session_leaves_the_index(store: Store) -> None:
+    """Its messages are deleted with its content, and it is never indexed again."""
+    key = await index_call(store, "s", *(f"walnut {number}" for number in range(50)))
+    other = await index_call(store, "other", "walnut of another")
+    await store.erase(key, NOW)
+    while await store.delete_erased([key]):
+        pass
+    assert ["walnut of another"] == await found_texts(store, "walnut", limit=100)
+    for since in (None, 1):
+        erased = await store.find_sessions("p", [key])
+        assert "erased" == erased[0].state
+        assert [] == await reindex(store, key, {1: passages(1, "walnut")}, position=5, since=since)
+    assert ["walnut of another"] == await found_texts(store, "walnut", limit=100)
+    assert await store.finish_erased()
+    assert [] == await reindex(store, other, {1: []}, position=2)
+
+
+async def test_sessions_that_have_grown_are_found_by_their_positions(store: Store) -> None:
+    """In pages over all projects; without those that are indexed to their end, users, and erased ones."""
+    keys = []
+    for number in range(7):
+        keys.append(await open_key(store, f"s{number}"))
+        await append_offers(store, keys[-1], *offers(1, 2))
+    await store.ensure_user("p", "ann", NOW)
+    await store.erase(keys[6], NOW)
+    await reindex(store, keys[0], {1: []}, position=2)
+    await reindex(store, keys[1], {1: []}, position=1)
+    assert set(keys[1:6]) == await behind(store, 3)
+    for key in keys[1:6]:
+        await reindex(store, key, {1: []}, position=2)
+    assert set() == await behind(store, 100)
+    await store.clear_index()
+    assert set(keys[:6]) == await behind(store, 2)
+    assert 6 == await store.count_sessions_to_index()
+
+
+async def behind(store: Store, limit: int) -> set[int]:
+    """The keys of the sessions that are not indexed to their end."""
+    found: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        check = await store.check_index(after, limit)
+        found += [stream.key for stream in check.behind]
+        after = check.through_key
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+async def test_an_index_that_was_cleared_is_empty(store: Store) -> None:
+    """Nothing is found, and parts are not enough."""
+    key = await index_call(store, "s", "walnuts")
+    await store.clear_index()
+    assert [] == await found_texts(store, "walnuts")
+    assert [key] == await reindex(store, key, {2: passages(2, "almonds")}, position=2, since=1)
+
+
+async def test_one_node_at_a_time_looks_at_all_sessions(two_handles: tuple[Store, Store]) -> None:
+    """Where several may, a claim keeps the others from it until it is over."""
+    one, other = two_handles
+    assert await one.claim_index_check("a", NOW, 1_000)
+    assert await one.claim_index_check("a", NOW, 1_000)
+    shared = await other.claim_index_check("b", NOW, 1_000)
+    assert await other.claim_index_check("b", NOW + 1_001, 1_000)
+    assert shared == (type(one).__name__ != "PostgresqlStore")

@@ -1,0 +1,1 @@
+"""Long-term memory: what was said in earlier calls, found again."""

@@ -1,0 +1,209 @@
+"""Keeps the index of heard messages up to date with the journals, in the background.
+
+Commits only note which sessions have changed. What was heard in them is read from their memories a little later, and
+handed to the index, whose transactions are its own. What a process has not done when it ends is found by positions:
+the index knows up to where each journal is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+from voicemem.errors import SessionSetAside, StoreUnavailable
+from voicemem.runtime import Clock
+from voicemem.search.passages import has_unheard, passages_in, turns_after
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.index_port import HeardMessages, scope_of
+from voicemem.store.port import Store
+from voicemem.store.records import AppendResult
+from voicemem.store.streams import SESSION_KIND, Stream
+from voicemem.transcript.messages import Forgotten
+
+LOG = logging.getLogger("voicemem")
+ROUND_S = 0.5
+"""Between two looks at the sessions that have changed."""
+RUNNING_INTERVAL_MS = 5_000
+"""Between two times that a running session is indexed; a search that concerns it does not wait so long."""
+SESSIONS_AT_ONCE = 25
+"""Indexed in one transaction."""
+CHECKED_AT_ONCE = 200
+MAX_PAUSE_S = 1.0
+"""The longest pause after a step of a look at all sessions; each is as long as the step."""
+CHECK_INTERVAL_S = 60.0
+"""Between two looks at all sessions on a store that has several nodes: one of them may have left something undone."""
+MAX_KNOWN = 10_000
+"""Sessions of which it is remembered what is indexed; of others everything is made again when they change."""
+
+
+class Indexed(NamedTuple):
+    """What is in the index of a session: up to which position, and what its next changes may change too."""
+
+    position: int
+    unheard_turns: frozenset[int]
+    forgotten: Forgotten | None
+
+
+class HeardIndexer:
+    """Brings the index up to date."""
+
+    def __init__(self, store: Store, memories: ReadModelCache, clock: Clock) -> None:
+        self.store = store
+        self.memories = memories
+        self.clock = clock
+        self.changed: dict[int, Stream] = {}
+        """Sessions that have changed since they were indexed, by key."""
+        self.not_before: dict[int, int] = {}
+        """When a running session may be indexed again, Unix ms."""
+        self.known: OrderedDict[int, Indexed] = OrderedDict()
+        self.checked_resets: int | None = None
+        """How often the index had begun anew when all sessions had been looked at; None before."""
+        self.turn = asyncio.Lock()
+        """Held while sessions are indexed, so that nobody hands over older news than another."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all sessions were looked at since the index was opened, or had to begin anew."""
+        return self.checked_resets == self.store.index_resets
+
+    def on_commit(self, appended: Iterable[AppendResult]) -> None:
+        """Note that something was journaled in these sessions."""
+        for result in appended:
+            self.changed[result.stream.key] = result.stream
+
+    def note(self, stream: Stream) -> None:
+        """Note that the service has journaled something in a session itself, and have it indexed soon."""
+        if stream.kind == SESSION_KIND:
+            self.changed[stream.key] = stream
+            self.not_before.pop(stream.key, None)
+
+    def due(self) -> list[int]:
+        """The sessions that are to be indexed now."""
+        now = self.clock()
+        waiting = {key: when for key, when in self.not_before.items() if when > now}
+        self.not_before = waiting
+        return list(islice((key for key in self.changed if key not in waiting), SESSIONS_AT_ONCE))
+
+    async def index_due(self) -> int:
+        """Index sessions that have changed; returns how many. Raises `StoreUnavailable`."""
+        keys = self.due()
+        await self.index(keys)
+        return len(keys)
+
+    async def index(self, keys: Sequence[int]) -> None:
+        """Index those of these sessions that have changed. Raises `StoreUnavailable`."""
+        async with self.turn:
+            streams = [self.changed.pop(key) for key in keys if key in self.changed]
+            try:
+                incomplete = await self.index_streams(streams)
+                if incomplete:
+                    for key in incomplete:
+                        self.known.pop(key, None)
+                    await self.index_streams([stream for stream in streams if stream.key in incomplete])
+            except BaseException:
+                for stream in streams:
+                    self.changed.setdefault(stream.key, stream)
+                raise
+            now = self.clock()
+            self.not_before |= {s.key: now + RUNNING_INTERVAL_MS for s in streams if s.state == "running"}
+
+    async def index_streams(self, streams: Sequence[Stream]) -> set[int]:
+        """Hand over what was heard in these sessions; the keys of those of which everything is needed."""
+        updates, after = [], dict[int, Indexed]()
+        for stream in streams:
+            with suppress(SessionSetAside):
+                update, after[stream.key] = await self.read_heard(stream)
+                updates.append(update)
+        if not updates:
+            return set()
+        incomplete = set(await self.store.index_heard(updates))
+        for stream in streams:
+            if stream.key in after and stream.key not in incomplete:
+                self.remember(stream, after[stream.key])
+        return incomplete
+
+    def remember(self, stream: Stream, indexed: Indexed) -> None:
+        self.known.pop(stream.key, None)
+        if stream.state == "running":
+            self.known[stream.key] = indexed
+            if len(self.known) > MAX_KNOWN:
+                self.known.popitem(last=False)
+
+    async def read_heard(self, stream: Stream) -> tuple[HeardMessages, Indexed]:
+        """What was heard in a session since it was indexed. Raises `SessionSetAside`, `StoreUnavailable`."""
+        make = partial(heard_messages, stream, self.known.get(stream.key))
+        memories, key = self.memories, stream.key
+        memory = memories.cached.get(key)
+        if memory is not None and memory.loaded:
+            async with memory.lock:
+                if memories.cached.get(key) is memory:
+                    await memories.prepare(key, memory, stream.position, background=True)
+                    return await memories.perform(key, memory, partial(make, memory), memory.is_large, True)
+        return await memories.compute_as_of(key, stream.position, make, background=True)
+
+    # What was left undone
+
+    async def catch_up(self) -> None:
+        """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
+        time = asyncio.get_running_loop().time
+        resets, count, begun = self.store.index_resets, 0, time()
+        if self.checked_resets != resets:
+            self.known.clear()
+        async for _, done in self.check_all():
+            count += done
+            await asyncio.sleep(min(MAX_PAUSE_S, time() - begun))
+            begun = time()
+        if count:
+            LOG.info("%d sessions were indexed that had not been", count)
+        if self.store.index_resets == resets:
+            self.checked_resets = resets
+
+    async def check_all(self) -> AsyncIterator[tuple[int, int]]:
+        """Look at all sessions, and index those that are behind; how many were looked at, and indexed, in each step."""
+        after: int | None = 0
+        while after is not None:
+            check = await self.store.check_index(after, CHECKED_AT_ONCE)
+            for first in range(0, len(check.behind), SESSIONS_AT_ONCE):
+                some = check.behind[first : first + SESSIONS_AT_ONCE]
+                for stream in some:
+                    self.changed.setdefault(stream.key, stream)
+                await self.index([stream.key for stream in some])
+                yield 0, len(some)
+            yield check.looked_at, 0
+            after = check.through_key
+
+
+def heard_messages(stream: Stream, known: Indexed | None, memory: ReadModel) -> tuple[HeardMessages, Indexed]:
+    """What was heard in a session: all of it, or the turns that may have changed since they were indexed."""
+    state, position = memory.state, memory.position
+    changed = set(memory.turns_changed_since(position if known is None else known.position))
+    if known is None or known.forgotten != state.forgotten:
+        turns, since = set(state.turn_numbers), None
+    else:
+        turns, since = changed | known.unheard_turns, known.position
+        turns |= {later for number in turns for later in turns_after(state, number)}
+    passages = {number: passages_in(state, number) for number in turns}
+    unheard = frozenset(number for number in turns if has_unheard(state, number))
+    update = HeardMessages(stream.key, position, scope_of(stream), stream.started_ms, passages, since)
+    return update, Indexed(position, unheard, state.forgotten)
+
+
+async def index_forever(indexer: HeardIndexer) -> None:
+    """Background task: index what was left undone before, then the sessions that change."""
+    next_check = 0.0
+    time = asyncio.get_running_loop().time
+    while True:
+        with suppress(StoreUnavailable):  # what waits is still waiting then
+            while await indexer.index_due():
+                await asyncio.sleep(0)
+            if next_check <= time() or not indexer.is_complete:
+                await indexer.catch_up()
+                next_check = float("inf") if indexer.store.is_exclusive else time() + CHECK_INTERVAL_S
+        await asyncio.sleep(ROUND_S)

@@ -1,0 +1,114 @@
+"""Passages: the messages of a call as they are indexed, each with the words before it.
+
+Only what was heard is one. A reply that may still be playing is none yet: an interruption could still cut it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from voicemem.search.words import words_of
+from voicemem.transcript.history import MessageEntry, turn_entries
+from voicemem.transcript.messages import Forgotten, Role
+from voicemem.transcript.state import Reply, State, Turn
+
+MAX_WORDS, MAX_WORDS_BEFORE = 4_000, 200
+"""Words of a message that it is found by, the first ones; and of the message before it, the last ones."""
+LOOK_BACK = 8
+"""Turns in which the message before a turn's first one is looked for; some turns have none."""
+MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
+
+
+class Passage(Struct, frozen=True, gc=False):
+    """One message that was heard. `before` is the message before it, which tells what "yes" was said to."""
+
+    turn_id: int
+    number: int
+    """Its place among the passages of its turn, from 0."""
+    position: int
+    """The journal position of its first event."""
+    role: Role
+    said_ms: int
+    text: str
+    before: str
+
+
+def passages_in(state: State, number: int) -> list[Passage]:
+    """The passages of a turn."""
+    turn = state.turns.get(number)
+    if turn is None:
+        return []
+    entries, passages = heard_entries(state, turn), list[Passage]()
+    before = text_before(state, number) if entries else ""
+    for place, entry in enumerate(entries):
+        message = entry.message
+        passages.append(
+            Passage(number, place, entry.order, message.role, message.timestamp, message.content, before)
+        )
+        before = message.content
+    return passages
+
+
+def heard_entries(state: State, turn: Turn) -> list[MessageEntry]:
+    """The messages of a turn that were heard, and that nobody asked to forget."""
+    forgotten = state.forgotten or Forgotten()
+    return [
+        entry
+        for entry in turn_entries(state, turn)
+        if entry.message.content.strip() and is_heard(state, entry) and not forgotten.covers(turn.number, entry.order)
+    ]
+
+
+def is_heard(state: State, entry: MessageEntry) -> bool:
+    """Whether nothing of a message may still turn out to be unheard: a reply has to be over."""
+    reply = entry.made_of
+    if not isinstance(reply, Reply) or entry.interruption is not None or state.closed_ts is not None:
+        return True
+    if reply.heard_ts is not None or reply.restored or reply.over or reply.turn < state.final_turn:
+        return True
+    return not reply.progress and reply.turn < state.utterance_turn
+
+
+def has_unheard(state: State, number: int) -> bool:
+    """Whether a turn has a message that becomes a passage once it is over."""
+    turn = state.turns.get(number)
+    return turn is not None and any(not is_heard(state, entry) for entry in turn_entries(state, turn))
+
+
+def text_before(state: State, number: int) -> str:
+    """The last message before a turn."""
+    for earlier in turns_before(state, number):
+        entries = heard_entries(state, state.turns[earlier])
+        if entries:
+            return entries[-1].message.content
+    return ""
+
+
+def turns_before(state: State, number: int) -> Iterable[int]:
+    """The turns just before one, the nearest first."""
+    place = bisect_left(state.turn_numbers, number)
+    return reversed(state.turn_numbers[max(0, place - LOOK_BACK) : place])
+
+
+def turns_after(state: State, number: int) -> Iterable[int]:
+    """The turns just after one, of which one may have its last message before its first."""
+    place = bisect_left(state.turn_numbers, number)
+    return state.turn_numbers[place + 1 : place + 1 + LOOK_BACK]
+
+
+def day_words(started_ms: int) -> str:
+    """The day of a call (UTC) in words that people ask with; empty for a time outside of the calendar."""
+    try:
+        day = datetime.fromtimestamp(started_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
+
+
+def indexed_words(passage: Passage, day: str) -> tuple[list[str], list[str], list[str]]:
+    """What a message is found by: its words, those of the message before it, and those of the day."""
+    return words_of(passage.text)[:MAX_WORDS], words_of(passage.before)[-MAX_WORDS_BEFORE:], words_of(day)

@@ -1,0 +1,190 @@
+"""The index of heard messages, in tables of the database; the methods are documented in `voicemem.store.port.HeardIndex`.
+
+PostgreSQL finds the messages by its own text search. It has no ranking by how rare words are, so the query computes
+BM25 itself, over the messages of the scope alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from voicemem.search.passages import Passage, day_words, indexed_words
+from voicemem.store.index_port import (
+    FoundMessage,
+    HeardMessages,
+    HeardQuery,
+    IndexCheck,
+    scope_terms,
+)
+from voicemem.store.postgresql.connection import Session, Word
+from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, Rows, to_stream
+from voicemem.store.postgresql.nodes import CLAIM_SUMMARY
+from voicemem.store.streams import SESSION_KIND
+
+BUCKETS, KEY_BITS = 64, 53
+NO_STREAM = 0
+"""The key under which the look at all sessions is claimed; no stream has it."""
+SELECT_STATE = "select state from streams where bucket = $1 % 64 and key = $1 for share"
+"""Whoever erases the session waits until this transaction is over, and then deletes what it wrote."""
+SELECT_INDEXED = """
+    select position, project, namespace, user_id from heard_sessions where bucket = $1 % 64 and stream = $1 for update
+"""
+SAVE_INDEXED = """
+    insert into heard_sessions values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8)
+    on conflict (bucket, stream) do update set position = excluded.position, project = excluded.project,
+    namespace = excluded.namespace, user_id = excluded.user_id, session_id = excluded.session_id,
+    messages = excluded.messages, words = excluded.words
+"""
+OF_SESSION = "heard_messages where bucket = $1 % 64 and stream = $1"
+SELECT_TURNS = f"select turn, number, position, role, said_ms, text, before from {OF_SESSION} and turn = any($2::bigint[])"
+DELETE_ALL = f"delete from {OF_SESSION}"
+DELETE_OTHERS = f"{DELETE_ALL} and turn <> all($2::bigint[])"
+DELETE_MESSAGE = f"{DELETE_ALL} and turn = $2 and number = $3"
+SELECT_SIZE = f"select count(*), coalesce(sum(length), 0) from {OF_SESSION}"
+INSERT_MESSAGE = """
+    insert into heard_messages values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8, $9,
+    to_tsvector('voicemem', $10) || array_to_tsvector(string_to_array($11, ' ')))
+"""
+K1, B = 1.2, 0.75
+"""The parameters of BM25, as FTS5 has them."""
+FIND = f"""
+with asked as materialized (
+    select $1::tsquery && to_tsquery('voicemem', $2) as query,
+    tsvector_to_array(to_tsvector('voicemem', $3)) as lexemes, string_to_array($4, ' ') as beginnings
+), scope as materialized (
+    select greatest(sum(messages), 1) as messages, greatest(sum(words), 1) as words from heard_sessions where {{scope}}
+), found as materialized (
+    select m.bucket, m.stream, m.turn, m.number, m.length, m.words from asked join heard_messages m on m.words @@ query
+    where said_ms >= $5 and said_ms < $6
+), hits as materialized (
+    select f.bucket, f.stream, f.turn, f.number, f.length, l.lexeme, cardinality(l.positions) as frequency
+    from asked, found f, unnest(f.words) as l
+    where l.positions is not null and (l.lexeme = any(lexemes) or left(l.lexeme, 1) = any(beginnings))
+), rarities as materialized (
+    select lexeme, ln(1 + (greatest(max(scope.messages), count(*)) - count(*) + 0.5) / (count(*) + 0.5)) as rarity
+    from hits, scope group by lexeme
+), scored as (
+    select bucket, stream, turn, number, sum(rarity * frequency * {K1 + 1} / (frequency + {K1} * (
+        1 - {B} + {B} * length * scope.messages / scope.words
+    )))::float8 as score
+    from hits join rarities using (lexeme), scope group by bucket, stream, turn, number
+)
+select m.stream, m.turn, m.number, m.position, m.role, m.said_ms, m.text, score
+from scored join heard_messages m using (bucket, stream, turn, number)
+order by score desc, m.said_ms desc, m.stream desc, m.turn desc, m.number desc limit $7 offset $8
+"""
+SCOPE_COLUMNS = ("project", "namespace", "user_id", "session_id")
+CHECK = f"""
+    select {STREAM_COLUMNS}, coalesce(h.position, 0) from streams s
+    left join heard_sessions h on h.bucket = s.bucket and h.stream = s.key
+    where s.bucket = $1 and s.key > $2 and s.kind = '{SESSION_KIND}' and s.state <> 'erased' order by s.key limit $3
+"""
+COUNT_SESSIONS = f"select count(*) from streams where kind = '{SESSION_KIND}' and state <> 'erased'"
+FIRST_MS, LAST_MS = -(2**62), 2**62
+
+
+class PostgresqlHeardIndex:
+    """The methods are documented in `voicemem.store.port.HeardIndex`."""
+
+    database: Database
+
+    async def index_heard(self, updates: Sequence[HeardMessages]) -> list[int]:
+        secret = self.database.identity["incarnation"]
+
+        def job(rows: Rows) -> list[int]:
+            in_order = sorted(updates, key=lambda update: update.key)
+            return [update.key for update in in_order if not index_session(rows.session, update, secret)]
+
+        return await self.database.write(job)
+
+    async def find_heard(self, wanted: HeardQuery) -> list[FoundMessage]:
+        if not wanted.words:
+            return []
+        return await self.database.read(lambda session: find(session, wanted, self.database.identity["incarnation"]))
+
+    async def check_index(self, after_key: int, limit: int) -> IndexCheck:
+        """Buckets are looked through one after the other: the key to go on after begins with the bucket."""
+        bucket, key = after_key >> KEY_BITS, after_key % (1 << KEY_BITS)
+        found = await self.database.read(lambda session: session.rows(CHECK, (bucket, key, limit)))
+        streams = [(to_stream(row[:-1]), row[-1]) for row in found]
+        behind = [stream for stream, indexed in streams if stream.position > indexed]
+        if len(found) == limit:
+            return IndexCheck(behind, len(found), (bucket << KEY_BITS) + streams[-1][0].key)
+        return IndexCheck(behind, len(found), (bucket + 1) << KEY_BITS if bucket + 1 < BUCKETS else None)
+
+    async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
+        values = (NO_STREAM, Word(node), now_ms, now_ms + lease_ms)
+        return bool(await self.database.write(lambda rows: rows.session.change(CLAIM_SUMMARY, values)))
+
+    async def clear_index(self) -> None:
+        def job(rows: Rows) -> None:
+            rows.session.execute("delete from heard_messages")
+            rows.session.execute("delete from heard_sessions")
+
+        await self.database.write(job)
+
+    async def count_sessions_to_index(self) -> int:
+        (count,) = await self.database.read(lambda session: session.one(COUNT_SESSIONS))
+        return int(count)
+
+    @property
+    def index_resets(self) -> int:
+        return 0
+
+
+def index_session(session: Session, update: HeardMessages, secret: bytes) -> bool:
+    """Put an update into the index; False when everything of its session is needed instead."""
+    state = session.row(SELECT_STATE, (update.key,))
+    if state is None or state[0] == "erased":
+        return True
+    known = session.row(SELECT_INDEXED, (update.key,))
+    scope = tuple(None if part is None else part.encode() for part in update.scope)
+    is_same = known is not None and known[1:] == scope[:3]
+    if known is not None and known[0] > update.position:
+        return True
+    if update.since is not None and (known is None or not is_same or known[0] < update.since):
+        return False
+    if known is not None and not is_same:
+        session.execute(DELETE_ALL, (update.key,))
+    elif known is not None and update.since is None:
+        session.execute(DELETE_OTHERS, (update.key, list(update.turns)))
+    replace_turns(session, update, " ".join(scope_terms(update.scope, secret)))
+    session.execute(SAVE_INDEXED, (update.key, update.position, *scope, *session.one(SELECT_SIZE, (update.key,))))
+    return True
+
+
+def replace_turns(session: Session, update: HeardMessages, scope: str) -> None:
+    """Make the rows of the turns these passages; those that did not change are left alone."""
+    wanted = {(one.turn_id, one.number): one for passages in update.turns.values() for one in passages}
+    for turn, number, position, role, said_ms, *texts in session.rows(SELECT_TURNS, (update.key, list(update.turns))):
+        stored = Passage(turn, number, position, role, said_ms, *(text.decode() for text in texts))
+        if wanted.get((turn, number)) == stored:
+            del wanted[turn, number]
+        else:
+            session.execute(DELETE_MESSAGE, (update.key, turn, number))
+    day = day_words(update.started_ms)
+    for passage in wanted.values():
+        session.execute(INSERT_MESSAGE, (update.key, *message_values(passage, day), Word(scope)))
+
+
+def message_values(passage: Passage, day: str) -> tuple[object, ...]:
+    """The columns of a message, but for its session and its scope."""
+    words = [word for part in indexed_words(passage, day) for word in part]
+    place = passage.turn_id, passage.number, passage.position, Word(passage.role), passage.said_ms
+    return *place, passage.text, passage.before, len(words), Word(" ".join(words))
+
+
+def find(session: Session, wanted: HeardQuery, secret: bytes) -> list[FoundMessage]:
+    scope = " & ".join(scope_terms(wanted.scope, secret))
+    words = " | ".join(f"'{word.text}'{':*' if word.is_prefix else ''}" for word in wanted.words)
+    whole = " ".join(word.text for word in wanted.words if not word.is_prefix)
+    beginnings = " ".join(word.text for word in wanted.words if word.is_prefix)
+    since = FIRST_MS if wanted.since_ms is None else wanted.since_ms
+    until = LAST_MS if wanted.until_ms is None else wanted.until_ms
+    given = [(name, part) for name, part in zip(SCOPE_COLUMNS, wanted.scope, strict=True) if part is not None]
+    conditions = " and ".join(f"{name} = ${number}" for number, (name, _) in enumerate(given, 9))
+    texts = (Word(text) for text in (scope, words, whole, beginnings))
+    values = *texts, since, until, wanted.limit, wanted.offset, *(part for _, part in given)
+    rows = session.rows(FIND.format(scope=conditions), values)
+    return [FoundMessage(*place, text.decode(), score) for *place, text, score in rows]
