@@ -107,7 +107,7 @@ class Services:
         self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended, rules)
         self.overviews = Overviews(store, self.memories)
         self.sessions.close_listeners.append(self.overviews.on_closed)
-        self.indexer = HeardIndexer(store, self.memories, runtime.clock)
+        self.indexer = HeardIndexer(store, self.memories, runtime.clock, token)
         self.sessions.close_listeners.append(self.indexer.note)
         self.sessions.change_listeners.append(self.indexer.note)
         self.heard_search = HeardSearch(store, self.indexer)

@@ -9,6 +9,7 @@ from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.copy import copy
 from voicemem.cli.keys import keys
+from voicemem.cli.memories import reindex, search
 from voicemem.cli.migrate import migrate
 from voicemem.cli.nodes import nodes
 from voicemem.cli.restored import restored
@@ -41,12 +42,14 @@ for command in (
     check_config,
     replay,
     history,
+    search,
     tail,
     receive,
     keys,
     backup,
     restore,
     copy,
+    reindex,
     migrate,
     nodes,
     restored,

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import msgspec
 
@@ -19,7 +19,7 @@ from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknow
 from voicemem.client.metrics import exposition
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer
-from voicemem.client.session import ProducerSession
+from voicemem.client.session import NO_REST_URL, ProducerSession, SearchParams
 from voicemem.client.transport.connection import WebsocketConnection
 from voicemem.client.transport.dial import with_path
 from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
@@ -28,7 +28,7 @@ from voicemem.client.transport.reconnect import Reconnector
 from voicemem.client.transport.rest import RestClient, check_rest_url
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
-from voicemem.protocol.types import SESSION_ID_PATTERN
+from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 
 LOG = logging.getLogger("voicemem.client")
 STOP_TIMEOUT_S = 1.5
@@ -130,6 +130,18 @@ class Client:
             self._remove(opened)
             raise
         return self._session(opened)
+
+    async def search(self, query: str, **params: Unpack[SearchParams]) -> JsonObject:
+        """What was heard in earlier calls: the body of `POST /v1/memories/search`.
+
+        Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, and `ClientError` without a `rest_url`.
+        """
+        if self.rest is None:
+            raise ClientError("no_rest_url", NO_REST_URL)
+        body = msgspec.json.encode({"query": query, **params})
+        timeout_s = self.options.read_timeout_s
+        found: JsonObject = await self.rest.request("POST", "/v1/memories/search", None, body, timeout_s)
+        return found
 
     def is_open(self, session_id: str, producer: str = "main") -> bool:
         """Whether this client has a session open, or is about to, for this producer."""

@@ -13,6 +13,8 @@ from voicemem.client.errors import ClientError
 from voicemem.client.producer import Producer
 from voicemem.client.transport.rest import RestClient, query_params, session_path
 
+NO_REST_URL = "This needs the URL of the REST API: Client(ingest_url, rest_url)."
+
 
 class HistoryParams(TypedDict, total=False):
     """Query of `history`; the server's defaults hold for what is absent."""
@@ -38,6 +40,18 @@ class ContextParams(TypedDict, total=False):
     usage: bool
     data: bool
     peek: bool
+
+
+class SearchParams(TypedDict, total=False):
+    """Where and for how much a `search` looks; the server's defaults hold for what is absent."""
+
+    user_id: str
+    session_id: str
+    namespace: str
+    since: int
+    until: int
+    limit: int
+    cursor: str
 
 
 class SessionFacts:
@@ -228,7 +242,7 @@ class ProducerSession(SessionFacts):
 
     def _reader(self) -> RestClient:
         if self._rest is None:
-            raise ClientError("no_rest_url", "This needs the URL of the REST API: Client(ingest_url, rest_url).")
+            raise ClientError("no_rest_url", NO_REST_URL)
         return self._rest
 
     async def _write(self, method: str, path: str, body: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from voicemem.client.client import Client
 from voicemem.client.documents import Documents
 from voicemem.client.errors import Closed, Unacknowledged
 from voicemem.client.options import Options
-from voicemem.client.session import ContextParams, HistoryParams, ProducerSession, SessionFacts
+from voicemem.client.session import ContextParams, HistoryParams, ProducerSession, SearchParams, SessionFacts
 
 T = TypeVar("T")
 
@@ -214,6 +214,10 @@ class SyncClient:
         """As `Client.open`."""
         opening = self._client.open(session_id, producer=producer, config=config, timeout=timeout)
         return SyncProducerSession(self._thread.run(opening), self._thread)
+
+    def search(self, query: str, **params: Unpack[SearchParams]) -> dict[str, Any]:
+        """As `Client.search`."""
+        return self._thread.run(self._client.search(query, **params))
 
     def close(self, timeout: float | None = None) -> None:
         """As `Client.close`; may be called again."""

@@ -156,8 +156,7 @@ class Library:
     async def search(self, query: str, **options: Any) -> FoundMemories:
         """Messages of all sessions, as they were heard, that have words of the query; best first.
 
-        `user_id`, `session_id`, `namespace`, `since`, `until`, `limit` and `cursor` are as in
-        `POST /v1/memories/search`. The first search looks whether all sessions are indexed, and indexes those that are not.
+        The options are those of `POST /v1/memories/search`. The first search indexes all sessions that are not yet.
         """
         wanted = converted(plain_json({"query": query, **options}), MemorySearch)
         if not self.services.indexer.is_complete:

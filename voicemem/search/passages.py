@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -20,6 +19,7 @@ MAX_WORDS, MAX_WORDS_BEFORE = 4_000, 200
 """Words of a message that it is found by, the first ones; and of the message before it, the last ones."""
 LOOK_BACK = 8
 """Turns in which the message before a turn's first one is looked for; some turns have none."""
+DAY_MS = 86_400_000
 MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
 
 
@@ -46,9 +46,7 @@ def passages_in(state: State, number: int) -> list[Passage]:
     before = text_before(state, number) if entries else ""
     for place, entry in enumerate(entries):
         message = entry.message
-        passages.append(
-            Passage(number, place, entry.order, message.role, message.timestamp, message.content, before)
-        )
+        passages.append(Passage(number, place, entry.order, message.role, message.timestamp, message.content, before))
         before = message.content
     return passages
 
@@ -101,12 +99,19 @@ def turns_after(state: State, number: int) -> Iterable[int]:
 
 
 def day_words(started_ms: int) -> str:
-    """The day of a call (UTC) in words that people ask with; empty for a time outside of the calendar."""
-    try:
-        day = datetime.fromtimestamp(started_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return ""
-    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
+    """The day of a call (UTC) in words that people ask with: `3 May 2026`."""
+    day, month, year = calendar_day(started_ms // DAY_MS)
+    return f"{day} {MONTHS[month - 1]} {year}"
+
+
+def calendar_day(days: int) -> tuple[int, int, int]:
+    """Day, month and year of a number of days since 1970, counted in years that begin in March."""
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month + 2) // 5 + 1
+    return day, month + 3 if month < 10 else month - 9, era * 400 + year + (month >= 10)
 
 
 def indexed_words(passage: Passage, day: str) -> tuple[list[str], list[str], list[str]]:

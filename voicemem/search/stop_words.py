@@ -15,7 +15,9 @@ ja kann kein keine konnen konnte man mein meine mich mir mit muss nach nicht noc
 sind so soll uber um und uns unser vom von vor wann war waren warum was weil welche welchen welcher welches wem wen wenn
 wer werden wie wieder wir wird wo wurde wurden zu zum zur
 """
-CHINESE = "什么 怎么 哪里 哪儿 哪个 哪些 多少 为什 是不 不是 是否 有没 没有 我们 你们 他们 她们 这个 那个 这些 那些 一个 可以"
+CHINESE = (
+    "什么 怎么 哪里 哪儿 哪个 哪些 多少 为什 是不 不是 是否 有没 没有 我们 你们 他们 她们 这个 那个 这些 那些 一个 可以"
+)
 
 STOP_WORDS = frozenset(f"{ENGLISH} {GERMAN} {CHINESE}".split())
 """As `words_of` writes them: in lower case and without accents."""

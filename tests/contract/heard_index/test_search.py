@@ -1,6 +1,5 @@
 """Messages are found by their words, in the scope that was asked for and nowhere else."""
 
-# ruff: noqa: RUF001 (texts in other languages)
 from __future__ import annotations
 
 from hypothesis import given
@@ -25,8 +24,8 @@ async def test_a_message_is_found_by_its_words_in_any_form(store: Store) -> None
     await index_call(store, "s", *CALL)
     for query in ("walnut", "WALNUTS", "allergic", "which hazelnut is he allergic to?", "hazélnut"):
         assert CALL[0] == (await found_texts(store, query))[0]
-    assert [] == await found_texts(store, "cat")
-    assert [] == await found_texts(store, "???")
+    assert await found_texts(store, "cat") == []
+    assert await found_texts(store, "???") == []
     assert CALL[0] == (await found_texts(store, "what about a walnut"))[0]
 
 
@@ -44,7 +43,7 @@ async def test_a_message_is_found_by_the_words_before_it_and_by_the_day(store: S
     await index_call(store, "s", *CALL)
     assert CALL[2] in (await found_texts(store, "dog"))[:2]
     assert len(CALL) == len(await found_texts(store, "what did I say in May 2026?"))
-    assert [] == await found_texts(store, "what did I say in June 1999?")
+    assert await found_texts(store, "what did I say in June 1999?") == []
 
 
 async def test_what_is_found_says_where_it_is_from(store: Store) -> None:
@@ -59,16 +58,24 @@ async def test_scripts_without_spaces_are_found(store: Store) -> None:
     texts = ("我对核桃过敏，请记住。", "アレルギーがあります", "호두를 먹으면 안 돼요", "ฉันแพ้ถั่ว", "我每天跑步")
     for number, text in enumerate(texts):
         await index_call(store, f"s{number}", text)
-    for query, place in (("核桃", 0), ("你对什么过敏？", 0), ("核", 0), ("アレルギー", 1), ("호두", 2), ("แพ้", 3), ("跑", 4)):
+    for query, place in (
+        ("核桃", 0),
+        ("你对什么过敏？", 0),
+        ("核", 0),
+        ("アレルギー", 1),
+        ("호두", 2),
+        ("แพ้", 3),
+        ("跑", 4),
+    ):
         assert texts[place] == (await found_texts(store, query))[0]
-    assert [] == await found_texts(store, "杏仁")
+    assert await found_texts(store, "杏仁") == []
 
 
 async def test_umlauts_are_found_however_they_are_written(store: Store) -> None:
     """Composed, decomposed or left out."""
     await index_call(store, "s", "Ich wohne in der Schönhauser Straße, Tür 5.")
     for query in ("schonhauser", "SCHÖNHAUSER", "scho\u0308nhauser", "strasse", "Straße"):
-        assert 1 == len(await found_texts(store, query))
+        assert len(await found_texts(store, query)) == 1
 
 
 async def test_pages_and_times(store: Store) -> None:
@@ -77,7 +84,7 @@ async def test_pages_and_times(store: Store) -> None:
     turns = {turn: passages(turn, f"walnut number {turn}", said_ms=NOW + turn) for turn in range(1, 8)}
     await reindex(store, key, turns, position=2)
     whole = await found_texts(store, "walnut", limit=100)
-    assert 7 == len(whole)
+    assert len(whole) == 7
     pages = [await found_texts(store, "walnut", offset=offset, limit=3) for offset in (0, 3, 6, 9)]
     assert [whole[:3], whole[3:6], whole[6:], []] == pages
     within = await found_texts(store, "walnut", since_ms=NOW + 3, until_ms=NOW + 5)
@@ -92,21 +99,23 @@ async def test_a_search_stays_in_its_scope(store: Store) -> None:
             await index_call(store, f"{user}-{namespace}", f"walnuts of {user} in the {namespace}", given=config)
     await index_call(store, "nobody", "walnuts of nobody")
     await index_call(store, "ann-shop", "walnuts of another project", project="q", given={"user_id": "ann"})
-    assert 5 == len(await found_texts(store, "walnuts"))
-    assert 2 == len(await found_texts(store, "walnuts", user_id="ann"))
-    assert 2 == len(await found_texts(store, "walnuts", namespace="shop"))
-    assert ["walnuts of ben in the bank"] == await found_texts(store, "walnuts", user_id="ben", namespace="bank")
-    assert ["walnuts of nobody"] == await found_texts(store, "walnuts", session_id="nobody")
-    assert ["walnuts of another project"] == await found_texts(store, "walnuts", project="q", user_id="ann")
-    assert [] == await found_texts(store, "walnuts", user_id="ann", session_id="ben-shop")
-    assert [] == await found_texts(store, "walnuts", user_id="nobody")
-    assert [] == await found_texts(store, "bank", user_id="ann", namespace="shop")
+    assert len(await found_texts(store, "walnuts")) == 5
+    assert len(await found_texts(store, "walnuts", user_id="ann")) == 2
+    assert len(await found_texts(store, "walnuts", namespace="shop")) == 2
+    assert await found_texts(store, "walnuts", user_id="ben", namespace="bank") == ["walnuts of ben in the bank"]
+    assert await found_texts(store, "walnuts", session_id="nobody") == ["walnuts of nobody"]
+    assert await found_texts(store, "walnuts", project="q", user_id="ann") == ["walnuts of another project"]
+    assert await found_texts(store, "walnuts", user_id="ann", session_id="ben-shop") == []
+    assert await found_texts(store, "walnuts", user_id="nobody") == []
+    assert await found_texts(store, "bank", user_id="ann", namespace="shop") == []
 
 
 WORDS = ["walnut", "dog", "lake", "rex", "核桃", "nüsse", "OR", "AND", "NOT", "p1", "scope", "said", "x*", '"', "nul\0"]
 names = st.sampled_from(["ann", "ben", 'a" OR b', "scope", "核桃", "u1 OR u2", "*", "a:b", "e\u0301", "%"])
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
-queries = st.one_of(texts, st.text(max_size=30), st.sampled_from(['scope : "a" OR said : b', "NEAR(a b)", ") OR (x", "-dog"]))
+queries = st.one_of(
+    texts, st.text(max_size=30), st.sampled_from(['scope : "a" OR said : b', "NEAR(a b)", ") OR (x", "-dog"])
+)
 
 
 @examples(0.3)

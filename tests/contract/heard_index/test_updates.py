@@ -11,32 +11,32 @@ from voicemem.store.port import Store
 async def test_what_has_changed_is_replaced(store: Store) -> None:
     """A turn that is given has its new messages only; the others stay as they are."""
     key = await index_call(store, "s", "walnuts", "noted")
-    assert [] == await reindex(store, key, {2: passages(2, "hazelnuts")}, position=2, since=1)
-    assert [] == await reindex(store, key, {1: passages(1, "almonds", "noted")}, position=3, since=2)
-    assert [[], ["hazelnuts"]] == [await found_texts(store, word) for word in ("walnuts", "hazelnuts")]
-    assert ["almonds", "noted"] == await found_texts(store, "almonds")
-    assert [] == await reindex(store, key, {2: []}, position=4, since=3)
-    assert [] == await found_texts(store, "hazelnuts")
-    assert [] == await reindex(store, key, {3: passages(3, "pecans")}, position=5)
-    assert [[], ["pecans"]] == [await found_texts(store, word) for word in ("almonds", "pecans")]
+    assert await reindex(store, key, {2: passages(2, "hazelnuts")}, position=2, since=1) == []
+    assert await reindex(store, key, {1: passages(1, "almonds", "noted")}, position=3, since=2) == []
+    assert [await found_texts(store, word) for word in ("walnuts", "hazelnuts")] == [[], ["hazelnuts"]]
+    assert await found_texts(store, "almonds") == ["almonds", "noted"]
+    assert await reindex(store, key, {2: []}, position=4, since=3) == []
+    assert await found_texts(store, "hazelnuts") == []
+    assert await reindex(store, key, {3: passages(3, "pecans")}, position=5) == []
+    assert [await found_texts(store, word) for word in ("almonds", "pecans")] == [[], ["pecans"]]
 
 
 async def test_a_part_needs_what_it_is_a_part_of(store: Store) -> None:
     """Where the index is behind, or knows nothing of the session, it asks for everything."""
     key = await open_key(store)
     assert [key] == await reindex(store, key, {1: passages(1, "walnuts")}, position=3, since=2)
-    assert [] == await reindex(store, key, {1: passages(1, "walnuts")}, position=3)
+    assert await reindex(store, key, {1: passages(1, "walnuts")}, position=3) == []
     assert [key] == await reindex(store, key, {1: passages(1, "almonds")}, position=6, since=5)
-    assert ["walnuts"] == await found_texts(store, "walnuts almonds")
+    assert await found_texts(store, "walnuts almonds") == ["walnuts"]
 
 
 async def test_old_news_change_nothing(store: Store) -> None:
     """What another node has indexed up to a later position stays."""
     key = await index_call(store, "s", "walnuts")
     await reindex(store, key, {1: passages(1, "almonds")}, position=9)
-    assert [] == await reindex(store, key, {1: passages(1, "walnuts")}, position=8)
-    assert [] == await reindex(store, key, {1: passages(1, "pecans")}, position=8, since=2)
-    assert ["almonds"] == await found_texts(store, "walnuts almonds pecans")
+    assert await reindex(store, key, {1: passages(1, "walnuts")}, position=8) == []
+    assert await reindex(store, key, {1: passages(1, "pecans")}, position=8, since=2) == []
+    assert await found_texts(store, "walnuts almonds pecans") == ["almonds"]
 
 
 async def test_a_session_that_gets_another_user_moves_as_a_whole(store: Store) -> None:
@@ -44,9 +44,9 @@ async def test_a_session_that_gets_another_user_moves_as_a_whole(store: Store) -
     key = await index_call(store, "s", "walnuts", given={"user_id": "ann"})
     await store.change_config(key, validate_config({"user_id": "ben"}), b'{"type":"session.update"}', NOW)
     assert [key] == await reindex(store, key, {2: passages(2, "almonds")}, position=2, since=1)
-    assert [] == await reindex(store, key, {1: passages(1, "walnuts"), 2: passages(2, "almonds")}, position=2)
-    assert [] == await found_texts(store, "walnuts almonds", user_id="ann")
-    assert 2 == len(await found_texts(store, "walnuts almonds", user_id="ben"))
+    assert await reindex(store, key, {1: passages(1, "walnuts"), 2: passages(2, "almonds")}, position=2) == []
+    assert await found_texts(store, "walnuts almonds", user_id="ann") == []
+    assert len(await found_texts(store, "walnuts almonds", user_id="ben")) == 2
 
 
 async def test_an_erased_session_leaves_the_index(store: Store) -> None:
@@ -56,14 +56,14 @@ async def test_an_erased_session_leaves_the_index(store: Store) -> None:
     await store.erase(key, NOW)
     while await store.delete_erased([key]):
         pass
-    assert ["walnut of another"] == await found_texts(store, "walnut", limit=100)
+    assert await found_texts(store, "walnut", limit=100) == ["walnut of another"]
     for since in (None, 1):
         erased = await store.find_sessions("p", [key])
-        assert "erased" == erased[0].state
-        assert [] == await reindex(store, key, {1: passages(1, "walnut")}, position=5, since=since)
-    assert ["walnut of another"] == await found_texts(store, "walnut", limit=100)
+        assert erased[0].state == "erased"
+        assert await reindex(store, key, {1: passages(1, "walnut")}, position=5, since=since) == []
+    assert await found_texts(store, "walnut", limit=100) == ["walnut of another"]
     assert await store.finish_erased()
-    assert [] == await reindex(store, other, {1: []}, position=2)
+    assert await reindex(store, other, {1: []}, position=2) == []
 
 
 async def test_sessions_that_have_grown_are_found_by_their_positions(store: Store) -> None:
@@ -82,7 +82,7 @@ async def test_sessions_that_have_grown_are_found_by_their_positions(store: Stor
     assert set() == await behind(store, 100)
     await store.clear_index()
     assert set(keys[:6]) == await behind(store, 2)
-    assert 6 == await store.count_sessions_to_index()
+    assert await store.count_sessions_to_index() == 6
 
 
 async def behind(store: Store, limit: int) -> set[int]:
@@ -101,7 +101,7 @@ async def test_an_index_that_was_cleared_is_empty(store: Store) -> None:
     """Nothing is found, and parts are not enough."""
     key = await index_call(store, "s", "walnuts")
     await store.clear_index()
-    assert [] == await found_texts(store, "walnuts")
+    assert await found_texts(store, "walnuts") == []
     assert [key] == await reindex(store, key, {2: passages(2, "almonds")}, position=2, since=1)
 
 

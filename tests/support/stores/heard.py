@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support.stores.contract import NOW, open_key
@@ -26,7 +26,9 @@ async def index_call(
     store: Store, session_id: str, *texts: str, project: str = "p", given: dict[str, Any] | None = None
 ) -> int:
     """Make a session in whose only turn these messages were heard; its key."""
-    key = await open_key(store, session_id, given) if project == "p" else await open_in(store, project, session_id, given)
+    key = (
+        await open_key(store, session_id, given) if project == "p" else await open_in(store, project, session_id, given)
+    )
     await reindex(store, key, {1: passages(1, *texts)}, project=project)
     return key
 
@@ -40,7 +42,7 @@ async def open_in(store: Store, project: str, session_id: str, given: dict[str, 
 
 
 async def reindex(
-    store: Store, key: int, turns: dict[int, Sequence[Passage]], position: int = 1, since: int | None = None,
+    store: Store, key: int, turns: Mapping[int, Sequence[Passage]], position: int = 1, since: int | None = None,
     project: str = "p",
 ) -> list[int]:  # fmt: skip
     """Hand over what was heard in a session; the answer of the index."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -37,7 +37,7 @@ SESSIONS_AT_ONCE = 25
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
 """The longest pause after a step of a look at all sessions; each is as long as the step."""
-CHECK_INTERVAL_S = 60.0
+CHECK_INTERVAL_S = 300.0
 """Between two looks at all sessions on a store that has several nodes: one of them may have left something undone."""
 MAX_KNOWN = 10_000
 """Sessions of which it is remembered what is indexed; of others everything is made again when they change."""
@@ -54,7 +54,10 @@ class Indexed(NamedTuple):
 class HeardIndexer:
     """Brings the index up to date."""
 
-    def __init__(self, store: Store, memories: ReadModelCache, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, memories: ReadModelCache, clock: Clock, node_token: Callable[[], str] = lambda: ""
+    ) -> None:
+        self.node_token = node_token
         self.store = store
         self.memories = memories
         self.clock = clock
@@ -91,11 +94,11 @@ class HeardIndexer:
         self.not_before = waiting
         return list(islice((key for key in self.changed if key not in waiting), SESSIONS_AT_ONCE))
 
-    async def index_due(self) -> int:
-        """Index sessions that have changed; returns how many. Raises `StoreUnavailable`."""
-        keys = self.due()
-        await self.index(keys)
-        return len(keys)
+    async def index_due(self) -> None:
+        """Index all sessions that are due. Raises `StoreUnavailable`."""
+        while keys := self.due():
+            await self.index(keys)
+            await asyncio.sleep(0)
 
     async def index(self, keys: Sequence[int]) -> None:
         """Index those of these sessions that have changed. Raises `StoreUnavailable`."""
@@ -150,6 +153,14 @@ class HeardIndexer:
 
     # What was left undone
 
+    async def catch_up_if_first(self) -> None:
+        """The same on one of several nodes: the others leave it to the one that has claimed it."""
+        lease_ms = int(CHECK_INTERVAL_S * 1000)
+        if await self.store.claim_index_check(self.node_token(), self.clock(), lease_ms):
+            await self.catch_up()
+        else:
+            self.checked_resets = self.store.index_resets
+
     async def catch_up(self) -> None:
         """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
         time = asyncio.get_running_loop().time
@@ -201,9 +212,8 @@ async def index_forever(indexer: HeardIndexer) -> None:
     time = asyncio.get_running_loop().time
     while True:
         with suppress(StoreUnavailable):  # what waits is still waiting then
-            while await indexer.index_due():
-                await asyncio.sleep(0)
+            await indexer.index_due()
             if next_check <= time() or not indexer.is_complete:
-                await indexer.catch_up()
+                await indexer.catch_up_if_first()
                 next_check = float("inf") if indexer.store.is_exclusive else time() + CHECK_INTERVAL_S
         await asyncio.sleep(ROUND_S)

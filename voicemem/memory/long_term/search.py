@@ -106,7 +106,12 @@ class HeardSearch:
         await self.index_first(scope)
         complete = self.indexer.is_complete
         query = HeardQuery(
-            scope, query_words(wanted.query), wanted.since, wanted.until, offset, min(wanted.limit, MAX_FOUND - offset) + 1
+            scope,
+            query_words(wanted.query),
+            wanted.since,
+            wanted.until,
+            offset,
+            min(wanted.limit, MAX_FOUND - offset) + 1,
         )
         found = await self.store.find_heard(query)
         best = best or max((message.score for message in found), default=0.0)

@@ -1,4 +1,4 @@
-"""The index of heard messages, in tables of the database; the methods are documented in `voicemem.store.port.HeardIndex`.
+"""The index of heard messages, in tables of the database; see `voicemem.store.port.HeardIndex`.
 
 PostgreSQL finds the messages by its own text search. It has no ranking by how rare words are, so the query computes
 BM25 itself, over the messages of the scope alone.
@@ -16,9 +16,9 @@ from voicemem.store.index_port import (
     IndexCheck,
     scope_terms,
 )
-from voicemem.store.postgresql.connection import Session, Word
+from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
-from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, Rows, to_stream
+from voicemem.store.postgresql.journal.rows import POSITION, STREAM_COLUMNS, Rows, to_stream
 from voicemem.store.postgresql.nodes import CLAIM_SUMMARY
 from voicemem.store.streams import SESSION_KIND
 
@@ -37,7 +37,9 @@ SAVE_INDEXED = """
     messages = excluded.messages, words = excluded.words
 """
 OF_SESSION = "heard_messages where bucket = $1 % 64 and stream = $1"
-SELECT_TURNS = f"select turn, number, position, role, said_ms, text, before from {OF_SESSION} and turn = any($2::bigint[])"
+SELECT_TURNS = (
+    f"select turn, number, position, role, said_ms, text, before from {OF_SESSION} and turn = any($2::bigint[])"
+)
 DELETE_ALL = f"delete from {OF_SESSION}"
 DELETE_OTHERS = f"{DELETE_ALL} and turn <> all($2::bigint[])"
 DELETE_MESSAGE = f"{DELETE_ALL} and turn = $2 and number = $3"
@@ -76,9 +78,14 @@ order by score desc, m.said_ms desc, m.stream desc, m.turn desc, m.number desc l
 """
 SCOPE_COLUMNS = ("project", "namespace", "user_id", "session_id")
 CHECK = f"""
-    select {STREAM_COLUMNS}, coalesce(h.position, 0) from streams s
-    left join heard_sessions h on h.bucket = s.bucket and h.stream = s.key
+    select s.key, case when s.state = 'ended' then s.position else {POSITION} end > coalesce(h.position, 0)
+    from streams s left join heard_sessions h on h.bucket = s.bucket and h.stream = s.key
     where s.bucket = $1 and s.key > $2 and s.kind = '{SESSION_KIND}' and s.state <> 'erased' order by s.key limit $3
+"""
+"""The row of a session that has ended says where its journal ends."""
+SELECT_STREAMS = f"""
+    select {STREAM_COLUMNS} from unnest($1::bigint[]) as wanted (key)
+    join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key where s.state <> 'erased' order by s.key
 """
 COUNT_SESSIONS = f"select count(*) from streams where kind = '{SESSION_KIND}' and state <> 'erased'"
 FIRST_MS, LAST_MS = -(2**62), 2**62
@@ -107,10 +114,11 @@ class PostgresqlHeardIndex:
         """Buckets are looked through one after the other: the key to go on after begins with the bucket."""
         bucket, key = after_key >> KEY_BITS, after_key % (1 << KEY_BITS)
         found = await self.database.read(lambda session: session.rows(CHECK, (bucket, key, limit)))
-        streams = [(to_stream(row[:-1]), row[-1]) for row in found]
-        behind = [stream for stream, indexed in streams if stream.position > indexed]
+        keys = [key for key, is_behind in found if is_behind]
+        rows = await self.database.read(lambda session: session.rows(SELECT_STREAMS, (keys,))) if keys else []
+        behind = [to_stream(row) for row in rows]
         if len(found) == limit:
-            return IndexCheck(behind, len(found), (bucket << KEY_BITS) + streams[-1][0].key)
+            return IndexCheck(behind, len(found), (bucket << KEY_BITS) + found[-1][0])
         return IndexCheck(behind, len(found), (bucket + 1) << KEY_BITS if bucket + 1 < BUCKETS else None)
 
     async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
@@ -187,4 +195,9 @@ def find(session: Session, wanted: HeardQuery, secret: bytes) -> list[FoundMessa
     texts = (Word(text) for text in (scope, words, whole, beginnings))
     values = *texts, since, until, wanted.limit, wanted.offset, *(part for _, part in given)
     rows = session.rows(FIND.format(scope=conditions), values)
-    return [FoundMessage(*place, text.decode(), score) for *place, text, score in rows]
+    return [to_message(row) for row in rows]
+
+
+def to_message(row: Row) -> FoundMessage:
+    key, turn_id, number, position, role, said_ms, text, score = row
+    return FoundMessage(key, turn_id, number, position, role, said_ms, text.decode(), score)

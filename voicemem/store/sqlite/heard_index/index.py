@@ -27,7 +27,9 @@ from voicemem.store.streams import SESSION_KIND
 LOOK_AT_SESSIONS = f"""
     select key, {POSITION}, state = 'erased' from streams where kind = '{SESSION_KIND}' and key > ? order by key limit ?
 """
-SELECT_STREAMS = f"select {STREAM_COLUMNS} from streams where key in (select value from json_each(?)) and state != 'erased'"
+SELECT_STREAMS = (
+    f"select {STREAM_COLUMNS} from streams where key in (select value from json_each(?)) and state != 'erased'"
+)
 SELECT_ERASED = "select key from streams where key in (select value from json_each(?)) and state = 'erased'"
 COUNT_SESSIONS = f"select count(*) from streams where kind = '{SESSION_KIND}' and state != 'erased'"
 CLEAR = """

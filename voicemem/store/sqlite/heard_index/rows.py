@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import apsw
 
@@ -80,14 +81,18 @@ def replace_turn(
 ) -> None:
     """Make the rows of a turn these passages; those that did not change are left alone."""
     wanted = {passage.number: passage for passage in passages}
-    for id, *values in connection.execute(SELECT_TURN, (key, turn)).fetchall():
-        stored = Passage(*values)
+    for id, stored in stored_passages(connection, SELECT_TURN, (key, turn)):
         if wanted.get(stored.number) == stored:
             del wanted[stored.number]
         else:
             remove_message(connection, id, stored, scope, day)
     for passage in wanted.values():
         add_message(connection, key, passage, scope, day)
+
+
+def stored_passages(connection: apsw.Connection, query: str, values: tuple[int, ...]) -> list[tuple[int, Passage]]:
+    rows: list[tuple[Any, ...]] = connection.execute(query, values).fetchall()
+    return [(row[0], Passage(*row[1:])) for row in rows]
 
 
 def add_message(connection: apsw.Connection, key: int, passage: Passage, scope: str, day: str) -> None:
@@ -112,9 +117,9 @@ def remove_session(connection: apsw.Connection, key: int, limit: int = -1) -> bo
     if session is None:
         return False
     _, scope, day = session
-    rows = connection.execute(SELECT_PORTION, (key, limit)).fetchall()
-    for id, *values in rows:
-        remove_message(connection, id, Passage(*values), scope, day)
+    rows = stored_passages(connection, SELECT_PORTION, (key, limit))
+    for id, passage in rows:
+        remove_message(connection, id, passage, scope, day)
     if limit < 0 or len(rows) < limit:
         connection.execute(DELETE_SESSION, (key,))
     return True
