@@ -17,6 +17,8 @@ from voicemem.transcript.state import Reply, State, Turn
 
 MAX_WORDS, MAX_WORDS_BEFORE = 4_000, 200
 """Words of a message that it is found by, the first ones; and of the message before it, the last ones."""
+BEFORE_WEIGHT = 0.9
+"""What a word of the message before counts, beside one of the message itself: that one is shown first."""
 LOOK_BACK = 8
 """Turns in which the message before a turn's first one is looked for; some turns have none."""
 DAY_MS = 86_400_000

@@ -34,6 +34,8 @@ RUNNING_INTERVAL_MS = 5_000
 """Between two times that a running session is indexed; a search that concerns it does not wait so long."""
 SESSIONS_AT_ONCE = 25
 """Indexed in one transaction."""
+MAX_INDEXED_FIRST = 50
+"""Sessions that are indexed before a search which they concern."""
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
 """The longest pause after a step of a look at all sessions; each is as long as the step."""
@@ -63,6 +65,8 @@ class HeardIndexer:
         self.clock = clock
         self.changed: dict[int, Stream] = {}
         """Sessions that have changed since they were indexed, by key."""
+        self.indexing: Sequence[Stream] = ()
+        """Those that are being indexed at the moment."""
         self.not_before: dict[int, int] = {}
         """When a running session may be indexed again, Unix ms."""
         self.known: OrderedDict[int, Indexed] = OrderedDict()
@@ -100,10 +104,16 @@ class HeardIndexer:
             await self.index(keys)
             await asyncio.sleep(0)
 
+    async def index_first(self, concerns: Callable[[Stream], bool]) -> None:
+        """Index sessions that have changed and concern a search, before it looks. Raises `StoreUnavailable`."""
+        keys = list(islice((key for key, stream in self.changed.items() if concerns(stream)), MAX_INDEXED_FIRST))
+        if keys or any(concerns(stream) for stream in self.indexing):
+            await self.index(keys)
+
     async def index(self, keys: Sequence[int]) -> None:
         """Index those of these sessions that have changed. Raises `StoreUnavailable`."""
         async with self.turn:
-            streams = [self.changed.pop(key) for key in keys if key in self.changed]
+            streams = self.indexing = [self.changed.pop(key) for key in keys if key in self.changed]
             try:
                 incomplete = await self.index_streams(streams)
                 if incomplete:
@@ -114,6 +124,8 @@ class HeardIndexer:
                 for stream in streams:
                     self.changed.setdefault(stream.key, stream)
                 raise
+            finally:
+                self.indexing = ()
             now = self.clock()
             self.not_before |= {s.key: now + RUNNING_INTERVAL_MS for s in streams if s.state == "running"}
 

@@ -26,8 +26,6 @@ MAX_QUERY = 4_000
 MAX_PAGE = 100
 MAX_PAGE_BYTES = 1024 * 1024
 """A page ends with the text that brings it to this size."""
-MAX_INDEXED_FIRST = 50
-"""Sessions that are indexed before a search which they concern."""
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 MemoryKind = Literal["message"]
 FoundBy = Literal["words"]
@@ -103,7 +101,7 @@ class HeardSearch:
         """A page of what was found. Raises `Refused` (`invalid_cursor`), `StoreUnavailable`."""
         scope = HeardScope(project, wanted.namespace, wanted.user_id, wanted.session_id)
         offset, best = (0, None) if wanted.cursor is None else parse_cursor(scope, wanted)
-        await self.index_first(scope)
+        await self.indexer.index_first(lambda stream: is_within(stream, scope))
         complete = self.indexer.is_complete
         query = HeardQuery(
             scope,
@@ -121,13 +119,6 @@ class HeardSearch:
         after = offset + len(page)
         has_more = len(found) > len(page) and after < MAX_FOUND
         return FoundMemories(memories, format_cursor(scope, wanted, after, best) if has_more else None, complete)
-
-    async def index_first(self, scope: HeardScope) -> None:
-        """Index the sessions that a search concerns and that have just changed, so that it finds what was stored."""
-        concerned = (key for key, stream in self.indexer.changed.items() if is_within(stream, scope))
-        keys = list(islice(concerned, MAX_INDEXED_FIRST))
-        if keys:
-            await self.indexer.index(keys)
 
     async def sessions_of(self, found: Sequence[FoundMessage], scope: HeardScope) -> Mapping[int, Stream]:
         """The sessions of what was found that are still there, by key, and still in the scope."""

@@ -27,6 +27,6 @@ ROUTES = (
         NoQuery,
         json_ok(FoundMemories),
         BodySpec({JSON: MemorySearch}),
-        ("invalid_cursor",),
+        ("invalid_field", "invalid_cursor"),
     ),
 )

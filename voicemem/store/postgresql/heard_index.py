@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voicemem.search.passages import Passage, day_words, indexed_words
+from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.store.index_port import (
     FoundMessage,
     HeardMessages,
@@ -46,7 +46,8 @@ DELETE_MESSAGE = f"{DELETE_ALL} and turn = $2 and number = $3"
 SELECT_SIZE = f"select count(*), coalesce(sum(length), 0) from {OF_SESSION}"
 INSERT_MESSAGE = """
     insert into heard_messages values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8, $9,
-    to_tsvector('voicemem', $10) || array_to_tsvector(string_to_array($11, ' ')))
+    setweight(to_tsvector('voicemem', $10), 'A') || to_tsvector('voicemem', $11)
+    || array_to_tsvector(string_to_array($12, ' ')))
 """
 K1, B = 1.2, 0.75
 """The parameters of BM25, as FTS5 has them."""
@@ -60,7 +61,9 @@ with asked as materialized (
     select m.bucket, m.stream, m.turn, m.number, m.length, m.words from asked join heard_messages m on m.words @@ query
     where said_ms >= $5 and said_ms < $6
 ), hits as materialized (
-    select f.bucket, f.stream, f.turn, f.number, f.length, l.lexeme, cardinality(l.positions) as frequency
+    select f.bucket, f.stream, f.turn, f.number, f.length, l.lexeme, (
+        select sum(case weight when 'A' then 1 else {BEFORE_WEIGHT} end) from unnest(l.weights) as weight
+    ) as frequency
     from asked, found f, unnest(f.words) as l
     where l.positions is not null and (l.lexeme = any(lexemes) or left(l.lexeme, 1) = any(beginnings))
 ), rarities as materialized (
@@ -178,9 +181,11 @@ def replace_turns(session: Session, update: HeardMessages, scope: str) -> None:
 
 def message_values(passage: Passage, day: str) -> tuple[object, ...]:
     """The columns of a message, but for its session and its scope."""
-    words = [word for part in indexed_words(passage, day) for word in part]
+    said, before, day_of_call = indexed_words(passage, day)
+    own = said + day_of_call
     place = passage.turn_id, passage.number, passage.position, Word(passage.role), passage.said_ms
-    return *place, passage.text, passage.before, len(words), Word(" ".join(words))
+    texts = passage.text, passage.before, len(own) + len(before)
+    return *place, *texts, Word(" ".join(own)), Word(" ".join(before))
 
 
 def find(session: Session, wanted: HeardQuery, secret: bytes) -> list[FoundMessage]:

@@ -1,6 +1,6 @@
--- The index of heard messages, which the journals give again at any time. `words` of a message holds its words, those of
--- the message before it and of the day, stemmed, and one word for each part of the scope that the message is in. A query
--- asks for the words of its scope in the same expression.
+-- The index of heard messages, which the journals give again at any time. `words` of a message holds its own words and
+-- those of the day (of weight A), the words of the message before it, all of them stemmed, and one word for each part of
+-- the scope that the message is in. A query asks for the words of its scope in the same expression.
 create text search dictionary voicemem_stems (template = snowball, language = english);
 create text search configuration voicemem (copy = english);
 alter text search configuration voicemem alter mapping replace english_stem with voicemem_stems;

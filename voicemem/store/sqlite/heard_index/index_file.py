@@ -87,17 +87,13 @@ class IndexFile:
     def open_writer(self) -> apsw.Connection:
         with self.opening:
             if self.writer is None:
-                is_new = not self.in_memory and not os.path.exists(self.path)
                 try:
                     self.writer = self.connect()
-                except DAMAGES as error:
+                except (*DAMAGES, apsw.SQLError) as error:
                     self.replace(f"it is damaged ({type(error).__name__})")
-                if not self.in_memory and not is_new and not self.is_current():
+                if not self.is_current():
                     self.replace("it is of another version, or of another store")
-                assert self.writer is not None
-                if not self.writer.pragma("user_version"):
-                    self.writer.execute(SCHEMA)
-                    self.writer.execute(SAVE_STORE, (self.incarnation,))
+            assert self.writer is not None
             return self.writer
 
     def open_reader(self) -> apsw.Connection:
@@ -118,7 +114,9 @@ class IndexFile:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         try:
             connection.execute(WRITER_PRAGMAS).fetchall()
-            connection.pragma("user_version")
+            if not connection.pragma("user_version"):
+                connection.execute(SCHEMA)
+                connection.execute(SAVE_STORE, (self.incarnation,))
         except BaseException:
             connection.close()
             raise
@@ -127,8 +125,6 @@ class IndexFile:
     def is_current(self) -> bool:
         """Whether the file is an index of this version, of this store."""
         assert self.writer is not None
-        if self.writer.pragma("user_version") == 0:
-            return True  # a start was cut short before there was anything in it
         if self.writer.pragma("user_version") != INDEX_VERSION:
             return False
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from voicemem.search.passages import Passage, day_words, indexed_words
+from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import WORDS_VERSION
 from voicemem.store.index_port import FoundMessage, HeardMessages, HeardQuery, scope_terms
 
@@ -46,8 +46,8 @@ INSERT_MESSAGE = f"insert into messages (session, {MESSAGE_COLUMNS}) values (?, 
 DELETE_MESSAGE = "delete from messages where id = ?"
 INSERT_WORDS = "insert into words (rowid, scope, said, before, day) values (?, ?, ?, ?, ?)"
 DELETE_WORDS = "insert into words (words, rowid, scope, said, before, day) values ('delete', ?, ?, ?, ?, ?)"
-FIND = """
-    select session, turn, number, position, role, said_ms, text, -bm25(words, 0.0, 1.0, 1.0, 1.0) as score
+FIND = f"""
+    select session, turn, number, position, role, said_ms, text, -bm25(words, 0.0, 1.0, {BEFORE_WEIGHT}, 1.0) as score
     from words join messages on id = words.rowid
     where words match ? and said_ms >= ? and said_ms < ? order by score desc, said_ms desc, id desc limit ? offset ?
 """

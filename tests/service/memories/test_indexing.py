@@ -1,0 +1,148 @@
+"""How the index follows the journals of a running service, and of several."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.support.callers.rest import RestClient
+from tests.support.events import final
+from tests.support.plain_fold.calls import call_closed
+from tests.support.profiles import examples
+from tests.support.random_calls.strategies import calls
+from tests.support.services import Serve, node_on
+from tests.support.stores.contract import example_numbers
+from tests.support.stores.heard import found_texts
+from tests.support.waiting import eventually
+from voicemem.app import App
+from voicemem.protocol.types import JsonObject
+from voicemem.store.port import Store
+from voicemem.store.sqlite.store import MemoryStore
+
+SERVERS_OWN = (call_closed(0)["type"], "session.reopened", "session.end")
+
+
+@pytest.fixture
+async def app(serve: Serve) -> App:
+    return await serve()
+
+
+async def test_the_background_indexes_without_any_search(app: App) -> None:
+    """What is asked of the store itself is there soon."""
+    api = RestClient(app)
+    await api.create()
+    await api.send(final(1, "walnuts", 1_000))
+
+    async def found() -> list[str]:
+        return await found_texts(app.services.store, "walnuts", "default")
+
+    await eventually(["walnuts"], found)
+
+
+async def test_many_running_sessions_are_indexed(app: App) -> None:
+    """More than are indexed at a time; each once it has changed, whether they are many or few."""
+    api = RestClient(app)
+    for number in range(60):
+        await api.create(f"s{number}")
+        await api.send(final(1, f"walnuts {number}", 1_000), session_id=f"s{number}")
+
+    async def count() -> int:
+        return len(await found_texts(app.services.store, "walnuts", "default", limit=100))
+
+    await eventually(60, count)
+
+
+@examples(0.3)
+@given(calls())
+async def test_the_index_holds_exactly_what_was_heard(app: App, events: list[JsonObject]) -> None:
+    """Whatever a call reports, at each moment: its messages as the history has them, and no unheard word."""
+    api, session_id = RestClient(app), f"s{next(example_numbers)}"
+    await api.create(session_id)
+    sent = [{k: v for k, v in event.items() if k != "producer"} for event in events if event["type"] not in SERVERS_OWN]
+    for first in range(0, len(sent), 5):
+        await api.send(*sent[first : first + 5], session_id=session_id)
+        await app.services.indexer.index([*app.services.indexer.changed])
+        history = [message["content"] for message in await api.contents(session_id)]
+        assert set(await indexed_texts(app, session_id)) <= set(history)
+    await api.end(session_id)
+    await app.services.indexer.index([*app.services.indexer.changed])
+    history = [message["content"] for message in await api.contents(session_id)]
+    assert [text for text in history if text.strip()] == await indexed_texts(app, session_id)
+
+
+async def indexed_texts(app: App, session_id: str) -> list[str]:
+    """All rows of a session in the index, in their order."""
+    stream = await app.services.store.find_session("default", session_id)
+    assert stream is not None
+    store = app.services.store
+    assert isinstance(store, MemoryStore)
+    query = "select text, before, turn from messages where session = ? order by turn, number"
+    rows = await store.heard.read(lambda connection: list(connection.execute(query, (stream.key,))))
+    texts = [str(text) for text, _, _ in rows]
+    assert {str(before) for _, before, _ in rows} <= {"", *texts}
+    return texts
+
+
+async def test_what_one_node_stores_another_finds(store: Store) -> None:
+    """Each indexes what it has stored, in one index."""
+    async with node_on(store) as one, node_on(store) as other:
+        await RestClient(one).create(user_id="ann")
+        await RestClient(one).send(final(1, "walnuts", 1_000))
+
+        async def found() -> list[str]:
+            answer = await RestClient(other).post("/v1/memories/search", {"query": "walnuts", "user_id": "ann"})
+            return [memory["text"] for memory in answer.json["memories"]]
+
+        await eventually(["walnuts"], found)
+
+
+async def test_what_a_lost_node_left_undone_is_done(store: Store) -> None:
+    """By whoever looks at all sessions next."""
+    async with node_on(store) as one:
+        await RestClient(one).create()
+        one.services.indexer.changed.clear()
+        one.services.recorder.feed.listeners.clear()
+        await RestClient(one).send(final(1, "walnuts", 1_000))
+        await one.services.indexer.catch_up()
+        assert ["walnuts"] == await found_texts(store, "walnuts", "default")
+
+
+async def test_two_producers_on_two_nodes_make_one_index(store: Store) -> None:
+    """Whichever node indexes last, everything is there, once."""
+    async with node_on(store) as one, node_on(store) as other:
+        apis = RestClient(one), RestClient(other)
+        await apis[0].create()
+        for turn in range(1, 7):
+            sent: Any = await apis[turn % 2].send(final(turn, f"walnut{turn}", turn), query=f"?producer=p{turn % 2}")
+            assert [] == sent["errors"]
+            for app in (one, other)[:: 1 if turn % 3 else -1]:
+                await app.services.indexer.index([*app.services.indexer.changed])
+        texts = [await found_texts(store, f"walnut{turn}", "default", limit=1) for turn in range(1, 7)]
+        assert [[f"walnut{turn}"] for turn in range(1, 7)] == texts
+
+
+async def test_the_commands_search_and_index_again(serve: Serve, tmp_path: Path) -> None:
+    """`voicemem search` shows what was heard; `voicemem reindex` fills a new index, but not under a server."""
+    from tests.process.cli.test_calls import voicemem
+
+    store = f"sqlite:{tmp_path}/db"
+    app = await serve(store=store)
+    api = RestClient(app)
+    await api.create(user_id="ann")
+    await api.send(final(1, "I am allergic to walnuts.", 1_790_000_000_000))
+    code, output, _ = await voicemem("search", "walnut", "--user-id", "ann", "--url", api.base)
+    assert (0, "2026-09-21 14:13  s  user: I am allergic to walnuts.\n") == (code, output)
+    code, _, errors = await voicemem("search", "walnut", "--user-id", "ben", "--url", api.base)
+    assert (0, True) == (code, "nothing was found" in errors)
+    code, _, errors = await voicemem("reindex", "--store", store)
+    assert (1, True) == (code, "Another server is already using" in errors)
+    await app.stop()
+    await app.services.store.close_store()
+    (tmp_path / "db-memories").unlink()
+    code, output, _ = await voicemem("reindex", "--store", store)
+    assert (0, "1 sessions are indexed\n") == (code, output)
+    assert (tmp_path / "db-memories").exists()
