@@ -56,7 +56,7 @@ async def test_many_running_sessions_are_indexed(app: App) -> None:
     await eventually(60, count)
 
 
-@examples(0.3)
+@examples(0.1)
 @given(calls())
 async def test_the_index_holds_exactly_what_was_heard(app: App, events: list[JsonObject]) -> None:
     """Whatever a call reports, at each moment: its messages as the history has them, and no unheard word."""

@@ -44,10 +44,14 @@ DELETE_ALL = f"delete from {OF_SESSION}"
 DELETE_OTHERS = f"{DELETE_ALL} and turn <> all($2::bigint[])"
 DELETE_MESSAGE = f"{DELETE_ALL} and turn = $2 and number = $3"
 SELECT_SIZE = f"select count(*), coalesce(sum(length), 0) from {OF_SESSION}"
-INSERT_MESSAGE = """
-    insert into heard_messages values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8, $9,
-    setweight(to_tsvector('voicemem', $10), 'A') || to_tsvector('voicemem', $11)
-    || array_to_tsvector(string_to_array($12, ' ')))
+INSERT_MESSAGES = """
+    insert into heard_messages
+    select $1 % 64, $1, turn, number, position, convert_from(role, 'UTF8'), said_ms, said, before, length,
+    setweight(to_tsvector('voicemem', convert_from(own_words, 'UTF8')), 'A')
+    || to_tsvector('voicemem', convert_from(other_words, 'UTF8')) || array_to_tsvector(string_to_array($2, ' '))
+    from unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bytea[], $9::bytea[],
+    $10::bigint[], $11::bytea[], $12::bytea[])
+    as given (turn, number, position, role, said_ms, said, before, length, own_words, other_words)
 """
 K1, B = 1.2, 0.75
 """The parameters of BM25, as FTS5 has them."""
@@ -174,18 +178,19 @@ def replace_turns(session: Session, update: HeardMessages, scope: str) -> None:
             del wanted[turn, number]
         else:
             session.execute(DELETE_MESSAGE, (update.key, turn, number))
-    day = day_words(update.started_ms)
-    for passage in wanted.values():
-        session.execute(INSERT_MESSAGE, (update.key, *message_values(passage, day), Word(scope)))
+    if wanted:
+        day = day_words(update.started_ms)
+        columns = zip(*(message_values(passage, day) for passage in wanted.values()), strict=True)
+        session.execute(INSERT_MESSAGES, (update.key, Word(scope), *(list(column) for column in columns)))
 
 
-def message_values(passage: Passage, day: str) -> tuple[object, ...]:
+def message_values(passage: Passage, day: str) -> tuple[int | bytes, ...]:
     """The columns of a message, but for its session and its scope."""
     said, before, day_of_call = indexed_words(passage, day)
-    own = said + day_of_call
-    place = passage.turn_id, passage.number, passage.position, Word(passage.role), passage.said_ms
-    texts = passage.text, passage.before, len(own) + len(before)
-    return *place, *texts, Word(" ".join(own)), Word(" ".join(before))
+    own = [*said, *day_of_call]
+    place = passage.turn_id, passage.number, passage.position, passage.role.encode(), passage.said_ms
+    texts = passage.text.encode(), passage.before.encode(), len(own) + len(before)
+    return *place, *texts, " ".join(own).encode(), " ".join(before).encode()
 
 
 def find(session: Session, wanted: HeardQuery, secret: bytes) -> list[FoundMessage]:

@@ -114,7 +114,7 @@ async def delete_indexed(index: IndexFile, keys: Sequence[int]) -> bool:
     def job(connection: apsw.Connection) -> bool:
         return any(remove_session(connection, key, PORTION) for key in positions_of(connection, keys))
 
-    return await index.write(job)
+    return await index.write_if_there(job)
 
 
 async def scrub_index(index: IndexFile) -> bool:
@@ -123,7 +123,11 @@ async def scrub_index(index: IndexFile) -> bool:
     A disk that fails to sync the index does not ruin the store: the index can be made again.
     """
     try:
-        return index.in_memory or await asyncio.to_thread(scrub_file, index.path, lambda: index.closed)
+        return (
+            index.in_memory
+            or not index.is_there
+            or await asyncio.to_thread(scrub_file, index.path, lambda: index.closed)
+        )
     except apsw.IOError as error:
         raise StoreUnavailable(f"The index cannot be cleared: {type(error).__name__}.") from None
 

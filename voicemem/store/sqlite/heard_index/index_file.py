@@ -55,6 +55,14 @@ class IndexFile:
         """The result of a job in a transaction. Raises `StoreUnavailable`, also when the index had to begin anew."""
         return await self.run_on(self.writing, lambda: self.run_write(job))
 
+    async def write_if_there(self, job: Callable[[apsw.Connection], bool]) -> bool:
+        """The same, but False where there is no index: none is made for it."""
+        return await self.run_on(self.writing, lambda: self.is_there and self.run_write(job))
+
+    @property
+    def is_there(self) -> bool:
+        return self.in_memory or self.writer is not None or os.path.exists(self.path)
+
     async def read(self, job: Callable[[apsw.Connection], T]) -> T:
         """The result of a job that only reads. Raises as `write`."""
         return await self.run_on(self.reading, lambda: job(self.open_reader()))
