@@ -18,6 +18,8 @@ STAY_OF_POSTGRESQL = {
     *STAY,
     "claims",
     "heads",
+    "heard_messages",
+    "heard_sessions",
     "labels",
     "lanes",
     "names",
