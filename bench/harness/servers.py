@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from voicemem.config.service import POSTGRESQL_PREFIXES, SQLITE_PREFIX
+from voicemem.store.sqlite.heard_index.index_file import INDEX_FILES
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
 STOP_S = 30.0
 LOG_LINES = 30
-MADE = ("", "-wal", "-shm", ".lock")
+MADE = ("", "-wal", "-shm", ".lock", *INDEX_FILES)
 """Suffixes of the files that belong to a database."""
 
 

@@ -60,6 +60,7 @@ def map_case(_: HookContext, case: Case[Any]) -> Case[Any]:
     if isinstance(case.body, dict) and isinstance(case.body.get("memory"), dict):
         case.body["memory"] = {"policy": "recent"}
     if isinstance(case.body, dict):
+        case.body.pop("cursor", None)
         write_whole_numbers(case.body)
         in_form(case.path, case.body)
     return case

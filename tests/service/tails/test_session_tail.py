@@ -35,7 +35,8 @@ VIEWS = ("view=messages", "view=messages&open=true")
 
 async def nobody_tails(app: App) -> None:
     """Wait until the service has noticed that all readers are gone."""
-    await eventually([app.services.summaries.on_commit], lambda: asyncio.sleep(0, app.services.recorder.feed.listeners))
+    own = [app.services.summaries.on_commit, app.services.indexer.on_commit]
+    await eventually(own, lambda: asyncio.sleep(0, app.services.recorder.feed.listeners))
 
 
 async def test_events_are_told_as_they_are_journaled(api: RestClient) -> None:
@@ -255,11 +256,12 @@ async def test_a_quiet_tail_is_kept_alive(api: RestClient) -> None:
 
 async def test_nobody_is_told_when_nobody_tails(api: RestClient, app: App) -> None:
     """Commits tell of themselves while there is a tail; a reader that has gone is noticed without anything to tell."""
-    assert [app.services.summaries.on_commit] == app.services.recorder.feed.listeners
+    listeners = app.services.recorder.feed.listeners
+    assert [app.services.summaries.on_commit, app.services.indexer.on_commit] == listeners
     async with open_tail(api), open_tail(api, SEVERAL) as tail:
         await api.send(final(1, "One."))
         await tail.some(1)
-        assert 2 == len(app.services.recorder.feed.listeners)
+        assert 3 == len(listeners)
     await nobody_tails(app)
 
 

@@ -36,6 +36,8 @@ class Toxics:
     """Pass the bytes on in segments of this size."""
     limit_bytes: int | None = None
     """End each connection once so many bytes of it have passed, also in the middle of a message."""
+    limit_once: bool = False
+    """Only the first connection that reaches the limit is ended; then there is none any more."""
     reset_at_limit: bool = False
     """End it there with a RST instead of a FIN."""
     swallow: bool = False
@@ -203,6 +205,8 @@ class NetworkProxy:
             one.passed[way] += len(piece)
             if toxics.limit_bytes is not None and one.passed[way] >= toxics.limit_bytes:
                 end: Callable[[], None] = one.reset if toxics.reset_at_limit else one.cut
+                if toxics.limit_once:
+                    toxics.limit_bytes = None
                 end()
                 return False
             await asyncio.sleep(len(piece) / toxics.bytes_per_s if toxics.bytes_per_s is not None else 0)

@@ -37,7 +37,9 @@ def dialect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Make a dialect `test` of a function that translates."""
 
     def make(translate: Translate, **more: Any) -> None:
-        made = Dialect(name="test", version=1, reduce=lambda frame, side: None, translate=translate, **more)
+        made = Dialect(
+            name="test", version=1, reduce=lambda frame, side: None, translate=translate, texts=lambda frame: [], **more
+        )
         monkeypatch.setitem(DIALECTS, "test", made)
 
     return make
