@@ -68,6 +68,11 @@ class Session:
     journal: list[Entry] = field(default_factory=list)
     producers: dict[str, Producer] = field(default_factory=dict)
 
+    @property
+    def was_joined(self) -> bool:
+        """Whether anybody ever opened it or sent; of the idle close of others receivers get no history."""
+        return bool(self.producers) or any(entry.producer for entry in self.journal)
+
     def setting_ms(self, name: str) -> int:
         """A duration of the configuration."""
         return int(self.config.get(name, DEFAULTS[name]) * 1000)
@@ -310,15 +315,16 @@ class Model:
         elif too_long:
             self.close(session, self.now_ms, "max_duration")
         elif idle:
-            self.close(session, self.now_ms, "idle")
+            self.close(session, self.now_ms, "idle", tells=session.was_joined)
             session.provisional = True
 
-    def close(self, session: Session, ts: int, reason: str) -> None:
+    def close(self, session: Session, ts: int, reason: str, tells: bool = True) -> None:
         self.journal(session, {"type": "session.closed", "ts": ts, "reason": reason})
         session.state, session.reason, session.ended_ms = "ended", reason, self.now_ms
         session.ending = None
-        config = copy.deepcopy(session.config)
-        self.deliveries.append(Delivery(session.id, len(session.journal), session.started_ms, self.now_ms, config))
+        if tells:
+            config = copy.deepcopy(session.config)
+            self.deliveries.append(Delivery(session.id, len(session.journal), session.started_ms, self.now_ms, config))
 
     def reopen_deadline(self, session: Session) -> int | None:
         """Until when (Unix ms) an idle close can be undone."""
