@@ -38,7 +38,9 @@ MAX_INDEXED_FIRST = 50
 """Sessions that are indexed before a search which they concern."""
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
-"""The longest pause after a step of a look at all sessions; each is as long as the step."""
+"""The longest pause after a step. After one of a look at all sessions it is as long as the step."""
+PAUSE_FACTOR = 9
+"""How many times as long as a step the pause after it is, where sessions are indexed that change: calls come first."""
 CHECK_INTERVAL_S = 300.0
 """Between two looks at all sessions on a store that has several nodes: one of them may have left something undone."""
 MAX_KNOWN = 10_000
@@ -100,9 +102,11 @@ class HeardIndexer:
 
     async def index_due(self) -> None:
         """Index all sessions that are due. Raises `StoreUnavailable`."""
+        time = asyncio.get_running_loop().time
         while keys := self.due():
+            begun = time()
             await self.index(keys)
-            await asyncio.sleep(0)
+            await asyncio.sleep(min(MAX_PAUSE_S, PAUSE_FACTOR * (time() - begun)))
 
     async def index_first(self, concerns: Callable[[Stream], bool]) -> None:
         """Index sessions that have changed and concern a search, before it looks. Raises `StoreUnavailable`."""
