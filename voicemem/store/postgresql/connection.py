@@ -49,12 +49,14 @@ SELECT_SERVER = """
     from pg_control_system()
 """
 """`pg_control_checkpoint` would name the old timeline for a while after a promotion."""
+LANES, WRITERS, READERS, REGISTRARS = 2, 3, 4, 1
+"""The connections of a node: for appends, for other transactions, for reads, and to register."""
 CUT_WAIT = "01000"
 """The class of the warning that a commit did not wait for its standby: it is visible, but not safe."""
 DURABLE_COMMITS = ("on", "remote_apply")
 TOO_MANY = (
-    "PostgreSQL accepts no more connections; a node needs up to 8, of max_connections and of the limits of the role and"
-    " the database"
+    f"PostgreSQL accepts no more connections; a node needs up to {LANES + WRITERS + READERS + REGISTRARS}, of"
+    " max_connections and of the limits of the role and the database"
 )
 NO_RIGHT = (
     "the role may not do this; it must be allowed to connect to the database, and to use, and create tables in, a"

@@ -20,6 +20,9 @@ import psycopg
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.connection import (
+    LANES,
+    READERS,
+    WRITERS,
     Server,
     Session,
     connect,
@@ -51,7 +54,6 @@ from voicemem.store.postgresql.writer import Writer
 from voicemem.store.records import Quotas
 
 T = TypeVar("T")
-LANES, WRITERS, READERS = 2, 3, 4
 CLOSED = "The store was closed."
 SELECT_NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
 
