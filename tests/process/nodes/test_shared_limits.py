@@ -16,7 +16,6 @@ from tests.support.services import node_on
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.store.port import Store
-from voicemem.store.sqlite import SqliteStore
 from voicemem.webhooks.outbox import MAX_IN_FLIGHT
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -50,8 +49,6 @@ async def test_a_receiver_gets_no_more_at_a_time_than_from_one_node(nodes: tuple
 
 async def test_a_project_has_its_bytes_on_all_nodes_together(two_handles: tuple[Store, Store]) -> None:
     """What it stores through one counts on the other, and so does what is erased there."""
-    if isinstance(two_handles[0], SqliteStore):
-        pytest.skip("A file has one server, which begins to count before anybody else writes.")
     numbers = itertools.count(1)
     async with (
         node_on(two_handles[0], stored_bytes=3_000) as here,

@@ -16,7 +16,8 @@ from contextlib import closing, contextmanager
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.writer import BEGIN, COMMIT, ROLLBACK, SYNC_ERRORS
+from voicemem.store.sqlite.transactions import transaction
+from voicemem.store.sqlite.writer import SYNC_ERRORS
 
 SCAN_BYTES = 1024 * 1024
 """Read at a time while looking for stale pages."""
@@ -129,8 +130,7 @@ def scrub_pages(connection: apsw.Connection, path: str, file: apsw.VFSFile, size
     """
     if not truncate_log(connection):
         return False
-    connection.execute(BEGIN)
-    try:
+    with transaction(connection):
         if os.path.getsize(f"{path}-wal"):
             return False  # a commit came in between
         for number in pages:
@@ -139,8 +139,4 @@ def scrub_pages(connection: apsw.Connection, path: str, file: apsw.VFSFile, size
             if page[span].strip(b"\0"):
                 file.xWrite(bytes(span.stop - span.start), number * size + span.start)
         connection.execute(INVALIDATE_CACHES)
-        connection.execute(COMMIT)
-        return True
-    finally:
-        if connection.in_transaction:
-            connection.execute(ROLLBACK)
+    return True

@@ -13,6 +13,7 @@ import apsw
 
 from voicemem.errors import StoreUnavailable, VoicememError
 from voicemem.store.sqlite.journal.row_cache import RowCache
+from voicemem.store.sqlite.transactions import BEGIN, COMMIT, ROLLBACK
 
 Job = Callable[[apsw.Connection], Any]
 CLOSED = "The store was closed."
@@ -33,7 +34,6 @@ SYNC_ERRORS = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 RUINED = "The disk failed to sync the store, so a later sync that succeeds cannot be trusted."
 MAX_JOBS = 4096
 """Jobs in one transaction, at most: it bounds how long a commit takes to build."""
-BEGIN, COMMIT, ROLLBACK = "begin immediate", "commit", "rollback"
 
 
 class QueuedJob(NamedTuple):

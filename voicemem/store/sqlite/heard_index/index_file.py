@@ -16,6 +16,7 @@ import apsw
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database_files import make_private
 from voicemem.store.sqlite.heard_index.rows import INDEX_VERSION, SCHEMA
+from voicemem.store.sqlite.transactions import transaction
 
 LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
@@ -81,14 +82,8 @@ class IndexFile:
 
     def run_write(self, job: Callable[[apsw.Connection], T]) -> T:
         connection = self.open_writer()
-        connection.execute("begin immediate")
-        try:
-            result = job(connection)
-            connection.execute("commit")
-            return result
-        finally:
-            if connection.in_transaction:
-                connection.execute("rollback")
+        with transaction(connection):
+            return job(connection)
 
     # The file
 

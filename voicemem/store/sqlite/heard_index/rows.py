@@ -51,7 +51,6 @@ FIND = f"""
     from words join messages on id = words.rowid
     where words match ? and said_ms >= ? and said_ms < ? order by score desc, said_ms desc, id desc limit ? offset ?
 """
-FIRST_MS, LAST_MS = -(2**62), 2**62
 PORTION = 20
 """Messages that are deleted in one transaction: each takes milliseconds, since its words are overwritten."""
 
@@ -60,10 +59,11 @@ def index_session(connection: apsw.Connection, update: HeardMessages, secret: by
     """Put an update into the index; False when everything of its session is needed instead."""
     scope, day = " ".join(scope_terms(update.scope, secret)), day_words(update.started_ms)
     known = connection.execute(SELECT_SESSION, (update.key,)).fetchone()
-    if known is not None and known[0] > update.position:
+    position = None if known is None else known[0]
+    if not update.is_news(position):
         return True
     is_same = known is not None and known[1:] == (scope, day)
-    if update.since is not None and (known is None or not is_same or known[0] < update.since):
+    if not update.goes_on_from(position, is_same):
         return False
     if known is not None and not is_same:
         remove_session(connection, update.key)
@@ -133,9 +133,7 @@ def positions_of(connection: apsw.Connection, keys: Iterable[int]) -> dict[int, 
 def find(connection: apsw.Connection, wanted: HeardQuery, secret: bytes) -> list[FoundMessage]:
     if not wanted.words:
         return []
-    since = FIRST_MS if wanted.since_ms is None else wanted.since_ms
-    until = LAST_MS if wanted.until_ms is None else wanted.until_ms
-    values = match_expression(wanted, secret), since, until, wanted.limit, wanted.offset
+    values = match_expression(wanted, secret), *wanted.said_between, wanted.limit, wanted.offset
     return [FoundMessage(*row) for row in connection.execute(FIND, values)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import apsw
 
 from voicemem.errors import CannotStart
+from voicemem.store.sqlite.transactions import transaction
 
 COUNT_ROWS = """
     create temp trigger if not exists count_{table}_{when} after {when} on main.{table} begin
@@ -33,7 +34,7 @@ SELECT_IS_FULL = "select 1 from stored_bytes where project = ? and bytes >= ?"
 def begin_counting(connection: apsw.Connection) -> None:
     """Count from now on; where nothing was counted before, the whole store is read once. Raises `CannotStart`."""
     try:
-        with connection:
+        with transaction(connection):
             if not is_counted(connection):
                 connection.execute(COUNT_ALL)
             for table, column in COUNTED:
