@@ -16,6 +16,7 @@ from voicemem.transcript.messages import Role
 
 NAMESPACE_LABEL = "namespace"
 """The label of a session that says which namespace its messages are in."""
+FIRST_MS, LAST_MS = -(2**62), 2**62
 MAX_FOUND = 1_000
 """The best messages of a query that can be asked for, in pages."""
 
@@ -41,6 +42,14 @@ class HeardMessages(Struct, frozen=True):
     since: int | None = None
     """The turns are those that have changed since this position; None when they are all."""
 
+    def is_news(self, position: int | None) -> bool:
+        """Whether it says more than an index that knows the session up to a position, or not at all."""
+        return position is None or position <= self.position
+
+    def goes_on_from(self, position: int | None, is_same_scope: bool) -> bool:
+        """Whether an index that knows the session up to a position, or not at all, needs no more than this."""
+        return self.since is None or (position is not None and is_same_scope and position >= self.since)
+
 
 class HeardQuery(Struct, frozen=True):
     """Which messages to find: those with any of the words, best first; in a page that begins after `offset` of them.
@@ -54,6 +63,14 @@ class HeardQuery(Struct, frozen=True):
     until_ms: int | None = None
     offset: int = 0
     limit: int = 10
+
+    @property
+    def said_between(self) -> tuple[int, int]:
+        """The first moment, and the first that is too late; beyond all times where there is no bound."""
+        return (
+            FIRST_MS if self.since_ms is None else self.since_ms,
+            LAST_MS if self.until_ms is None else self.until_ms,
+        )
 
 
 class FoundMessage(NamedTuple):

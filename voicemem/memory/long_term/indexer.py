@@ -96,16 +96,15 @@ class HeardIndexer:
     def due(self) -> list[int]:
         """The sessions that are to be indexed now."""
         now = self.clock()
-        waiting = {key: when for key, when in self.not_before.items() if when > now}
-        self.not_before = waiting
-        return list(islice((key for key in self.changed if key not in waiting), SESSIONS_AT_ONCE))
+        self.not_before = waiting = {key: when for key, when in self.not_before.items() if when > now}
+        return [key for key in self.changed if key not in waiting]
 
     async def index_due(self) -> None:
         """Index all sessions that are due. Raises `StoreUnavailable`."""
-        time = asyncio.get_running_loop().time
-        while keys := self.due():
+        time, keys = asyncio.get_running_loop().time, self.due()
+        for first in range(0, len(keys), SESSIONS_AT_ONCE):
             begun = time()
-            await self.index(keys)
+            await self.index(keys[first : first + SESSIONS_AT_ONCE])
             await asyncio.sleep(min(MAX_PAUSE_S, PAUSE_FACTOR * (time() - begun)))
 
     async def index_first(self, concerns: Callable[[Stream], bool]) -> None:

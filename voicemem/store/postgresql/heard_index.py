@@ -19,7 +19,7 @@ from voicemem.store.index_port import (
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import POSITION, STREAM_COLUMNS, Rows, to_stream
-from voicemem.store.postgresql.nodes import CLAIM_SUMMARY
+from voicemem.store.postgresql.nodes import claim
 from voicemem.store.streams import SESSION_KIND
 
 BUCKETS, KEY_BITS = 64, 53
@@ -95,7 +95,6 @@ SELECT_STREAMS = f"""
     join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key where s.state <> 'erased' order by s.key
 """
 COUNT_SESSIONS = f"select count(*) from streams where kind = '{SESSION_KIND}' and state <> 'erased'"
-FIRST_MS, LAST_MS = -(2**62), 2**62
 
 
 class PostgresqlHeardIndex:
@@ -129,8 +128,7 @@ class PostgresqlHeardIndex:
         return IndexCheck(behind, len(found), (bucket + 1) << KEY_BITS if bucket + 1 < BUCKETS else None)
 
     async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
-        values = (NO_STREAM, Word(node), now_ms, now_ms + lease_ms)
-        return bool(await self.database.write(lambda rows: rows.session.change(CLAIM_SUMMARY, values)))
+        return await claim(self.database, NO_STREAM, node, now_ms, lease_ms)
 
     async def clear_index(self) -> None:
         def job(rows: Rows) -> None:
@@ -156,9 +154,10 @@ def index_session(session: Session, update: HeardMessages, secret: bytes) -> boo
     known = session.row(SELECT_INDEXED, (update.key,))
     scope = tuple(None if part is None else part.encode() for part in update.scope)
     is_same = known is not None and known[1:] == scope[:3]
-    if known is not None and known[0] > update.position:
+    position = None if known is None else known[0]
+    if not update.is_news(position):
         return True
-    if update.since is not None and (known is None or not is_same or known[0] < update.since):
+    if not update.goes_on_from(position, is_same):
         return False
     if known is not None and not is_same:
         session.execute(DELETE_ALL, (update.key,))
@@ -198,12 +197,10 @@ def find(session: Session, wanted: HeardQuery, secret: bytes) -> list[FoundMessa
     words = " | ".join(f"'{word.text}'{':*' if word.is_prefix else ''}" for word in wanted.words)
     whole = " ".join(word.text for word in wanted.words if not word.is_prefix)
     beginnings = " ".join(word.text for word in wanted.words if word.is_prefix)
-    since = FIRST_MS if wanted.since_ms is None else wanted.since_ms
-    until = LAST_MS if wanted.until_ms is None else wanted.until_ms
     given = [(name, part) for name, part in zip(SCOPE_COLUMNS, wanted.scope, strict=True) if part is not None]
     conditions = " and ".join(f"{name} = ${number}" for number, (name, _) in enumerate(given, 9))
     texts = (Word(text) for text in (scope, words, whole, beginnings))
-    values = *texts, since, until, wanted.limit, wanted.offset, *(part for _, part in given)
+    values = *texts, *wanted.said_between, wanted.limit, wanted.offset, *(part for _, part in given)
     rows = session.rows(FIND.format(scope=conditions), values)
     return [to_message(row) for row in rows]
 

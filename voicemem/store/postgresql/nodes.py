@@ -88,11 +88,11 @@ RELEASE_ALL_CLAIMS = (
     "delete from claims",
     "delete from replies",
 )
-CLAIM_SUMMARY = """
+CLAIM = """
     insert into claims values ($1 % 64, $1, $2, $4) on conflict (bucket, stream) do update
     set node = excluded.node, until_ms = excluded.until_ms where claims.node = $2 or claims.until_ms <= $3
 """
-RELEASE_SUMMARY = "delete from claims where bucket = $1 % 64 and stream = $1 and node = $2"
+RELEASE_CLAIM = "delete from claims where bucket = $1 % 64 and stream = $1 and node = $2"
 BEGIN_REPLY = """
     insert into replies values ($1 % 64, $1, $2, $3)
     on conflict (bucket, stream, item) do update set node = excluded.node
@@ -199,16 +199,10 @@ class PostgresqlClaims:
     database: Database
 
     async def claim_summary(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-        values = (key, Word(node), now_ms, now_ms + lease_ms)
-
-        def job(rows: Rows) -> bool:
-            rows.hold_node(node)
-            return bool(rows.session.change(CLAIM_SUMMARY, values))
-
-        return await self.database.write(job)
+        return await claim(self.database, key, node, now_ms, lease_ms)
 
     async def release_summary(self, key: int, node: str) -> None:
-        await self.database.write(lambda rows: rows.session.change(RELEASE_SUMMARY, (key, Word(node))))
+        await self.database.write(lambda rows: rows.session.change(RELEASE_CLAIM, (key, Word(node))))
 
     async def begin_reply(self, key: int, item: str, node: str) -> None:
         def job(rows: Rows) -> None:
@@ -223,6 +217,17 @@ class PostgresqlClaims:
     async def list_replies(self, key: int) -> set[str]:
         rows = await self.database.read(lambda session: session.rows(SELECT_REPLIES, (key,)))
         return {item.decode() for (item,) in rows}
+
+
+async def claim(database: Database, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
+    """Lease the work that has this key to a node; False while another node has it."""
+    values = (key, Word(node), now_ms, now_ms + lease_ms)
+
+    def job(rows: Rows) -> bool:
+        rows.hold_node(node)
+        return bool(rows.session.change(CLAIM, values))
+
+    return await database.write(job)
 
 
 def free_everything(session: Session, now_ms: int) -> None:
