@@ -25,7 +25,7 @@ from msgspec import Struct
 from bench.harness.load import calls
 from bench.harness.load.client import Plan
 from bench.harness.load.generator import VARIANTS, Loaded
-from bench.harness.postgresql import Cluster, need_programs
+from bench.harness.postgresql import Cluster
 from bench.harness.report import Measured, at_least, at_most, disk_folder, machine, number, show, table
 from bench.harness.servers import ROOT, Server, journal, positions, raise_file_limit, serving, stop
 from voicemem.config.service import MEMORY_STORE, SQLITE_PREFIX
@@ -97,7 +97,7 @@ def folder_and_store(given: str) -> Iterator[tuple[Path | None, str]]:
     if given == MEMORY_STORE:
         yield None, MEMORY_STORE
     elif given == POSTGRESQL:
-        server = Cluster(need_programs())
+        server = Cluster()
         try:
             server.execute("create database bench")
             yield server.folder, server.url("bench")

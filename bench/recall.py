@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from bench.harness.planted_calls import SMALL_TALK, Call, Question, planted
-from bench.harness.postgresql import Cluster, need_programs
+from bench.harness.postgresql import Cluster
 from bench.harness.report import Measured, at_least, at_most, machine, percentile, show
 from voicemem.config.session import validate_config
 from voicemem.search.passages import Passage
@@ -40,7 +40,7 @@ VARIANTS = ("alone", "before", "product")
 
 async def main() -> None:
     arguments = parsed()
-    cluster = Cluster(need_programs()) if arguments.store == POSTGRESQL else None
+    cluster = Cluster() if arguments.store == POSTGRESQL else None
     if cluster is not None:
         arguments.store = cluster.url("postgres")
     try:

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 
 import psycopg
 
-from bench.harness.postgresql import Cluster, need_programs
+from bench.harness.postgresql import Cluster
 from bench.harness.report import Measured, at_least, machine, show
 from bench.harness.servers import Server, serving
 from bench.ingest import Options, load
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10, help="how long the snapshot is held")
     parser.add_argument("--seconds", type=float, default=10, help="of load in each turn")
     options = parser.parse_args(arguments)
-    cluster = Cluster(need_programs())
+    cluster = Cluster()
     try:
         facts = machine(cluster.folder)
         turns = run(cluster, options.minutes, options.seconds)

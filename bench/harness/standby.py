@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from bench.harness.postgresql import Cluster
+from voicemem.cli.common import CommandFailed
 
 WAIT_S = 60.0
 SETTINGS = {"wal_keep_size": "256MB", "wal_retrieve_retry_interval": "200ms"}
@@ -17,10 +16,10 @@ SELECT_STREAMING = "select 1 from pg_stat_replication where state = 'streaming'"
 class Pair:
     """A primary and its standby. A `synchronous` standby has what the primary has acknowledged."""
 
-    def __init__(self, programs: Path, synchronous: bool = True) -> None:
+    def __init__(self, synchronous: bool = True) -> None:
         self.synchronous = synchronous
-        self.primary = Cluster(programs, SETTINGS)
-        self.standby = Cluster(programs, standby_of=self.primary)
+        self.primary = Cluster(SETTINGS)
+        self.standby = Cluster(standby_of=self.primary)
         self.wait_for_standby()
 
     def url(self, database: str, **options: str) -> str:
@@ -73,7 +72,7 @@ class Pair:
             try:
                 self.standby.run("pg_rewind", "-R", "-D", self.standby.data, "--source-server", source)
                 break
-            except subprocess.CalledProcessError:
+            except CommandFailed:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
@@ -83,6 +82,6 @@ class Pair:
     def remove(self) -> None:
         """End both, and delete their files."""
         for server in (self.primary, self.standby):
-            with suppress(subprocess.CalledProcessError):
+            with suppress(CommandFailed):
                 server.stop()
-            server.remove_files()
+            server.remove_folder()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from bench.harness.postgresql import Cluster, need_programs
+from bench.harness.postgresql import Cluster
 from bench.harness.report import disk_folder
 from bench.harness.servers import Server, command, listening, started, stop
 from voicemem.config.service import SQLITE_PREFIX
@@ -25,10 +25,10 @@ class Database:
     """A PostgreSQL server, with a synchronous standby if that is wanted."""
 
     def __init__(self, with_standby: bool = False) -> None:
-        self.primary = Cluster(need_programs(), SETTINGS)
+        self.primary = Cluster(SETTINGS)
         self.clusters = [self.primary]
         if with_standby:
-            self.clusters.append(Cluster(self.primary.programs, standby_of=self.primary))
+            self.clusters.append(Cluster(standby_of=self.primary))
             self.primary.execute("alter system set synchronous_standby_names = '*'")
             self.primary.execute("select pg_reload_conf()")
 

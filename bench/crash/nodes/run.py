@@ -23,7 +23,7 @@ from bench.crash.nodes.upstream import Upstream
 from bench.crash.producers import World
 from bench.crash.run import Run
 from bench.crash.server import Server, free_ports, front_at
-from bench.harness.postgresql import Cluster, need_programs
+from bench.harness.postgresql import Cluster
 from bench.harness.standby import Pair
 
 LONGEST_S = 1.5
@@ -66,12 +66,12 @@ class NodesRun(Run):
 
     async def start(self, stack: AsyncExitStack) -> None:
         if self.url == OWN and NEEDS_STANDBY.isdisjoint(self.possible):
-            self.own_server = await asyncio.to_thread(Cluster, need_programs())
+            self.own_server = await asyncio.to_thread(Cluster)
             stack.callback(self.own_server.remove)
             self.own_server.execute(f"create database {DATABASE}")
             self.url = self.own_server.url(DATABASE)
         elif self.url == OWN:
-            self.pair = await asyncio.to_thread(Pair, need_programs())
+            self.pair = await asyncio.to_thread(Pair)
             stack.callback(self.pair.remove)
             self.pair.primary.execute(f"create database {DATABASE}")
             self.url = self.pair.url(DATABASE, target_session_attrs="read-write")

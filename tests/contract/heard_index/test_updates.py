@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.stores.contract import NOW, append_offers, offers, open_key
+from tests.support.stores.contract import NOW, append_offers, begin_node, offers, open_key
 from tests.support.stores.heard import found_texts, index_call, passages, reindex
 from voicemem.config.session import validate_config
 from voicemem.store.port import Store
@@ -108,6 +108,8 @@ async def test_an_index_that_was_cleared_is_empty(store: Store) -> None:
 async def test_one_node_at_a_time_looks_at_all_sessions(two_handles: tuple[Store, Store]) -> None:
     """Where several may, a claim keeps the others from it until it is over."""
     one, other = two_handles
+    await begin_node(one, "a")
+    await begin_node(other, "b")
     assert await one.claim_index_check("a", NOW, 1_000)
     assert await one.claim_index_check("a", NOW, 1_000)
     shared = await other.claim_index_check("b", NOW, 1_000)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.postgresql import programs
+from tests.support.postgresql import needs_server
 from voicemem.cli.demo_nodes.postgresql_server import PostgresqlServer
 
 pytestmark = pytest.mark.postgresql
@@ -25,7 +25,7 @@ DEMO_S = 240.0
 
 async def start_demo(folder: Path) -> asyncio.subprocess.Process:
     """The demo in a process of its own, with all of its files in a folder."""
-    programs()
+    needs_server()
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "voicemem", "demo", "--nodes", "--fast"),
         stdout=asyncio.subprocess.PIPE,
@@ -83,14 +83,14 @@ async def test_a_demo_that_is_interrupted_leaves_nothing_behind(folder: Path) ->
 
 def test_programs_that_its_user_cannot_enter_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL does not run as root, and below root's home others find nothing: it runs from a copy all the same."""
-    programs()
+    needs_server()
     monkeypatch.setattr(PostgresqlServer, "may_run", lambda *_: False)
     server = PostgresqlServer()
     server.start()
     try:
         assert server.programs.is_relative_to(server.folder)
-        with psycopg.connect(server.url) as connection:
+        with psycopg.connect(server.url()) as connection:
             assert (1,) == connection.execute("select 1").fetchone()
     finally:
-        server.stop()
+        server.remove()
     assert not server.folder.exists()

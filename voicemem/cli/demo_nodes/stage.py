@@ -48,14 +48,14 @@ async def staged(console: Console) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         with console.status("PostgreSQL starts"):
             server = await asyncio.to_thread(PostgresqlServer)
-            stack.push_async_callback(asyncio.to_thread, server.stop)
+            stack.push_async_callback(asyncio.to_thread, server.remove)
             await asyncio.to_thread(server.start)
         notices: list[Notice] = []
         secret = new_webhook_secret()
         receiver = WebhookReceiver(secret, notices.append)
         stack.push_async_callback(receiver.stop)
         settings = {
-            "VOICEMEM_STORE": server.url,
+            "VOICEMEM_STORE": server.url(),
             "VOICEMEM_WEBHOOK_URL": f"http://{await receiver.start(ANY_PORT)}/voicemem",
             "VOICEMEM_WEBHOOK_SECRET": secret,
         }
@@ -66,7 +66,7 @@ async def staged(console: Console) -> AsyncIterator[Stage]:
             stack.push_async_callback(proxy.stop)
         http = await stack.enter_async_context(aiohttp.ClientSession(f"http://{rest.address}"))
         clients = await stack.enter_async_context(AsyncExitStack())
-        yield Stage(server.url, server.version, nodes, ingest, rest, http, notices, clients)
+        yield Stage(server.url(), server.version, nodes, ingest, rest, http, notices, clients)
 
 
 async def start_nodes(console: Console, settings: dict[str, str], stack: AsyncExitStack) -> list[NodeProcess]:

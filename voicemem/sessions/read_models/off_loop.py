@@ -23,6 +23,8 @@ STEPS_TO_ARRIVE = 10_000
 """Steps of a thread in which an interruption arrives that is on its way when the work has just ended; one is enough."""
 LOST_AFTER = 2
 """Budgets after which work that does not end is left behind: it is in C code that cannot be interrupted."""
+INTERRUPTIONS = 8
+"""How often work is interrupted until it is over, each time after twice as long as before."""
 
 
 class BudgetExhausted(BaseException):
@@ -50,7 +52,12 @@ class OffLoop:
             try:
                 return await self.finish(piece)
             finally:
-                piece.interrupt()
+                self.stop(piece)
+
+    def stop(self, piece: Work[T]) -> None:
+        """Interrupt work that nobody waits for any more, again and again if need be."""
+        if piece.interrupt():
+            asyncio.get_running_loop().call_later(MAX_LOOK_S, self.stop, piece)
 
     async def finish(self, piece: Work[T]) -> T:
         """Wait for a piece of work; interrupt it once its budget is used up."""
@@ -83,7 +90,9 @@ class Work(Generic[T]):
         self.lock = threading.Lock()
         """Held to interrupt the thread, and by it to note that its work is over: then nothing may interrupt it."""
         self.is_over = False
-        self.is_interrupted = False
+        self.interruptions = 0
+        self.interrupt_again_s = 0.0
+        """When the next interruption may follow, by the monotonic clock."""
 
     def cpu_s(self) -> float:
         """The CPU time that it has used, in seconds; the time that has passed where threads have no clocks (macOS)."""
@@ -93,16 +102,25 @@ class Work(Generic[T]):
             return 0.0 if self.clock is None else time.clock_gettime(self.clock)
         return 0.0
 
-    def interrupt(self) -> None:
-        """Raise `BudgetExhausted` in the thread, wherever in Python code it is; once, and only while it works."""
+    def interrupt(self) -> bool:
+        """Raise `BudgetExhausted` in the thread, wherever in Python code it is; False once its work is over.
+
+        Python drops what is raised in a finaliser or in the callback of a weak reference. So it is raised again, after
+        a while in which the work may come to its end.
+        """
         with self.lock:
-            if not (self.is_over or self.is_interrupted):
-                self.is_interrupted = True
+            if self.is_over or self.interruptions == INTERRUPTIONS:
+                return False
+            now_s = time.monotonic()
+            if now_s >= self.interrupt_again_s:
+                self.interrupt_again_s = now_s + MAX_LOOK_S * 2**self.interruptions
+                self.interruptions += 1
                 if self.worker is not None:
                     raise_in(self.worker, BudgetExhausted)
+            return True
 
     def run(self) -> None:
-        """The thread. An interruption may come at any moment until the work is over, but only one."""
+        """The thread. An interruption may come at any moment until the work is over; hardly ever two at once."""
         value: Any = None
         error: BaseException | None = None
         try:
@@ -115,7 +133,7 @@ class Work(Generic[T]):
                 error = raised
             with self.lock:
                 self.is_over = True
-            if self.is_interrupted and not isinstance(error, BudgetExhausted):
+            if self.interruptions:
                 for _ in range(STEPS_TO_ARRIVE):
                     pass
         except BudgetExhausted as late:
@@ -126,7 +144,7 @@ class Work(Generic[T]):
     def begin(self) -> None:
         """Note that the thread may be interrupted from now on."""
         with self.lock:
-            if self.is_interrupted:
+            if self.interruptions:
                 raise BudgetExhausted
             self.worker = threading.get_ident()
 

@@ -56,6 +56,33 @@ async def test_endless_work_is_interrupted(work: object) -> None:
     assert turns > 1
 
 
+class Remains:
+    """What runs Python code when it goes, as a weak reference's callback does; it swallows what is raised there."""
+
+    def __init__(self, end_s: float) -> None:
+        self.end_s = end_s
+
+    def __del__(self) -> None:
+        while time.monotonic() < self.end_s:
+            sum(range(100))
+
+
+async def test_an_interruption_that_python_drops_is_made_again() -> None:
+    """One that comes while something is finalised reaches nobody, so another one follows."""
+    off_loop = OffLoop(SOON_S)
+
+    def tidies_up() -> None:
+        Remains(time.monotonic() + 5 * SOON_S)
+        endless()
+
+    with pytest.raises(BudgetExhausted):
+        await off_loop.run(tidies_up)
+    threads = [thread for thread in threading.enumerate() if thread.name == "voicemem-off-loop"]
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 10)
+        assert not thread.is_alive()
+
+
 async def test_waiting_costs_no_budget() -> None:
     """Only the CPU time of the work's own thread counts, so that a busy machine does not matter."""
     await OffLoop(SOON_S).run(partial(time.sleep, 10 * SOON_S))
