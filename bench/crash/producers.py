@@ -131,7 +131,7 @@ class Producer:
         code, seq = problem["code"], problem.get("seq")
         if code == "session_ended":
             self.over = True
-        elif code == "store_unavailable" and seq is None and self.history.lease_ms is not None:
+        elif self.is_without_store(problem):
             pass  # the connection closes, and everything comes again
         elif code == "superseded" and self.history.is_troubled(now_ms() - DELAYED_MS):
             pass  # by an open of our own that a node has read late
@@ -142,6 +142,12 @@ class Producer:
             self.history.refused(self.session, self.name, seq, code)
         else:
             self.history.find(self.session, f"{self.name} got {code}")
+
+
+    def is_without_store(self, frame: JsonObject) -> bool:
+        """Whether a frame says that the store is away, where one may be: it is a server of its own."""
+        is_away = frame.get("code") == "store_unavailable" and frame.get("seq") is None
+        return is_away and self.history.lease_ms is not None
 
 
 class SocketProducer(Producer):
@@ -198,7 +204,7 @@ class SocketProducer(Producer):
         return frame
 
     async def haunt(self, old: ClientConnection, next_seq: int) -> None:
-        """Send the next event over a replaced connection: `superseded` must be the only answer."""
+        """Send the next event over a replaced connection: it must not be taken, and the answer must be `superseded`."""
         with suppress(ConnectionClosed, TimeoutError):
             for event in self.take(next_seq, 1):
                 await old.send(msgspec.json.encode(event), text=True)
@@ -206,8 +212,9 @@ class SocketProducer(Producer):
                 frame = msgspec.json.decode(await old.recv())
             if frame.get("code") == "superseded":
                 self.history.counts["superseded"] += 1
-            elif frame["type"] != "goaway":
-                self.history.find(self.session, f"a replaced connection of {self.name} got {frame['type']}")
+            elif frame["type"] != "goaway" and not self.is_without_store(frame):
+                answer = frame.get("code", frame["type"])
+                self.history.find(self.session, f"a replaced connection of {self.name} got {answer}")
 
     async def stream(self, socket: ClientConnection, next_seq: int) -> None:
         listening = asyncio.create_task(self.listen(socket))
