@@ -143,7 +143,6 @@ class Producer:
         else:
             self.history.find(self.session, f"{self.name} got {code}")
 
-
     def is_without_store(self, frame: JsonObject) -> bool:
         """Whether a frame says that the store is away, where one may be: it is a server of its own."""
         is_away = frame.get("code") == "store_unavailable" and frame.get("seq") is None
