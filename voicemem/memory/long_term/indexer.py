@@ -73,13 +73,13 @@ class HeardIndexer:
         """When a running session may be indexed again, Unix ms."""
         self.known: OrderedDict[int, Indexed] = OrderedDict()
         self.checked_resets: int | None = None
-        """How often the index had begun anew when all sessions had been looked at; None before."""
+        """How often the index had been reset when all sessions were last looked at; None before."""
         self.turn = asyncio.Lock()
-        """Held while sessions are indexed, so that nobody hands over older news than another."""
+        """Held while sessions are indexed, so that older news never follow newer ones."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether all sessions were looked at since the index was opened, or had to begin anew."""
+        """Whether all sessions were looked at since the index was opened, or was reset."""
         return self.checked_resets == self.store.index_resets
 
     def on_commit(self, appended: Iterable[AppendResult]) -> None:

@@ -121,7 +121,7 @@ class Database:
             session.generation = generation
             self.compare(session)
             if session.generation != self.generation:
-                raise StoreUnavailable(DISPLACED)  # it was settled meanwhile: whoever asked knows what was before
+                raise StoreUnavailable(DISPLACED)  # it was settled meanwhile: its caller knows the old store
         except BaseException:
             session.close()
             raise
@@ -172,7 +172,7 @@ class Database:
             raise unavailable(error, "written") from None
 
     def follow(self, server: Server | None, identity: dict[str, bytes]) -> None:
-        """Forget all that is known of the store, and begin anew."""
+        """Forget all that is known of the store, and start over."""
         self.server, self.identity = server, identity
         self.generation += 1
         self.guesses.clear()
@@ -204,7 +204,7 @@ class Database:
                 raise
 
     async def register(self, job: Callable[[Rows], T]) -> T:
-        """Run a job as `write` does, also while this process is no node. Raises `StoreUnavailable`."""
+        """Run a job as `write` does, also while this process is not a node. Raises `StoreUnavailable`."""
         return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_register, job)
 
     def run_register(self, job: Callable[[Rows], T]) -> T:
@@ -262,7 +262,7 @@ def open_session(url: str) -> Session:
 
 
 def reason(error: psycopg.Error) -> str:
-    """What the operator is told at a start: libpq's own sentence where no connection came about."""
+    """What a start says to the operator: libpq's own sentence where no connection came about."""
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         known = refusal_of(str(error))

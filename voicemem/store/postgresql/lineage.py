@@ -17,7 +17,7 @@ from voicemem.store.postgresql.journal.rows import POSITION
 
 LOG = logging.getLogger("voicemem.nodes")
 IDENTITY_BYTES = 16
-DISPLACED = "Another server has taken over, or a backup was restored: this node looks at the store anew."
+DISPLACED = "Another server has taken over, or a backup was restored: this node reads the store again."
 OLD_PRIMARY = (
     "PostgreSQL has another primary already, and this is the old one; after a backup of it was restored, restart all"
     " nodes."
