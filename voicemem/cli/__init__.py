@@ -7,7 +7,7 @@ import click
 from voicemem.cli.agora_apps import agora
 from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
-from voicemem.cli.copy import copy
+from voicemem.cli.copying.command import copy
 from voicemem.cli.keys import keys
 from voicemem.cli.memories import reindex, search
 from voicemem.cli.migrate import migrate

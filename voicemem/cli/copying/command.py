@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import click
 
 from voicemem.cli.common import CommandFailed, audit_to_terminal, run
-from voicemem.cli.copied_histories import HISTORIES, compare_histories
-from voicemem.cli.copy_progress import shown_progress
+from voicemem.cli.copying.histories import HISTORIES, compare_histories
+from voicemem.cli.copying.progress import shown_progress
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, shown_store
 from voicemem.errors import CannotStart
 from voicemem.security.audit import COMMAND_LINE, audit

@@ -1,0 +1,1 @@
+"""`voicemem copy`: a store is copied to another engine, with progress, and compared."""
