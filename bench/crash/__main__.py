@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.crash.nodes.moments import FAULTS
+from bench.crash.nodes.faults import FAULTS
 from bench.crash.nodes.plants import PLANTS
 from bench.crash.nodes.proof import prove_nodes
 from bench.crash.nodes.run import NodesRun

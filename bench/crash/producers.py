@@ -17,7 +17,8 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from bench.crash.calls import UNKNOWN, Part, Script
 from bench.crash.checker import Stay
 from bench.crash.history import History
-from bench.crash.server import Front, Server, Trigger
+from bench.crash.moments import Trigger
+from bench.crash.server import Front, Server
 from voicemem.runtime import now_ms
 
 JsonObject = dict[str, Any]

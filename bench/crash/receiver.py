@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from bench.crash.history import History
-from bench.crash.server import Trigger
+from bench.crash.moments import Trigger
 from voicemem.runtime import now_ms
 from voicemem.webhooks.outbox import MAX_IN_FLIGHT
 from voicemem.webhooks.signing import verify

@@ -17,9 +17,10 @@ import aiohttp
 
 from bench.crash.calls import SHAPES
 from bench.crash.history import History
+from bench.crash.moments import Trigger
 from bench.crash.producers import World
 from bench.crash.receiver import Receiver
-from bench.crash.server import Server, Trigger, free_ports
+from bench.crash.server import Server, free_ports
 from bench.crash.sessions import Reader, Sessions
 
 READERS = 6

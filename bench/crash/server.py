@@ -8,8 +8,6 @@ import random
 import signal
 import socket
 import sys
-from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -31,35 +29,6 @@ def free_ports(count: int, rng: random.Random) -> list[int]:
             if port not in found and probe.connect_ex(("127.0.0.1", port)) != 0:
                 found.append(port)
     return found
-
-
-class Trigger:
-    """Does something at exactly the n-th moment of one kind."""
-
-    def __init__(self) -> None:
-        self.kind = ""
-        self.left = 0
-        self.act: Callable[[Server | None], object] = lambda server: None
-        self.fired = asyncio.Event()
-        self.hits: Counter[str] = Counter()
-
-    def arm(self, kind: str, count: int, act: Callable[[Server | None], object]) -> None:
-        """Call `act` at that moment, with the server that it concerns, where that is known."""
-        self.kind, self.left, self.act = kind, count, act
-        self.fired.clear()
-
-    def disarm(self) -> None:
-        """Wait for nothing any more."""
-        self.kind = ""
-
-    def hit(self, kind: str, server: Server | None = None) -> None:
-        """Note a moment of this kind."""
-        if kind != self.kind or self.fired.is_set():
-            return
-        self.left -= 1
-        if self.left <= 0:
-            self.act(server)
-            self.fired.set()
 
 
 class Front(NamedTuple):

@@ -12,23 +12,14 @@ from typing import NamedTuple
 import aiohttp
 import apsw
 
+from bench.crash.moments import Moment, draw_moment
 from bench.crash.producers import World
 from bench.crash.receiver import SECRET
 from bench.crash.run import Run
 from bench.crash.server import Front, Place, Server, free_ports
 
-MOMENTS = {
-    "time": 30,
-    "acknowledged": 20,
-    "end sent": 10,
-    "end acknowledged": 10,
-    "webhook arrived": 8,
-    "webhook answered": 12,
-    "opened": 4,
-    "start": 3,
-    "drain": 3,
-}
-"""When a round ends, and how often."""
+MOMENTS_OF_A_LIFE = {"start": 3, "drain": 3}
+"""Moments that only these rounds have, and how often each is drawn."""
 LONGEST_S = 1.5
 """Seconds after which a round ends whose moment does not come."""
 
@@ -36,18 +27,15 @@ LONGEST_S = 1.5
 class Plan(NamedTuple):
     """How one round ends."""
 
-    moment: str
-    times: int
-    """How many moments of this kind to wait for."""
+    moment: Moment
     seconds: float
 
 
 def plan(seed: int, number: int) -> Plan:
     """Drawn from the seed and the round alone, so that it can be repeated (except for the machine's scheduling)."""
     rng = random.Random(f"{seed}/round/{number}")
-    moment = rng.choices([*MOMENTS], [*MOMENTS.values()])[0]
-    seconds = rng.uniform(0.1, 0.5) if moment == "start" else rng.uniform(0.05, 1.0)
-    return Plan(moment, rng.choice([1, 10, 100, 300] if moment == "acknowledged" else [1, 2, 4]), seconds)
+    moment = draw_moment(rng, MOMENTS_OF_A_LIFE)
+    return Plan(moment, rng.uniform(0.1, 0.5) if moment.kind == "start" else rng.uniform(0.05, 1.0))
 
 
 class SingleRun(Run):
@@ -70,18 +58,18 @@ class SingleRun(Run):
     async def round(self, number: int) -> None:
         """One life of the service."""
         chosen = plan(self.options.seed, number)
-        self.trigger.arm(chosen.moment, chosen.times, lambda server: self.server.kill())
+        self.trigger.arm(chosen.moment, lambda server: self.server.kill())
         await self.server.spawn()
-        if chosen.moment == "start":
+        if chosen.moment.kind == "start":
             await asyncio.sleep(chosen.seconds)
         elif await self.server.ready():
-            await self.wait_for_moment(chosen.seconds if chosen.moment in ("time", "drain") else LONGEST_S)
-            if chosen.moment == "drain":
+            await self.wait_for_moment(chosen.seconds if chosen.moment.kind in ("time", "drain") else LONGEST_S)
+            if chosen.moment.kind == "drain":
                 await self.drain(self.server, killed=number % 2 == 0)
         self.server.kill()
         await self.server.ended()
-        self.kills += chosen.moment != "drain"  # those are counted there
-        self.faults[chosen.moment] += 1
+        self.kills += chosen.moment.kind != "drain"  # those are counted there
+        self.faults[chosen.moment.kind] += 1
 
     async def recover(self) -> None:
         await self.server.spawn()

@@ -15,8 +15,8 @@ import aiohttp
 
 from bench.crash.calls import NODES_SHAPES
 from bench.crash.nodes.database import Database
+from bench.crash.nodes.faults import FAULTS, NEEDS_OWN_SERVER, NEEDS_STANDBY, plan
 from bench.crash.nodes.members import LEASE_MS, Node, all_ready, make_node, unpack
-from bench.crash.nodes.moments import FAULTS, NEEDS_OWN_SERVER, NEEDS_STANDBY, plan
 from bench.crash.nodes.plants import PLANTS
 from bench.crash.nodes.proxy import Proxy
 from bench.crash.nodes.upstream import Upstream
@@ -152,8 +152,8 @@ class NodesRun(Run):
             FAULTS[chosen.fault].strike(self, node)
 
         await asyncio.sleep(CALM_S)
-        self.trigger.arm(chosen.moment, chosen.times, strike)
-        await self.wait_for_moment(chosen.seconds if chosen.moment == "time" else LONGEST_S)
+        self.trigger.arm(chosen.moment, strike)
+        await self.wait_for_moment(chosen.seconds if chosen.moment.kind == "time" else LONGEST_S)
         if not struck:
             self.trigger.disarm()
             strike(None)

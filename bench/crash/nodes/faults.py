@@ -8,20 +8,12 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from bench.crash.moments import Moment, draw_moment
 from bench.crash.nodes.members import LEASE_MS, Node
 
 if TYPE_CHECKING:
     from bench.crash.nodes.run import NodesRun
 
-MOMENTS = {
-    "time": 30,
-    "acknowledged": 20,
-    "end sent": 10,
-    "end acknowledged": 10,
-    "webhook arrived": 8,
-    "webhook answered": 12,
-    "opened": 4,
-}
 LEASE_S = LEASE_MS / 1000
 PARTITION_S = 5.0
 CUTS, CUT_S = 3, 1.0
@@ -34,9 +26,7 @@ class Plan(NamedTuple):
     """What happens in a round, and when."""
 
     fault: str
-    moment: str
-    times: int
-    """How many moments of this kind to wait for."""
+    moment: Moment
     seconds: float
     draw: float
     """In [0, 1), for whatever else a fault decides."""
@@ -54,9 +44,7 @@ def plan(seed: int, number: int, faults: Sequence[str]) -> Plan:
     """Drawn from the seed and the round alone, so that it can be repeated (except for the machine's scheduling)."""
     rng = random.Random(f"{seed}/round/{number}")
     fault = rng.choices(faults, [FAULTS[name].weight for name in faults])[0]
-    moment = rng.choices([*MOMENTS], [*MOMENTS.values()])[0]
-    times = rng.choice([1, 10, 100, 300] if moment == "acknowledged" else [1, 2, 4])
-    return Plan(fault, moment, times, rng.uniform(0.05, 1.0), rng.random())
+    return Plan(fault, draw_moment(rng), rng.uniform(0.05, 1.0), rng.random())
 
 
 # A node dies
