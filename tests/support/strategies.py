@@ -12,10 +12,14 @@ from voicemem.protocol.checks import RESERVED_METADATA
 from voicemem.protocol.events import (
     CarriedSession,
     JournaledEvent,
+    MemoriesExtracted,
+    MemoryAdded,
     MemoryCarried,
     MemoryData,
     MemoryDocument,
+    MemoryEdited,
     MemoryForgotten,
+    MemoryRemoved,
     MemorySummary,
     RefusalMarker,
     SessionClosed,
@@ -124,6 +128,10 @@ SERVER_EVENTS: st.SearchStrategy[JournaledEvent] = st.one_of(
         format=nullable(st.sampled_from(["text", "markdown", "json"])),
     ),
     st.builds(MemoryCarried, sessions=st.just((CarriedSession("earlier", "Ann likes tea."),))),
+    st.builds(MemoryAdded, memory_id=NAMES, kind=st.just("fact"), text_sha256=st.just("0" * 64), metadata=OWN),
+    st.builds(MemoryEdited, memory_id=NAMES, pinned=FLAG),
+    st.builds(MemoryRemoved, memory_id=NAMES, reason=st.just("deleted")),
+    st.builds(MemoriesExtracted, through=st.integers(0, 25), strategy=NAMES, version=NAMES),
     st.builds(SessionForked, from_session=st.just("earlier"), at_turn=TURNS),
 )
 """What the server itself journals."""

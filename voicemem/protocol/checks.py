@@ -6,14 +6,16 @@ docs/ingest.md and docs/limits.md state them. Every check raises `Refused`, whos
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from voicemem.errors import Refused
-from voicemem.protocol.events import Event, LlmCancel, MessageEvent, SessionEnd, Tts
+from voicemem.protocol.events import Event, LlmCancel, MemoryAdded, MemoryEdited, MessageEvent, SessionEnd, Tts
 from voicemem.protocol.explain import describe_error
+from voicemem.protocol.memories import MAX_MEMORY_BYTES, time_ms
 from voicemem.protocol.types import MAX_TEXT_BYTES, Integer, Name
 
 SOURCES = {
@@ -31,6 +33,8 @@ TEXT_FIELDS = {
     for kind in Event.__subclasses__()
 }
 """The fields of each kind of event that hold a text."""
+MAY_RESERVE = MessageEvent, MemoryAdded, MemoryEdited
+"""Events whose metadata may have any keys: those of memories are only passed on."""
 INTERRUPTION_KEYS = {"interrupted", "interrupt_timestamp", "original", "heard"}
 
 
@@ -50,7 +54,7 @@ def check_event(event: Event, size: int) -> None:
     """Check what the types cannot express; `size` is the length of the event's JSON in bytes."""
     if size > MAX_TEXT_BYTES:  # no text in it is longer than the JSON itself
         check_texts(event)
-    if event.metadata and not isinstance(event, MessageEvent) and not RESERVED_METADATA.isdisjoint(event.metadata):
+    if event.metadata and not isinstance(event, MAY_RESERVE) and not RESERVED_METADATA.isdisjoint(event.metadata):
         raise Refused("reserved_metadata", RESERVED_RULE)
     check = CHECKS.get(type(event))
     if check is not None:
@@ -80,10 +84,10 @@ def check_texts(event: Event) -> None:
         check_text(getattr(event, name))
 
 
-def check_text(text: str | None) -> None:
+def check_text(text: str | UnsetType | None) -> None:
     """Raise `Refused` for a text that is too long."""
     # A character has at most 4 bytes, so shorter texts need not be encoded.
-    if text is not None and len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
+    if isinstance(text, str) and len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
         raise Refused("text_too_long")
 
 
@@ -108,9 +112,37 @@ def check_message(event: MessageEvent) -> None:
         raise Refused("invalid_field", "The metadata has a reserved key or value that does not fit this message.")
 
 
+def check_memory(event: MemoryAdded | MemoryEdited) -> None:
+    if isinstance(event.text, str):
+        check_memory_text(event.text)
+        if sha256(event.text.encode()).hexdigest() != event.text_sha256:
+            raise Refused("invalid_field", "The text of a memory does not have the hash in text_sha256.")
+    if isinstance(event.event_at, str):
+        check_time("event_at", event.event_at)
+
+
+def check_memory_text(text: str) -> None:
+    """Raise `Refused` for a memory's text that is empty or too long."""
+    if not text.strip():
+        raise Refused("invalid_field", "The text of a memory must have a character that is no space: `text`")
+    if len(text.encode()) > MAX_MEMORY_BYTES:
+        limit = f"{MAX_MEMORY_BYTES:,} bytes of UTF-8"
+        raise Refused("text_too_long", f"The text of a memory may have at most {limit}; give longer ones as several.")
+
+
+def check_time(field: str, text: str) -> None:
+    """Raise `Refused` for a day or an instant that does not exist."""
+    try:
+        time_ms(text)
+    except ValueError:
+        raise Refused("invalid_field", f"There is no such day or time: `{field}`") from None
+
+
 CHECKS: dict[type, Callable[[Any], None]] = {
     Tts: check_tts,
     LlmCancel: check_cancel,
     SessionEnd: check_end,
     MessageEvent: check_message,
+    MemoryAdded: check_memory,
+    MemoryEdited: check_memory,
 }

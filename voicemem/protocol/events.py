@@ -10,6 +10,17 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from voicemem.protocol.memories import (
+    Confidence,
+    Digest,
+    EventTime,
+    Evidences,
+    GivenKind,
+    MemoryIds,
+    MemorySource,
+    RemovalReason,
+    Topics,
+)
 from voicemem.protocol.types import (
     MAX_INTEGER,
     Integer,
@@ -278,6 +289,81 @@ class MemoryCarried(Event, tag="memory.carried", frozen=True):
     sessions: tuple[CarriedSession, ...] = ()
 
 
+class MemoryAdded(Event, tag="memory.added", frozen=True, rename={"evidence": "from"}):
+    """From the server: a memory that lasts beyond the call. `metadata` is its giver's own.
+
+    The journal has only the hash of its text, which stands apart so that it can be erased before its session is.
+    """
+
+    memory_id: Name
+    kind: GivenKind
+    text_sha256: Digest
+    text: str | None = None
+    """Only in checkpoints."""
+    namespace: str | None = None
+    user_id: Name | None = None
+    about_session: SessionId | None = None
+    """A session that its giver named, and that is not the one whose journal this is in."""
+    topics: Topics = ()
+    entities: Topics = ()
+    event_at: EventTime | None = None
+    """When that happened of which it tells; `said_at` is when that was said, in Unix ms."""
+    said_at: Integer | None = None
+    expires_at: Natural | None = None
+    confidence: Confidence = 1.0
+    evidence: Evidences = ()
+    source: MemorySource = "api"
+    strategy: Name | None = None
+    """How it was extracted: by which strategy, which LLM, which version of the instructions."""
+    model: Name | None = None
+    version: Name | None = None
+    supersedes: MemoryIds = ()
+    """Memories that are out of date since this one."""
+    same_as: Name | None = None
+    pinned: bool = False
+
+
+class MemoryEdited(Event, tag="memory.edited", frozen=True, rename={"evidence": "from"}):
+    """From the server: what changed of a memory; `metadata`, when given, replaces what there was."""
+
+    memory_id: Name
+    kind: GivenKind | UnsetType = UNSET
+    text_sha256: Digest | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    namespace: str | UnsetType | None = UNSET
+    user_id: Name | UnsetType | None = UNSET
+    about_session: SessionId | UnsetType | None = UNSET
+    topics: Topics | UnsetType = UNSET
+    entities: Topics | UnsetType = UNSET
+    event_at: EventTime | UnsetType | None = UNSET
+    said_at: Integer | UnsetType | None = UNSET
+    expires_at: Natural | UnsetType | None = UNSET
+    confidence: Confidence | UnsetType = UNSET
+    evidence: Evidences | UnsetType = UNSET
+    supersedes: MemoryIds | UnsetType = UNSET
+    same_as: Name | UnsetType | None = UNSET
+    pinned: bool | UnsetType = UNSET
+
+
+class MemoryRemoved(Event, tag="memory.removed", frozen=True):
+    """From the server: a memory was removed, and its text with it."""
+
+    memory_id: Name
+    reason: RemovalReason
+
+
+class MemoriesExtracted(Event, tag="memory.extracted", frozen=True):
+    """From the server: what was heard up to a position was read for memories, whether there were any or not."""
+
+    through: Natural
+    strategy: Name
+    version: Name
+    model: Name | None = None
+    input_tokens: Natural | None = None
+    output_tokens: Natural | None = None
+    added: tuple[Name, ...] = ()
+
+
 class SessionForked(Event, tag="session.forked", frozen=True):
     """From the server: everything before this event was copied from another session, up to one of its turns."""
 
@@ -334,6 +420,10 @@ ServerEvent = (
     | MemoryData
     | MemoryForgotten
     | MemoryCarried
+    | MemoryAdded
+    | MemoryEdited
+    | MemoryRemoved
+    | MemoriesExtracted
     | SessionForked
 )
 """Events that only the server journals; it also journals `session.update`, and copies of other sessions' events."""

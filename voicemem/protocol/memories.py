@@ -1,0 +1,80 @@
+"""What all parts share of memories that last: their kinds, where they come from, and the times that they tell."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from voicemem.protocol.types import Name, Natural, SequenceNumber, SessionId, matching
+
+GivenKind = Literal["fact", "preference", "episode", "summary"]
+"""What a memory is that somebody wrote, unlike a message that was heard."""
+MemorySource = Literal["extracted", "api", "tool"]
+RemovalReason = Literal["deleted", "forgotten", "expired", "replaced"]
+MAX_MEMORY_BYTES = 1_000
+"""Of a memory's text as UTF-8."""
+MAX_TOPICS = 16
+MAX_SUPERSEDED = 16
+MAX_EVIDENCE = 64
+"""The most sources of one memory; of more, the newest are kept."""
+TOPIC_PATTERN = r"^[^,\x00-\x1f\x7f-\x9f]{1,64}\Z"
+DAY_PATTERN = "([0-9]{4})-([01][0-9])-([0-3][0-9])"
+CLOCK_PATTERN = r"([01][0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9])(?:\.([0-9]{1,9}))?)?"
+OFFSET_PATTERN = "(?:Z|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))?"
+TIME_PATTERN = rf"^{DAY_PATTERN}(?:[T ]{CLOCK_PATTERN}{OFFSET_PATTERN})?\Z"
+DIGEST_PATTERN = r"^[0-9a-f]{64}\Z"
+Topic = Annotated[
+    str,
+    matching(TOPIC_PATTERN, "A topic or an entity is 1 to 64 characters without commas and control characters"),
+]
+Topics = Annotated[tuple[Topic, ...], Meta(max_length=MAX_TOPICS)]
+EventTime = Annotated[
+    str,
+    matching(TIME_PATTERN, "A time is a day such as 2026-05-03, or an instant such as 2026-05-03T14:30:00Z"),
+]
+"""An ISO 8601 day or instant; without an offset, UTC."""
+Digest = Annotated[str, matching(DIGEST_PATTERN, "A digest is 64 hexadecimal digits in lower case")]
+Confidence = Annotated[float, Meta(ge=0, le=1)]
+MemoryIds = Annotated[tuple[Name, ...], Meta(max_length=MAX_SUPERSEDED)]
+
+
+class Evidence(Struct, frozen=True, omit_defaults=True):
+    """Where a memory comes from: messages of a session, of which the first and the last began at these positions."""
+
+    session_id: SessionId
+    first: SequenceNumber
+    last: SequenceNumber
+    turn_ids: tuple[Natural, ...]
+    evidence: Literal["expired"] | None = None
+    """`expired` when the session was erased, and the memory was kept."""
+
+
+Evidences = Annotated[tuple[Evidence, ...], Meta(max_length=MAX_EVIDENCE)]
+
+
+def time_ms(text: str) -> int:
+    """The Unix ms of an ISO 8601 day (its beginning) or instant. Raises `ValueError` for one that does not exist."""
+    found = re.match(TIME_PATTERN, text)
+    if found is None:
+        raise ValueError("no time")
+    year, month, day, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:6])
+    if not (year and 1 <= month <= 12 and 1 <= day <= days_in(month, year)):
+        raise ValueError("no such day")
+    whole = ((days_before(year, month) + day - 1) * 24 + hours) * 60 + minutes
+    sign, offset_hours, offset_minutes = found.groups()[7:]
+    offset = int(offset_hours or 0) * 60 + int(offset_minutes or 0)
+    whole += offset if sign == "-" else -offset
+    return (whole * 60 + seconds) * 1000 + int(((found[7] or "") + "000")[:3])
+
+
+def days_in(month: int, year: int) -> int:
+    """The days of a month."""
+    return days_before(year + month // 12, month % 12 + 1) - days_before(year, month)
+
+
+def days_before(year: int, month: int) -> int:
+    """The days from 1970 to the first of a month, counted in years that begin in March."""
+    years = year - (month < 3)
+    return years * 365 + years // 4 - years // 100 + years // 400 + (153 * ((month + 9) % 12) + 2) // 5 - 719_468
