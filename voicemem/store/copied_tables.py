@@ -79,6 +79,15 @@ JOURNAL = table(
     blob="payload",
     flag="waypoint",
 )
+MEMORIES = table(
+    "memories",
+    "stream id",
+    number="stream position said_ms created_ms updated_ms event_ms expires_ms removed_ms last_accessed_ms access_count",
+    text="id project namespace user_id session_id text event_at topics entities",
+    word="kind",
+    blob="details supersedes",
+    flag="pinned",
+)
 ARCHIVES = table("archives", "stream position", number="stream position last", blob="seqs runs")
 TABLES = (
     table(
@@ -108,6 +117,8 @@ TABLES = (
     table("retention", "stream", number="stream compact_ms expires_ms erased_ms leased_until_ms", word="node"),
     table("set_aside", "stream", number="stream since_ms", text="version", word="reason"),
     table("overviews", "stream", number="stream position", text="name user_id labels", blob="figures"),
+    MEMORIES,
+    table("superseded", "stream by_id old_id", number="stream created_ms", text="by_id old_id project"),
     ARCHIVES,
     JOURNAL,
 )

@@ -11,6 +11,8 @@ It is split by use:
 - `Directory`: API keys, apps of Agora's, the operator's endpoint, and the store's own identity;
 - `Nodes`: the processes that serve the store, what they hold, and what changed on others;
 - `Claims`: work that only one node should do at a time;
+- `HeardIndex`: the messages that were heard, by their words;
+- `Memories`: what was found worth remembering, or given as that;
 - `Operations`: figures and health.
 
 What holds for every method of every engine:
@@ -42,6 +44,7 @@ from voicemem.store.delivery_port import Endpoints, Outbox
 from voicemem.store.directory_port import Directory
 from voicemem.store.index_port import HeardIndex
 from voicemem.store.journal_port import Journal, Overviews
+from voicemem.store.memories_port import Memories
 from voicemem.store.nodes_port import Claims, Nodes
 from voicemem.store.upkeep_port import Operations, Retention, SetAsides
 
@@ -51,6 +54,7 @@ __all__ = [
     "Endpoints",
     "HeardIndex",
     "Journal",
+    "Memories",
     "Nodes",
     "Operations",
     "Outbox",
@@ -72,6 +76,7 @@ class Store(
     Nodes,
     Claims,
     HeardIndex,
+    Memories,
     Operations,
     Protocol,
 ):

@@ -13,7 +13,8 @@ from voicemem.store.sqlite.store import MemoryStore
 
 STAY = {"meta", "nodes", "replies", "snapshots"}
 """Tables of which rows are not copied; of `meta`, two values are."""
-STAY_OF_SQLITE = {*STAY, "stored_bytes", "summary_claims", "sqlite_sequence"}
+WORDS = {f"memory_words{part}" for part in ("", "_config", "_data", "_docsize", "_idx")}
+STAY_OF_SQLITE = {*STAY, *WORDS, "stored_bytes", "summary_claims", "sqlite_sequence"}
 STAY_OF_POSTGRESQL = {
     *STAY,
     "claims",
@@ -28,8 +29,12 @@ STAY_OF_POSTGRESQL = {
     "stream_ids",
     "turns",
 }
-LEFT_OUT = {"streams": {"name", "user_id", "channel"}, "retention": {"deleted"}}
-"""Columns that are made again from the configuration; and one of erased sessions, whose content stays behind."""
+LEFT_OUT = {
+    "streams": {"name", "user_id", "channel"},
+    "retention": {"deleted"},
+    "memories": {"number", "length", "words"},
+}
+"""Columns that are made again from others; and one of erased sessions, whose content stays behind."""
 COPIED = {table.name: set(table.columns) for table in TABLES}
 SELECT_COLUMNS = """
     select table_name, column_name from information_schema.columns

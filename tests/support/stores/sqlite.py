@@ -53,7 +53,7 @@ async def inserted(store: SqliteStore) -> set[str]:
     names: set[str] = await store.database.read(
         lambda connection: {name for (name,) in connection.execute("select name from meta")}
     )
-    return names - {"incarnation", "cursor_secret"}
+    return names - {"incarnation", "cursor_secret", "memory_words"}
 
 
 def set_version(path: str, change: int) -> None:

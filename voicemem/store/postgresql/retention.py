@@ -48,6 +48,12 @@ CONTENT_TABLES = (
         " where stream = $1 limit $2",
         "delete from exports where key = any($2::bigint[]) and stream = $1",
     ),
+    of_stream("memories", "id", "octet_length(text) + octet_length(details)", "bytea"),
+    ContentTable(
+        "select by_id, sum(octet_length(old_id)) from superseded"
+        " where bucket = $1 % 64 and stream = $1 group by by_id order by by_id limit $2",
+        "delete from superseded where bucket = $1 % 64 and stream = $1 and by_id = any($2::bytea[])",
+    ),
     of_stream("journal", "position", "octet_length(payload)", is_counted=True),
     of_stream("archives", "position", "octet_length(runs)", is_counted=True),
     of_stream("snapshots", "version", "octet_length(state)"),

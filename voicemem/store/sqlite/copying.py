@@ -23,6 +23,7 @@ from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, open_connection
 from voicemem.store.sqlite.database_files import check_store_path, lock_file, make_private, rewrite_log
 from voicemem.store.sqlite.journal.row_cache import POSITION as JOURNAL_END
 from voicemem.store.sqlite.journal.row_cache import fetch_one
+from voicemem.store.sqlite.memories.rows import make_words
 from voicemem.store.sqlite.schema import migrate, newest_version, refuse_foreign, version_of
 
 EXPRESSIONS = {"journal.waypoint": "seq is not null and waypoint is not 0"}
@@ -137,6 +138,7 @@ class SqliteCopy:
         with self.opened:
             for name, value in values.items():
                 self.opened.execute(SAVE_META, (name, value))
+            make_words(self.opened, values["cursor_secret"])
             self.opened.execute(DELETE_META, (COPYING,))
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.heard_index.index import delete_indexed, scrub_index
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.journal.row_cache import RowCache
+from voicemem.store.sqlite.memories.rows import remove_portion
 from voicemem.store.sqlite.secure_delete import scrub_file
 from voicemem.store.sqlite.writer import RUINED
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased, retention_times
@@ -42,6 +43,10 @@ CONTENT_TABLES = (
     ContentTable(
         "select key, length(closing) + ifnull(length(payload), 0) from exports where stream = ?1",
         f"delete from exports where key in {GIVEN_KEYS} and stream = ?1",
+    ),
+    ContentTable(
+        "select rowid, length(by_id) + length(old_id) from superseded where stream = ?1",
+        f"delete from superseded where rowid in {GIVEN_KEYS} and stream = ?1",
     ),
     ContentTable(
         "select rowid, length(payload) from journal where stream = ?1 order by position",
@@ -82,6 +87,8 @@ CONTENT_TABLES = (
 )
 """In the order of deletion: attempts are found by their deliveries, so they are deleted before these."""
 
+MEMORIES = 5
+"""Memories in a portion: each takes milliseconds, since its words are overwritten."""
 SELECT_STATE_IS_ERASED = "select 1 from streams where key = ? and state = 'erased'"
 FORGET_USER = "update streams set user_id = null where key = ? and user_id is not null"
 RENAME_STREAM = "update streams set kind = ?, id = ? where key = ?"
@@ -107,6 +114,7 @@ class SqliteErasure:
     """Erasure and expiry; the methods are documented in `voicemem.store.port`."""
 
     database: Database
+    identity: dict[str, bytes]
     heard: IndexFile
 
     async def erase(self, key: int, now_ms: int) -> None:
@@ -136,7 +144,7 @@ class SqliteErasure:
     async def delete_erased(self, keys: Sequence[int]) -> bool:
         def job(connection: apsw.Connection) -> bool:
             self.database.rows.flush()
-            if delete_portion(connection, keys):
+            if delete_portion(connection, keys, self.identity["cursor_secret"]):
                 return True
             connection.execute(MARK_DELETED, (json.dumps(keys),))
             return False
@@ -195,11 +203,13 @@ def drop_name(rows: RowCache, stream: Stream) -> None:
     rows.connection.execute(RENAME_STREAM, (stream.kind, stream.id, stream.key))
 
 
-def delete_portion(connection: apsw.Connection, keys: Sequence[int]) -> bool:
+def delete_portion(connection: apsw.Connection, keys: Sequence[int], secret: bytes) -> bool:
     """Delete a portion of the content of erased sessions; False when none is left.
 
     One writer commits for everyone, so a job that deleted a journal of a million events at once would stop all calls.
     """
+    if any(remove_portion(connection, key, secret, MEMORIES) for key in keys):
+        return True
     portion = JsonPortion()
     for key in keys:
         for content in CONTENT_TABLES:

@@ -20,6 +20,8 @@ from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
 from voicemem.store.sqlite.journal.writes import SqliteJournal
+from voicemem.store.sqlite.memories.memories import SqliteMemories
+from voicemem.store.sqlite.memories.rows import make_words
 from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
@@ -66,6 +68,7 @@ class SqliteStore(
     SqliteNodes,
     SqliteClaims,
     SqliteHeardIndex,
+    SqliteMemories,
     SqliteFigures,
 ):
     """A `voicemem.store.port.Store` on one SQLite file.
@@ -79,6 +82,8 @@ class SqliteStore(
         self.database = Database(path, exclusive, budget)
         self.identity = dict(self.database.writer.execute(SELECT_IDENTITY))
         self.heard = new_index_file(self.database, self.identity["incarnation"])
+        if exclusive:
+            make_words(self.database.writer, self.identity["cursor_secret"])
 
     @property
     def healthy(self) -> bool:

@@ -1,0 +1,1 @@
+"""Memories on PostgreSQL: rows with their words."""
