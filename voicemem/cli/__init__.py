@@ -15,6 +15,7 @@ from voicemem.cli.nodes import nodes
 from voicemem.cli.restored import restored
 from voicemem.cli.service import check_config, serve
 from voicemem.cli.tail import tail
+from voicemem.cli.users import export_user
 from voicemem.version import __version__
 
 
@@ -43,6 +44,7 @@ for command in (
     replay,
     history,
     search,
+    export_user,
     tail,
     receive,
     keys,

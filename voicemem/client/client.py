@@ -7,8 +7,8 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -22,6 +22,7 @@ from voicemem.client.producer import Producer
 from voicemem.client.session import NO_REST_URL, ProducerSession, SearchParams
 from voicemem.client.transport.connection import WebsocketConnection
 from voicemem.client.transport.dial import with_path
+from voicemem.client.transport.exports import read_export
 from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
 from voicemem.client.transport.http_fallback import HttpFallback
 from voicemem.client.transport.reconnect import Reconnector
@@ -142,6 +143,18 @@ class Client:
         timeout_s = self.options.read_timeout_s
         found: JsonObject = await self.rest.request("POST", "/v1/memories/search", None, body, timeout_s)
         return found
+
+    async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
+        """All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too.
+
+        Needs a key with the scope `admin`. The last line is of the type `end`. Raises `RequestRefused`, `Closed`;
+        `Unreachable` also for an export that is cut short; `ClientError` without a `rest_url`.
+        """
+        if self.rest is None:
+            raise ClientError("no_rest_url", NO_REST_URL)
+        async with aclosing(read_export(self.rest, user_id, events)) as lines:
+            async for line in lines:
+                yield line
 
     def is_open(self, session_id: str, producer: str = "main") -> bool:
         """Whether this client has a session open, or is about to, for this producer."""

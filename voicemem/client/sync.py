@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -40,6 +40,18 @@ class LoopThread:
         finally:
             future.cancel()
 
+    def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Wait for each item of an asynchronous generator, which ends with the iterator."""
+        try:
+            while True:
+                try:
+                    yield self.run(anext_of(items))
+                except StopAsyncIteration:
+                    return
+        finally:
+            if not self.loop.is_closed():
+                self.run(items.aclose())
+
     def stop(self) -> None:
         """Cancel what is still running, and end the thread."""
         if self.loop.is_closed():
@@ -48,6 +60,10 @@ class LoopThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
+
+
+async def anext_of(items: AsyncGenerator[T, None]) -> T:
+    return await anext(items)
 
 
 async def cancel_others() -> None:
@@ -218,6 +234,10 @@ class SyncClient:
     def search(self, query: str, **params: Unpack[SearchParams]) -> dict[str, Any]:
         """As `Client.search`."""
         return self._thread.run(self._client.search(query, **params))
+
+    def export_user(self, user_id: str, *, events: bool = False) -> Iterator[dict[str, Any]]:
+        """As `Client.export_user`."""
+        return self._thread.iterate(self._client.export_user(user_id, events=events))
 
     def close(self, timeout: float | None = None) -> None:
         """As `Client.close`; may be called again."""

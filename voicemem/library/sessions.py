@@ -7,8 +7,8 @@ is one of its nodes: so others take back what it holds when it dies, and it does
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -37,6 +37,7 @@ from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.fork import fork
 from voicemem.memory.long_term.search import FoundMemories, MemorySearch
 from voicemem.memory.statistics import Statistics, statistics_of
+from voicemem.memory.user_export import export_user
 from voicemem.memory.working_memory import DocumentOwner, owner_of_session
 from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import MemoryData
@@ -162,6 +163,15 @@ class Library:
         if not self.services.indexer.is_complete:
             await self.services.indexer.catch_up()
         return await self.services.heard_search.search(self.project, wanted)
+
+    async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
+        """All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too."""
+        checked, clock = check_user_id(user_id), self.services.runtime.clock
+        pieces = export_user(self.store, self.memories, self.project, checked, clock, with_events=bool(events))
+        async with aclosing(pieces):
+            async for piece in pieces:
+                for line in piece.splitlines():
+                    yield msgspec.json.decode(line)
 
     async def erase_user(self, user_id: str) -> int:
         """Erase a user's document and all their sessions in the project; returns the number of sessions."""

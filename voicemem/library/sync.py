@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any
 
 from voicemem.client.errors import Closed
@@ -57,6 +57,8 @@ class SyncProxy:
 
         @functools.wraps(value)
         def method(*args: Any, **options: Any) -> Any:
+            if isasyncgenfunction(value):
+                return self._thread.iterate(value(*args, **options))
             if not iscoroutinefunction(value):
                 return self._wrap(value(*args, **options))
             try:

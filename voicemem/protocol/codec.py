@@ -44,6 +44,8 @@ RAW_ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 JOURNALED_KINDS = kinds_by_type(JournaledEvent)
 ENCODER = msgspec.json.Encoder()
 OPEN_BRACE = ord("{")
+NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+"""Line breaks stand between the tokens of JSON only, never inside strings."""
 MAX_FAST_BYTES = 4096
 """Longer frames are decoded the thorough way, which also checks the lengths of their texts."""
 
@@ -157,6 +159,11 @@ def decode_stored(payload: bytes) -> JournaledEvent:
         if not type_name or type_name in JOURNALED_KINDS:
             raise
         return RefusalMarker(code="unknown_type")
+
+
+def on_one_line(payload: bytes) -> msgspec.Raw:
+    """The JSON of a journaled event as it is, on one line."""
+    return msgspec.Raw(payload.translate(NO_LINE_BREAKS))
 
 
 def decode_known_fields(payload: bytes, kind: type[Event]) -> JournaledEvent:

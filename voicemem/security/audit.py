@@ -26,6 +26,7 @@ Act = Literal[
     "agora_certificate_retired",
     "calling_out_changed",
     "session_erased",
+    "user_exported",
     "user_erased",
     "webhook_created",
     "webhook_changed",

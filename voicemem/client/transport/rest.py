@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -17,6 +17,8 @@ from voicemem.client.options import Backoff, Options
 from voicemem.client.transport.failures import TIMED_OUT, display_url, unreachable
 
 CLOSE_TIMEOUT_S = 1.0
+SILENCE_S = 60.0
+"""How long an answer in lines may pause before it counts as lost."""
 
 
 class RestClient:
@@ -60,6 +62,27 @@ class RestClient:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise unreachable(url, error, timeout_s, method) from None
         return decode_answer(response.status, raw)
+
+    async def lines(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[Any, None]:
+        """GET an answer in lines of JSON, however long it is, line by line. Raises as `request`; not repeated."""
+        if self.closed:
+            raise Closed
+        if self.http is None:
+            self.http = aiohttp.ClientSession(headers=self.headers)
+        timeout_s = self.options.request_timeout_s
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=SILENCE_S)
+        url = self.address(path, query)
+        rest = b""
+        try:
+            async with self.http.get(url, allow_redirects=False, timeout=timeout) as response:
+                if response.status != 200:
+                    decode_answer(response.status, await response.read())
+                async for piece in response.content.iter_any():
+                    *whole, rest = (rest + piece).split(b"\n")
+                    for line in whole:
+                        yield decode_answer(response.status, line)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise unreachable(url, error, SILENCE_S, "GET") from None
 
     def address(self, path: str, query: Mapping[str, str] | None) -> URL:
         return URL(self.url + path, encoded=True).update_query(query or {})

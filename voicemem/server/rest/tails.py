@@ -13,6 +13,7 @@ from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import CODES, Refused, VoicememError
 from voicemem.protocol import sse
+from voicemem.protocol.codec import on_one_line
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
 from voicemem.server.http.request import GRANT, services_of, stream_body
@@ -31,8 +32,6 @@ CHUNK_BYTES = 64 * 1024
 """How many bytes are written at a time, before waiting for the reader."""
 PREAMBLE = sse.retry(ms=1_000)
 TAIL_CODES = ("not_acceptable", "invalid_position", "other_incarnation", "draining")
-NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
-"""Line breaks stand between the tokens of JSON only, never inside strings."""
 JournaledJson = Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
 
 
@@ -202,7 +201,7 @@ async def check_reader(request: web.Request) -> None:
 
 def event_json(row: JournalRow) -> Raw:
     """Return the event of an entry as it is in the journal, on one line."""
-    return Raw(row.payload.translate(NO_LINE_BREAKS))
+    return on_one_line(row.payload)
 
 
 def encode_in_pieces(items: list[TailItem]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Users: list the sessions of a user, erase a user."""
+"""Users: list the sessions of a user, export all that is stored of a user, erase a user."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
+from voicemem.memory.user_export import ExportLine, export_user
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of
-from voicemem.server.http.routes import ResponseSpec, Route, json_ok
+from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of, stream_body
+from voicemem.server.http.routes import JSON_LINES, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import SessionPage
 from voicemem.sessions.retention import erase_user
 from voicemem.sessions.session_info import info_of
@@ -25,6 +26,12 @@ class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     state: Literal["running", "ended"] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: str | None = None
+
+
+class ExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """With `events` the journals come along."""
+
+    events: bool = False
 
 
 async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.Response:
@@ -42,6 +49,18 @@ def user_id_of(request: web.Request) -> str:
         return msgspec.convert(request.match_info["user_id"], Name)
     except msgspec.ValidationError:
         raise Refused("invalid_field", "A user id is 1 to 128 characters.") from None
+
+
+async def export_user_memory(request: web.Request, query: ExportQuery) -> web.StreamResponse:
+    """Export all that is stored of a user, as JSON lines: documents, memories, and sessions with all that they hold.
+
+    The last line is of the type `end`; without it the export was cut short. A user of whom nothing is stored has an
+    export too, which says so.
+    """
+    services, grant, user_id = services_of(request), request[GRANT], user_id_of(request)
+    lines = export_user(services.store, services.memories, grant.project, user_id, services.runtime.clock, query.events)
+    audit("user_exported", grant.key_id, grant.project)
+    return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 
 async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
@@ -62,6 +81,14 @@ ROUTES = (
         UserSessionsQuery,
         json_ok(SessionPage),
         codes=("invalid_cursor",),
+    ),
+    Route(
+        "GET",
+        "/v1/users/{user_id}/export",
+        export_user_memory,
+        "admin",
+        ExportQuery,
+        {200: ResponseSpec({JSON_LINES: list[ExportLine]})},
     ),
     Route("DELETE", "/v1/users/{user_id}", erase_user_memory, "admin", NoQuery, {204: ResponseSpec()}),
 )
