@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.documentation import TEXTS, code_blocks
 from tests.support.paths import PACKAGE
-from voicemem.memory.user_export import ExportLine
+from voicemem.memory.user_export_lines import ExportLine
 from voicemem.store.sqlite.heard_index.rows import SCHEMA
 from voicemem.telemetry.metrics import Metrics
 
@@ -48,7 +48,7 @@ def test_every_line_of_an_export_is_on_the_page() -> None:
     shown = [line for block in code_blocks(PAGE, "jsonl") for line in block.splitlines()]
     lines = [msgspec.json.decode(line, type=ExportLine) for line in shown]
     assert {line.__struct_config__.tag for line in lines} >= {"export", "document", "session", "message", "end"}
-    assert lines[-1].lines == len(lines) - 1  # type: ignore[union-attr]
+    assert lines[-1].lines == len(lines) - 1
 
 
 def test_metrics_name_nobody() -> None:

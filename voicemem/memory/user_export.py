@@ -8,157 +8,45 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Raw, Struct, structs
+from msgspec import Raw, Struct, structs
 
-from voicemem.documents.document import Document, Form, Operation, apply_operation, form_of
+from voicemem.documents.document import Document, Form, apply_operation, form_of
 from voicemem.errors import DamagedEntry, SessionSetAside
+from voicemem.memory.user_export_lines import (
+    ExportBegin,
+    ExportedData,
+    ExportedDelivery,
+    ExportedDocument,
+    ExportedEvent,
+    ExportedMessage,
+    ExportedSession,
+    ExportedSummary,
+    ExportedToolCall,
+    ExportEnd,
+    ExportLine,
+    Unreadable,
+)
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryDocument
 from voicemem.protocol.strict_json import is_valid_json
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
+from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import Clock
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.sessions.session_info import StateName
 from voicemem.store.port import Store
 from voicemem.store.records import LIST_BYTES, Delivery, JournalRow, SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
-from voicemem.transcript.messages import Role
 from voicemem.transcript.state import Turn
 
 VERSION: Literal[1] = 1
 SESSIONS_AT_ONCE = 20
 """Sessions listed at a time: each may have a configuration of 256 KiB."""
 TURNS_AT_ONCE, ROWS_AT_ONCE = 100, 500
-AnyJson = Annotated[Raw, Meta(extra_json_schema={})]
-
-
-class ExportBegin(Struct, frozen=True, tag="export"):
-    """The first line: whose export this is, when it was made (Unix ms), and of how many sessions."""
-
-    version: Literal[1]
-    user_id: str
-    project: str
-    made_at: int
-    sessions: int
-
-
-class ExportedDocument(Struct, frozen=True, tag="document"):
-    """A version of a working memory document, and what made it; without a session it is the user's own."""
-
-    session_id: SessionId | None
-    version: int
-    operation: Operation
-    updated_at: int
-    format: str | None
-    content: str | JsonObject | None
-
-
-class ExportedSession(Struct, frozen=True, tag="session"):
-    """A session; what follows up to the next line of this type belongs to it."""
-
-    session_id: SessionId
-    state: StateName
-    reason: str | None
-    started_at: int
-    ended_at: int | None
-    position: int
-    config: Annotated[JsonObject, Meta(extra_json_schema={"type": "object"})]
-
-
-class ExportedMessage(Struct, frozen=True, tag="message"):
-    """A message of its history. `content` is what was heard; `metadata.original` has what was not heard as well."""
-
-    session_id: SessionId
-    role: Role
-    content: str
-    turn_id: int
-    timestamp: int
-    metadata: JsonObject
-
-
-class ExportedToolCall(Struct, frozen=True, tag="tool_call"):
-    """A tool call; `result` is null until one has arrived."""
-
-    session_id: SessionId
-    turn_id: int
-    timestamp: int
-    call_id: str
-    name: str
-    arguments: AnyJson
-    result: AnyJson
-
-
-class ExportedSummary(Struct, frozen=True, tag="summary"):
-    """What an LLM wrote in place of the turns up to this one."""
-
-    session_id: SessionId
-    through_turn: int
-    text: str
-    model: str | None
-
-
-class ExportedData(Struct, frozen=True, tag="data"):
-    """The data of a session."""
-
-    session_id: SessionId
-    content: JsonObject
-
-
-class ExportedDelivery(Struct, frozen=True, tag="delivery"):
-    """A webhook notice about a session: whom it went to, and what became of it."""
-
-    session_id: SessionId
-    receiver: str
-    event_type: int
-    state: Literal["pending", "delivered", "failed"]
-    attempts: int
-
-
-class ExportedEvent(Struct, frozen=True, tag="event"):
-    """An entry of the journal, as it was taken."""
-
-    session_id: SessionId
-    position: int
-    producer: str | None
-    received_ms: int
-    event: AnyJson
-
-
-class Unreadable(Struct, frozen=True, tag="unreadable"):
-    """A part of the user's data is stored, but cannot be read; an operator has to look at it."""
-
-    session_id: SessionId | None
-    part: Literal["memory", "events"]
-
-
-class ExportEnd(Struct, frozen=True, tag="end"):
-    """The last line, without which an export is cut short. `lines` counts those before it."""
-
-    lines: int
-    sessions: int
-    messages: int
-    unreadable: int
-
-
-ExportLine = (
-    ExportBegin
-    | ExportedDocument
-    | ExportedSession
-    | ExportedMessage
-    | ExportedToolCall
-    | ExportedSummary
-    | ExportedData
-    | ExportedDelivery
-    | ExportedEvent
-    | Unreadable
-    | ExportEnd
-)
 
 
 class Exporting(Struct):
