@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from voicemem.search.words import words_of
 from voicemem.transcript.history import MessageEntry, turn_entries
-from voicemem.transcript.messages import Forgotten, Role
+from voicemem.transcript.messages import Role
 from voicemem.transcript.state import Reply, State, Turn
 
 MAX_WORDS, MAX_WORDS_BEFORE = 4_000, 200
@@ -55,12 +55,14 @@ def passages_in(state: State, number: int) -> list[Passage]:
 
 def heard_entries(state: State, turn: Turn) -> list[MessageEntry]:
     """The messages of a turn that were heard, and that nobody asked to forget."""
-    forgotten = state.forgotten or Forgotten()
-    return [
-        entry
-        for entry in turn_entries(state, turn)
-        if entry.message.content.strip() and is_heard(state, entry) and not forgotten.covers(turn.number, entry.order)
-    ]
+    return [entry for entry in turn_entries(state, turn) if is_passage(state, entry)]
+
+
+def is_passage(state: State, entry: MessageEntry) -> bool:
+    """Whether a message says something, was heard, and nobody asked to forget it."""
+    if not entry.message.content.strip() or not is_heard(state, entry):
+        return False
+    return state.forgotten is None or not state.forgotten.covers(entry.message.turn_id, entry.order)
 
 
 def is_heard(state: State, entry: MessageEntry) -> bool:

@@ -1,0 +1,64 @@
+"""An answer is a list of memories, or nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from voicemem.errors import LlmFailed
+from voicemem.memory.extraction.answers import DraftedMemory, read_answer
+
+GOOD = {"text": "Ann is allergic to walnuts.", "kind": "fact", "from": [1]}
+
+
+@pytest.mark.parametrize("around", ["{}", "\n {} \n", "```json\n{}\n```", "```\n{}\n```\n"])
+def test_memories_are_read(around: str) -> None:
+    """Also out of a fence; what is left out has its default."""
+    answer = json.dumps({"memories": [GOOD], "note": "more"})
+    assert read_answer(around.replace("{}", answer)) == [DraftedMemory("Ann is allergic to walnuts.", "fact", [1])]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Ann is allergic to walnuts.",
+        'Sure! Here it is: {"memories": []}',
+        '{"memories": [',
+        '{"memories": {}}',
+        '{"memory": []}',
+        "[]",
+        "null",
+        '{"memories": [{"text": "x", "kind": "fact", "from": [1], "confidence": NaN}]}',
+        '{"memories": [' + "[" * 2_000 + "]" * 2_000 + "]}",
+        '{"memories": [' + "1," * 300 + "1]}",
+        '{"memories": [' + "1," * 140_000 + "1]}",
+        "x" * 300_000,
+    ],
+    ids=range(13),
+)
+def test_anything_else_is_unusable(text: str) -> None:
+    """Prose, broken JSON, other JSON, too much."""
+    with pytest.raises(LlmFailed) as failed:
+        read_answer(text)
+    assert failed.value.why == "unusable_answer"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"text": 1},
+        {"from": "1"},
+        {"from": [1.5]},
+        {"from": None},
+        {"confidence": "high"},
+        {"topics": "food"},
+        {"kind": None},
+        {"supersedes": [1]},
+    ],
+)
+def test_one_that_is_wrong_does_not_spoil_the_others(wrong: dict[str, object]) -> None:
+    """It is None."""
+    answer = json.dumps({"memories": [GOOD | wrong, "text", GOOD]})
+    assert [one is not None for one in read_answer(answer)] == [False, False, True]

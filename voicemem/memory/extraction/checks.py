@@ -1,0 +1,204 @@
+"""Which memories of an answer are kept, and why others are refused.
+
+An LLM may invent things, be led astray by what somebody says, or mistake a question for a fact. So nothing of its
+answer is trusted: a memory must name lines that it was shown, which say it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from voicemem.memory.extraction.answers import DraftedMemory
+from voicemem.memory.extraction.lines import Line, one_line
+from voicemem.memory.extraction.prompts import MAX_LABEL, MAX_LABELS, MAX_MEMORIES, MAX_TEXT, Kind, Prompt
+from voicemem.memory.extraction.said import (
+    gives_orders,
+    is_greeting,
+    is_question,
+    shares_words,
+    stems_of,
+    tells_secret,
+)
+
+Refusal = Literal[
+    "malformed",
+    "wrong_kind",
+    "no_lines",
+    "unknown_lines",
+    "unknown_memories",
+    "too_long",
+    "said_by_agent",
+    "question",
+    "greeting",
+    "instruction",
+    "secret",
+    "unsupported",
+    "repeated",
+    "too_many",
+]
+"""Why a memory is refused; the docs explain each."""
+REFUSALS: tuple[Refusal, ...] = get_args(Refusal)
+HIGHEST, DEFAULT_CONFIDENCE, UNCERTAIN = 0.9, 0.8, 0.7
+"""The most that an LLM's confidence counts, what it is without any, and the share of it that is left where nobody
+knows for certain that the lines were heard so."""
+OF_THE_CALLER = ("fact", "preference")
+DAYS_OF_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:\d\d)?)?\Z", re.ASCII)
+
+
+class ExtractedMemory(NamedTuple):
+    """A memory that may be kept, with the lines that say it."""
+
+    text: str
+    kind: Kind
+    lines: tuple[Line, ...]
+    topics: tuple[str, ...]
+    entities: tuple[str, ...]
+    event_at: str | None
+    confidence: float
+    supersedes: tuple[str, ...]
+    """Ids of memories."""
+
+    @property
+    def said_ms(self) -> int:
+        """When the last of its lines began, Unix ms."""
+        return max(line.said_ms for line in self.lines)
+
+
+class Checked(NamedTuple):
+    """What is kept of an answer, and how many memories were refused for which reason."""
+
+    memories: tuple[ExtractedMemory, ...]
+    refused: Counter[Refusal]
+
+
+def check_answer(prompt: Prompt, drafts: Iterable[DraftedMemory | None]) -> Checked:
+    """Keep the memories of an answer to this prompt that are what was asked for."""
+    kept: list[ExtractedMemory] = []
+    refused: Counter[Refusal] = Counter()
+    known: set[str] = set()
+    for draft in drafts:
+        found = check_memory(prompt, draft)
+        if isinstance(found, str):
+            refused[found] += 1
+        elif found.text.casefold() in known:
+            refused["repeated"] += 1
+        elif len(kept) == (1 if prompt.kinds == ("summary",) else MAX_MEMORIES):
+            refused["too_many"] += 1
+        else:
+            known.add(found.text.casefold())
+            kept.append(found)
+    return Checked(tuple(kept), refused)
+
+
+def check_memory(prompt: Prompt, draft: DraftedMemory | None) -> ExtractedMemory | Refusal:
+    """The memory, or why it is refused."""
+    if draft is None or not is_confidence(draft.confidence):
+        return "malformed"
+    text = one_line(draft.text)
+    if draft.kind not in prompt.kinds:
+        return "wrong_kind"
+    if not text or len(text.encode(errors="replace")) > MAX_TEXT:
+        return "too_long" if text else "malformed"
+    if not draft.lines:
+        return "no_lines"
+    shown = {line.number: line for line in prompt.section.lines}
+    if not shown.keys() >= set(draft.lines):
+        return "unknown_lines"
+    if not prompt.known.keys() >= set(draft.supersedes):
+        return "unknown_memories"
+    lines = tuple(shown[number] for number in sorted(set(draft.lines)))
+    refusal = refuse_text(text, draft.kind) or refuse_lines(text, draft.kind, lines, prompt.orders)
+    if refusal is not None:
+        return refusal
+    return ExtractedMemory(
+        text,
+        draft.kind,
+        lines,
+        labels(draft.topics),
+        labels(draft.entities),
+        day_or_none(draft.event_at),
+        confidence_of(draft.confidence, lines),
+        tuple(dict.fromkeys(prompt.known[name] for name in draft.supersedes)),
+    )
+
+
+def refuse_text(text: str, kind: str) -> Refusal | None:
+    """Why a text can be no memory, whatever was said."""
+    if gives_orders(text):
+        return "instruction"
+    if tells_secret(text):
+        return "secret"
+    if kind == "summary":
+        return None
+    if is_greeting(text):
+        return "greeting"
+    return "question" if is_question(text) else None
+
+
+def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[int, str]) -> Refusal | None:
+    """Why the lines that a memory cites do not say it.
+
+    What only a line with instructions says (`orders`, by number) is no memory, whichever lines are cited for it.
+    """
+    said = " ".join(line.text for line in cited)
+    if any(line.number in orders for line in cited):
+        return "instruction"
+    if orders and (stems_of(text) & stems_of(" ".join(orders.values()))) - stems_of(said):
+        return "instruction"
+    if kind == "summary":
+        return None
+    if kind in OF_THE_CALLER:
+        refusal = refuse_source(cited)
+        if refusal is not None:
+            return refusal
+    elif all(is_greeting(line.text) for line in cited):
+        return "greeting"
+    return None if shares_words(text, said) else "unsupported"
+
+
+def refuse_source(cited: Sequence[Line]) -> Refusal | None:
+    """Why lines say nothing about the caller: he has to have said something himself that neither asks nor greets."""
+    own = [line.text for line in cited if line.is_callers]
+    if not own:
+        return "said_by_agent"
+    if all(map(is_greeting, own)):
+        return "greeting"
+    return "question" if all(is_question(text) or is_greeting(text) for text in own) else None
+
+
+def is_confidence(value: float | None) -> bool:
+    return value is None or (math.isfinite(value) and 0 <= value <= 1)
+
+
+def confidence_of(given: float | None, lines: Sequence[Line]) -> float:
+    confidence = min(DEFAULT_CONFIDENCE if given is None else given, HIGHEST)
+    return round(confidence if any(line.is_certain for line in lines) else confidence * UNCERTAIN, 3)
+
+
+def labels(texts: Iterable[str]) -> tuple[str, ...]:
+    """Topics or entities, each once, without those that cannot be one: with commas, empty or too long."""
+    found = dict.fromkeys(one_line(text) for text in texts)
+    return tuple(text for text in found if text and "," not in text and len(text) <= MAX_LABEL)[:MAX_LABELS]
+
+
+def day_or_none(text: str | None) -> str | None:
+    """A day or an instant (ISO 8601); None for anything else, and for a day that does not exist."""
+    found = DAY.match(text or "")
+    if found is None:
+        return None
+    year, month, day = (int(found[group]) for group in (1, 2, 3))
+    if not (1 <= month <= 12 and 1 <= day <= DAYS_OF_MONTHS[month - 1]) or (
+        (month, day) == (2, 29) and not is_leap(year)
+    ):
+        return None
+    times = [int(found[group] or 0) for group in (4, 5, 6)]
+    return text if year and all(value < bound for value, bound in zip(times, (24, 60, 60), strict=True)) else None
+
+
+def is_leap(year: int) -> bool:
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
