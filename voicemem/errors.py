@@ -63,6 +63,7 @@ CODES: dict[str, ErrorSpec] = {
     "unknown_dialect": ErrorSpec(404, None, "There is no such dialect; docs/stacks.md lists those there are."),
     "unknown_session": ErrorSpec(404, None, "There is no such session."),
     "session_erased": ErrorSpec(410, None, "The session was erased; its id cannot be used again."),
+    "session_in_use": ErrorSpec(409, None, "A producer is connected to the session; wait until it is gone."),
     "session_exists": ErrorSpec(409, None, "The session already exists, with a different configuration."),
     "memory_exists": ErrorSpec(409, None, "Another memory of the project has this id."),
     "invalid_query": ErrorSpec(400, None, "A query parameter is unknown or has an invalid value."),

@@ -16,6 +16,7 @@ from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
 from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.memory.agent_memory.working_memory import WorkingMemories
 from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
 from voicemem.memory.long_term.search import HeardSearch
 from voicemem.memory.overviews import Overviews, make_overviews_forever
@@ -115,6 +116,7 @@ class Services:
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
         secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
+        self.agent_memory = WorkingMemories(store, self.memories, self.recorder, self.sessions)
         self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
         followed = FollowedMemories(self.memories)
         sources = TailSources(store, followed, runtime.clock, self.draining, turn=asyncio.Lock())

@@ -32,7 +32,7 @@ from voicemem.protocol.checks import METADATA_ORDER
 from voicemem.protocol.events import Event, IncomingEvent, ProducedEvent
 from voicemem.protocol.frames import Frame
 from voicemem.security.audit import Act
-from voicemem.server import agora
+from voicemem.server import agora, ams
 from voicemem.server.agora.agents import AgentsQuery
 from voicemem.server.agora.conversation import TurnsQuery
 from voicemem.server.agora.errors import agora_error, status_of
@@ -50,14 +50,24 @@ from voicemem.server.rest.working_memory import VersionQuery, VersionsQuery, Wor
 from voicemem.telemetry.metrics import Metrics
 
 INDEX = (ROOT / "docs" / "README.md").read_text()
+OWN_ROUTES = [route for route in ROUTES if route not in ams.ROUTES]
 EVENTS = ProducedEvent.__args__
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize("route", OWN_ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_is_documented_with_its_scope(route: Any) -> None:
     """Each route stands in the table of docs/rest.md, with the scope it needs."""
     scope = f" [{route.scope}]" if route.scope else ""
     assert f"| `{route.method} {route.path}`{scope} |" in TEXTS["rest.md"]
+
+
+@pytest.mark.parametrize("route", ams.ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_route_of_agent_memory_server_is_documented(route: Any) -> None:
+    """Each route stands in the table of docs/from-agent-memory-server.md, with its scope and query parameters."""
+    scope = f" [{route.scope}]" if route.scope else ""
+    text = TEXTS["from-agent-memory-server.md"]
+    row = next(line for line in text.splitlines() if line.startswith(f"| `{route.method} {route.path}`{scope} |"))
+    assert [name for name in route.query.__struct_fields__ if f"`{name}`" not in row] == []
 
 
 @pytest.mark.parametrize("route", agora.ROUTES, ids=lambda route: f"{route.method} {route.path}")

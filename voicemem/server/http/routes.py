@@ -29,6 +29,8 @@ DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
 AppId = Annotated[str, Meta(min_length=1)]
 """In Agora's paths, where it may also be the name of a project."""
+ClientSessionId = Annotated[str, Meta(min_length=1, max_length=512)]
+"""In agent-memory-server's paths: whatever the client calls its session."""
 HEX_32 = r"^[0-9A-Fa-f]{32}\Z"
 AgoraAppId = Annotated[str, matching(HEX_32, APP_ID_RULE)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
@@ -39,6 +41,7 @@ PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
         "appid": AppId,
         "app_id": AgoraAppId,
         "user_id": Name,
+        "session_id": ClientSessionId,
         "dialect": Name,
     }
 )

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.gate import Gate
+from voicemem.server import ams
 from voicemem.server.http.bodies import BodySlots
 from voicemem.server.http.guard import guard_route, name_server
 from voicemem.server.http.listener import answer_expect
@@ -55,6 +56,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *users.ROUTES,
     *memories.ROUTES,
     *hooks.ROUTES,
+    *ams.ROUTES,
 )
 
 

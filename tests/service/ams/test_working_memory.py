@@ -1,0 +1,324 @@
+"""Working memory through agent-memory-server's own client, 0.14, as it comes from its makers."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+from agent_memory_client import MemoryAPIClient
+from agent_memory_client.exceptions import MemoryNotFoundError, MemoryServerError
+from agent_memory_client.models import ClientMemoryRecord, MemoryMessage, MemoryStrategyConfig, WorkingMemory
+
+from tests.service.ams.conftest import Connect
+from tests.support.callers.client_sessions import client_to
+from tests.support.callers.rest import RestClient, make_key
+from tests.support.events import delta, done, final, interrupt
+from voicemem.app import App
+
+pytestmark = pytest.mark.filterwarnings("ignore:get_working_memory is deprecated:DeprecationWarning")
+WHEN = datetime(2026, 5, 3, 14, 30, 0, 123456, tzinfo=UTC)
+
+
+def said(role: str, content: str, id: str, when: datetime = WHEN) -> MemoryMessage:
+    return MemoryMessage(role=role, content=content, id=id, created_at=when)
+
+
+def memory(*messages: MemoryMessage, session_id: str = "s", **more: object) -> WorkingMemory:
+    return WorkingMemory.model_validate({"session_id": session_id, "messages": list(messages), **more})
+
+
+async def texts(client: MemoryAPIClient, session_id: str = "s", **owner: str) -> list[str]:
+    return [message.content for message in (await client.get_working_memory(session_id, **owner)).messages]
+
+
+HELLO = [said("user", "Hello.", "m1"), said("assistant", "Hi, Ann.", "m2")]
+
+
+async def test_the_service_is_healthy(client: MemoryAPIClient) -> None:
+    """With the time in seconds."""
+    assert abs((await client.health_check()).now - datetime.now(UTC).timestamp()) < 3600
+
+
+async def test_what_is_put_is_read_again(client: MemoryAPIClient) -> None:
+    """Every field of it; any role, and times to the microsecond."""
+    given = memory(
+        *HELLO,
+        said("tool", "22 degrees", "m3"),
+        said("system", "Be brief.", "m4", datetime(2020, 1, 1, tzinfo=UTC)),
+        MemoryMessage(
+            role="user", content="Thanks!", id="m5", created_at=WHEN, persisted_at=WHEN, discrete_memory_extracted="t"
+        ),
+        data={"theme": "dark", "deep": {"list": [1, 2.5, None, True]}},
+        context="They have met before.",
+        user_id="ann",
+        namespace="shop",
+        tokens=42,
+        long_term_memory_strategy=MemoryStrategyConfig(strategy="summary", config={"max_summary_length": 500}),
+        ttl_seconds=3600,
+        memories=[ClientMemoryRecord(text="Ann likes tea.", memory_type="semantic", topics=["tea"], entities=["Ann"])],
+    )
+    put = await client.put_working_memory("s", given)
+    read = await client.get_working_memory("s", namespace="shop", user_id="ann")
+    for answer in (put, read):
+        for name in ("messages", "data", "context", "user_id", "namespace", "tokens", "ttl_seconds", "session_id"):
+            assert getattr(given, name) == getattr(answer, name), name
+        assert given.long_term_memory_strategy == answer.long_term_memory_strategy
+        assert ["Ann likes tea."] == [one.text for one in answer.memories]
+        assert (["tea"], ["Ann"]) == (answer.memories[0].topics, answer.memories[0].entities)
+
+
+async def test_an_unknown_session_is_not_found(client: MemoryAPIClient) -> None:
+    """The client makes it then, and knows that it did."""
+    with pytest.raises(MemoryNotFoundError):
+        await client.get_working_memory("s")
+    assert [True, False] == [(await client.get_or_create_working_memory("s", user_id="ann"))[0] for _ in range(2)]
+
+
+async def test_appending_journals_only_what_is_new(client: MemoryAPIClient, app: App) -> None:
+    """Messages that stand are not written again, however often they are sent."""
+    await client.put_working_memory("s", memory(*HELLO))
+    before = (await RestClient(app).get("/v1/sessions/s")).json["position"]
+    await client.put_working_memory("s", memory(*HELLO))
+    assert before == (await RestClient(app).get("/v1/sessions/s")).json["position"]
+    await client.append_messages_to_working_memory("s", [{"role": "user", "content": "Bye."}])
+    assert before + 1 == (await RestClient(app).get("/v1/sessions/s")).json["position"]
+    assert ["Hello.", "Hi, Ann.", "Bye."] == await texts(client)
+
+
+async def test_another_list_takes_the_place_of_the_first(client: MemoryAPIClient, app: App) -> None:
+    """What is left out is forgotten; what stood at the end of the old list is not written again."""
+    await client.put_working_memory("s", memory(*HELLO, said("user", "And?", "m3")))
+    await client.put_working_memory("s", memory(said("user", "And?", "m3"), said("assistant", "So.", "m4")))
+    assert ["And?", "So."] == await texts(client)
+    await client.put_working_memory("s", memory(said("user", "New.", "m9"), *HELLO))
+    assert ["New.", "Hello.", "Hi, Ann."] == await texts(client)
+    await client.put_working_memory("s", memory(said("user", "Edited.", "m9"), *HELLO))
+    assert ["Edited.", "Hello.", "Hi, Ann."] == await texts(client)
+    context = (await RestClient(app).get("/v1/sessions/s/context")).json
+    assert ["Edited.", "Hello.", "Hi, Ann."] == [message["content"] for message in context["messages"]]
+
+
+async def test_an_empty_list_takes_everything_away(client: MemoryAPIClient, app: App) -> None:
+    """But an empty memory just after the session began is of a client that had not found it."""
+    await client.put_working_memory("s", memory(*HELLO))
+    await client.put_working_memory("s", memory())
+    assert ["Hello.", "Hi, Ann."] == await texts(client)
+    await client.put_working_memory("s", memory(data={"a": 1}))
+    assert [] == await texts(client)
+
+
+async def test_data_context_and_memories_change_alone(client: MemoryAPIClient) -> None:
+    """Each of the client's conveniences leaves the rest as it is."""
+    await client.put_working_memory("s", memory(*HELLO, context="Before.", user_id="ann"))
+    await client.set_working_memory_data("s", {"a": {"b": 1}})
+    await client.update_working_memory_data("s", {"a": {"c": 2}}, merge_strategy="deep_merge")
+    await client.add_memories_to_working_memory("s", [ClientMemoryRecord(text="Likes tea.")])
+    await client.add_memories_to_working_memory("s", [ClientMemoryRecord(text="Likes cake.")])
+    read = await client.get_working_memory("s")
+    assert ({"a": {"b": 1, "c": 2}}, "Before.", "ann") == (read.data, read.context, read.user_id)
+    assert ["Likes tea.", "Likes cake."] == [one.text for one in read.memories]
+    assert HELLO == read.messages
+    await client.put_working_memory("s", memory(*HELLO))
+    read = await client.get_working_memory("s")
+    assert ({}, None, []) == (read.data, read.context, read.memories)
+
+
+async def test_racing_writers_lose_nothing(connect: Connect) -> None:
+    """Ten clients append to a session that none of them has found; each message is there once."""
+    clients = [connect() for _ in range(10)]
+    await asyncio.gather(
+        *(
+            one.append_messages_to_working_memory("s", [{"role": "user", "content": f"{n}"}])
+            for n, one in enumerate(clients)
+        )
+    )
+    assert sorted(map(str, range(10))) == sorted(await texts(clients[0]))
+    await asyncio.gather(
+        *(
+            one.append_messages_to_working_memory("s", [{"role": "assistant", "content": f"{n}"}])
+            for n, one in enumerate(clients, 10)
+        )
+    )
+    assert sorted(map(str, range(20))) == sorted(await texts(clients[0]))
+
+
+async def test_a_deleted_id_can_be_used_again(client: MemoryAPIClient, app: App) -> None:
+    """As often as one likes; nothing of the session before is in it."""
+    for number in range(5):
+        await client.put_working_memory("s", memory(said("user", f"{number}", "m1"), user_id="ann"))
+        assert [f"{number}"] == await texts(client)
+        assert "ok" == (await client.delete_working_memory("s")).status
+        with pytest.raises(MemoryNotFoundError):
+            await client.get_working_memory("s")
+    assert "ok" == (await client.delete_working_memory("s")).status
+    assert [] == (await RestClient(app).get("/v1/sessions")).json["sessions"]
+
+
+async def test_the_same_id_in_other_hands_is_another_session(client: MemoryAPIClient) -> None:
+    """Namespaces and users have ids of their own; what is not said must be clear without."""
+    owners = [{}, {"namespace": "a"}, {"namespace": "b"}, {"namespace": "a", "user_id": "ann"}]
+    for number, owner in enumerate(owners):
+        await client.put_working_memory("s", memory(said("user", f"{number}", "m"), **owner))
+    assert [["0"], ["1"], ["2"], ["3"]] == [await texts(client, **owner) for owner in owners]
+    assert ["3"] == await texts(client, user_id="ann")
+    with pytest.raises(MemoryNotFoundError):
+        await client.get_working_memory("s", user_id="bob")
+    await client.delete_working_memory("s", namespace="b")
+    assert [["0"], ["1"], ["3"]] == [await texts(client, **owner) for owner in (owners[0], owners[1], owners[3])]
+    await client.delete_working_memory("s")
+    with pytest.raises(MemoryNotFoundError):
+        await client.get_working_memory("s")
+
+
+async def test_a_client_that_says_less_finds_its_session(client: MemoryAPIClient) -> None:
+    """Begun with user and namespace, read and written without."""
+    await client.put_working_memory("s", memory(*HELLO, namespace="shop", user_id="ann"))
+    await client.append_messages_to_working_memory("s", [{"role": "user", "content": "Bye."}])
+    assert ["Hello.", "Hi, Ann.", "Bye."] == await texts(client, namespace="shop", user_id="ann")
+    assert 1 == (await client.list_sessions()).total
+
+
+@pytest.mark.parametrize("session_id", ["a b", "käse", "x" * 300, "a@b.c", "100%", "日本"])
+async def test_any_id_will_do(client: MemoryAPIClient, session_id: str) -> None:
+    """Ids that sessions cannot have stand in a label, and come back as they were."""
+    await client.put_working_memory(session_id, memory(*HELLO, session_id=session_id))
+    read = await client.get_working_memory(session_id)
+    assert (session_id, HELLO) == (read.session_id, read.messages)
+    assert [session_id] == (await client.list_sessions()).sessions
+
+
+async def test_sessions_are_listed_by_namespace_and_user(client: MemoryAPIClient) -> None:
+    """In pages, with how many there are."""
+    for number in range(7):
+        owner = {"namespace": "a" if number % 2 else "b", "user_id": "ann" if number < 5 else "bob"}
+        await client.put_working_memory(f"s{number}", memory(session_id=f"s{number}", **owner))
+    first, second = await client.list_sessions(limit=4), await client.list_sessions(limit=4, offset=4)
+    assert {f"s{number}" for number in range(7)} == {*first.sessions, *second.sessions}
+    assert (7, 7, 4, 3) == (first.total, second.total, len(first.sessions), len(second.sessions))
+    assert {"s1", "s3", "s5"} == set((await client.list_sessions(namespace="a")).sessions)
+    assert {"s1", "s3"} == set((await client.list_sessions(namespace="a", user_id="ann")).sessions)
+    assert [] == (await client.list_sessions(offset=50)).sessions
+
+
+async def test_a_session_whose_time_is_over_is_gone(client: MemoryAPIClient, app: App) -> None:
+    """It counts from the last change; the id begins anew then."""
+    clock = app.services.agent_memory.clock
+    ahead = [0]
+    app.services.agent_memory.owned.clock = lambda: clock() + ahead[0]
+    await client.put_working_memory("s", memory(*HELLO, ttl_seconds=600))
+    assert 600 == (await client.get_working_memory("s")).ttl_seconds
+    ahead[0] = 500_000
+    assert ["Hello.", "Hi, Ann."] == await texts(client)
+    ahead[0] = 700_000
+    with pytest.raises(MemoryNotFoundError):
+        await client.get_working_memory("s")
+    assert [] == (await client.list_sessions()).sessions
+    await client.put_working_memory("s", memory(said("user", "New.", "m1")))
+    assert ["New."] == await texts(client)
+
+
+async def test_a_window_bounds_what_is_read(client: MemoryAPIClient) -> None:
+    """The newest messages that fit, and how full the window is; nothing is summarised in the request."""
+    many = [said("user", f"This is message number {number} of many.", f"m{number}") for number in range(50)]
+    put = await client.put_working_memory("s", memory(*many), context_window_max=1000)
+    assert len(many) == len(put.messages)
+    assert 0 < put.context_percentage_total_used < put.context_percentage_until_summarization <= 100
+    read = await client.get_working_memory("s", context_window_max=100)
+    assert many[-len(read.messages) :] == read.messages
+    assert 1 < len(read.messages) < 20
+    assert many[-1:] == (await client.get_working_memory("s", context_window_max=1)).messages
+    assert (await client.get_working_memory("s", model_name="gpt-4o")).context_percentage_total_used < 1
+    assert None is (await client.get_working_memory("s")).context_percentage_total_used
+
+
+async def test_a_call_is_read_as_it_was_heard(client: MemoryAPIClient, app: App) -> None:
+    """What was cut off stays unheard; messages may be added to it once nobody is connected."""
+    api = RestClient(app)
+    await api.create("s", user_id="ann")
+    await api.send(
+        final(1, "I am allergic to walnuts.", 1_000),
+        delta(1, "Noted. By the way, we have marzipan.", 2_000),
+        done(1, 2_100),
+        interrupt(1, 2_500, heard_text="Noted."),
+    )
+    assert ["I am allergic to walnuts.", "Noted."] == await texts(client)
+    await client.append_messages_to_working_memory("s", [{"role": "user", "content": "By the way …"}])
+    assert ["I am allergic to walnuts.", "Noted.", "By the way …"] == await texts(client, user_id="ann")
+
+
+async def test_bad_messages_are_refused_with_a_reason(client: MemoryAPIClient, app: App) -> None:
+    """None of the memory is stored then."""
+    api = RestClient(app)
+    bad = {
+        "empty": {"role": "user", "content": " "},
+        "without role": {"content": "Hi."},
+        "no date": {"role": "user", "content": "Hi.", "created_at": "2026-02-30T10:00:00Z"},
+        "future": {"role": "user", "content": "Hi.", "created_at": "2999-01-01T00:00:00Z"},
+        "number": {"role": "user", "content": 5},
+        "long id": {"role": "user", "content": "Hi.", "id": "x" * 300},
+    }
+    for what, message in bad.items():
+        answer = await api.call(
+            "PUT", "/v1/working-memory/s", json={"messages": [{"role": "user", "content": "Hello."}, message]}
+        )
+        assert (400, "invalid_field") == answer.problem, what
+    with pytest.raises(MemoryServerError, match="Message content cannot be empty"):
+        await client.put_working_memory("s", memory(said("user", " ", "m1")))
+    assert 404 == (await api.get("/v1/working-memory/s")).status
+
+
+async def test_a_message_without_a_time_is_taken_with_a_warning(app: App) -> None:
+    """As agent-memory-server says it: in a header."""
+    answer = await RestClient(app).call(
+        "PUT", "/v1/working-memory/s", json={"messages": [{"role": "user", "content": "Hello."}]}
+    )
+    assert 200 == answer.status, answer.body
+    assert "created_at" in answer.headers["X-Deprecation-Warning"]
+    [message] = answer.json["messages"]
+    assert message["id"]
+    assert message["created_at"].endswith("Z")
+
+
+async def test_a_call_that_is_going_on_is_not_replaced(client: MemoryAPIClient, app: App) -> None:
+    """While a producer is connected it is read, and only read."""
+    async with client_to(app) as producers:
+        call = await producers.open("s")
+        await call.add({"role": "user", "content": "Hello."})
+        assert ["Hello."] == await texts(client)
+        with pytest.raises(MemoryServerError, match="connected") as refused:
+            await client.append_messages_to_working_memory("s", [{"role": "user", "content": "Hi."}])
+        assert 409 == refused.value.status_code
+
+
+async def test_a_call_that_has_ended_is_not_replaced(client: MemoryAPIClient, app: App) -> None:
+    """It is over; it can still be read, and its data can still be changed."""
+    api = RestClient(app)
+    await api.create("s")
+    await api.send(final(1, "Hello.", 1_000))
+    await api.end("s")
+    read = await client.get_working_memory("s")
+    with pytest.raises(MemoryServerError, match="ended"):
+        await client.append_messages_to_working_memory("s", [{"role": "user", "content": "Hi."}])
+    assert {"a": 1} == (await client.set_working_memory_data("s", {"a": 1})).data
+    assert read.messages == (await client.get_working_memory("s")).messages
+
+
+async def test_projects_do_not_see_each_other(connect: Connect, app: App) -> None:
+    """Each key has the working memories of its project, whatever their ids; and its scopes."""
+    ours = connect(await make_key(app, "read", "ingest", "admin", project="ours"))
+    theirs = connect(await make_key(app, "read", "ingest", "admin", project="theirs"))
+    reader = connect(await make_key(app, "read", project="ours"))
+    await ours.put_working_memory("s", memory(*HELLO))
+    with pytest.raises(MemoryNotFoundError):
+        await theirs.get_working_memory("s")
+    await theirs.delete_working_memory("s")
+    await theirs.put_working_memory("s", memory(said("user", "Theirs.", "m1")))
+    assert (["Hello.", "Hi, Ann."], ["Theirs."]) == (await texts(ours), await texts(theirs))
+    assert ["Hello.", "Hi, Ann."] == await texts(reader)
+    for refused in (reader.put_working_memory("s", memory()), reader.delete_working_memory("s")):
+        with pytest.raises(MemoryServerError, match="scope"):
+            await refused
+    with pytest.raises(MemoryServerError, match="No key was sent"):
+        await connect().get_working_memory("s")

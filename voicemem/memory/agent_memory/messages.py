@@ -1,0 +1,188 @@
+"""A client's messages as events of a session, and back; and what a PUT changes in the list that stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, convert, to_builtins
+
+from voicemem.errors import Refused
+from voicemem.memory.add import begins_of
+from voicemem.memory.agent_memory.models import Flag, GivenMessage, MessageView
+from voicemem.memory.agent_memory.times import FUTURE_MS, format_ms, format_time, parse_time, to_ms
+from voicemem.protocol.events import MessageEvent
+from voicemem.protocol.types import JsonObject
+from voicemem.transcript.messages import Message
+from voicemem.transcript.state import State
+
+KEPT = "agent_memory"
+"""The key in the metadata of a message with what voicemem itself has no place for."""
+OWN_ROLES = ("user", "assistant")
+MAX_ID = 256
+MOST_OVERLAPS = 16
+"""Places at which a new list is tried on the one that stands."""
+
+
+class Kept(Struct, frozen=True, omit_defaults=True):
+    """What is kept of a message beside its text: the client's id, times to the microsecond, any other role."""
+
+    id: str | None = None
+    role: str | None = None
+    created_at: str | None = None
+    persisted_at: str | None = None
+    extracted: Flag = "f"
+
+
+class Standing(NamedTuple):
+    """A message of the list that stands."""
+
+    id: str
+    role: str
+    content: str
+    view: MessageView
+
+
+class Change(NamedTuple):
+    """What a PUT does to the list that stands: the first `forget` messages go, then these are added."""
+
+    forget: int
+    add: Sequence[GivenMessage]
+
+
+# Reading
+
+
+def standing(messages: Iterable[Message]) -> list[Standing]:
+    """The list as a client reads it. What was heard in a call has the id `TURN.NUMBER`, with its place in the turn."""
+    found = []
+    for turn, several in groupby(messages, key=attrgetter("turn_id")):
+        for number, message in enumerate(several):
+            kept = kept_of(message)
+            view = MessageView(
+                role=kept.role or message.role,
+                content=message.content,
+                id=kept.id or f"{turn}.{number}",
+                created_at=kept.created_at or format_ms(message.timestamp),
+                persisted_at=kept.persisted_at,
+                discrete_memory_extracted=kept.extracted,
+            )
+            found.append(Standing(view.id, view.role, view.content, view))
+    return found
+
+
+def kept_of(message: Message) -> Kept:
+    value = message.metadata.get(KEPT)
+    return convert(value, Kept) if isinstance(value, dict) else Kept()
+
+
+# Comparing
+
+
+def change_of(
+    current: Sequence[Standing], given: Sequence[GivenMessage], seen: int | None, blurred: bool = False
+) -> Change:
+    """What a PUT changes. `seen` is how many of the standing messages its sender has read, where that is known.
+
+    What the sender has not read stays. `blurred`: what stands was redacted, so the same id is enough to be the same.
+    """
+    if starts_with(given, current, blurred):
+        return Change(0, given[len(current) :])
+    if seen is not None and seen < len(current):
+        known, unread = current[:seen], {one.id for one in current[seen:]}
+        begins_with_known = starts_with(given, known, blurred)
+        rest = given[seen:] if begins_with_known else given
+        return Change(0 if begins_with_known else seen, [one for one in rest if one.id not in unread])
+    for first in overlaps(current, given, blurred):
+        if starts_with(given, current[first:], blurred):
+            return Change(first, given[len(current) - first :])
+    return Change(len(current), given)
+
+
+def overlaps(current: Sequence[Standing], given: Sequence[GivenMessage], blurred: bool) -> Iterator[int]:
+    """Where in the standing list the given one may begin."""
+    tried = 0
+    for first, one in enumerate(current):
+        if given and is_same(one, given[0], blurred):
+            yield first
+            tried += 1
+            if tried == MOST_OVERLAPS:
+                return
+
+
+def starts_with(given: Sequence[GivenMessage], known: Sequence[Standing], blurred: bool) -> bool:
+    return len(given) >= len(known) and all(is_same(a, b, blurred) for a, b in zip(known, given, strict=False))
+
+
+def is_same(one: Standing, other: GivenMessage, blurred: bool) -> bool:
+    if one.role != other.role or other.id not in (None, one.id):
+        return False
+    return one.content == other.content or (blurred and other.id is not None)
+
+
+# Writing
+
+
+def check_messages(messages: Iterable[GivenMessage], now_ms: int) -> None:
+    """Refuse messages without content, and those from the future. Raises `Refused` (`invalid_field`)."""
+    for message in messages:
+        if message.id is not None and not 1 <= len(message.id) <= MAX_ID:
+            raise Refused("invalid_field", f"The id of a message is 1 to {MAX_ID} characters.")
+        if not message.content.strip():
+            raise Refused("invalid_field", f"Message content cannot be empty (message ID: {message.id}).")
+        if message.created_at is not None:
+            created = parse_time(message.created_at, "created_at")
+            if to_ms(created) > now_ms + FUTURE_MS:
+                raise Refused("invalid_field", "`created_at` cannot be more than 300 seconds in the future.")
+        if message.persisted_at is not None:
+            parse_time(message.persisted_at, "persisted_at")
+
+
+def events_of(
+    state: State, messages: Sequence[GivenMessage], now_ms: int, new_id: Callable[[], str], fresh: bool
+) -> list[MessageEvent]:
+    """The events with which messages are added, in their order whatever their times; `fresh`: in turns of their own.
+
+    Each message of the user begins a turn, and what follows belongs to it. Turn 0 stays free in a session that begins
+    with these, so that a summary of what was before can stand there.
+    """
+    turn = max(state.newest_turn, 0)
+    latest = None if turn not in state.turns else max(begins_of(state, state.turns[turn]), default=None)
+    events = []
+    for message in messages:
+        if fresh or message.role == "user" or turn == 0:
+            turn, latest, fresh = turn + 1, None, False
+        created = None if message.created_at is None else parse_time(message.created_at, "created_at")
+        ts = now_ms if created is None else to_ms(created)
+        latest = ts if latest is None else max(ts, latest)
+        role: Literal["user", "assistant"] = "user" if message.role == "user" else "assistant"
+        exact = None if created is None or format_ms(latest) == format_time(created) else format_time(created)
+        kept = Kept(
+            id=message.id or new_id(),
+            role=None if message.role in OWN_ROLES else message.role,
+            created_at=exact,
+            persisted_at=None
+            if message.persisted_at is None
+            else format_time(parse_time(message.persisted_at, "persisted_at")),
+            extracted=message.discrete_memory_extracted,
+        )
+        metadata: JsonObject = {KEPT: to_builtins(kept)}
+        events.append(
+            MessageEvent(
+                role=role,
+                text=message.content,
+                source=source_of(message.role),
+                turn_id=turn,
+                ts=latest,
+                item=f"{KEPT}.{new_id()}",
+                metadata=metadata,
+            )
+        )
+    return events
+
+
+def source_of(role: str) -> Any:
+    """The source of a message of this role; what is neither the user's nor the agent's is the application's."""
+    return {"user": "message", "assistant": "llm"}.get(role, "command")
