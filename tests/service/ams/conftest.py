@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from agent_memory_client import MemoryAPIClient, MemoryClientConfig
@@ -26,7 +27,7 @@ async def app(serve: Serve) -> App:
 async def connect(app: App) -> AsyncIterator[Connect]:
     made: list[MemoryAPIClient] = []
 
-    def make(key: str | None = None, **config: str) -> MemoryAPIClient:
+    def make(key: str | None = None, **config: Any) -> MemoryAPIClient:
         made.append(MemoryAPIClient(MemoryClientConfig(base_url=f"http://{app.rest_address}", **config)))
         if key is not None:
             made[-1]._client.headers["Authorization"] = f"Bearer {key}"

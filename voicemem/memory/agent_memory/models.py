@@ -145,13 +145,13 @@ class SessionList(Struct, frozen=True):
     total: int
 
 
-class Ack(Struct, frozen=True):
+class AgentMemoryAck(Struct, frozen=True):
     """The answer where there is nothing else to say."""
 
     status: str
 
 
-class Health(Struct, frozen=True):
+class ServerTime(Struct, frozen=True):
     """The service's time, in seconds since 1970."""
 
     now: int

@@ -11,9 +11,9 @@ from msgspec import Meta, Struct
 from voicemem.errors import RateLimited
 from voicemem.llm.tokens import UNKNOWN_WINDOW, context_window_of, counter, encoding_of
 from voicemem.memory.agent_memory.models import (
-    Ack,
+    AgentMemoryAck,
     GivenWorkingMemory,
-    Health,
+    ServerTime,
     SessionList,
     WorkingMemoryView,
 )
@@ -71,7 +71,7 @@ class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def health(request: web.Request, _: NoQuery) -> web.Response:
     """Say that the service answers."""
-    return json_response(Health(int(time.time())))
+    return json_response(ServerTime(int(time.time())))
 
 
 async def list_working_memories(request: web.Request, query: SessionsQuery) -> web.Response:
@@ -121,7 +121,7 @@ async def delete_working_memory(request: web.Request, query: OwnerQuery) -> web.
     stream = await services_of(request).agent_memory.owned.delete(grant.project, owner)
     if stream is not None:
         audit("session_erased", grant.key_id, stream.project, stream.id)
-    return json_response(Ack("ok"))
+    return json_response(AgentMemoryAck("ok"))
 
 
 def named_owner(request: web.Request, namespace: str | None, user_id: str | None) -> Owner:
@@ -139,8 +139,15 @@ def window_of(model: str | None, tokens: int | None) -> Window | None:
 
 PATH = "/v1/working-memory/{session_id}"
 ROUTES = (
-    Route("GET", PATH, get_working_memory, "read", WorkingMemoryQuery, json_ok(WorkingMemoryView),
-          codes=("invalid_field", "unknown_session", "session_set_aside")),
+    Route(
+        "GET",
+        PATH,
+        get_working_memory,
+        "read",
+        WorkingMemoryQuery,
+        json_ok(WorkingMemoryView),
+        codes=("invalid_field", "unknown_session", "session_set_aside"),
+    ),
     Route(
         "PUT",
         PATH,
@@ -154,7 +161,9 @@ ROUTES = (
             *("quota_exceeded", "session_exists", "session_erased"),
         ),
     ),
-    Route("DELETE", PATH, delete_working_memory, "admin", OwnerQuery, json_ok(Ack), codes=("invalid_field",)),
+    Route(
+        "DELETE", PATH, delete_working_memory, "admin", OwnerQuery, json_ok(AgentMemoryAck), codes=("invalid_field",)
+    ),
     Route("GET", "/v1/working-memory/", list_working_memories, "read", SessionsQuery, json_ok(SessionList)),
-    Route("GET", "/v1/health", health, None, NoQuery, json_ok(Health)),
-)  # fmt: skip
+    Route("GET", "/v1/health", health, None, NoQuery, json_ok(ServerTime)),
+)
