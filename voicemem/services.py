@@ -10,11 +10,12 @@ from typing import Any
 from voicemem.config.secrets import SessionPatch, llm_url, webhook_url
 from voicemem.config.service import Settings
 from voicemem.context.policies import Policies
-from voicemem.context.summaries import Summaries, run_summaries
-from voicemem.context.summary_writer import SummaryWriter
+from voicemem.context.summaries import Summaries, run_summaries, summary_writer
 from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
+from voicemem.llm.background import BackgroundLlm
 from voicemem.llm.client import LlmClient, Timeouts
+from voicemem.llm.lanes import Lanes
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
 from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
@@ -132,8 +133,9 @@ class Services:
         self.llm = LlmClient(allowed=allowed, timeouts=timeouts, extra_headers=telemetry.tracer.headers)
         targets = LlmEndpoints(store, default_llm(settings))
         self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm, store)
-        write = SummaryWriter(targets, self.llm.complete, telemetry.metrics).write
-        self.summaries = Summaries(store, self.memories, policies, write, runtime, token)
+        background_llm, lanes = BackgroundLlm(targets, self.llm.complete, telemetry.metrics), Lanes()
+        write = summary_writer(background_llm)
+        self.summaries = Summaries(store, self.memories, policies, write, runtime, token, lanes)
         self.recorder.feed.subscribe(self.summaries.on_commit)
         self.recorder.feed.subscribe(self.indexer.on_commit)
 

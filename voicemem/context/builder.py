@@ -225,7 +225,7 @@ def check_choice(choice: Any, remembered: Remembered) -> Choice:
 def model_of(session_config: SessionConfig, policies: Policies) -> str | None:
     """The model that a session's context is for: `llm.model`, else `llm.params.model`, else the operator's.
 
-    Summaries are written by the same model (`SummaryWriter.write`): their prompt is measured by its window.
+    Summaries are written by the same model (`BackgroundLlm.ask`): their prompt is measured by its window.
     """
     llm = session_config.llm
     model = llm.model or llm.params.get("model") or (policies.default_model if llm.url is None else None)

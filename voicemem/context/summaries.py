@@ -32,6 +32,8 @@ from voicemem.context.policies.summary import (
 )
 from voicemem.context.usage import SummaryState
 from voicemem.errors import LlmFailed, Refused, SessionSetAside, StoreUnavailable, VoicememError
+from voicemem.llm.background import BackgroundLlm, LlmText
+from voicemem.llm.lanes import Lanes
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.types import MAX_TEXT_BYTES
@@ -45,14 +47,12 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Summary
 
 LOG = logging.getLogger("voicemem.summaries")
-SUMMARY = "summary"
+SUMMARY = METRIC_USE = "summary"
 SummaryStatus = Literal["none", "current", "due", "running", "failing"]
 LOOK_INTERVAL_S = 0.5
 """Between two checks of the sessions that have changed."""
 QUIET_INTERVAL_S = 2.0
 """Between two checks of a session that has used less than half of what makes a summary due."""
-MAX_RUNNING_JOBS, MAX_JOBS_PER_LANE = 256, 8
-"""LLM requests at a time: in all, and from one project to one URL."""
 PROMPT_SHARE = 0.7
 """Share of the LLM's window that a prompt may take. The rest is for its answer, and for differences in counting."""
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
@@ -64,16 +64,7 @@ MAX_SUMMARY_SHARE = 0.5
 """Share of the budget that a summary may take."""
 
 
-class SummaryResult(Struct, frozen=True):
-    """What an LLM wrote, and the tokens it took, if the LLM says so."""
-
-    text: str
-    model: str | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-WriteSummary = Callable[[Stream, str | None, str], Awaitable[SummaryResult]]
+WriteSummary = Callable[[Stream, str | None, str], Awaitable[LlmText]]
 """Sends a prompt to the LLM of a session; the model is the one for summaries, or None. Raises `VoicememError`."""
 
 
@@ -99,8 +90,10 @@ class Summaries:
         write_summary: WriteSummary,
         runtime: Runtime,
         node_token: Callable[[], str] = lambda: "",
+        lanes: Lanes | None = None,
     ) -> None:
         self.store = store
+        self.lanes = lanes or Lanes()
         self.node_token = node_token
         self.memories = memories
         self.policies = policies
@@ -152,7 +145,7 @@ class Summaries:
         changed, self.changed = self.changed, {}
         self.quiet_until = {key: until for key, until in self.quiet_until.items() if until > now_s()}
         for key, stream in changed.items():
-            if self.must_wait(key) or self.is_busy(stream):
+            if self.must_wait(key) or self.lanes.is_busy(stream):
                 self.changed.setdefault(key, stream)
                 continue
             with suppress(StoreUnavailable, SessionSetAside, Refused):  # checked again when something else is journaled
@@ -165,14 +158,6 @@ class Summaries:
         if job is not None and (job.task is not None or job.not_before > now_s()):
             return True
         return key in self.quiet_until
-
-    def is_busy(self, stream: Stream) -> bool:
-        """Whether this LLM, or all of them, have enough requests: an LLM that hangs must not hold up the others."""
-        running_jobs, lane = self.running_jobs(), lane_of(stream)
-        return (
-            len(running_jobs) >= MAX_RUNNING_JOBS
-            or sum(lane_of(job.stream) == lane for job in running_jobs) >= MAX_JOBS_PER_LANE
-        )
 
     def max_prompt_tokens(self, selection: ContextSelection) -> float:
         """How many tokens of messages fit into one prompt, together with the previous summary."""
@@ -216,6 +201,8 @@ class Summaries:
     def start_job(self, stream: Stream, selection: ContextSelection, due: DueSummary) -> None:
         job = self.jobs.setdefault(stream.key, SummaryJob(stream))
         job.task = asyncio.create_task(self.run_job(job, selection, due))
+        lane = self.lanes.enter(stream)
+        job.task.add_done_callback(lambda _: self.lanes.leave(lane))
 
     async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
         """Write one summary, unless another node does; note success or failure."""
@@ -247,7 +234,7 @@ class Summaries:
         job.not_before = now_s() + wait_s
         LOG.warning("No summary for session %s: %s; trying again in %.1f s", job.stream.id, code, wait_s)
 
-    async def append_summary(self, stream: Stream, due: DueSummary, summary_result: SummaryResult) -> None:
+    async def append_summary(self, stream: Stream, due: DueSummary, summary_result: LlmText) -> None:
         """Journal a summary, unless another one was journaled meanwhile, or its messages have changed.
 
         Another process may have asked an LLM for the same summary: the first append wins.
@@ -265,6 +252,15 @@ class Summaries:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def summary_writer(llm: BackgroundLlm) -> WriteSummary:
+    """What writes summaries with a session's LLM, or the operator's if it has none."""
+
+    async def write(stream: Stream, model: str | None, prompt: str) -> LlmText:
+        return await llm.ask(stream, METRIC_USE, model, [{"role": "user", "content": prompt}])
+
+    return write
 
 
 def now_s() -> float:
@@ -300,12 +296,7 @@ def summary_extent(summary: Summary | None) -> tuple[int | None, int]:
     return (None, 0) if summary is None else (summary.through_turn, summary.messages)
 
 
-def lane_of(stream: Stream) -> tuple[str, str | None]:
-    """Project and URL of the session's LLM: what shares a bound on concurrent requests."""
-    return stream.project, parse_config(stream.config).llm.url
-
-
-def summary_event(due: DueSummary, summary_result: SummaryResult) -> MemorySummary:
+def summary_event(due: DueSummary, summary_result: LlmText) -> MemorySummary:
     return MemorySummary(
         through_turn=due.through_turn,
         text=summary_result.text.strip(),

@@ -13,6 +13,7 @@ It is split by use:
 - `Claims`: work that only one node should do at a time;
 - `HeardIndex`: the messages that were heard, by their words;
 - `Memories`: what was found worth remembering, or given as that;
+- `Extractions`: up to where sessions were looked at for memories;
 - `Operations`: figures and health.
 
 What holds for every method of every engine:
@@ -42,6 +43,7 @@ from typing import Protocol
 
 from voicemem.store.delivery_port import Endpoints, Outbox
 from voicemem.store.directory_port import Directory
+from voicemem.store.extraction_port import Extractions
 from voicemem.store.index_port import HeardIndex
 from voicemem.store.journal_port import Journal, Overviews
 from voicemem.store.memories_port import Memories
@@ -52,6 +54,7 @@ __all__ = [
     "Claims",
     "Directory",
     "Endpoints",
+    "Extractions",
     "HeardIndex",
     "Journal",
     "Memories",
@@ -77,6 +80,7 @@ class Store(
     Claims,
     HeardIndex,
     Memories,
+    Extractions,
     Operations,
     Protocol,
 ):

@@ -96,7 +96,7 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     from voicemem.context.builder import ContextOptions, select_context
     from voicemem.context.policies import MemoryConfig
     from voicemem.context.policies.summary import DueSummary
-    from voicemem.context.summaries import SummaryResult
+    from voicemem.llm.background import LlmText
 
     app = await serve()
     api = RestClient(app)
@@ -108,7 +108,7 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     )
     due = DueSummary(None, selection.remembered.messages[:4], [], 2, 4)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
-    await app.services.summaries.append_summary(stream, due, SummaryResult("All of it."))
+    await app.services.summaries.append_summary(stream, due, LlmText("All of it."))
     assert ["Q2", "A2", "Q3", "A3"] == context_texts(await api.context())
 
 

@@ -17,6 +17,7 @@ from voicemem.store.postgresql.heard_index import PostgresqlHeardIndex
 from voicemem.store.postgresql.journal.archive import PostgresqlArchive
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.writes import PostgresqlJournal
+from voicemem.store.postgresql.memories.extraction import PostgresqlExtractions
 from voicemem.store.postgresql.memories.memories import PostgresqlMemories
 from voicemem.store.postgresql.nodes import PostgresqlClaims, PostgresqlNodes
 from voicemem.store.postgresql.overviews import PostgresqlOverviews
@@ -48,6 +49,7 @@ class PostgresqlStore(
     PostgresqlClaims,
     PostgresqlHeardIndex,
     PostgresqlMemories,
+    PostgresqlExtractions,
 ):
     """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
 

@@ -58,8 +58,9 @@ RELEASE_ALL_DELIVERIES = f"""
 """
 RELEASE_RETENTION = "update retention set node = null, leased_until_ms = 0 where node is not null and ?1 in (node, '*')"
 RELEASE_SUMMARIES = "delete from summary_claims where ?1 in (node, '*')"
+RELEASE_EXTRACTIONS = "delete from extraction_claims where ?1 in (node, '*')"
 FORGET_REPLIES = "delete from replies where ?1 in (node, '*')"
-RELEASE_CLAIMS = (RELEASE_RETENTION, RELEASE_SUMMARIES, FORGET_REPLIES)
+RELEASE_CLAIMS = (RELEASE_RETENTION, RELEASE_SUMMARIES, RELEASE_EXTRACTIONS, FORGET_REPLIES)
 EVERY_NODE = "*"
 
 CLAIM_SUMMARY = """

@@ -69,6 +69,10 @@ CONTENT_TABLES = (
         f"delete from overviews where stream in {GIVEN_KEYS} and stream = ?1",
     ),
     ContentTable(
+        "select stream, 0 from extracted where stream = ?1",
+        f"delete from extracted where stream in {GIVEN_KEYS} and stream = ?1",
+    ),
+    ContentTable(
         "select stream, 0 from set_aside where stream = ?1",
         f"delete from set_aside where stream in {GIVEN_KEYS} and stream = ?1",
     ),

@@ -20,6 +20,7 @@ from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
 from voicemem.store.sqlite.journal.writes import SqliteJournal
+from voicemem.store.sqlite.memories.extraction import SqliteExtractions
 from voicemem.store.sqlite.memories.memories import SqliteMemories
 from voicemem.store.sqlite.memories.rows import make_words
 from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
@@ -69,6 +70,7 @@ class SqliteStore(
     SqliteClaims,
     SqliteHeardIndex,
     SqliteMemories,
+    SqliteExtractions,
     SqliteFigures,
 ):
     """A `voicemem.store.port.Store` on one SQLite file.

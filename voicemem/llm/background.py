@@ -1,0 +1,113 @@
+"""Requests that nobody waits for: one chat completion each, not streamed, to a session's LLM."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from voicemem.config.session import parse_config
+from voicemem.errors import LlmFailed
+from voicemem.llm.completions import LlmAnswer
+from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.protocol.types import JsonObject
+from voicemem.store.streams import Stream
+from voicemem.telemetry.metrics import Metrics
+
+MAX_MODEL_CHARACTERS = 256
+MAX_PLAIN_URLS = 1_000
+"""LLMs of which it is remembered that they take no `response_format`."""
+REFUSES_FORMAT = (400, 404, 415, 422)
+"""What servers answer that do not know it."""
+Complete = Callable[[LlmEndpoint, JsonObject], Awaitable[bytes]]
+"""Sends a body to an LLM and gives the whole answer, unchanged. Raises `LlmFailed`."""
+
+
+class LlmText(NamedTuple):
+    """What an LLM wrote, and the tokens it took, if the LLM says so."""
+
+    text: str
+    model: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class CompletionInfo(msgspec.Struct, frozen=True):
+    """What a completion says about itself; values of an unexpected type are ignored."""
+
+    model: Any = None
+    usage: Any = None
+
+
+class BackgroundLlm:
+    """Asks a session's LLM, or the operator's if it has none."""
+
+    def __init__(self, endpoints: LlmEndpoints, complete: Complete, metrics: Metrics) -> None:
+        self.endpoints = endpoints
+        self.complete = complete
+        self.metrics = metrics
+        self.plain_urls: dict[str, None] = {}
+        """LLMs that refused a `response_format`, the last one last."""
+
+    async def ask(
+        self,
+        stream: Stream,
+        use: str,
+        model: str | None,
+        messages: Sequence[JsonObject],
+        response_format: JsonObject | None = None,
+    ) -> LlmText:
+        """The LLM's answer. `use` is for the metrics; `model` is the one configured for it, None for the session's.
+
+        An LLM that does not take the `response_format` is asked without it, from then on. Raises `Refused`
+        (`llm_not_configured`), `LlmFailed`, `StoreUnavailable`.
+        """
+        endpoint = await self.endpoints.for_session(stream)
+        llm = parse_config(stream.config).llm
+        body: JsonObject = {"messages": list(messages)}
+        # After the model for this use, in the order in which the chat chooses its model (`builder.model_of`).
+        name = model or llm.model or llm.params.get("model") or endpoint.model
+        if name:
+            body["model"] = name
+        if response_format is None or endpoint.url in self.plain_urls:
+            return await self.send(endpoint, use, body)
+        try:
+            return await self.send(endpoint, use, body | {"response_format": response_format})
+        except LlmFailed as failed:
+            if failed.why not in REFUSES_FORMAT:
+                raise
+        answer = await self.send(endpoint, use, body)
+        self.plain_urls[endpoint.url] = None
+        if len(self.plain_urls) > MAX_PLAIN_URLS:
+            del self.plain_urls[next(iter(self.plain_urls))]
+        return answer
+
+    async def send(self, endpoint: LlmEndpoint, use: str, body: JsonObject) -> LlmText:
+        result = "failed"
+        try:
+            answer = read_completion(await self.complete(endpoint, body))
+            result = "answered"
+        finally:
+            self.metrics.llm_calls.labels(use, result).inc()
+        return answer
+
+
+def read_completion(data: bytes) -> LlmText:
+    """Read the LLM's answer. Raises `LlmFailed` if it is not a chat completion."""
+    answer = LlmAnswer()
+    answer.add_chunk(data)
+    info = msgspec.json.decode(data, type=CompletionInfo)
+    usage = info.usage if isinstance(info.usage, dict) else {}
+    model = info.model if isinstance(info.model, str) else None
+    return LlmText(
+        "".join(answer.text),
+        model[:MAX_MODEL_CHARACTERS] if model else None,
+        token_count(usage, "prompt_tokens"),
+        token_count(usage, "completion_tokens"),
+    )
+
+
+def token_count(usage: JsonObject, name: str) -> int | None:
+    value = usage.get(name)
+    return value if type(value) is int and 0 <= value < 2**53 else None

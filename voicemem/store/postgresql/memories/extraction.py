@@ -1,0 +1,75 @@
+"""The methods of `voicemem.store.port.Extractions` on PostgreSQL."""
+
+from __future__ import annotations
+
+from voicemem.store.extraction_port import EXTRACT, ExtractionCheck
+from voicemem.store.postgresql.connection import Session, Word
+from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.heard_index import BUCKETS, KEY_BITS, SELECT_STATE, SELECT_STREAMS
+from voicemem.store.postgresql.journal.rows import POSITION, Rows, to_stream
+from voicemem.store.postgresql.nodes import RELEASE_CLAIM, claim
+from voicemem.store.streams import SESSION_KIND
+
+LOOK_AT_SESSIONS = f"""
+    select s.key, ($1 or position($2 in s.config) > 0)
+    and case when s.state = 'ended' then s.position else {POSITION} end > coalesce(e.position, 0)
+    from streams s left join extracted e on e.bucket = s.bucket and e.stream = s.key
+    where s.bucket = $3 and s.key > $4 and s.kind = '{SESSION_KIND}' and s.state <> 'erased' order by s.key limit $5
+"""
+NOTE = """
+    insert into extracted values ($1 % 64, $1, $2)
+    on conflict (bucket, stream) do update set position = greatest(extracted.position, excluded.position)
+"""
+SPEND = """
+    insert into spent_tokens select $1, $2, greatest(0, $3) where $4 = 0 or $3 <= $4
+    on conflict (project, day) do update set tokens = greatest(0, spent_tokens.tokens + $3)
+    where $4 = 0 or $3 < 0 or spent_tokens.tokens + $3 <= $4
+"""
+FORGET_OLD_DAYS = "delete from spent_tokens where project = $1 and day < $2"
+KEPT_DAYS = 2
+
+
+class PostgresqlExtractions:
+    """The methods are documented in `voicemem.store.port.Extractions`."""
+
+    database: Database
+
+    async def check_extractions(self, everywhere: bool, after_key: int, limit: int) -> ExtractionCheck:
+        """Buckets are looked through one after the other: the key to go on after begins with the bucket."""
+        bucket, key = after_key >> KEY_BITS, after_key % (1 << KEY_BITS)
+
+        def job(session: Session) -> ExtractionCheck:
+            found = session.rows(LOOK_AT_SESSIONS, (everywhere, EXTRACT, bucket, key, limit))
+            keys = [key for key, is_behind in found if is_behind]
+            streams = [to_stream(row) for row in session.rows(SELECT_STREAMS, (keys,))] if keys else []
+            if len(found) == limit:
+                return ExtractionCheck(streams, (bucket << KEY_BITS) + found[-1][0])
+            return ExtractionCheck(streams, (bucket + 1) << KEY_BITS if bucket + 1 < BUCKETS else None)
+
+        return await self.database.read(job)
+
+    async def note_extracted(self, key: int, position: int) -> None:
+        def job(rows: Rows) -> None:
+            state = rows.session.row(SELECT_STATE, (key,))
+            if state is not None and state[0] != "erased":
+                rows.session.execute(NOTE, (key, position))
+
+        await self.database.write(job)
+
+    async def claim_extraction(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
+        return await claim(self.database, work_of(key), node, now_ms, lease_ms)
+
+    async def release_extraction(self, key: int, node: str) -> None:
+        await self.database.write(lambda rows: rows.session.change(RELEASE_CLAIM, (work_of(key), Word(node))))
+
+    async def spend_tokens(self, project: str, day: int, tokens: int, limit: int) -> bool:
+        def job(rows: Rows) -> bool:
+            rows.session.execute(FORGET_OLD_DAYS, (project, day - KEPT_DAYS))
+            return bool(rows.session.change(SPEND, (project, day, tokens, limit)))
+
+        return await self.database.write(job)
+
+
+def work_of(key: int) -> int:
+    """The key under which a session's extraction is claimed; that of its summary is the session's own."""
+    return -key
