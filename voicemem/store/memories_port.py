@@ -214,6 +214,11 @@ def unpack_tags(packed: str) -> tuple[str, ...]:
     return tuple(packed[1:-1].split(TAG_END)) if packed else ()
 
 
+def is_newer(row: MemoryRow) -> tuple[bool, int, int]:
+    """By what the rows of one id are ordered, of which all but one were removed."""
+    return row.removed_ms is None, row.updated_ms, row.key
+
+
 def single_scope(wanted: MemoryFilter) -> HeardScope:
     """The part of a filter that is one project, namespace, user or session."""
     return HeardScope(wanted.project, *map(single_value, (wanted.namespaces, wanted.user_ids, wanted.session_ids)))

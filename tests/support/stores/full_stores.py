@@ -22,8 +22,11 @@ from tests.support.stores.contract import (
     offer,
     offers,
 )
+from tests.support.stores.memories import memory_of
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
+from voicemem.search.words import query_words
+from voicemem.store.memories_port import MemoryFilter, tombstone
 from voicemem.store.port import Store
 from voicemem.store.records import (
     AgoraApp,
@@ -157,6 +160,31 @@ class FullStore:
         if amount % 5 == 4:
             await self.store.erase(made.key, self.now)
 
+    async def remember(self, choice: int, amount: int) -> None:
+        """A memory of a session, which may be another one's heir, or be removed."""
+        chosen = self.chosen(choice)
+        stream = None if chosen is None else await self.store.find_session(*chosen)
+        if stream is None:
+            return
+        odd = ODD_NAMES[amount % len(ODD_NAMES)]
+        row = memory_of(
+            stream,
+            f"{stream.key} {odd}",
+            f"{odd} walnuts {amount}",
+            user_id=odd or None,
+            created_ms=self.now,
+            updated_ms=self.now,
+            topics=("a", odd.split("\n")[0]),
+            supersedes=(f"{stream.key} {ODD_NAMES[amount % 5]}",) if amount % 3 else (),
+            event_at="2026-05-03" if amount % 2 else None,
+            expires_ms=self.now if amount % 7 else None,
+            pinned=bool(amount % 2),
+        )
+        rows = [tombstone(row, row.position, self.now) if amount % 4 == 3 else row]
+        end = (await self.store.read_positions([stream.key]))[stream.key]
+        await self.store.write_memories(stream.key, [b'{"type":"memory.added"}'], end, rows, self.now)
+        await self.store.touch_memories(stream.project, [row.id], self.now)
+
     async def add_key(self, choice: int, amount: int) -> None:
         key = ApiKey(f"k{self.now}", PROJECTS[choice % 3], ODD_NAMES[amount % 20], bytes([amount]) * 32, (), self.now)
         await self.store.add_key(replace(key, scopes=("read", "ingest")[: amount % 3], limits=KeyLimits(1, 2, amount)))
@@ -260,6 +288,10 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
     ]
     wanted = [SessionFilter(**{"project": project, "limit": 1000, **one}) for one in filters]
     endpoints = await store.list_endpoints(project)
+    every = MemoryFilter(project=project, with_superseded=True, limit=1000)
+    memories = await store.list_memories(every)
+    ids = [f"{key} {odd}" for key in keys for odd in ODD_NAMES]
+    words = query_words("walnuts ключ May 3")
     return {
         "all": await store.find_sessions(project, keys),
         "newest": await store.list_newest_keys(project, 1000),
@@ -267,6 +299,10 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
         "overviews": [await store.list_overviews(one) for one in wanted],
         "page": await store.list_page(wanted[0], 1000),
         "endpoints": endpoints,
+        "memories": memories,
+        "not superseded": await store.list_memories(replace(every, with_superseded=False)),
+        "by id": sorted(await store.find_memories(project, ids), key=lambda row: row.id),
+        "by words": {row.id for row, _ in await store.find_memories_by_words(every, words, 1000)},
         "deliveries": [await store.list_endpoint_deliveries(one.key, DeliveryFilter()) for one in endpoints],
     }
 

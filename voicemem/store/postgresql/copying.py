@@ -17,6 +17,7 @@ from voicemem.store.postgresql.database import SELECT_NOW, reason
 from voicemem.store.postgresql.journal.rows import POSITION as JOURNAL_END
 from voicemem.store.postgresql.keys import EPOCH_MS, RANDOM_BITS
 from voicemem.store.postgresql.lineage import LOCK_META, SAVE_META, SELECT_META
+from voicemem.store.postgresql.memories.rows import make_words
 from voicemem.store.postgresql.nodes import SELECT_LOST_NODES, retire
 from voicemem.store.postgresql.schema import (
     SELECT_TABLES,
@@ -182,6 +183,7 @@ class PostgresqlCopy:
                 self.session.execute(COUNT_BYTES)
                 for name, value in values.items():
                     self.session.execute(SAVE_META, (Word(name), value))
+                make_words(self.session, values["cursor_secret"])
                 self.session.execute(DELETE_META, (Word(COPYING),))
 
     def end_reading(self) -> None:

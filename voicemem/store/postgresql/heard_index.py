@@ -1,7 +1,6 @@
 """The index of heard messages, in tables of the database; see `voicemem.store.port.HeardIndex`.
 
-PostgreSQL finds the messages by its own text search. It has no ranking by how rare words are, so the query computes
-BM25 itself, over the messages of the scope alone.
+PostgreSQL finds the messages by its own text search; how rare words are counts over the messages of the scope alone.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import POSITION, STREAM_COLUMNS, Rows, to_stream
 from voicemem.store.postgresql.nodes import claim
+from voicemem.store.postgresql.ranking import ranked
 from voicemem.store.streams import SESSION_KIND
 
 BUCKETS, KEY_BITS = 64, 53
@@ -53,34 +53,19 @@ INSERT_MESSAGES = """
     $10::bigint[], $11::bytea[], $12::bytea[])
     as given (turn, number, position, role, said_ms, said, before, length, own_words, other_words)
 """
-K1, B = 1.2, 0.75
-"""The parameters of BM25, as FTS5 has them."""
+KEY = "bucket, stream, turn, number"
 FIND = f"""
-with asked as materialized (
-    select $1::tsquery && to_tsquery('voicemem', $2) as query,
-    tsvector_to_array(to_tsvector('voicemem', $3)) as lexemes, string_to_array($4, ' ') as beginnings
-), scope as materialized (
-    select greatest(sum(messages), 1) as messages, greatest(sum(words), 1) as words from heard_sessions where {{scope}}
-), found as materialized (
-    select m.bucket, m.stream, m.turn, m.number, m.length, m.words from asked join heard_messages m on m.words @@ query
-    where said_ms >= $5 and said_ms < $6
-), hits as materialized (
-    select f.bucket, f.stream, f.turn, f.number, f.length, l.lexeme, (
-        select sum(case weight when 'A' then 1 else {BEFORE_WEIGHT} end) from unnest(l.weights) as weight
-    ) as frequency
-    from asked, found f, unnest(f.words) as l
-    where l.positions is not null and (l.lexeme = any(lexemes) or left(l.lexeme, 1) = any(beginnings))
-), rarities as materialized (
-    select lexeme, ln(1 + (greatest(max(scope.messages), count(*)) - count(*) + 0.5) / (count(*) + 0.5)) as rarity
-    from hits, scope group by lexeme
-), scored as (
-    select bucket, stream, turn, number, sum(rarity * frequency * {K1 + 1} / (frequency + {K1} * (
-        1 - {B} + {B} * length * scope.messages / scope.words
-    )))::float8 as score
-    from hits join rarities using (lexeme), scope group by bucket, stream, turn, number
-)
+{
+    ranked(
+        "heard_messages",
+        KEY,
+        BEFORE_WEIGHT,
+        "select sum(messages), sum(words) from heard_sessions where {scope}",
+        "said_ms >= $5 and said_ms < $6",
+    )
+}
 select m.stream, m.turn, m.number, m.position, m.role, m.said_ms, m.text, score
-from scored join heard_messages m using (bucket, stream, turn, number)
+from scored join heard_messages m using ({KEY})
 order by score desc, m.said_ms desc, m.stream desc, m.turn desc, m.number desc limit $7 offset $8
 """
 SCOPE_COLUMNS = ("project", "namespace", "user_id", "session_id")

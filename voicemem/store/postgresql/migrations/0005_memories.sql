@@ -33,10 +33,11 @@ create table memories (
 );
 create unique index memories_by_id on memories (project, id) where removed_ms is null;
 create index memories_removed on memories (project, id) where removed_ms is not null;
-create index memories_by_project on memories (project, created_ms, id) where removed_ms is null;
-create index memories_by_user on memories (project, user_id, created_ms, id)
+-- With their length, since a search by words asks how many memories there are in its scope, and how long they are.
+create index memories_by_project on memories (project, created_ms, id) include (length) where removed_ms is null;
+create index memories_by_user on memories (project, user_id, created_ms, id) include (length)
     where removed_ms is null and user_id is not null;
-create index memories_by_session on memories (project, session_id, created_ms, id)
+create index memories_by_session on memories (project, session_id, created_ms, id) include (length)
     where removed_ms is null and session_id is not null;
 create index memories_to_expire on memories (expires_ms) where removed_ms is null and expires_ms is not null;
 create index memories_by_word on memories using gin (words) with (fastupdate = off);

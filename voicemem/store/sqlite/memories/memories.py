@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from voicemem.search.memory_words import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
 from voicemem.store.index_port import LAST_MS
-from voicemem.store.memories_port import TOUCH_AGAIN_MS, MemoryFilter, MemoryRow, check_rows, single_scope
+from voicemem.store.memories_port import TOUCH_AGAIN_MS, MemoryFilter, MemoryRow, check_rows, is_newer, single_scope
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.memories.conditions import conditions, match_expression
@@ -125,11 +125,6 @@ class SqliteMemories:
 
 def marks(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
-
-
-def is_newer(row: MemoryRow) -> tuple[bool, int, int]:
-    """By what the rows of one id are ordered, of which all but one were removed."""
-    return row.removed_ms is None, row.updated_ms, row.key
 
 
 def with_newer(

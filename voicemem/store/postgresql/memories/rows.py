@@ -1,0 +1,174 @@
+"""Memories as rows, with their words, in a transaction that writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from voicemem.errors import Refused
+from voicemem.store.index_port import scope_terms
+from voicemem.store.memories_port import MemoryRow, event_ms_of, pack_tags, unpack_tags
+from voicemem.store.postgresql.connection import Row, Session
+
+TYPES = {
+    "stream": "bigint",
+    "position": "bigint",
+    "id": "bytea",
+    "project": "bytea",
+    "namespace": "bytea",
+    "user_id": "bytea",
+    "session_id": "bytea",
+    "kind": "bytea",
+    "text": "bytea",
+    "said_ms": "bigint",
+    "created_ms": "bigint",
+    "updated_ms": "bigint",
+    "event_at": "bytea",
+    "expires_ms": "bigint",
+    "pinned": "boolean",
+    "removed_ms": "bigint",
+    "last_accessed_ms": "bigint",
+    "access_count": "bigint",
+    "topics": "bytea",
+    "entities": "bytea",
+    "details": "bytea",
+    "supersedes": "bytea",
+}
+"""The columns of a memory, and the types in which they are sent."""
+COLUMNS = ", ".join(f"m.{name}" for name in TYPES)
+"""As `to_row` takes them."""
+IDS = msgspec.json.Decoder(tuple[str, ...])
+IS_THERE = "exists (select 1 from streams t where t.bucket = m.bucket and t.key = m.stream and t.state <> 'erased')"
+SELECT_TAKEN = f"""
+    select m.stream, m.id, {IS_THERE} from memories m
+    where project = $1 and id = any($2::bytea[]) and removed_ms is null and stream <> $3
+"""
+DELETE_LEFT_OVER = "delete from memories where bucket = $1 % 64 and stream = $1 and id = $2"
+WORDS = """
+    case when removed_ms is null then setweight(to_tsvector('voicemem', convert_from(said, 'UTF8')), 'A')
+    || to_tsvector('voicemem', convert_from(about, 'UTF8'))
+    || array_to_tsvector(string_to_array(convert_from(scope, 'UTF8'), ' ')) else '' end
+"""
+ARRAYS = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(TYPES.values(), 1))
+REPLACED = [name for name in TYPES if name not in ("stream", "id", "last_accessed_ms", "access_count")]
+SAVE = f"""
+    insert into memories ({", ".join(TYPES)}, bucket, event_ms, length, words)
+    select {", ".join(TYPES).replace("kind", "convert_from(kind, 'UTF8')")}, stream % 64, event_ms, length, {WORDS}
+    from unnest({ARRAYS}, $23::bigint[], $24::bigint[], $25::bytea[], $26::bytea[], $27::bytea[])
+    as given ({", ".join(TYPES)}, event_ms, length, said, about, scope)
+    on conflict (bucket, stream, id) do update
+    set {", ".join(f"{name} = excluded.{name}" for name in (*REPLACED, "event_ms", "length", "words"))}
+"""
+SELECT_SUPERSEDES = (
+    "select id, supersedes from memories where bucket = $1 % 64 and stream = $1 and id = any($2::bytea[])"
+)
+INSERT_LINKS = """
+    insert into superseded (bucket, stream, by_id, old_id, project, created_ms)
+    select $1 % 64, $1, by_id, old_id, $2, created_ms
+    from unnest($3::bytea[], $4::bytea[], $5::bigint[]) as given (by_id, old_id, created_ms) on conflict do nothing
+"""
+DELETE_LINKS = """
+    delete from superseded s using unnest($2::bytea[], $3::bytea[]) as given (by_id, old_id)
+    where bucket = $1 % 64 and stream = $1 and s.by_id = given.by_id and s.old_id = given.old_id
+"""
+SELECT_BATCH = f"""
+    select {COLUMNS} from memories m where (bucket, stream, id) > ($1, $2, $3) and removed_ms is null
+    order by bucket, stream, id limit 500
+"""
+SAVE_WORDS = f"""
+    update memories m set length = given.length, words = {WORDS.replace("removed_ms", "m.removed_ms")}
+    from unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::bytea[], $6::bytea[])
+    as given (stream, id, length, said, about, scope)
+    where m.bucket = given.stream % 64 and m.stream = given.stream and m.id = given.id
+"""
+
+
+def refuse_taken_ids(session: Session, project: str, key: int, rows: Sequence[MemoryRow]) -> None:
+    """Raise `Refused` (`memory_exists`) when a memory of another stream has an id of these.
+
+    What an erased stream has of these ids is content that is going to be deleted; that is done now.
+    """
+    ids = [row.id.encode() for row in rows if row.removed_ms is None]
+    taken = session.rows(SELECT_TAKEN, (project, ids, key)) if ids else []
+    if any(is_there for _, _, is_there in taken):
+        raise Refused("memory_exists")
+    for stream, memory_id, _ in taken:
+        session.execute(DELETE_LEFT_OVER, (stream, memory_id))
+
+
+def save(session: Session, key: int, project: str, rows: Sequence[MemoryRow], secret: bytes) -> None:
+    """Insert memories with their words, or replace those of the stream with their ids."""
+    if not rows:
+        return
+    ids = [row.id.encode() for row in rows]
+    before = {id.decode(): IDS.decode(old) for id, old in session.rows(SELECT_SUPERSEDES, (key, ids))}
+    session.execute(SAVE, columns_of((*values_of(row), *words_of_row(row, secret)) for row in rows))
+    gone = [(row.id, old) for row in rows for old in set(before.get(row.id, ())) - set(row.supersedes)]
+    made = [(row.id, old, row.updated_ms) for row in rows for old in row.supersedes]
+    if gone:
+        session.execute(DELETE_LINKS, (key, *columns_of(gone)))
+    if made:
+        session.execute(INSERT_LINKS, (key, project, *columns_of(made)))
+
+
+def make_words(session: Session, secret: bytes) -> None:
+    """Make the words of all memories, which were inserted without any."""
+    place: tuple[Any, ...] = (-1, 0, b"")
+    while batch := [to_row(values) for values in session.rows(SELECT_BATCH, place)]:
+        session.execute(SAVE_WORDS, columns_of((row.key, row.id, *words_of_row(row, secret)) for row in batch))
+        place = (batch[-1].key % 64, batch[-1].key, batch[-1].id)
+
+
+def columns_of(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """The values of some rows, by column; texts as bytes."""
+    encoded = ([value.encode() if isinstance(value, str) else value for value in row] for row in rows)
+    return [list(column) for column in zip(*encoded, strict=True)]
+
+
+def words_of_row(row: MemoryRow, secret: bytes) -> tuple[int, str, str, str]:
+    """How many words a memory has, those that it says, those it is about, and those of its scope."""
+    said, about = row.words
+    return len(said.split()) + len(about.split()), said, about, " ".join(scope_terms(row.scope, secret))
+
+
+def values_of(row: MemoryRow) -> tuple[Any, ...]:
+    """The values of `TYPES`, and `event_ms`."""
+    return (
+        row.key,
+        row.position,
+        row.id,
+        row.project,
+        row.namespace,
+        row.user_id,
+        row.session_id,
+        row.kind,
+        row.text,
+        row.said_ms,
+        row.created_ms,
+        row.updated_ms,
+        row.event_at,
+        row.expires_ms,
+        row.pinned,
+        row.removed_ms,
+        row.last_accessed_ms,
+        row.access_count,
+        pack_tags(row.topics),
+        pack_tags(row.entities),
+        row.details,
+        msgspec.json.encode(row.supersedes),
+        event_ms_of(row.event_at),
+    )
+
+
+def to_row(values: Row) -> MemoryRow:
+    """The memory of a row of `COLUMNS`."""
+    given: dict[str, Any] = {
+        name: value.decode() if kind == "bytea" and isinstance(value, bytes) and name != "details" else value
+        for (name, kind), value in zip(TYPES.items(), values, strict=True)
+    }
+    given["key"] = given.pop("stream")
+    given["topics"], given["entities"] = unpack_tags(given["topics"]), unpack_tags(given["entities"])
+    given["supersedes"] = IDS.decode(given["supersedes"])
+    return MemoryRow(**given)
