@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.heard_index.index import delete_indexed, scrub_index
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.journal.row_cache import RowCache
-from voicemem.store.sqlite.memories.rows import remove_portion
+from voicemem.store.sqlite.memories.rows import FORGET_REMOVED, SELECT_REMOVED, remove_portion
 from voicemem.store.sqlite.secure_delete import scrub_file
 from voicemem.store.sqlite.writer import RUINED
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased, retention_times
@@ -91,6 +92,8 @@ CONTENT_TABLES = (
 )
 """In the order of deletion: attempts are found by their deliveries, so they are deleted before these."""
 
+SCRUB_AGAIN_S = 20.0
+"""How often the file is cleared of traces for the sake of single memories alone: it is read as a whole for that."""
 MEMORIES = 5
 """Memories in a portion: each takes milliseconds, since its words are overwritten."""
 SELECT_STATE_IS_ERASED = "select 1 from streams where key = ? and state = 'erased'"
@@ -120,6 +123,8 @@ class SqliteErasure:
     database: Database
     identity: dict[str, bytes]
     heard: IndexFile
+    scrubbed_s = float("-inf")
+    """When the file was last cleared of traces, by a clock that is never set."""
 
     async def erase(self, key: int, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
@@ -156,9 +161,10 @@ class SqliteErasure:
         return await delete_indexed(self.heard, keys) or await self.database.write(job)
 
     async def finish_erased(self) -> bool:
-        keys = await self.database.read(lambda connection: [key for (key,) in connection.execute(SELECT_DELETED)])
-        if not keys:
+        keys, removed = await self.database.read(select_left_over)
+        if not keys and (removed is None or time.monotonic() < self.scrubbed_s + SCRUB_AGAIN_S):
             return True
+        self.scrubbed_s = time.monotonic()
         path, stopped = self.database.path, lambda: self.database.closed
         try:
             if path != IN_MEMORY and not await asyncio.to_thread(scrub_file, path, stopped):
@@ -169,8 +175,18 @@ class SqliteErasure:
             raise StoreUnavailable(RUINED) from None
         if not await scrub_index(self.heard):
             return False
-        await self.database.write(lambda connection: connection.execute(DELETE_PLANS, (json.dumps(keys),)).fetchall())
+
+        def job(connection: apsw.Connection) -> None:
+            connection.execute(DELETE_PLANS, (json.dumps(keys),))
+            connection.execute(FORGET_REMOVED, (removed,))
+
+        await self.database.write(job)
         return True
+
+
+def select_left_over(connection: apsw.Connection) -> tuple[list[int], bytes | None]:
+    """The sessions whose content has left the tables, and a mark if memories did; traces may still be in the file."""
+    return [key for (key,) in connection.execute(SELECT_DELETED)], connection.execute(SELECT_REMOVED).get
 
 
 async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:

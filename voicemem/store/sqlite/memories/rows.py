@@ -47,6 +47,10 @@ WORDS = "memory_words"
 SELECT_WORDS = "select value from meta where name = 'memory_words'"
 SAVE_WORDS = "insert or replace into meta values ('memory_words', ?)"
 BATCH = 1_000
+NOTE_REMOVED = "insert or replace into meta values ('memories_removed', randomblob(8))"
+"""That a text was removed, of which traces are still in the file."""
+SELECT_REMOVED = "select value from meta where name = 'memories_removed'"
+FORGET_REMOVED = "delete from meta where name = 'memories_removed' and value = ?"
 
 
 def refuse_taken_ids(connection: apsw.Connection, project: str, key: int, rows: Sequence[MemoryRow]) -> None:
@@ -70,6 +74,7 @@ def save(connection: apsw.Connection, row: MemoryRow, secret: bytes) -> None:
     if (row.scope, row.words, row.removed_ms is None) != (before.scope, before.words, before.removed_ms is None):
         delete_words(connection, number, before, secret)
         add_words(connection, number, row, secret)
+        connection.execute(NOTE_REMOVED)
     save_links(connection, row, before.supersedes)
 
 
