@@ -24,7 +24,7 @@ async def behind(store: Store, everywhere: bool = False, limit: int = 100) -> li
 async def test_sessions_that_have_grown_are_found(store: Store) -> None:
     """Those that say themselves that memories are made of them, or all of them."""
     for number in range(5):
-        config: JsonObject = {"memory": {"extract": {}}} if number % 2 else {}
+        config: JsonObject = {"labels": {"extract": "yes"}} if number % 2 else {}
         await append_offers(store, await open_key(store, f"s{number}", config), *offers(1, 1))
     await store.ensure_user("p", "ann", NOW)
     for limit in (1, 2, 100):
@@ -34,7 +34,7 @@ async def test_sessions_that_have_grown_are_found(store: Store) -> None:
 
 async def test_what_was_looked_at_is_found_when_it_grows(store: Store) -> None:
     """An older look does not take a newer one back; the row of the session says where its journal ends."""
-    key = await open_key(store, "s", {"memory": {"extract": {}}})
+    key = await open_key(store, "s", {"labels": {"extract": "yes"}})
     await append_offers(store, key, *offers(1, 2))
     await store.note_extracted(key, 2)
     await store.note_extracted(key, 1)
@@ -45,7 +45,7 @@ async def test_what_was_looked_at_is_found_when_it_grows(store: Store) -> None:
 
 async def test_an_erased_session_is_never_found(store: Store) -> None:
     """Nor is anything noted of it."""
-    key = await open_key(store, "s", {"memory": {"extract": {}}})
+    key = await open_key(store, "s", {"labels": {"extract": "yes"}})
     await append_offers(store, key, *offers(1, 1))
     await store.erase(key, NOW)
     await store.note_extracted(key, 1)
