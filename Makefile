@@ -7,7 +7,7 @@ ROUNDS ?= 50
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-nodes quick check test test-all soak packaging frameworks bench fuzz schemathesis asyncapi clean
+.PHONY: help demo demo-nodes quick check test test-all test-failed soak packaging frameworks bench fuzz schemathesis asyncapi clean
 
 help:
 	@echo 'demo          replay a recorded call through the service: the memory, and the webhook'
@@ -15,6 +15,7 @@ help:
 	@echo 'quick         linters, types, laws and unit tests; 20 seconds from the second time on'
 	@echo 'test          laws, unit tests, the contract of stores, and tests of a running service; 6 minutes'
 	@echo 'test-all      those, and tests of whole processes: kills, disks, browsers, SDKs, programs of the docs'
+	@echo 'test-failed   what failed the last time, one test after the other'
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
 	@echo 'check         linters and types alone'
 	@echo 'packaging     the wheel in clean environments, beside the frameworks; minutes, and it asks the package index'
@@ -46,6 +47,9 @@ test: .venv/installed-tests
 
 test-all: .venv/installed-tests
 	$(PYTEST) -n $(WORKERS) tests
+
+test-failed: .venv/installed-tests
+	$(BIN)/pytest --last-failed --last-failed-no-failures none tests
 
 soak: .venv/installed-tests
 	$(BIN)/python -m bench.crash --rounds $(ROUNDS) --seed $(SEED)
