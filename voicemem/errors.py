@@ -65,6 +65,7 @@ CODES: dict[str, ErrorSpec] = {
     "session_erased": ErrorSpec(410, None, "The session was erased; its id cannot be used again."),
     "session_in_use": ErrorSpec(409, None, "A producer is connected to the session; wait until it is gone."),
     "session_exists": ErrorSpec(409, None, "The session already exists, with a different configuration."),
+    "unknown_memory": ErrorSpec(404, None, "There is no such memory."),
     "memory_exists": ErrorSpec(409, None, "Another memory of the project has this id."),
     "invalid_query": ErrorSpec(400, None, "A query parameter is unknown or has an invalid value."),
     "invalid_cursor": ErrorSpec(400, None, "The cursor must be the next_cursor of a page of this project's list."),

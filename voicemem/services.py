@@ -19,6 +19,7 @@ from voicemem.llm.lanes import Lanes
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
 from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
+from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.search import HeardSearch
 from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.working_memory import WorkingMemory
@@ -113,6 +114,7 @@ class Services:
         self.sessions.close_listeners.append(self.indexer.note)
         self.sessions.change_listeners.append(self.indexer.note)
         self.heard_search = HeardSearch(store, self.indexer)
+        self.long_term = LongTermMemory(store, self.memories, runtime.clock, rules)
         self.presence = Presence(self.sessions)
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)

@@ -42,6 +42,7 @@ PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
         "app_id": AgoraAppId,
         "user_id": Name,
         "session_id": ClientSessionId,
+        "memory_id": Name,
         "dialect": Name,
     }
 )

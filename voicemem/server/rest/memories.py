@@ -1,12 +1,177 @@
-"""Memories of earlier calls: search what was heard."""
+"""Memories that last beyond a call: keep, read, change, remove and find them, and find what was said."""
 
 from __future__ import annotations
 
-from aiohttp import web
+from typing import Annotated, Any
 
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from voicemem.errors import RateLimited, Refused
+from voicemem.memory.long_term.drafts import MAX_GIVEN, GivenMemory, MemoryPatch, Namespace, draft_of
+from voicemem.memory.long_term.lists import MemoryPage, memory_page
+from voicemem.memory.long_term.memory import EvidenceLine, Memory
 from voicemem.memory.long_term.search import FoundMemories, MemorySearch
-from voicemem.server.http.request import GRANT, NoQuery, convert_body, json_response, read_object, services_of
-from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
+from voicemem.protocol.memories import GivenKind, Topic
+from voicemem.protocol.types import Integer, Name
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    get_stream,
+    json_response,
+    read_body,
+    read_object,
+    services_of,
+)
+from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.rest.users import user_id_of
+from voicemem.store.index_port import scope_of
+from voicemem.store.memories_port import AnyOf, MemoryFilter, Tags
+
+
+class GivenMemories(Struct, frozen=True, forbid_unknown_fields=True):
+    """Several memories to keep."""
+
+    memories: Annotated[list[GivenMemory], Meta(min_length=1, max_length=MAX_GIVEN)]
+
+
+class KeptMemories(Struct, frozen=True):
+    """The memories as they stand, in the order in which they were given."""
+
+    memories: list[Memory]
+
+
+class MemoryId(Struct, frozen=True):
+    """What a key may see of a memory that may not read."""
+
+    id: str
+
+
+class KeptIds(Struct, frozen=True):
+    """The answer to a key that may not read."""
+
+    memories: list[MemoryId]
+
+
+class KnownMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from", "lines": "evidence"}):
+    """A memory; `evidence` has the messages that it comes from, as they were heard, when that was asked for."""
+
+    lines: list[EvidenceLine] | UnsetType = UNSET
+
+
+class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """With `evidence=true`, the messages that the memory comes from are shown too."""
+
+    evidence: bool = False
+
+
+class MemoriesQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`superseded=true` also shows memories whose place a newer one has taken.
+
+    `as_of` (Unix ms) shows what was known then, without what was removed since.
+    """
+
+    kind: GivenKind | None = None
+    topic: Topic | None = None
+    entity: Topic | None = None
+    namespace: Namespace | None = None
+    pinned: bool | None = None
+    superseded: bool = False
+    as_of: Integer | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: str | None = None
+
+
+async def keep_memories(request: web.Request, _: NoQuery) -> web.Response:
+    """Keep a memory, or several; they are found once this is answered.
+
+    What the same owner has in the same words already is not kept twice. One with the `id` of a memory replaces it.
+    """
+    services, grant = services_of(request), request[GRANT]
+    body = await read_object(request)
+    given = convert_body(body, GivenMemories).memories if "memories" in body else [convert_body(body, GivenMemory)]
+    await take_events(request, len(given))
+    kept = await services.long_term.add(grant.project, [draft_of(one) for one in given])
+    if grant.allows("read", None):
+        return json_response(KeptMemories(kept))
+    return json_response(KeptIds([MemoryId(memory.id) for memory in kept]))
+
+
+async def take_events(request: web.Request, count: int) -> None:
+    """Count this as so many events of the caller. Raises `RateLimited`."""
+    wait_s = services_of(request).limits.take_events(request[GRANT].caller, count, len(await read_body(request)))
+    if wait_s:
+        raise RateLimited(wait_s)
+
+
+async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
+    """Read a memory, and on request the messages that it comes from, as they were heard."""
+    long_term, project = services_of(request).long_term, request[GRANT].project
+    memory = await long_term.find(project, memory_id_of(request))
+    lines = await long_term.evidence(project, memory) if query.evidence else UNSET
+    return json_response(KnownMemory(**msgspec.structs.asdict(memory), lines=lines))
+
+
+async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
+    patch = convert_body(await read_object(request), MemoryPatch)
+    await take_events(request, 1)
+    memory = await services_of(request).long_term.edit(request[GRANT].project, memory_id_of(request), patch)
+    return json_response(memory if request[GRANT].allows("read", None) else MemoryId(memory.id))
+
+
+async def remove_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Remove a memory: nobody can read or find it any more, and its text leaves the store."""
+    long_term, project, id = services_of(request).long_term, request[GRANT].project, memory_id_of(request)
+    if not await long_term.remove(project, [id]):
+        raise Refused("unknown_memory")
+    return web.Response(status=204)
+
+
+def memory_id_of(request: web.Request) -> str:
+    """Return the id of the memory that the path names. Raises `Refused`."""
+    try:
+        return msgspec.convert(request.match_info["memory_id"], Name)
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "The id of a memory is 1 to 128 characters.") from None
+
+
+async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
+    """List the memories of a user, the newest first."""
+    return await answer_page(request, query, user_ids=AnyOf((user_id_of(request),)))
+
+
+async def list_session_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
+    """List the memories that come from a session or are about it, the newest first."""
+    stream = await get_stream(request)
+    own = scope_of(stream).user_id
+    return await answer_page(request, query, user_ids=AnyOf(tuple({own, None})), session_ids=AnyOf((stream.id,)))
+
+
+async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: Any) -> web.Response:
+    wanted = MemoryFilter(
+        project=request[GRANT].project,
+        kinds=any_of(query.kind),
+        namespaces=any_of(query.namespace),
+        topics=tags_of(query.topic),
+        entities=tags_of(query.entity),
+        pinned=query.pinned,
+        as_of_ms=query.as_of,
+        with_superseded=query.superseded,
+        limit=query.limit,
+        **conditions,
+    )
+    return json_response(await memory_page(services_of(request).long_term, wanted, query.cursor))
+
+
+def any_of(value: str | None) -> AnyOf | None:
+    return None if value is None else AnyOf((value,))
+
+
+def tags_of(value: str | None) -> Tags | None:
+    return None if value is None else Tags(any=(value,))
 
 
 async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
@@ -18,7 +183,19 @@ async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(await services_of(request).heard_search.search(request[GRANT].project, wanted))
 
 
-ROUTES = (
+PATH = "/v1/memories/{memory_id}"
+GIVEN_CODES = ("invalid_field", "text_too_long", "too_big")
+ROUTES: tuple[Route[Any], ...] = (
+    Route(
+        "POST",
+        "/v1/memories",
+        keep_memories,
+        "ingest",
+        NoQuery,
+        json_ok(KeptMemories | KeptIds),
+        BodySpec({JSON: GivenMemory | GivenMemories}),
+        (*GIVEN_CODES, "unknown_session", "memory_exists"),
+    ),
     Route(
         "POST",
         "/v1/memories/search",
@@ -28,5 +205,45 @@ ROUTES = (
         json_ok(FoundMemories),
         BodySpec({JSON: MemorySearch}),
         ("invalid_field", "invalid_cursor"),
+    ),
+    Route(
+        "GET", PATH, read_memory, "read", MemoryQuery, json_ok(KnownMemory), codes=("unknown_memory", "invalid_field")
+    ),
+    Route(
+        "PATCH",
+        PATH,
+        change_memory,
+        "ingest",
+        NoQuery,
+        json_ok(Memory | MemoryId),
+        BodySpec({JSON: MemoryPatch}),
+        (*GIVEN_CODES, "unknown_memory", "unknown_session", "memory_exists"),
+    ),
+    Route(
+        "DELETE",
+        PATH,
+        remove_memory,
+        "ingest",
+        NoQuery,
+        {204: ResponseSpec()},
+        codes=("unknown_memory", "invalid_field"),
+    ),
+    Route(
+        "GET",
+        "/v1/users/{user_id}/memories",
+        list_user_memories,
+        "read",
+        MemoriesQuery,
+        json_ok(MemoryPage),
+        codes=("invalid_cursor",),
+    ),
+    Route(
+        "GET",
+        "/v1/sessions/{id}/memories",
+        list_session_memories,
+        "read",
+        MemoriesQuery,
+        json_ok(MemoryPage),
+        codes=("invalid_cursor",),
     ),
 )

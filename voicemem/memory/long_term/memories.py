@@ -1,0 +1,457 @@
+"""Memories that last beyond their call: added, read, changed and removed.
+
+What changes is planned from what stands, and written at the position of the journal up to which that was read. If
+something else was journaled first, all of that is repeated. So writers on any number of nodes lose nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
+from msgspec import structs
+
+from voicemem.errors import Refused, StoreUnavailable
+from voicemem.memory.long_term.drafts import (
+    MemoryDraft,
+    MemoryPatch,
+    memory_id,
+    merged,
+    normalised,
+    prepare_draft,
+    prepare_patch,
+)
+from voicemem.memory.long_term.memory import (
+    EvidenceLine,
+    Memory,
+    added_event,
+    changed_row,
+    details_of,
+    edited_event,
+    is_same_content,
+    row_of,
+    to_memory,
+)
+from voicemem.memory.long_term.owners import MemoryOwner, ensure_stream, settle_owner, stream_of
+from voicemem.protocol.events import MemoriesExtracted, MemoryRemoved
+from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, Evidence, RemovalReason
+from voicemem.redaction.rules import Rules
+from voicemem.search.passages import passages_in
+from voicemem.search.words import query_words
+from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.store.memories_port import MAX_ROWS, MemoryFilter, MemoryRow, tombstone
+from voicemem.store.port import Store
+from voicemem.store.streams import SESSION_KIND, Stream
+
+SAME_LOOKED_AT = 5
+"""Of the memories that have words in common with a new one, those that are looked at for the same text."""
+MAX_CHAIN = 100
+"""Memories that say the same, each of another session, that are removed with the newest."""
+TOO_FAST = "Memories change faster than this change can be stored; try again."
+
+
+class Plan:
+    """Changes of the memories in one stream, from its position on: events, and the rows that follow from them."""
+
+    def __init__(self, stream: Stream, now_ms: int) -> None:
+        self.stream = stream
+        self.now_ms = now_ms
+        self.payloads: list[bytes] = []
+        self.rows: dict[str, MemoryRow] = {}
+
+    @property
+    def session_id(self) -> str | None:
+        """The id of the session whose journal it is."""
+        return self.stream.id if self.stream.kind == SESSION_KIND else None
+
+    def append(self, event: msgspec.Struct) -> int:
+        self.payloads.append(msgspec.json.encode(event))
+        return self.stream.position + len(self.payloads)
+
+    def add(self, row: MemoryRow) -> MemoryRow:
+        return self.note(row, self.append(added_event(row, self.session_id)))
+
+    def edit(self, before: MemoryRow, after: MemoryRow) -> MemoryRow:
+        """Change a memory, if anything is another."""
+        if is_same_content(before, after):
+            return before
+        after = structs.replace(after, updated_ms=self.now_ms)
+        return self.note(after, self.append(edited_event(before, after)))
+
+    def remove(self, row: MemoryRow, reason: RemovalReason) -> None:
+        position = self.append(MemoryRemoved(memory_id=row.id, reason=reason))
+        self.rows[row.id] = tombstone(row, position, self.now_ms)
+
+    def note(self, row: MemoryRow, position: int) -> MemoryRow:
+        self.rows[row.id] = structs.replace(row, key=self.stream.key, position=position)
+        return self.rows[row.id]
+
+
+class Settled(NamedTuple):
+    """A draft of which it is known whose it is, and in the journal of which session it stands, if of any."""
+
+    place: int
+    """Among all that were given."""
+    draft: MemoryDraft
+    owner: MemoryOwner
+    session: Stream | None
+
+
+class LongTermMemory:
+    """Memories of all projects of a store. `clock` gives Unix ms; `ttl_ms` says how long kinds of memories are kept."""
+
+    def __init__(
+        self,
+        store: Store,
+        memories: ReadModelCache,
+        clock: Callable[[], int],
+        rules: Rules | None = None,
+        ttl_ms: Mapping[str, int] | None = None,
+    ) -> None:
+        self.store = store
+        self.memories = memories
+        self.clock = clock
+        self.rules = rules
+        self.ttl_ms = ttl_ms or {}
+        self.locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        """By stream: writers of one journal in this process take turns, so they do not repeat each other's attempts."""
+
+    # Adding
+
+    async def add(self, project: str, drafts: Sequence[MemoryDraft], now: int | None = None) -> list[Memory]:
+        """Keep memories; they are found once this returns. Each is answered as it stands then, in the order given.
+
+        One without an `id` that says the same as a memory of the same owner is that memory. One with the `id` of a
+        memory replaces it. Raises `Refused` (`invalid_field`, `text_too_long`, `too_big`, `unknown_session` for what
+        was extracted from a session that is gone), `StoreUnavailable`.
+        """
+        now = self.clock() if now is None else now
+        groups: defaultdict[int | str, list[Settled]] = defaultdict(list)
+        for place, draft in enumerate([self.prepare(draft, now) for draft in drafts]):
+            owner = MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
+            owner, session = await settle_owner(self.store, owner)
+            if session is None and draft.source == "extracted":
+                raise Refused("unknown_session")
+            groups[session.key if session is not None else owner.user_id or ""].append(
+                Settled(place, owned(draft, owner), owner, session)
+            )
+        added: dict[int, MemoryRow] = {}
+        for group in groups.values():
+            for first in range(0, len(group), MAX_ROWS):
+                added |= await self.add_some(group[first : first + MAX_ROWS], now)
+        return [to_memory(added[place]) for place in range(len(drafts))]
+
+    async def add_extracted(
+        self, stream: Stream, drafts: Sequence[MemoryDraft], mark: MemoriesExtracted
+    ) -> list[Memory] | None:
+        """Keep what was extracted from a session, and the mark that says up to where it was read, in one step.
+
+        The mark gets the ids. `stream` is the session up to its position: None, with nothing changed, when something
+        else was journaled since. At most `MAX_ROWS` drafts. Raises as `add`.
+        """
+        now = self.clock()
+        plan, found = Plan(stream, now), list[MemoryRow]()
+        owner = MemoryOwner(stream.project, None, None, stream.id)
+        owner, session = await settle_owner(self.store, owner)
+        if session is None or session.key != stream.key:
+            raise Refused("unknown_session")
+        for draft in [self.prepare(draft, now) for draft in drafts]:
+            found.append(await self.plan_draft(plan, Settled(0, owned(draft, owner), owner, stream)))
+        plan.append(structs.replace(mark, added=tuple(dict.fromkeys(row.id for row in found))))
+        written = await self.write(plan)
+        return None if written is None else [to_memory(row) for row in found]
+
+    def prepare(self, draft: MemoryDraft, now: int) -> MemoryDraft:
+        """The draft as it is kept. Raises `Refused`."""
+        draft = prepare_draft(draft, self.rules)
+        if draft.expires_at is not None:
+            check_expiry(draft.expires_at, now)
+        return draft
+
+    def with_ttl(self, row: MemoryRow, since_ms: int) -> MemoryRow:
+        """The row, which ends some time after `since_ms` if all of its kind do."""
+        if row.expires_ms is not None or row.pinned or row.kind not in self.ttl_ms:
+            return row
+        return structs.replace(row, expires_ms=since_ms + self.ttl_ms[row.kind])
+
+    async def add_some(self, group: Sequence[Settled], now: int) -> dict[int, MemoryRow]:
+        """Keep memories that stand in one journal; the rows by their places."""
+        owner, session = group[0].owner, group[0].session
+        async with self.lock_for(owner, session):
+            for _ in range(MAX_APPEND_ATTEMPTS):
+                plan = Plan(await ensure_stream(self.store, owner, session, now), now)
+                rows = {one.place: await self.plan_draft(plan, one) for one in group}
+                if await self.write_or_refuse(plan, session):
+                    return rows
+        raise StoreUnavailable(TOO_FAST)
+
+    async def write_or_refuse(self, plan: Plan, session: Stream | None) -> bool:
+        """Write a plan; False when it must be made again."""
+        try:
+            return await self.write(plan) is not None
+        except Refused as refused:
+            if refused.code == "memory_exists" or session is None:
+                return False  # another node was quicker, or the user was erased meanwhile
+            raise
+
+    async def write(self, plan: Plan) -> Stream | None:
+        if not plan.payloads:
+            return plan.stream
+        rows = list(plan.rows.values())
+        return await self.store.write_memories(plan.stream.key, plan.payloads, plan.stream.position, rows, plan.now_ms)
+
+    async def plan_draft(self, plan: Plan, settled: Settled) -> MemoryRow:
+        """Plan to keep a memory; the row that there is of it then."""
+        draft, owner = settled.draft, settled.owner
+        draft = structs.replace(draft, supersedes=await self.check_superseded(draft, owner))
+        if draft.id is not None:
+            return await self.plan_given(plan, draft, owner.project)
+        same = await self.find_same(plan, draft, owner)
+        if same is not None and same.key == plan.stream.key:
+            return plan.edit(same, strengthened(same, draft))
+        if same is not None:  # in another journal, whose erasure must not take this one away
+            return await self.plan_new(plan, continued(draft, same), owner, same.id)
+        return await self.plan_new(plan, draft, owner, None)
+
+    async def plan_given(self, plan: Plan, draft: MemoryDraft, project: str) -> MemoryRow:
+        """Plan to keep a memory under the id that it was given."""
+        assert draft.id is not None
+        known = plan.rows.get(draft.id) or await self.find_row(project, draft.id)
+        row = row_of(draft, draft.id, plan.stream.key, project, plan.now_ms, None)
+        if known is not None and known.key == plan.stream.key:
+            said_ms = known.said_ms if draft.said_at is None else draft.said_at
+            row = structs.replace(row, created_ms=known.created_ms, said_ms=said_ms, position=known.position)
+            return plan.edit(known, self.with_ttl(row, known.created_ms))
+        if known is not None:
+            await self.remove_rows([known], "replaced")
+        return plan.add(self.with_ttl(row, plan.now_ms))
+
+    async def plan_new(self, plan: Plan, draft: MemoryDraft, owner: MemoryOwner, same_as: str | None) -> MemoryRow:
+        """Plan to keep a memory under an id of its own, which follows from its text."""
+        for count in range(MAX_CHAIN):
+            id = memory_id(plan.stream.key, owner.key, normalised(draft.text), count)
+            known = plan.rows.get(id) or await self.find_row(owner.project, id)
+            if known is None:
+                row = row_of(draft, id, plan.stream.key, owner.project, plan.now_ms, same_as)
+                return plan.add(self.with_ttl(row, plan.now_ms))
+            if normalised(known.text) == normalised(draft.text) and known.superseded_by is None:
+                after = changed_row(strengthened(known, draft), {"expires_at": draft.expires_at})
+                return plan.edit(known, self.with_ttl(after, plan.now_ms))
+        raise Refused("memory_exists")
+
+    async def check_superseded(self, draft: MemoryDraft, owner: MemoryOwner) -> tuple[str, ...]:
+        """The ids of memories that a draft makes out of date, and that are there. Raises `Refused`."""
+        if not draft.supersedes:
+            return ()
+        rows = await self.store.find_memories(owner.project, draft.supersedes)
+        there = {row.id for row in rows if row.removed_ms is None and owner_of(row).key == owner.key}
+        missing = [id for id in draft.supersedes if id not in there]
+        if missing and draft.source != "extracted":
+            raise Refused("invalid_field", "Only memories of the same owner can be out of date by it: `supersedes`")
+        return tuple(id for id in draft.supersedes if id in there and id != draft.id)
+
+    async def find_same(self, plan: Plan, draft: MemoryDraft, owner: MemoryOwner) -> MemoryRow | None:
+        """The memory of the same owner that says the same."""
+        text = normalised(draft.text)
+        planned = (row for row in plan.rows.values() if row.removed_ms is None)
+        wanted = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms)
+        found = await self.store.find_memories_by_words(wanted, query_words(draft.text), SAME_LOOKED_AT)
+        stored = (row for row, _ in found if row.id not in plan.rows)
+        return next(
+            (row for row in (*planned, *stored) if normalised(row.text) == text and owner_of(row).key == owner.key),
+            None,
+        )
+
+    # Reading
+
+    async def find(self, project: str, id: str) -> Memory:
+        """A memory. Raises `Refused` (`unknown_memory`)."""
+        return to_memory(await self.require_row(project, id))
+
+    async def find_all(self, project: str, ids: Sequence[str]) -> list[Memory]:
+        """Those of these memories that are there, in the order of the ids."""
+        rows = {row.id: row for row in await self.store.find_memories(project, ids) if row.removed_ms is None}
+        return [to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
+
+    async def list_memories(self, project: str, wanted: MemoryFilter) -> list[Memory]:
+        """Memories for which all conditions hold, the newest first; expired ones are never among them."""
+        return [to_memory(row) for row in await self.store.list_memories(self.restricted(project, wanted))]
+
+    async def find_by_words(
+        self, project: str, wanted: MemoryFilter, query: str, limit: int
+    ) -> list[tuple[Memory, float]]:
+        """Memories with words of a query and how well they fit, the best first; as `list_memories` otherwise."""
+        words = query_words(query)
+        found = await self.store.find_memories_by_words(self.restricted(project, wanted), words, limit)
+        return [(to_memory(row), score) for row, score in found]
+
+    def restricted(self, project: str, wanted: MemoryFilter) -> MemoryFilter:
+        """The same filter, but of this project, and without what has expired."""
+        expired_ms = self.clock() if wanted.unexpired_at_ms is None else wanted.unexpired_at_ms
+        return structs.replace(wanted, project=project, unexpired_at_ms=expired_ms)
+
+    async def evidence(self, project: str, memory: Memory) -> list[EvidenceLine]:
+        """The messages that a memory comes from, as they were heard; of sessions that are gone there are none."""
+        lines: list[EvidenceLine] = []
+        for source in memory.evidence:
+            stream = None if source.evidence else await self.store.find_session(project, source.session_id)
+            if stream is not None:
+                lines += await self.lines_of(stream, source)
+        return lines
+
+    async def lines_of(self, stream: Stream, source: Evidence) -> list[EvidenceLine]:
+        """The messages of a session that began between two positions of its journal."""
+
+        def read(memory: Any) -> list[EvidenceLine]:
+            return [
+                EvidenceLine(stream.id, one.turn_id, one.position, one.role, one.said_ms, one.text)
+                for number in sorted(set(source.turn_ids))
+                for one in passages_in(memory.state, number)
+                if source.first <= one.position <= source.last
+            ]
+
+        return await self.memories.read(stream, read)
+
+    async def find_row(self, project: str, id: str) -> MemoryRow | None:
+        found = await self.store.find_memories(project, [id])
+        return next((row for row in found if row.removed_ms is None), None)
+
+    async def require_row(self, project: str, id: str) -> MemoryRow:
+        row = await self.find_row(project, id)
+        if row is None or (row.expires_ms is not None and row.expires_ms <= self.clock()):
+            raise Refused("unknown_memory")
+        return row
+
+    # Changing
+
+    async def edit(self, project: str, id: str, patch: MemoryPatch) -> Memory:
+        """Change a memory; the memory after that. Raises `Refused` (`unknown_memory`, and as `add`)."""
+        fields, now = prepare_patch(patch, self.rules), self.clock()
+        if fields.get("expires_at") is not None:
+            check_expiry(fields["expires_at"], now)
+        for _ in range(MAX_APPEND_ATTEMPTS):
+            planned = await self.plan_edit(project, id, fields, now)
+            if planned is not None and await self.write_or_refuse(*planned[:2]):
+                return to_memory(planned[2])
+        raise StoreUnavailable(TOO_FAST)
+
+    async def plan_edit(
+        self, project: str, id: str, fields: dict[str, Any], now: int
+    ) -> tuple[Plan, Stream | None, MemoryRow] | None:
+        """Plan a change: the plan, the session in whose journal it is, and the row after it.
+
+        None when the memory has changed meanwhile. One that gets another owner is removed from the old one's journal.
+        """
+        before = await self.require_row(project, id)
+        after = changed_row(before, fields)
+        owner, session = await settle_owner(self.store, owner_of(after))
+        after = structs.replace(after, namespace=owner.namespace, user_id=owner.user_id)
+        if owner_of(after) == owner_of(before):
+            plan = Plan(await self.require_stream(before), now)  # it stays where it is
+        else:
+            plan = Plan(await ensure_stream(self.store, owner, session, now), now)
+        if "supersedes" in fields:
+            draft = MemoryDraft(text=after.text, id=id, supersedes=after.supersedes)
+            after = structs.replace(after, supersedes=await self.check_superseded(draft, owner))
+        if await self.require_row(project, id) != before:
+            return None
+        if plan.stream.key == before.key:
+            return plan, session, plan.edit(before, after)
+        await self.remove_rows([before], "replaced")
+        return plan, session, plan.add(structs.replace(after, updated_ms=now))
+
+    async def require_stream(self, row: MemoryRow) -> Stream:
+        stream = await stream_of(self.store, row)
+        if stream is None:
+            raise Refused("unknown_memory")
+        return stream
+
+    async def remove(self, project: str, ids: Sequence[str], reason: RemovalReason = "deleted") -> list[str]:
+        """Remove memories with their texts, and those that say the same of the same owner; the ids of all of them."""
+        found: dict[str, MemoryRow] = {}
+        wanted = list(dict.fromkeys(ids))
+        for _ in range(MAX_CHAIN):
+            rows = await self.store.find_memories(project, wanted) if wanted else []
+            there = {row.id: row for row in rows if row.removed_ms is None and row.id not in found}
+            found |= there
+            wanted = [same for row in there.values() if (same := details_of(row).same_as) is not None]
+            if not wanted:
+                break
+        return await self.remove_rows(found.values(), reason)
+
+    async def remove_rows(self, rows: Iterable[MemoryRow], reason: RemovalReason) -> list[str]:
+        """Remove these memories, wherever they stand; the ids of those that were there."""
+        by_stream: defaultdict[int, list[MemoryRow]] = defaultdict(list)
+        for row in rows:
+            by_stream[row.key].append(row)
+        removed: list[str] = []
+        for group in by_stream.values():
+            for first in range(0, len(group), MAX_ROWS):
+                removed += await self.remove_some(group[first : first + MAX_ROWS], reason)
+        return removed
+
+    async def remove_some(self, rows: Sequence[MemoryRow], reason: RemovalReason) -> list[str]:
+        """Remove memories that stand in one journal."""
+        project, key, ids = rows[0].project, rows[0].key, [row.id for row in rows]
+        for _ in range(MAX_APPEND_ATTEMPTS):
+            stream = await stream_of(self.store, rows[0])
+            if stream is None:
+                return []
+            plan = Plan(stream, self.clock())
+            for row in await self.store.find_memories(project, ids):
+                if row.key == key and row.removed_ms is None:
+                    plan.remove(row, reason)
+            try:
+                if await self.write(plan) is not None:
+                    return list(plan.rows)
+            except Refused:
+                return []  # the session or the user was erased meanwhile
+        raise StoreUnavailable(TOO_FAST)
+
+    def lock_for(self, owner: MemoryOwner, session: Stream | None) -> asyncio.Lock:
+        name = hash((owner.project, owner.user_id)) if session is None else session.key
+        return self.locks.setdefault(name, asyncio.Lock())
+
+
+def check_expiry(expires_at: int, now: int) -> None:
+    if expires_at <= now:
+        raise Refused("invalid_field", "The time must be in the future, in Unix ms: `expires_at`")
+
+
+def owner_of(row: MemoryRow) -> MemoryOwner:
+    return MemoryOwner(*row.scope)
+
+
+def owned(draft: MemoryDraft, owner: MemoryOwner) -> MemoryDraft:
+    return structs.replace(draft, namespace=owner.namespace, user_id=owner.user_id, session_id=owner.session_id)
+
+
+def strengthened(row: MemoryRow, draft: MemoryDraft) -> MemoryRow:
+    """A memory that was said again: it comes from more messages."""
+    details = details_of(row)
+    evidence = merged(details.evidence, draft.evidence, MAX_EVIDENCE)
+    fields: dict[str, Any] = {} if evidence == details.evidence else {"evidence": evidence}
+    if draft.pinned and not row.pinned:
+        fields["pinned"] = True
+    supersedes = merged(row.supersedes, [id for id in draft.supersedes if id != row.id], MAX_SUPERSEDED)
+    if supersedes != row.supersedes:
+        fields["supersedes"] = supersedes
+    return changed_row(row, fields)
+
+
+def continued(draft: MemoryDraft, same: MemoryRow) -> MemoryDraft:
+    """A memory that takes the place of one that says the same."""
+    return structs.replace(
+        draft,
+        supersedes=merged(draft.supersedes, [same.id], MAX_SUPERSEDED),
+        evidence=merged(details_of(same).evidence, draft.evidence, MAX_EVIDENCE),
+        topics=draft.topics or same.topics,
+        entities=draft.entities or same.entities,
+        event_at=draft.event_at or same.event_at,
+        pinned=draft.pinned or same.pinned,
+    )
