@@ -87,6 +87,8 @@ class App:
         await services.sender.open()
         if self.settings.llm_url is not None:
             await services.llm.open()
+        if services.vectors is not None:
+            await services.embeddings.open()
         watch_leases = watch_leases_forever(services.watcher, self.ingest.held_leases, self.ingest.supersede)
         for work in (*services.background(), self.ingest.enforce_grants(), watch_leases):
             self.run_in_background(work)

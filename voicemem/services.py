@@ -15,12 +15,16 @@ from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
 from voicemem.llm.background import BackgroundLlm
 from voicemem.llm.client import LlmClient, Timeouts
+from voicemem.llm.embeddings import Embedder, embeddings_endpoint
 from voicemem.llm.lanes import Lanes
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
+from voicemem.memory.long_term.by_meaning import Vectors
 from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
 from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.query_vectors import QueryVectors
 from voicemem.memory.long_term.search import HeardSearch
+from voicemem.memory.long_term.vector_maker import VectorMaker, make_vectors_forever
 from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.redaction.rules import Rules
@@ -59,6 +63,7 @@ from voicemem.webhooks.sender import WebhookSender, observe_webhooks
 LOG = logging.getLogger("voicemem")
 CONCURRENT_RESTORES = 2
 """Each may have a body of up to 64 MiB."""
+EMBEDDING_TIMEOUTS = Timeouts(read_s=30.0, total_s=60.0)
 GRACE_S = 2.0
 """How long work that is under way may take when the services are closed."""
 
@@ -113,7 +118,9 @@ class Services:
         self.indexer = HeardIndexer(store, self.memories, runtime.clock, token)
         self.sessions.close_listeners.append(self.indexer.note)
         self.sessions.change_listeners.append(self.indexer.note)
-        self.heard_search = HeardSearch(store, self.indexer)
+        self.embeddings = LlmClient(allowed=allowed, timeouts=EMBEDDING_TIMEOUTS)
+        self.vectors = self.make_vectors(settings)
+        self.heard_search = HeardSearch(store, self.indexer, self.vectors)
         self.long_term = LongTermMemory(store, self.memories, runtime.clock, rules)
         self.presence = Presence(self.sessions)
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
@@ -141,6 +148,17 @@ class Services:
         self.recorder.feed.subscribe(self.summaries.on_commit)
         self.recorder.feed.subscribe(self.indexer.on_commit)
 
+    def make_vectors(self, settings: Settings) -> Vectors | None:
+        """What makes vectors of what is indexed, and of queries; None without an embedder."""
+        endpoint, metrics = embeddings_endpoint(settings), self.telemetry.metrics
+        if endpoint is None:
+            return None
+        embedder = Embedder(self.embeddings.complete, endpoint, settings.embeddings_dimensions, metrics)
+        maker = VectorMaker(self.store, embedder, self.runtime, self.node.current_token)
+        self.indexer.listeners.append(maker.on_indexed)
+        queries = QueryVectors(embedder, settings.embeddings_wait_ms)
+        return Vectors(maker, queries, settings.embeddings_weight, metrics.vector_scans_capped.inc)
+
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """The background tasks of the service; none of them ends by itself."""
         return [
@@ -156,6 +174,7 @@ class Services:
             run_summaries(self.summaries),
             make_overviews_forever(self.overviews),
             index_forever(self.indexer),
+            *([] if self.vectors is None else [make_vectors_forever(self.vectors.maker)]),
             measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),
         ]
 
@@ -166,6 +185,9 @@ class Services:
         await save_all(self.memories, GRACE_S)
         await self.sender.close()
         await self.llm.close()
+        if self.vectors is not None:
+            await self.vectors.queries.close()
+        await self.embeddings.close()
         await self.node.stop()
 
 

@@ -11,11 +11,14 @@ import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, rest_options, run, store_option
+from voicemem.cli.service import embeddings_options, embeddings_settings
 from voicemem.client.options import Options
 from voicemem.client.transport.rest import RestClient
-from voicemem.config.service import MEMORY_STORE, Settings
+from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
 from voicemem.context.policies import Policies
+from voicemem.errors import CannotStart, LlmFailed
 from voicemem.memory.long_term.search import MAX_PAGE
+from voicemem.memory.long_term.vector_maker import VectorMaker
 from voicemem.runtime import Runtime
 from voicemem.services import Services
 from voicemem.store.engines import open_store
@@ -29,6 +32,12 @@ from voicemem.telemetry import Telemetry
 @click.option("--user-id", help="Search the calls of this user only.")
 @click.option("--session", help="Search this session only.")
 @click.option("--namespace", help="Search the sessions with this label `namespace` only.")
+@click.option(
+    "--mode",
+    type=click.Choice(("auto", "words", "vectors", "hybrid")),
+    default="auto",
+    help="How it is found; auto: by words, and by meaning where the service has an embedder.",
+)
 @click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=10, show_default=True, help="How much to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of the REST API.")
 def search(
@@ -38,10 +47,11 @@ def search(
     user_id: str | None,
     session: str | None,
     namespace: str | None,
+    mode: str,
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find what was said in any call, by words, as it was heard; the best first.
+    """Find what was said in any call, as it was heard; the best first.
 
     \b
     Examples:
@@ -49,7 +59,12 @@ def search(
       voicemem search 核桃 --json
     """
     scope = {"user_id": user_id, "session_id": session, "namespace": namespace}
-    body = {"query": query, "limit": limit, **{name: value for name, value in scope.items() if value is not None}}
+    body = {
+        "query": query,
+        "mode": mode,
+        "limit": limit,
+        **{name: value for name, value in scope.items() if value is not None},
+    }
     found = run(post_search(body, url, key))
     if as_json:
         click.echo(json.dumps(found, ensure_ascii=False, indent=2))
@@ -80,11 +95,13 @@ def day_of(said_ms: int) -> str:
 
 @click.command(short_help="Make the index of heard messages again.")
 @store_option
-def reindex(store: str) -> None:
+@embeddings_options
+def reindex(store: str, **embedder: Any) -> None:
     """Make the index of heard messages again, from the journals.
 
     A server does that by itself when the index is missing, damaged or of another version. The server of a file must be
-    stopped; nodes on PostgreSQL may run, and find less until this is done.
+    stopped; nodes on PostgreSQL may run, and find less until this is done. With an embedder, all vectors are made again
+    too; without one, the server makes them later.
 
     \b
     Example:
@@ -92,25 +109,49 @@ def reindex(store: str) -> None:
     """
     if store == MEMORY_STORE:
         raise CommandFailed("A store in memory ends with its server; there is nothing to index.")
-    count = run(make_index(store))
-    click.echo(f"{count} sessions are indexed")
-
-
-async def make_index(store: str) -> int:
-    opened = open_store(store)
+    settings = Settings(store=store, **embeddings_settings(embedder))
     try:
-        return await index_all(opened)
+        check_embeddings(settings)
+    except CannotStart as error:
+        raise CommandFailed(error.detail) from None
+    run(make_index(settings))
+
+
+async def make_index(settings: Settings) -> None:
+    opened = open_store(settings.store)
+    try:
+        services = Services(opened, settings, Policies(), Runtime(), Telemetry.untraced())
+        click.echo(f"{await index_all(opened, services)} sessions are indexed")
+        if services.vectors is not None:
+            click.echo(f"{await embed_all(opened, services.vectors.maker)} messages have vectors")
+        await services.embeddings.close()
     finally:
         await opened.close_store()
 
 
-async def index_all(opened: Store) -> int:
+async def index_all(opened: Store, services: Services) -> int:
     """Index all sessions of a store, with a progress bar; returns how many were indexed."""
-    services = Services(opened, Settings(), Policies(), Runtime(), Telemetry.untraced())
     await opened.clear_index()
     total, count = await opened.count_sessions_to_index(), 0
     with click.progressbar(length=max(total, 1), label=f"indexing {total} sessions", file=sys.stderr) as bar:
         async for looked_at, done in services.indexer.check_all():
             count += done
             bar.update(looked_at)
+    return count
+
+
+async def embed_all(opened: Store, maker: VectorMaker) -> int:
+    """Make the vectors of all messages in the index, with a progress bar; returns how many were made."""
+    await maker.prepare()
+    if not maker.can_compare:
+        return 0
+    count = 0
+    try:
+        total = await opened.count_without_vector(await maker.find_name())
+        with click.progressbar(length=max(total, 1), label=f"embedding {total} messages", file=sys.stderr) as bar:
+            async for done in maker.check_all():
+                count += done
+                bar.update(done)
+    except LlmFailed as failed:
+        raise CommandFailed(f"The embedder failed ({failed.why}) after {count} messages; a server goes on.") from None
     return count

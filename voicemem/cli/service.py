@@ -42,6 +42,19 @@ from voicemem.version import __version__
 LOG = logging.getLogger("voicemem")
 SWITCH_S = 0.0005
 """How long the event loop may keep the committing thread waiting; Python's 5 ms are as long as a whole ack takes."""
+EMBEDDINGS_OPTIONS = (
+    setting(
+        "--embeddings-url",
+        "Where texts are made into vectors, so that searches find by meaning too: the base URL of anything that has"
+        " OpenAI's /embeddings. Texts of calls are sent there. Default: searches go by words alone.",
+    ),
+    setting("--embeddings-model", "Model of --embeddings-url. With another one, all vectors are made again."),
+    setting("--embeddings-dimensions", "How many numbers a vector has. Default: as many as the model gives.", type=int),
+    setting(
+        "--embeddings-key",
+        "API key of --embeddings-url. Use the variable, since other users of the machine can see flags.",
+    ),
+)
 SERVE_OPTIONS = (
     setting(
         "--store",
@@ -113,6 +126,21 @@ SERVE_OPTIONS = (
         "Seconds that any LLM may take for its whole answer, however steadily it comes.",
         type=float,
         default=Settings().llm_total_timeout,
+        show_default=True,
+    ),
+    *EMBEDDINGS_OPTIONS,
+    setting(
+        "--embeddings-weight",
+        "What the best meaning counts in a search, beside the best words, which count 1.",
+        type=float,
+        default=Settings().embeddings_weight,
+        show_default=True,
+    ),
+    setting(
+        "--embeddings-wait-ms",
+        "Milliseconds that a search waits for the vector of its query, before it goes by words alone.",
+        type=int,
+        default=Settings().embeddings_wait_ms,
         show_default=True,
     ),
     setting(
@@ -200,7 +228,8 @@ SERVE_OPTIONS = (
     ),
 )
 
-SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "hook_secrets")
+EMBEDDINGS_SETTINGS = ("embeddings_url", "embeddings_model", "embeddings_dimensions", "embeddings_key")
+SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key", "hook_secrets")
 """Of these `check-config` shows only that they are set."""
 
 
@@ -209,6 +238,18 @@ def serve_options(command: Command) -> Command:
     for option in reversed(SERVE_OPTIONS):
         command = option(command)
     return command
+
+
+def embeddings_options(command: Command) -> Command:
+    """The flags of the embedder alone."""
+    for option in reversed(EMBEDDINGS_OPTIONS):
+        command = option(command)
+    return command
+
+
+def embeddings_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """What the flags of the embedder say, by the names of settings."""
+    return {name: options[name] for name in EMBEDDINGS_SETTINGS}
 
 
 def to_settings(options: dict[str, Any]) -> Settings:
@@ -229,6 +270,9 @@ def to_settings(options: dict[str, Any]) -> Settings:
         llm_model=options["llm_model"],
         llm_timeout=options["llm_timeout"],
         llm_total_timeout=options["llm_total_timeout"],
+        **embeddings_settings(options),
+        embeddings_weight=options["embeddings_weight"],
+        embeddings_wait_ms=options["embeddings_wait_ms"],
         request_rate=options["request_rate"],
         event_rate=options["event_rate"],
         byte_rate=options["byte_rate"],

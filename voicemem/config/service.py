@@ -29,6 +29,8 @@ REDACTIONS = ("cards", "otp", "email", "phone")
 """What can be redacted."""
 OWN_REDACTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """In place of the operator's webhook URL: turns it off."""
+MAX_MODEL_NAME, MAX_DIMENSIONS, MAX_WEIGHT, MAX_WAIT_MS = 256, 4_096, 100, 10_000
+"""Of embeddings."""
 ANY_HOST = "0.0.0.0"  # noqa: S104 (recognised here, not bound)
 
 
@@ -85,6 +87,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds without a byte after which an LLM request is given up."""
     llm_total_timeout: float = 300.0
     """Seconds after which an LLM request is given up, however steadily its answer comes."""
+    embeddings_url: str | None = None
+    """Where texts are made into vectors, for searches by meaning; may be a private address. None: words alone find."""
+    embeddings_model: str | None = None
+    embeddings_dimensions: int | None = None
+    """How many numbers a vector has; None: as many as the model gives."""
+    embeddings_key: str | None = None
+    embeddings_weight: float = 1.0
+    """What the best meaning counts in a search, beside the best words, which count 1."""
+    embeddings_wait_ms: int = 300
+    """How long a search waits for the vector of its query, before it goes by words alone."""
     memory: str | None = None
     """The memory policy of sessions that do not choose one, as JSON: `{"policy":"window","max_tokens":4000}`."""
     policies: tuple[str, ...] = ()
@@ -129,6 +141,7 @@ def check_service_settings(settings: Settings) -> None:
     check_hook_secrets(settings.hook_secrets)
     check_redactions(settings.redact)
     check_llm(settings)
+    check_embeddings(settings)
     if settings.agora_contents not in ("full", "standard"):
         raise CannotStart("The contents on Agora's paths must be full or standard.")
     if settings.admin_key is not None and len(settings.admin_key) < 16:
@@ -169,6 +182,25 @@ def check_llm(settings: Settings) -> None:
         raise CannotStart("An LLM's key or model was given, but not its URL.")
     if not (0 < settings.llm_timeout < inf and 0 < settings.llm_total_timeout < inf):
         raise CannotStart("The timeouts of LLM requests must be numbers of seconds above 0.")
+
+
+def check_embeddings(settings: Settings) -> None:
+    """Check the settings of the embedder. Raises `CannotStart`, which quotes neither its URL nor its key."""
+    url, model, dimensions = settings.embeddings_url, settings.embeddings_model, settings.embeddings_dimensions
+    if url is not None and not re.fullmatch(URL_PATTERN, url):
+        raise CannotStart(f"The embedder's URL is not valid. {URL_RULE}; give its key separately, as --embeddings-key.")
+    if settings.embeddings_key is not None and not re.fullmatch(r"[ -~]*", settings.embeddings_key):
+        raise CannotStart("The embedder's key must be printable ASCII; it is sent in a header.")
+    if url is None and any(one is not None for one in (model, dimensions, settings.embeddings_key)):
+        raise CannotStart("A model, dimensions or a key of an embedder were given, but not its URL.")
+    if url is not None and not (model and len(model) <= MAX_MODEL_NAME and model.isprintable()):
+        raise CannotStart(f"--embeddings-url needs --embeddings-model, at most {MAX_MODEL_NAME} printable characters.")
+    if dimensions is not None and not 1 <= dimensions <= MAX_DIMENSIONS:
+        raise CannotStart(f"The dimensions of vectors must be 1 to {MAX_DIMENSIONS}.")
+    if not 0 <= settings.embeddings_weight <= MAX_WEIGHT:
+        raise CannotStart(f"The weight of meaning beside words must be 0 to {MAX_WEIGHT}.")
+    if not 1 <= settings.embeddings_wait_ms <= MAX_WAIT_MS:
+        raise CannotStart(f"A search may wait 1 to {MAX_WAIT_MS} ms for the vector of its query.")
 
 
 def check_store(store: str) -> None:

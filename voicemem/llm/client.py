@@ -84,7 +84,7 @@ class LlmClient:
         while self.clients:
             await self.clients.popitem()[1].close()
 
-    async def complete(self, endpoint: LlmEndpoint, body: JsonObject) -> bytes:
+    async def complete(self, endpoint: LlmEndpoint, body: JsonObject, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
         """The whole answer to a body that asks for no stream, unchanged. Raises `LlmFailed`."""
         deadline = Deadline(self.timeouts.total_s)
         response = await self.post(endpoint, body, deadline)
@@ -92,7 +92,7 @@ class LlmClient:
             answer = bytearray()
             async for piece in deadline.bound(response.pieces()):
                 answer += piece
-                if len(answer) > MAX_ANSWER_BYTES:
+                if len(answer) > max_bytes:
                     raise LlmFailed("too_long")
             return bytes(answer)
         finally:

@@ -10,11 +10,11 @@ from voicemem.errors import Refused
 from voicemem.store.port import Journal
 from voicemem.store.streams import Stream
 
-COMPLETIONS_PATH = "/chat/completions"
+COMPLETIONS_PATH, EMBEDDINGS_PATH = "/chat/completions", "/embeddings"
 
 
 class LlmEndpoint(Struct, frozen=True):
-    """Where an LLM is reached. `url` is a base URL, or the full URL if its path ends in `/chat/completions`."""
+    """Where an LLM is reached. `url` is a base URL, or the full URL if its path ends in `path`."""
 
     url: str
     api_key: str | None = None
@@ -23,13 +23,15 @@ class LlmEndpoint(Struct, frozen=True):
     """Whether its address must be public: true for a URL that came through the API."""
     model: str | None = None
     """For sessions that name no model."""
+    path: str = COMPLETIONS_PATH
+    """What is asked for there."""
 
     @property
-    def completions_url(self) -> str:
-        """The URL of chat completions."""
+    def request_url(self) -> str:
+        """The URL that requests are sent to."""
         path, mark, query = self.url.partition("?")
         path = path.rstrip("/")
-        return (path if path.endswith(COMPLETIONS_PATH) else path + COMPLETIONS_PATH) + mark + query
+        return (path if path.endswith(self.path) else path + self.path) + mark + query
 
 
 class LlmEndpoints:

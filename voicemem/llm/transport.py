@@ -75,7 +75,7 @@ class OpenAiTransport:
         """The answer, its body not yet read. Raises `LlmFailed`."""
         try:
             response = await self.openai.post(
-                endpoint.completions_url,
+                endpoint.request_url,
                 cast_to=httpx2.Response,
                 body=body,
                 options={"headers": request_headers(self.openai, endpoint, extra_headers), "follow_redirects": False},

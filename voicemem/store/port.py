@@ -12,6 +12,7 @@ It is split by use:
 - `Nodes`: the processes that serve the store, what they hold, and what changed on others;
 - `Claims`: work that only one node should do at a time;
 - `HeardIndex`: the messages that were heard, by their words;
+- `HeardVectors`: the vectors of these messages, for what they mean;
 - `Memories`: what was found worth remembering, or given as that;
 - `Extractions`: up to where sessions were looked at for memories;
 - `Operations`: figures and health.
@@ -49,6 +50,7 @@ from voicemem.store.journal_port import Journal, Overviews
 from voicemem.store.memories_port import Memories
 from voicemem.store.nodes_port import Claims, Nodes
 from voicemem.store.upkeep_port import Operations, Retention, SetAsides
+from voicemem.store.vectors_port import HeardVectors
 
 __all__ = [
     "Claims",
@@ -56,6 +58,7 @@ __all__ = [
     "Endpoints",
     "Extractions",
     "HeardIndex",
+    "HeardVectors",
     "Journal",
     "Memories",
     "Nodes",
@@ -81,6 +84,7 @@ class Store(
     HeardIndex,
     Memories,
     Extractions,
+    HeardVectors,
     Operations,
     Protocol,
 ):

@@ -25,6 +25,7 @@ ATTEMPT_RESULTS = ("delivered", "failed", "gone")
 FOLD_BOUNDS = ("segments", "replies", "interruptions", "resumes", "traces", "words", "frames")
 FRAME_RESULTS = ("taken", "ignored", "unknown", "malformed", "repeated")
 EVICTED_KINDS = ("memories", "rows")
+LLM_USES = ("gateway", "summary", "embedding", "query")
 LLM_RESULTS = ("answered", "failed", "cancelled")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -132,6 +133,9 @@ class Metrics:
             "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_BUCKETS
         )
         self.llm_calls = self.counter("llm_calls", "LLM requests, by use and result.", "use", "result")
+        self.vector_scans_capped = self.counter(
+            "vector_scans_capped", "Searches whose scope has more vectors than were compared."
+        )
         self.llm_first_token_seconds = self.histogram(
             "llm_first_token_seconds", "From an LLM request to the first token of its answer.", TOKEN_BUCKETS, "use"
         )
@@ -145,8 +149,8 @@ class Metrics:
             "route",
         )
         for result in LLM_RESULTS:
-            self.llm_calls.labels("gateway", result)
-            self.llm_calls.labels("summary", result)
+            for use in LLM_USES:
+                self.llm_calls.labels(use, result)
         for result in ATTEMPT_RESULTS:
             self.webhook_attempts.labels(result)
 

@@ -21,6 +21,7 @@ STAY_OF_POSTGRESQL = {
     "heads",
     "heard_messages",
     "heard_sessions",
+    "heard_vectors",
     "labels",
     "lanes",
     "names",

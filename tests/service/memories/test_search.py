@@ -187,6 +187,7 @@ BAD = [
     {"query": "x", "kinds": ["fact"]},
     {"query": "x", "kinds": "message"},
     {"query": "x", "mode": "vectors"},
+    {"query": "x", "mode": "meaning"},
     {"query": "x", "topics": ["food"]},
     {"query": "x", "user_id": {"eq": "ann"}},
 ]

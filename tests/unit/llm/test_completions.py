@@ -201,7 +201,7 @@ def test_what_makes_the_body_is_never_replaced(fields: dict[str, None]) -> None:
 )
 def test_where_a_completion_is_asked_for(url: str, endpoint: str) -> None:
     """The path decides whether a URL is whole."""
-    assert endpoint == LlmEndpoint(url).completions_url
+    assert endpoint == LlmEndpoint(url).request_url
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ class HeardIndexer:
         self.known: OrderedDict[int, Indexed] = OrderedDict()
         self.checked_resets: int | None = None
         """How often the index had been reset when all sessions were last looked at; None before."""
+        self.listeners: list[Callable[[Iterable[int]], None]] = []
+        """Told of the sessions of which something was indexed, by key."""
         self.turn = asyncio.Lock()
         """Held while sessions are indexed, so that older news never follow newer ones."""
 
@@ -142,6 +144,8 @@ class HeardIndexer:
         if not updates:
             return set()
         incomplete = set(await self.store.index_heard(updates))
+        for listener in self.listeners:
+            listener(update.key for update in updates)
         for stream in streams:
             if stream.key in after and stream.key not in incomplete:
                 self.remember(stream, after[stream.key])

@@ -1,10 +1,10 @@
-"""Searches what was heard in all calls of a user, a namespace or a project."""
+"""Searches what was heard in calls of a user, a namespace or a project: by words, and by meaning with an embedder."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from typing import Annotated, Literal
@@ -13,8 +13,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
+from voicemem.memory.long_term.by_meaning import Candidates, SearchMode, Vectors, find_by_meaning, place_of
 from voicemem.memory.long_term.indexer import HeardIndexer
 from voicemem.protocol.types import MAX_INTEGER, Name, SessionId
+from voicemem.search.ranking import FoundBy
 from voicemem.search.words import query_words
 from voicemem.store.index_port import MAX_FOUND, FoundMessage, HeardQuery, HeardScope, scope_of
 from voicemem.store.port import Store
@@ -28,16 +30,19 @@ MAX_PAGE_BYTES = 1024 * 1024
 """A page ends with the text that brings it to this size."""
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 MemoryKind = Literal["message"]
-FoundBy = Literal["words"]
 MESSAGE: MemoryKind = "message"
-WORDS: FoundBy = "words"
+BY_WORDS: tuple[FoundBy, ...] = ("words",)
+NO_EMBEDDER = (
+    "There are no vectors: the service has no embedder (--embeddings-url), so mode must be auto or words, not {}."
+)
 
 
 class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
     """What to search for, and where: in all that was heard in the project, or with a user, a session, a namespace.
 
     `since` and `until` bound when it was said, in Unix ms; the second is the first moment that is too late. `mode` says
-    how it is found; `auto` is by words.
+    how it is found: by words, by vectors (what it means), or `hybrid`, by both. `auto` is `hybrid` where there are
+    vectors.
     """
 
     query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)]
@@ -48,7 +53,7 @@ class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
     since: Millis | None = None
     until: Millis | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 10
-    mode: Literal["auto", "words"] = "auto"
+    mode: Literal["auto", "words", "vectors", "hybrid"] = "auto"
     cursor: str | None = None
 
 
@@ -74,7 +79,7 @@ class FoundMemory(Struct, frozen=True, rename={"evidence": "from"}):
     said_at: int
     """Unix ms."""
     score: float
-    """How well it fits, beside the best one of the search, which has 1."""
+    """How well it fits, beside the best one of the search, which has 1; by vectors alone the cosine itself."""
     by: tuple[FoundBy, ...]
     evidence: tuple[Evidence, ...]
 
@@ -82,43 +87,68 @@ class FoundMemory(Struct, frozen=True, rename={"evidence": "from"}):
 class FoundMemories(Struct, frozen=True):
     """The best memories first; `next_cursor` is null on the last page.
 
-    `complete` is false while the index is being made, and something may be missing.
+    `complete` is false while the index is being made, and something may be missing. `mode` is how they were found: by
+    `words` alone also where the vector of the query did not come in time.
     """
 
     memories: list[FoundMemory]
     next_cursor: str | None
     complete: bool
+    mode: SearchMode
 
 
 class HeardSearch:
-    """Finds messages. Whatever the index holds, only what the store still has is shown."""
+    """Finds messages. Whatever the index holds, only what the store still has is shown.
 
-    def __init__(self, store: Store, indexer: HeardIndexer) -> None:
+    `vectors` is None where there is no embedder.
+    """
+
+    def __init__(self, store: Store, indexer: HeardIndexer, vectors: Vectors | None = None) -> None:
         self.store = store
         self.indexer = indexer
+        self.vectors = vectors
 
     async def search(self, project: str, wanted: MemorySearch) -> FoundMemories:
-        """A page of what was found. Raises `Refused` (`invalid_cursor`), `StoreUnavailable`."""
+        """A page of what was found. Raises `Refused` (`invalid_cursor`, `invalid_field`), `StoreUnavailable`."""
         scope = HeardScope(project, wanted.namespace, wanted.user_id, wanted.session_id)
         offset, best = (0, None) if wanted.cursor is None else parse_cursor(scope, wanted)
+        wait_for_vector = self.begin_vector(wanted)
         await self.indexer.index_first(lambda stream: is_within(stream, scope))
         complete = self.indexer.is_complete
-        query = HeardQuery(
-            scope,
-            query_words(wanted.query),
-            wanted.since,
-            wanted.until,
-            offset,
-            min(wanted.limit, MAX_FOUND - offset) + 1,
-        )
-        found = await self.store.find_heard(query)
-        best = best or max((message.score for message in found), default=0.0)
+        vector = None if wait_for_vector is None else await wait_for_vector()
+        candidates = await self.candidates(scope, wanted, offset, vector)
+        found = candidates.found
+        if best is None:
+            best = 1.0 if candidates.mode == "vectors" else max((message.score for message in found), default=0.0)
         sessions = await self.sessions_of(found, scope)
         page = list(islice(fitting(found), wanted.limit))
-        memories = [to_memory(one, sessions[one.key], best) for one in page if one.key in sessions]
+        memories = [
+            to_memory(one, sessions[one.key], best, candidates.by.get(place_of(one), BY_WORDS))
+            for one in page
+            if one.key in sessions
+        ]
         after = offset + len(page)
         has_more = len(found) > len(page) and after < MAX_FOUND
-        return FoundMemories(memories, format_cursor(scope, wanted, after, best) if has_more else None, complete)
+        cursor = format_cursor(scope, wanted, after, best) if has_more else None
+        return FoundMemories(memories, cursor, complete, candidates.mode)
+
+    def begin_vector(self, wanted: MemorySearch) -> Callable[[], Awaitable[bytes | None]] | None:
+        """Ask for the vector of the query, where the search wants one. Raises `Refused` (`invalid_field`)."""
+        if self.vectors is None and wanted.mode in ("vectors", "hybrid"):
+            raise Refused("invalid_field", NO_EMBEDDER.format(wanted.mode))
+        if self.vectors is None or wanted.mode == "words" or not self.vectors.maker.can_compare:
+            return None
+        return self.vectors.queries.begin(wanted.query)
+
+    async def candidates(
+        self, scope: HeardScope, wanted: MemorySearch, offset: int, vector: bytes | None
+    ) -> Candidates:
+        """The messages from an offset on, and one more than the page has."""
+        limit = min(wanted.limit, MAX_FOUND - offset) + 1
+        query = HeardQuery(scope, query_words(wanted.query), wanted.since, wanted.until, offset, limit)
+        if vector is None or self.vectors is None:
+            return Candidates(await self.store.find_heard(query), {}, "words")
+        return await find_by_meaning(self.store, self.vectors, query, vector, wanted.mode == "vectors")
 
     async def sessions_of(self, found: Sequence[FoundMessage], scope: HeardScope) -> Mapping[int, Stream]:
         """The sessions of what was found that are still there, by key, and still in the scope."""
@@ -142,7 +172,7 @@ def fitting(found: Sequence[FoundMessage]) -> Sequence[FoundMessage]:
     return found
 
 
-def to_memory(message: FoundMessage, stream: Stream, best: float) -> FoundMemory:
+def to_memory(message: FoundMessage, stream: Stream, best: float, by: tuple[FoundBy, ...]) -> FoundMemory:
     scope = scope_of(stream)
     return FoundMemory(
         id=memory_id(message),
@@ -154,7 +184,7 @@ def to_memory(message: FoundMessage, stream: Stream, best: float) -> FoundMemory
         namespace=scope.namespace,
         said_at=message.said_ms,
         score=round(min(1.0, message.score / best), 4) if best > 0 else 0.0,
-        by=(WORDS,),
+        by=by,
         evidence=(Evidence(stream.id, message.position, message.position, (message.turn_id,)),),
     )
 
@@ -196,5 +226,5 @@ def parse_cursor(scope: HeardScope, wanted: MemorySearch) -> tuple[int, float]:
 
 def search_digest(scope: HeardScope, wanted: MemorySearch) -> bytes:
     """Tells one search from another, whatever the size of its pages."""
-    asked = [scope, wanted.query, wanted.since, wanted.until]
+    asked = [scope, wanted.query, wanted.since, wanted.until, wanted.mode]
     return blake2b(msgspec.json.encode(asked), digest_size=8).digest()

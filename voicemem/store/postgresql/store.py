@@ -14,6 +14,7 @@ from voicemem.store.postgresql.deliveries.endpoints import PostgresqlEndpoints
 from voicemem.store.postgresql.deliveries.outbox import PostgresqlOutbox
 from voicemem.store.postgresql.directory import PostgresqlDirectory
 from voicemem.store.postgresql.heard_index import PostgresqlHeardIndex
+from voicemem.store.postgresql.heard_vectors import PostgresqlHeardVectors
 from voicemem.store.postgresql.journal.archive import PostgresqlArchive
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.writes import PostgresqlJournal
@@ -50,6 +51,7 @@ class PostgresqlStore(
     PostgresqlHeardIndex,
     PostgresqlMemories,
     PostgresqlExtractions,
+    PostgresqlHeardVectors,
 ):
     """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
 

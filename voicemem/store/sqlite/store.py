@@ -16,6 +16,7 @@ from voicemem.store.sqlite.deliveries.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.deliveries.outbox import SqliteOutbox
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.heard_index.index import SqliteHeardIndex, new_index_file
+from voicemem.store.sqlite.heard_index.vectors import SqliteHeardVectors
 from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
@@ -71,6 +72,7 @@ class SqliteStore(
     SqliteHeardIndex,
     SqliteMemories,
     SqliteExtractions,
+    SqliteHeardVectors,
     SqliteFigures,
 ):
     """A `voicemem.store.port.Store` on one SQLite file.

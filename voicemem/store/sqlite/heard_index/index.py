@@ -35,6 +35,7 @@ COUNT_SESSIONS = f"select count(*) from streams where kind = '{SESSION_KIND}' an
 CLEAR = """
     insert into words (words) values ('delete-all');
     delete from messages;
+    delete from vectors;
     delete from sessions;
 """
 

@@ -15,20 +15,30 @@ import apsw
 
 from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import WORDS_VERSION
-from voicemem.store.index_port import FoundMessage, HeardMessages, HeardQuery, scope_terms
+from voicemem.store.index_port import FoundMessage, HeardMessages, HeardQuery, HeardScope, scope_terms
 
-INDEX_VERSION = 1_000 + WORDS_VERSION
+INDEX_VERSION = 2_000 + WORDS_VERSION
 """An index of another version is made again."""
 SCHEMA = f"""
 begin;
 create table meta (name text primary key, value blob not null) strict;
-create table sessions (key integer primary key, position integer not null, scope text not null, day text not null)
-    strict;
+create table sessions (
+    key integer primary key, position integer not null, scope text not null, day text not null,
+    project integer not null, namespace integer, user integer, session integer not null
+) strict;
+create index sessions_by_project on sessions (project);
+create index sessions_by_namespace on sessions (namespace) where namespace is not null;
+create index sessions_by_user on sessions (user) where user is not null;
+create index sessions_by_session on sessions (session);
 create table messages (
     id integer primary key, session integer not null, turn integer not null, number integer not null,
     position integer not null, role text not null, said_ms integer not null, text text not null, before text not null
 ) strict;
 create unique index messages_by_place on messages (session, turn, number);
+create table vectors (
+    id integer primary key, session integer not null, said_ms integer not null, embedder integer not null, vector blob
+) strict;
+create index vectors_by_session on vectors (session, embedder);
 create virtual table words using fts5 (scope, said, before, day, content='', tokenize='porter ascii');
 insert into words (words, rank) values ('secure-delete', 1);
 pragma user_version = {INDEX_VERSION};
@@ -36,7 +46,7 @@ commit;
 """
 SELECT_SESSION = "select position, scope, day from sessions where key = ?"
 SELECT_POSITIONS = "select key, position from sessions where key in (select value from json_each(?))"
-SAVE_SESSION = "insert or replace into sessions values (?, ?, ?, ?)"
+SAVE_SESSION = "insert or replace into sessions values (?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE_SESSION = "delete from sessions where key = ?"
 MESSAGE_COLUMNS = "turn, number, position, role, said_ms, text, before"
 SELECT_TURN = f"select id, {MESSAGE_COLUMNS} from messages where session = ? and turn = ?"
@@ -44,6 +54,7 @@ SELECT_TURNS = "select distinct turn from messages where session = ?"
 SELECT_PORTION = f"select id, {MESSAGE_COLUMNS} from messages where session = ? limit ?"
 INSERT_MESSAGE = f"insert into messages (session, {MESSAGE_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE_MESSAGE = "delete from messages where id = ?"
+DELETE_VECTOR = "delete from vectors where id = ?"
 INSERT_WORDS = "insert into words (rowid, scope, said, before, day) values (?, ?, ?, ?, ?)"
 DELETE_WORDS = "insert into words (words, rowid, scope, said, before, day) values ('delete', ?, ?, ?, ?, ?)"
 FIND = f"""
@@ -72,8 +83,14 @@ def index_session(connection: apsw.Connection, update: HeardMessages, secret: by
         turns.update(turn for (turn,) in connection.execute(SELECT_TURNS, (update.key,)))
     for turn in sorted(turns):
         replace_turn(connection, update.key, turn, update.turns.get(turn, ()), scope, day)
-    connection.execute(SAVE_SESSION, (update.key, update.position, scope, day))
+    numbers = scope_numbers(update.scope, secret)
+    connection.execute(SAVE_SESSION, (update.key, update.position, scope, day, *(numbers.get(kind) for kind in "pnus")))
     return True
+
+
+def scope_numbers(scope: HeardScope, secret: bytes) -> dict[str, int]:
+    """One number for each part of a scope that is given, by the first letter of its name."""
+    return {term[0]: int(term[1:17], 16) - 2**63 for term in scope_terms(scope, secret)}
 
 
 def replace_turn(
@@ -104,6 +121,7 @@ def add_message(connection: apsw.Connection, key: int, passage: Passage, scope: 
 def remove_message(connection: apsw.Connection, id: int, passage: Passage, scope: str, day: str) -> None:
     connection.execute(DELETE_WORDS, (id, scope, *word_columns(passage, day)))
     connection.execute(DELETE_MESSAGE, (id,))
+    connection.execute(DELETE_VECTOR, (id,))
 
 
 def word_columns(passage: Passage, day: str) -> tuple[str, ...]:

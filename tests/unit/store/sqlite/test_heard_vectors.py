@@ -1,0 +1,122 @@
+"""Vectors in the file of the index: compared with and without sqlite-vec, and gone with what is erased."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from math import isclose
+from pathlib import Path
+from random import Random
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.profiles import examples
+from tests.support.stores.contract import NOW
+from tests.support.stores.heard import index_call, passages, reindex
+from voicemem.llm.embeddings import to_vector
+from voicemem.store.index_port import HeardScope
+from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.heard_index import vectors
+from voicemem.store.vectors_port import MAX_COMPARED, VectorQuery
+
+EMBEDDER = "noise 256"
+TEXTS = [f"quixotic{number} marzipan" for number in range(60)]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    opened = SqliteStore(str(tmp_path / "voicemem.db"))
+    yield opened
+    await opened.close_store()
+
+
+def vector_of(text: str) -> bytes:
+    lots = Random(text)
+    vector = to_vector([lots.gauss() for _ in range(256)])
+    assert vector is not None
+    return vector
+
+
+async def embed(store: SqliteStore, *keys: int) -> None:
+    texts = await store.find_without_vector(EMBEDDER, keys, 1_000)
+    await store.save_vectors(EMBEDDER, [(one, vector_of(one.text)) for one in texts])
+
+
+async def nearest(store: SqliteStore, text: str) -> list[tuple[str, float]]:
+    answer = await store.find_near(VectorQuery(HeardScope("p"), EMBEDDER, vector_of(text), limit=3))
+    return [(message.text, round(message.score, 4)) for message in answer.found]
+
+
+async def test_python_compares_as_the_extension_does(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer of them, and the operator is told."""
+    await embed(store, await index_call(store, "s", *TEXTS))
+    assert await store.prepare_vectors() == (MAX_COMPARED, None)
+    by_extension = await nearest(store, TEXTS[7])
+    assert by_extension[0] == (TEXTS[7], 1.0)
+    monkeypatch.setattr(vectors, "extension_path", lambda: None)
+    store.heard.release()
+    support = await store.prepare_vectors()
+    assert support.max_compared == vectors.MAX_COMPARED_IN_PYTHON
+    assert "sqlite-vec" in (support.note or "")
+    assert by_extension == await nearest(store, TEXTS[7])
+
+
+coordinates = st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4)
+
+
+@examples(0.5)
+@given(coordinates, coordinates)
+def test_both_comparisons_agree(one: list[float], other: list[float]) -> None:
+    """For all vectors of length 1."""
+    pair = to_vector(one), to_vector(other)
+    if None not in pair:
+        connection = apsw.Connection(":memory:")
+        vectors.add_distance(connection)
+        distance = connection.execute("select vec_distance_cosine(?, ?)", pair).get
+        assert isclose(distance, vectors.distance_of(*pair), abs_tol=1e-5)
+
+
+async def test_no_vector_of_an_erased_session_is_in_any_file(store: SqliteStore, tmp_path: Path) -> None:
+    """Nor of a message that was replaced; others keep theirs."""
+    other = await index_call(store, "other", *(f"walnut{number}" for number in range(50)))
+    keys = [await index_call(store, f"s{number}", *TEXTS) for number in range(2)]
+    await embed(store, other, *keys)
+    await reindex(store, keys[0], {1: passages(1, *TEXTS[:20])}, position=2)
+    await embed(store, await index_call(store, "later", *(f"almond{number}" for number in range(50))))
+    pieces = [vector_of(text)[place : place + 16] for text in TEXTS for place in range(0, 1024, 16)]
+    assert count_on_disk(tmp_path, pieces) > len(pieces) * 0.9
+    for key in keys:
+        await store.erase(key, NOW)
+    while claimed := await store.claim_erased("", NOW, 1, 50):
+        while await store.delete_erased(claimed):
+            pass
+    assert await store.finish_erased()
+    assert count_on_disk(tmp_path, pieces) == 0
+    assert (await nearest(store, "walnut7"))[0] == ("walnut7", 1.0)
+
+
+def count_on_disk(folder: Path, pieces: list[bytes]) -> int:
+    """How many of these bytes stand in the files of the store."""
+    files = [file.read_bytes() for file in folder.iterdir()]
+    return sum(any(piece in content for content in files) for piece in pieces)
+
+
+async def test_a_scan_takes_its_sessions_from_the_newest_on(store: SqliteStore) -> None:
+    """By an index of their scope, without sorting: so it may stop when it has enough."""
+    await embed(store, await index_call(store, "s", "north", given={"user_id": "ann"}))
+    for column in ("user", "namespace", "project", "session"):
+        plan = await store.heard.read(partial(plan_of, column))
+        compared = plan[plan.index("MATERIALIZE compared") + 1 : plan.index("SCAN compared")]
+        assert f"sessions_by_{column}" in compared[0]
+        assert "vectors_by_session" in compared[1]
+        assert len(compared) == 2
+
+
+def plan_of(column: str, connection: apsw.Connection) -> list[str]:
+    """The steps in which SQLite finds what is near."""
+    vectors.add_distance(connection)
+    query = f"explain query plan {vectors.FIND.format(scope=f's.{column} = ?7')}"
+    return [str(row[-1]) for row in connection.execute(query, (vector_of("north"), 1, 0, 1, 10, 10, 1))]

@@ -1,0 +1,141 @@
+"""Vectors of texts, from anything that has OpenAI's `/embeddings`: https://platform.openai.com/docs/api-reference/embeddings.
+
+A vector is handed on as stores keep it: little-endian 32-bit floats of length 1 together, so that stored ones can be
+compared without looking at their lengths again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from math import hypot, isfinite
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.config.service import MAX_DIMENSIONS, Settings
+from voicemem.errors import LlmFailed
+from voicemem.llm.targets import EMBEDDINGS_PATH, LlmEndpoint
+from voicemem.protocol.types import JsonObject
+from voicemem.telemetry.metrics import Metrics
+
+MAX_BATCH = 64
+"""Texts of one request."""
+MAX_CHARACTERS = 2_000
+"""Of a text that is embedded: about 500 tokens, which is what small models read. The rest is found by words."""
+NUMBER_BYTES, ENVELOPE_BYTES = 32, 64 * 1024
+"""Of an answer: for each number, and for all around them."""
+Complete = Callable[[LlmEndpoint, JsonObject, int], Awaitable[bytes]]
+"""Sends a body and gives the whole answer, which may have so many bytes. Raises `LlmFailed`."""
+
+
+class EmbeddedText(Struct, frozen=True):
+    """One vector of an answer, and the place of its text in the request."""
+
+    embedding: list[float]
+    index: int | None = None
+
+
+class EmbeddingsAnswer(Struct, frozen=True):
+    data: list[EmbeddedText]
+
+
+DECODER = msgspec.json.Decoder(EmbeddingsAnswer)
+
+
+class Embedder:
+    """Makes vectors, all of one model and of one size.
+
+    A server is asked for a size only where its own is another than the one that is wanted: many refuse to be asked.
+    """
+
+    def __init__(self, complete: Complete, endpoint: LlmEndpoint, dimensions: int | None, metrics: Metrics) -> None:
+        self.complete = complete
+        self.endpoint = endpoint
+        self.dimensions = dimensions
+        """None until the first answer says it."""
+        self.asks_for_dimensions = False
+        self.metrics = metrics
+
+    @property
+    def name(self) -> str | None:
+        """What tells its vectors from those of others, which cannot be compared with them; None until it is known."""
+        return None if self.dimensions is None else f"{self.endpoint.model} {self.dimensions}"
+
+    async def embed(self, texts: Sequence[str], use: str) -> list[bytes | None]:
+        """A vector for each of at most `MAX_BATCH` texts; None for one that has no meaning for the model.
+
+        `use` says in the metrics what for. Raises `LlmFailed`.
+        """
+        result = "failed"
+        try:
+            vectors = await self.ask(texts, self.asks_for_dimensions)
+            if vectors is None and not self.asks_for_dimensions:
+                vectors = await self.ask(texts, True)
+                self.asks_for_dimensions = vectors is not None
+            if vectors is None:
+                raise LlmFailed("wrong_dimensions")
+            result = "answered"
+            return vectors
+        except asyncio.CancelledError:
+            result = "cancelled"
+            raise
+        finally:
+            self.metrics.llm_calls.labels(use, result).inc()
+
+    async def ask(self, texts: Sequence[str], for_dimensions: bool) -> list[bytes | None] | None:
+        """One request; None when its vectors have not the size that they should have. Raises `LlmFailed`."""
+        body: JsonObject = {
+            "model": self.endpoint.model,
+            "input": [text[:MAX_CHARACTERS] for text in texts],
+            "encoding_format": "float",
+        }
+        if for_dimensions:
+            body["dimensions"] = self.dimensions
+        size = MAX_DIMENSIONS if self.dimensions is None else max(self.dimensions, 1_024)
+        answer = await self.complete(self.endpoint, body, ENVELOPE_BYTES + len(texts) * size * NUMBER_BYTES)
+        found, vectors = await asyncio.to_thread(parse_vectors, answer, len(texts))
+        if self.dimensions is None:
+            self.dimensions = found
+        return vectors if found == self.dimensions else None
+
+
+def parse_vectors(answer: bytes, count: int) -> tuple[int, list[bytes | None]]:
+    """The size of the vectors, and each in the order of its text. Raises `LlmFailed` (`invalid_answer`)."""
+    try:
+        data = DECODER.decode(answer).data
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise LlmFailed("invalid_answer") from None
+    by_place = {place if one.index is None else one.index: one.embedding for place, one in enumerate(data)}
+    sizes = {len(numbers) for numbers in by_place.values()}
+    if len(data) != count or by_place.keys() != set(range(count)) or len(sizes) != 1 or 0 in sizes:
+        raise LlmFailed("invalid_answer")
+    return sizes.pop(), [to_vector(by_place[place]) for place in range(count)]
+
+
+def to_vector(numbers: Sequence[float]) -> bytes | None:
+    """Numbers as a vector of length 1; None where all are 0. Raises `LlmFailed` (`invalid_answer`)."""
+    length = hypot(*numbers)
+    if not isfinite(length):
+        raise LlmFailed("invalid_answer")
+    if not length:
+        return None
+    vector = array("f", [number / length for number in numbers])
+    if sys.byteorder == "big":
+        vector.byteswap()
+    return vector.tobytes()
+
+
+def embeddings_endpoint(settings: Settings) -> LlmEndpoint | None:
+    """The operator's embedder; None when there is none."""
+    if settings.embeddings_url is None:
+        return None
+    return LlmEndpoint(
+        settings.embeddings_url,
+        settings.embeddings_key,
+        public_only=False,
+        model=settings.embeddings_model,
+        path=EMBEDDINGS_PATH,
+    )

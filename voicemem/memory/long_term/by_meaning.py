@@ -1,0 +1,73 @@
+"""Finds messages by what they mean, and by their words, in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from voicemem.memory.long_term.query_vectors import QueryVectors
+from voicemem.memory.long_term.vector_maker import VectorMaker
+from voicemem.search.ranking import FoundBy, ranked
+from voicemem.store.index_port import FoundMessage, HeardQuery
+from voicemem.store.port import Store
+from voicemem.store.vectors_port import MAX_NEAR, MessagePlace, NearMessages, VectorQuery
+
+SearchMode = Literal["words", "vectors", "hybrid"]
+
+
+class Vectors(NamedTuple):
+    """What searches by meaning need."""
+
+    maker: VectorMaker
+    queries: QueryVectors
+    weight: float
+    """What the best meaning counts, beside the best words, which count 1."""
+    count_capped: Callable[[], None]
+
+
+class Candidates(NamedTuple):
+    """Messages that were found, the best first, and how."""
+
+    found: Sequence[FoundMessage]
+    by: Mapping[MessagePlace, tuple[FoundBy, ...]]
+    mode: SearchMode
+
+
+async def find_by_meaning(
+    store: Store, vectors: Vectors, query: HeardQuery, vector: bytes, vectors_alone: bool
+) -> Candidates:
+    """What a query finds by its vector and, unless `vectors_alone`, by its words. Raises `StoreUnavailable`.
+
+    Both are added up over the best 200 of each; beyond these there are no more pages.
+    """
+    name = vectors.queries.embedder.name
+    assert name is not None  # it has made this vector
+    by_words = [] if vectors_alone else await store.find_heard(replace(query, offset=0, limit=MAX_NEAR))
+    near = await store.find_near(
+        VectorQuery(
+            query.scope, name, vector, query.since_ms, query.until_ms, also=[place_of(message) for message in by_words]
+        )
+    )
+    if near.is_capped:
+        vectors.count_capped()
+    found, by = in_one_order(by_words, near, 1.0 if vectors_alone else vectors.weight)
+    page = found[query.offset : query.offset + query.limit]
+    return Candidates(page, by, "vectors" if vectors_alone else "hybrid")
+
+
+def in_one_order(
+    by_words: Sequence[FoundMessage], near: NearMessages, weight: float
+) -> tuple[list[FoundMessage], dict[MessagePlace, tuple[FoundBy, ...]]]:
+    """What was found both ways, the best first, with one score; and how each was found."""
+    messages = {place_of(message): message for message in (*by_words, *near.found)}
+    words = {place_of(message): message.score for message in by_words}
+    cosines = near.also | {place_of(message): message.score for message in near.found}
+    in_order = ranked(words, cosines, weight, {place: message.said_ms for place, message in messages.items()})
+    found = [messages[one.item]._replace(score=one.score) for one in in_order]
+    return found, {one.item: one.by for one in in_order}
+
+
+def place_of(message: FoundMessage) -> MessagePlace:
+    return MessagePlace(message.key, message.turn_id, message.number)

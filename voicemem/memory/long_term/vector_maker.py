@@ -1,0 +1,178 @@
+"""Makes the vectors of what is in the index, in the background: never before an ack, a read or a search."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+
+from voicemem.backoff import exponential_s, spread
+from voicemem.errors import LlmFailed, StoreUnavailable
+from voicemem.llm.embeddings import MAX_BATCH, Embedder
+from voicemem.runtime import Runtime
+from voicemem.store.port import Store
+from voicemem.store.vectors_port import MessageText, VectorSupport
+
+LOG = logging.getLogger("voicemem")
+ROUND_S = 0.5
+"""Between two looks at the sessions that have changed."""
+BATCHES_AT_ONCE = 4
+SESSIONS_AT_ONCE = 50
+CHECKED_AT_ONCE = 200
+SAVED_AT_ONCE = 16
+"""Vectors of one transaction: 100 KB."""
+CHECK_INTERVAL_S = 300.0
+"""Between two looks at all sessions, and two looks for what the store can do with vectors."""
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+REJECTED = (400, 413, 422)
+"""Statuses by which embedders refuse a text, such as one that is too long for them."""
+PROBE = "Hello."
+"""A text that every embedder takes, unless it takes none."""
+USE = "embedding"
+Embedded = list[tuple[MessageText, bytes | None]]
+
+
+class VectorMaker:
+    """Gives each message of the index a vector. What is left undone is found by what has none."""
+
+    def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node_token: Callable[[], str]) -> None:
+        self.store = store
+        self.embedder = embedder
+        self.runtime = runtime
+        self.node_token = node_token
+        self.support: VectorSupport | None = None
+        """None until the store has said what it can do."""
+        self.changed: dict[int, None] = {}
+        """Sessions that were indexed since their messages got vectors, by key."""
+        self.failures = 0
+
+    @property
+    def can_compare(self) -> bool:
+        return self.support is not None and self.support.max_compared > 0
+
+    def on_indexed(self, keys: Iterable[int]) -> None:
+        """Note that something of these sessions was indexed."""
+        self.changed.update(dict.fromkeys(keys))
+
+    async def prepare(self) -> None:
+        """Ask the store what it can do with vectors, and tell the operator. Raises `StoreUnavailable`."""
+        before, self.support = self.support, await self.store.prepare_vectors()
+        if self.support.note is not None and self.support != before:
+            LOG.warning("%s", self.support.note)
+
+    async def find_name(self) -> str:
+        """The name under which vectors are kept; the embedder may have to be asked. Raises `LlmFailed`."""
+        if self.embedder.name is None:
+            await self.embedder.embed([PROBE], USE)
+        assert self.embedder.name is not None
+        return self.embedder.name
+
+    async def embed_changed(self) -> None:
+        """Make the vectors of sessions that have changed. Raises `LlmFailed`, `StoreUnavailable`."""
+        name = await self.find_name() if self.changed else ""
+        while self.changed:
+            keys = list(islice(self.changed, SESSIONS_AT_ONCE))
+            for key in keys:
+                del self.changed[key]
+            try:
+                async for _ in self.embed_sessions(name, keys):
+                    pass
+            except BaseException:
+                self.on_indexed(keys)
+                raise
+
+    async def embed_sessions(self, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
+        """Give all messages of these sessions vectors; how many got one in each step. Raises as `embed_changed`."""
+        while texts := await self.store.find_without_vector(name, keys, MAX_BATCH * BATCHES_AT_ONCE):
+            batches = [texts[first : first + MAX_BATCH] for first in range(0, len(texts), MAX_BATCH)]
+            done = await asyncio.gather(*map(self.embed_batch, batches), return_exceptions=True)
+            for embedded in done:
+                if not isinstance(embedded, BaseException):
+                    await self.save(name, embedded)
+                    yield len(embedded)
+            for failed in done:
+                if isinstance(failed, BaseException):
+                    raise failed
+
+    async def save(self, name: str, embedded: Embedded) -> None:
+        for first in range(0, len(embedded), SAVED_AT_ONCE):
+            await self.store.save_vectors(name, embedded[first : first + SAVED_AT_ONCE])
+
+    async def embed_batch(self, texts: Sequence[MessageText]) -> Embedded:
+        """A batch with its vectors. A text that the embedder refuses gets none, and is not asked for again."""
+        try:
+            vectors = await self.embedder.embed([one.text for one in texts], USE)
+        except LlmFailed as failed:
+            if failed.why not in REJECTED:
+                raise
+            if len(texts) > 1:
+                half = len(texts) // 2
+                return [*await self.embed_batch(texts[:half]), *await self.embed_batch(texts[half:])]
+            await self.embedder.embed([PROBE], USE)  # it takes others, so it is this text
+            vectors = [None]
+        return list(zip(texts, vectors, strict=True))
+
+    # What was left undone
+
+    async def catch_up(self) -> None:
+        """Make what is missing, unless another node is at it. Raises as `embed_changed`."""
+        lease_ms = int(CHECK_INTERVAL_S * 1000)
+        if await self.store.claim_index_check(self.node_token(), self.runtime.clock(), lease_ms):
+            async for _ in self.check_all():
+                pass
+
+    async def check_all(self) -> AsyncIterator[int]:
+        """Look at all sessions, and make what is missing; how many vectors were made in each step."""
+        name, after = await self.find_name(), 0
+        while True:
+            check = await self.store.check_vectors(name, after, CHECKED_AT_ONCE)
+            async for count in self.embed_sessions(name, check.behind):
+                yield count
+            if check.through_key is None:
+                return
+            after = check.through_key
+            await asyncio.sleep(0)
+
+    def note_answered(self) -> None:
+        if self.failures:
+            LOG.warning("The embedder answers again.")
+        self.failures = 0
+
+    def retry_after(self, failed: LlmFailed) -> float:
+        """Seconds until the embedder is asked again; the first failure in a row is logged."""
+        if not self.failures:
+            LOG.warning(
+                "The embedder fails (%s); searches go by words where vectors are missing. It is tried again.",
+                failed.why,
+            )
+        wait_s = exponential_s(self.failures, MIN_RETRY_S, MAX_RETRY_S)
+        self.failures += 1
+        return spread(wait_s, self.runtime.random(), 0.5, 1.5)
+
+
+async def make_vectors_forever(maker: VectorMaker) -> None:
+    """Background task: make what was left undone before, then what is indexed."""
+    next_check = 0.0
+    time = asyncio.get_running_loop().time
+    while True:
+        pause = ROUND_S
+        with suppress(StoreUnavailable):
+            if not maker.can_compare:
+                await maker.prepare()
+            if not maker.can_compare:
+                maker.changed.clear()
+                pause = CHECK_INTERVAL_S
+            else:
+                try:
+                    asked = bool(maker.changed) or next_check <= time()
+                    await maker.embed_changed()
+                    if next_check <= time():
+                        await maker.catch_up()
+                        next_check = float("inf") if maker.store.is_exclusive else time() + CHECK_INTERVAL_S
+                    if asked:
+                        maker.note_answered()
+                except LlmFailed as failed:
+                    pause = maker.retry_after(failed)
+        await asyncio.sleep(pause)

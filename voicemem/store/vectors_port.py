@@ -1,0 +1,125 @@
+"""Vectors of heard messages: which of them mean what a query means. See `voicemem.store.port`."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+
+from voicemem.store.index_port import FIRST_MS, LAST_MS, FoundMessage, HeardScope
+
+MAX_COMPARED = 20_000
+"""The vectors of a scope that a query is compared with: those of the newest sessions."""
+MAX_NEAR = 200
+"""The best messages by vectors, and by words, of which a search that goes by both is put together."""
+
+
+class MessagePlace(NamedTuple):
+    """Which message of the index it is."""
+
+    key: int
+    """Of its session."""
+    turn_id: int
+    number: int
+
+
+class MessageText(NamedTuple):
+    """A message that has no vector yet."""
+
+    place: MessagePlace
+    text: str
+
+
+class VectorSupport(NamedTuple):
+    """What a store can do with vectors."""
+
+    max_compared: int
+    """How many vectors of a scope a query is compared with; 0 where the store can compare none."""
+    note: str | None = None
+    """What an operator should know about it."""
+
+
+class VectorQuery(Struct, frozen=True):
+    """Which messages to find: those whose vectors are the nearest to this one, of all that `embedder` has made.
+
+    A vector is little-endian 32-bit floats, of length 1 together. `also` are messages whose nearness is asked for too.
+    """
+
+    scope: HeardScope
+    embedder: str
+    vector: bytes
+    since_ms: int | None = None
+    until_ms: int | None = None
+    limit: int = MAX_NEAR
+    also: Sequence[MessagePlace] = ()
+
+    @property
+    def said_between(self) -> tuple[int, int]:
+        """As `HeardQuery.said_between`."""
+        return (
+            FIRST_MS if self.since_ms is None else self.since_ms,
+            LAST_MS if self.until_ms is None else self.until_ms,
+        )
+
+
+class NearMessages(NamedTuple):
+    """What was found by vectors; scores are cosines."""
+
+    found: list[FoundMessage]
+    """The nearest first."""
+    also: dict[MessagePlace, float]
+    """The cosines of those that were asked for, as far as they have vectors."""
+    is_capped: bool
+    """Whether the scope has more vectors than were compared."""
+
+
+class VectorCheck(NamedTuple):
+    """A part of all sessions in the index, of which some have messages without a vector."""
+
+    behind: Sequence[int]
+    """Their keys."""
+    looked_at: int
+    through_key: int | None
+    """The key to go on after; None when there are no more."""
+
+
+class HeardVectors(Protocol):
+    """The vectors of the messages in the index, each by the name of the embedder that made it.
+
+    They stand and fall with their messages: what changes a message, or deletes it, deletes its vector.
+    """
+
+    async def prepare_vectors(self) -> VectorSupport:
+        """Make ready for vectors; called once, before any other of these methods."""
+
+    async def check_vectors(self, embedder: str, after_key: int, limit: int) -> VectorCheck:
+        """Look at some sessions of the index, by key: which have messages without a vector of this embedder."""
+
+    async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[MessageText]:
+        """Messages of these sessions that have no vector of this embedder."""
+
+    async def save_vectors(self, embedder: str, vectors: Sequence[tuple[MessageText, bytes | None]]) -> None:
+        """Keep vectors of messages that still are as they were; None for one that is to have none, and be found so."""
+
+    async def find_near(self, wanted: VectorQuery) -> NearMessages:
+        """The messages whose vectors are the nearest, and those that were asked for."""
+
+    async def count_without_vector(self, embedder: str) -> int:
+        """How many messages have no vector of this embedder."""
+
+
+def embedder_number(name: str) -> int:
+    """The number by which rows name an embedder."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True)
+
+
+def floats_of(vector: bytes) -> array[float]:
+    """The numbers of a vector."""
+    floats = array("f", vector)
+    if sys.byteorder == "big":
+        floats.byteswap()
+    return floats
