@@ -14,9 +14,10 @@ from typing import Any
 import psycopg
 from websockets.asyncio.client import connect
 
-from tests.service.redaction.test_redaction import CARD, CARDS, RECORDINGS, planted
+from tests.service.redaction.test_redaction import CARD, CARDS, planted
 from tests.support import postgresql
 from tests.support.callers.rest import RestClient
+from tests.support.dialects import RECORDINGS
 from tests.support.events import delta, done, event, final
 from tests.support.services import running_service
 from tests.support.waiting import all_connections_handled
