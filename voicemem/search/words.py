@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from voicemem.protocol.scripts import SPACELESS
+from voicemem.search.german import SHORTEST, is_german, without_ending
 from voicemem.search.stop_words import STOP_WORDS
 
 WORDS_VERSION = 1
@@ -43,7 +44,19 @@ def query_words(text: str) -> list[QueryWord]:
     """The words that a query asks for, each once; without those that say nothing, unless it has no others."""
     found = list(dict.fromkeys(split_words(text, with_last=False)))
     telling = [word for word in found if word not in STOP_WORDS] or found
-    return [QueryWord(word, len(word) == 1 and PAIRED.match(word) is not None) for word in telling[:MAX_QUERY_WORDS]]
+    as_asked = german_word if is_german(found) else query_word
+    return list(dict.fromkeys(map(as_asked, telling[:MAX_QUERY_WORDS])))
+
+
+def query_word(word: str) -> QueryWord:
+    return QueryWord(word, len(word) == 1 and PAIRED.match(word) is not None)
+
+
+def german_word(word: str) -> QueryWord:
+    """A word of a German query: it finds every word with the same beginning, unless it is too short for that."""
+    if len(word) < SHORTEST or not word.isalpha() or PAIRED.match(word):
+        return query_word(word)
+    return QueryWord(without_ending(word), is_prefix=True)
 
 
 def split_words(text: str, with_last: bool) -> list[str]:

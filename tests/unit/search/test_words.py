@@ -31,9 +31,22 @@ def test_a_text_has_these_words(text: str, expected: str) -> None:
 def test_a_query_leaves_out_what_says_nothing() -> None:
     """Words that every text has, in several languages, unless there are no others; and each word counts once."""
     assert query_words("What was the name of the dog?") == [QueryWord("name"), QueryWord("dog")]
-    assert query_words("Wie heißt der Hund?") == [QueryWord("heisst"), QueryWord("hund")]
     assert query_words("who are you") == [QueryWord("who"), QueryWord("are"), QueryWord("you")]
     assert query_words("dog dog DOG") == [QueryWord("dog")]
+
+
+def test_words_of_a_german_query_lose_their_endings() -> None:
+    """They are asked for as beginnings; other languages, and words that are too short, stay as they are."""
+    assert query_words("Wann kommen die Rechnungen?") == [QueryWord("komm", True), QueryWord("rechnung", True)]
+    assert query_words("Wie heißt der Hund, der Opa und 12345?")[1:] == [
+        QueryWord("hund", True),
+        QueryWord("opa"),
+        QueryWord("12345"),
+    ]
+    assert query_words("Wie wohnt ihr, und wo wohnen wir?") == [QueryWord("wohn", True)]
+    for other in ("When do the parties come?", "¿Cuándo vienen los invitados?", "Quand viennent les invités?"):
+        assert not any(word.is_prefix for word in query_words(other))
+    assert query_words("dem 核桃") == [QueryWord("核桃")]
 
 
 def test_a_single_character_asks_for_all_words_that_begin_with_it() -> None:
