@@ -1,7 +1,7 @@
 """German endings, which engines do not remove: they stem as in English, and what an index holds is of many languages.
 
-So only a query is looked at: in one that is German, words lose their endings and are asked for as beginnings. That finds
-"Rechnungen" by "Rechnung", "wohnen" by "wohnt", and many compounds, and costs other languages nothing.
+So only a query is looked at: in one that is German, words lose their endings and are asked for as beginnings. That
+finds "Rechnungen" by "Rechnung", "wohnen" by "wohnt", and many compounds, and costs other languages nothing.
 """
 
 from __future__ import annotations
