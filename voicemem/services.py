@@ -18,6 +18,9 @@ from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.embeddings import Embedder, embeddings_endpoint
 from voicemem.llm.lanes import Lanes
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.memory.agent_memory.long_term import LongTermRecords
+from voicemem.memory.agent_memory.prompt import Prompts
+from voicemem.memory.agent_memory.sessions import OwnedSessions
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
 from voicemem.memory.long_term.by_meaning import Vectors
 from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
@@ -126,7 +129,10 @@ class Services:
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
         secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
-        self.agent_memory = WorkingMemories(store, self.memories, self.recorder, self.sessions)
+        owned = OwnedSessions(store, self.memories, self.sessions)
+        self.agent_records = LongTermRecords(self.long_term, owned)
+        self.agent_memory = WorkingMemories(store, self.memories, self.recorder, self.sessions, self.agent_records)
+        self.agent_prompts = Prompts(self.agent_memory, self.agent_records)
         self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
         followed = FollowedMemories(self.memories)
         sources = TailSources(store, followed, runtime.clock, self.draining, turn=asyncio.Lock())

@@ -7,12 +7,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, to_builtins
 
 from voicemem.memory.agent_memory.messages import Change, Standing, standing
-from voicemem.memory.agent_memory.models import GivenRecord, GivenWorkingMemory, RecordView, StrategyConfig
-from voicemem.memory.agent_memory.owners import Owner
-from voicemem.memory.agent_memory.times import format_ms, format_time, parse_time
+from voicemem.memory.agent_memory.models import GivenWorkingMemory, StrategyConfig
 from voicemem.memory.forget import forget_all_but_newest
 from voicemem.memory.working_memory import check_data_size
 from voicemem.protocol.events import MemoryData, MemorySummary, ServerEvent
@@ -29,7 +27,8 @@ KEPT_DATA = "agent_memory"
 class KeptData(Struct, frozen=True, omit_defaults=True):
     """What of a working memory has no place in a session, and stands in its data, under `KEPT_DATA`."""
 
-    memories: tuple[GivenRecord, ...] = ()
+    memories: tuple[str, ...] = ()
+    """Their ids."""
     tokens: int = 0
     strategy: StrategyConfig = StrategyConfig()
     context: str | None = None
@@ -114,7 +113,7 @@ def summary_turn(memory: ReadModel) -> int | None:
 
 def data_event(memory: ReadModel, given: GivenWorkingMemory, rules: Rules | None) -> ServerEvent | None:
     kept = KeptData(
-        memories=given.memories,
+        memories=tuple(dict.fromkeys(record.id or "" for record in given.memories)),
         tokens=given.tokens,
         strategy=given.long_term_memory_strategy,
         context=given.context if summary_turn(memory) is None else None,
@@ -127,20 +126,3 @@ def data_event(memory: ReadModel, given: GivenWorkingMemory, rules: Rules | None
         return None
     check_data_size(data)
     return MemoryData(operation="replace", content=data)
-
-
-def record_view(record: GivenRecord, owner: Owner, began_ms: int) -> RecordView:
-    """A memory of a working memory, as it was given."""
-    times = {
-        name: format_time(parse_time(value, name))
-        for name in ("last_accessed", "created_at", "updated_at", "persisted_at", "event_date")
-        if (value := getattr(record, name)) is not None
-    }
-    given = {
-        name: value
-        for name, value in structs.asdict(record).items()
-        if value is not None and name not in times and name in RecordView.__struct_fields__
-    }
-    begun = dict.fromkeys(("last_accessed", "created_at", "updated_at"), format_ms(began_ms))
-    default = {"discrete_memory_extracted": "f", "memory_type": "message"}
-    return RecordView(**(begun | default | given | times))

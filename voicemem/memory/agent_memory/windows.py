@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from voicemem.llm.tokens import TokenCounter, estimate_tokens
+from voicemem.llm.tokens import (
+    UNKNOWN_WINDOW,
+    TokenCounter,
+    context_window_of,
+    counter,
+    encoding_of,
+    estimate_tokens,
+)
 from voicemem.memory.agent_memory.models import MessageView
 
 SUMMARY_SHARE = 0.7
@@ -19,6 +26,14 @@ class Window(NamedTuple):
 
     tokens: int
     counter: TokenCounter
+
+
+def window_of(model: str | None, tokens: int | None) -> Window | None:
+    """How much a client's model takes; None if it says nothing of it."""
+    if model is None and tokens is None:
+        return None
+    most = tokens or context_window_of(model, {}) or UNKNOWN_WINDOW
+    return Window(most, counter(encoding_of(model)))
 
 
 def count_tokens(messages: Sequence[MessageView], counter: TokenCounter) -> list[int]:

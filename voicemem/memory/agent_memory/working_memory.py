@@ -18,20 +18,20 @@ from msgspec import structs
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.memory.add import API_PRODUCER
 from voicemem.memory.agent_memory import versions
+from voicemem.memory.agent_memory.long_term import LongTermRecords
 from voicemem.memory.agent_memory.looks import (
     KEPT_DATA,
     Look,
     data_event,
     forgotten_event,
     look_at,
-    record_view,
     remembered_orders,
     summary_event,
 )
 from voicemem.memory.agent_memory.messages import Change, change_of, check_messages, events_of, starts_with
 from voicemem.memory.agent_memory.models import GivenWorkingMemory, WorkingMemoryView
 from voicemem.memory.agent_memory.owners import Owner, is_own, lifetime, owner_of, ttl_of
-from voicemem.memory.agent_memory.sessions import OwnedSessions
+from voicemem.memory.agent_memory.records import check_record, draft_of, view_of
 from voicemem.memory.agent_memory.times import format_ms, format_time, parse_time, to_ms
 from voicemem.memory.agent_memory.windows import SUMMARY_SHARE, Window, count_tokens, first_fitting, percent
 from voicemem.protocol.checks import check_text
@@ -59,13 +59,21 @@ Admit = Callable[[int, int], None]
 class WorkingMemories:
     """The working memories of all projects."""
 
-    def __init__(self, store: Store, memories: ReadModelCache, recorder: Recorder, sessions: Sessions) -> None:
+    def __init__(
+        self,
+        store: Store,
+        memories: ReadModelCache,
+        recorder: Recorder,
+        sessions: Sessions,
+        records: LongTermRecords,
+    ) -> None:
         self.store = store
         self.memories = memories
         self.recorder = recorder
         self.sessions = sessions
         self.clock = sessions.clock
-        self.owned = OwnedSessions(store, memories, sessions)
+        self.records = records
+        self.owned = records.owned
         self.locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         """By project and client's id: writers of one process do not get in each other's way."""
 
@@ -92,7 +100,7 @@ class WorkingMemories:
         used = sum(costs)
         return WorkingMemoryView(
             messages=messages,
-            memories=[record_view(one, owner, stream.started_ms) for one in look.kept.memories],
+            memories=[view_of(one) for one in await self.records.find_all(stream.project, look.kept.memories)],
             data=look.data,
             context=look.context,
             user_id=owner.user_id,
@@ -141,6 +149,7 @@ class WorkingMemories:
                     stream = await self.owned.create(project, wanted, given.ttl_seconds, key_id)
                 written = await self.replace(stream, given, key_id, admit)
                 if written is not None:
+                    await self.records.keep_in(written, given.memories)
                     return written
         raise StoreUnavailable("The session changes faster than this change can be stored; try again.")
 
@@ -249,10 +258,8 @@ def check_data(given: GivenWorkingMemory) -> None:
     if KEPT_DATA in (given.data or {}):
         raise Refused("invalid_field", f"The key `{KEPT_DATA}` of `data` is voicemem's own; use another one.")
     for record in given.memories:
-        if not record.id:
-            raise Refused("invalid_field", "All long-term memory records in working memory must have an ID.")
-        if not record.text.strip():
-            raise Refused("invalid_field", f"The text of a memory cannot be empty (memory ID: {record.id}).")
+        check_record(record)
+        draft_of(record, None, "message")
 
 
 def lifetime_update(stream: Stream, given: GivenWorkingMemory, renew: bool) -> JsonObject:

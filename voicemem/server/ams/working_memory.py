@@ -9,7 +9,6 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.errors import RateLimited
-from voicemem.llm.tokens import UNKNOWN_WINDOW, context_window_of, counter, encoding_of
 from voicemem.memory.agent_memory.models import (
     AgentMemoryAck,
     GivenWorkingMemory,
@@ -18,7 +17,7 @@ from voicemem.memory.agent_memory.models import (
     WorkingMemoryView,
 )
 from voicemem.memory.agent_memory.owners import Owner, checked_owner
-from voicemem.memory.agent_memory.windows import Window
+from voicemem.memory.agent_memory.windows import window_of
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
@@ -127,14 +126,6 @@ async def delete_working_memory(request: web.Request, query: OwnerQuery) -> web.
 def named_owner(request: web.Request, namespace: str | None, user_id: str | None) -> Owner:
     """The owner of the working memory that the path names. Raises `Refused` (`invalid_field`)."""
     return checked_owner(request.match_info["session_id"], namespace, user_id)
-
-
-def window_of(model: str | None, tokens: int | None) -> Window | None:
-    """How much a client's model takes; None if it says nothing of it."""
-    if model is None and tokens is None:
-        return None
-    most = tokens or context_window_of(model, {}) or UNKNOWN_WINDOW
-    return Window(most, counter(encoding_of(model)))
 
 
 PATH = "/v1/working-memory/{session_id}"

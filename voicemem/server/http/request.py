@@ -62,14 +62,18 @@ async def get_stream(request: web.Request) -> Stream:
 
 
 def parse_query(request: web.Request, kind: type[T]) -> T:
-    """Return the query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`)."""
+    """Return the query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`).
+
+    Those that the struct names in `REPEATED` are lists, and may be given several times.
+    """
     if not request.query_string:
         return kind()
-    values = dict(request.query)
-    if len(values) < len(request.query.items()):
+    values: JsonObject = dict(request.query)
+    repeated = {name: request.query.getall(name) for name in getattr(kind, "REPEATED", ()) if name in values}
+    if len(values) < len(request.query) - sum(len(several) - 1 for several in repeated.values()):
         raise Refused("invalid_query", "A query parameter is given twice.")
     try:
-        query = msgspec.convert(values, kind, strict=False)
+        query = msgspec.convert(values | repeated, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Refused("invalid_query", describe_error(error, kind)) from None
     if any(getattr(query, name) is None for name in values):  # msgspec takes the text "null" for a null

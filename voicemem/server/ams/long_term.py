@@ -1,0 +1,153 @@
+"""Long-term memory as agent-memory-server's clients know it."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from voicemem.errors import RateLimited
+from voicemem.memory.agent_memory.filters import Filters, TextFilter
+from voicemem.memory.agent_memory.forgetting import Forgotten, ToForget
+from voicemem.memory.agent_memory.long_term import FoundRecords, GivenRecords, RecordSearch
+from voicemem.memory.agent_memory.models import AgentMemoryAck, RecordView
+from voicemem.memory.agent_memory.prompt import Prompt, PromptRequest
+from voicemem.memory.agent_memory.records import RecordPatch, view_of
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    json_response,
+    read_body,
+    read_object,
+    services_of,
+)
+from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
+
+
+class OptimizeQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`optimize_query` would let an LLM rewrite the query; it changes nothing here."""
+
+    optimize_query: bool = False
+
+
+class ForgetQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which memories are looked at, the newest first; unless `dry_run` is false, nothing is deleted."""
+
+    namespace: str | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+    dry_run: bool = True
+
+
+class CompactQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which memories are looked at."""
+
+    namespace: str | None = None
+    user_id: str | None = None
+
+
+class IdsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """The memories to delete; the parameter may be given several times."""
+
+    REPEATED: ClassVar = ("memory_ids",)
+    memory_ids: Annotated[tuple[str, ...], Meta(max_length=1_000)] = ()
+
+
+async def create_long_term_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Keep memories; the answer comes when they are on disk and can be found."""
+    services, grant = services_of(request), request[GRANT]
+    given = convert_body(await read_object(request), GivenRecords)
+    wait_s = services.limits.take_events(grant.caller, len(given.memories), len(await read_body(request)))
+    if wait_s:
+        raise RateLimited(wait_s)
+    await services.agent_records.create(grant.project, given)
+    return json_response(AgentMemoryAck("ok"))
+
+
+async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web.Response:
+    """Search memories; what the filters do not let through is never found, however few there are."""
+    wanted = convert_body(await read_object(request), RecordSearch)
+    return json_response(await services_of(request).agent_records.search(request[GRANT].project, wanted))
+
+
+async def get_long_term_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Read a memory."""
+    memory = await services_of(request).long_term.find(request[GRANT].project, request.match_info["memory_id"])
+    return json_response(view_of(memory))
+
+
+async def edit_long_term_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Change a memory; null changes nothing."""
+    patch = convert_body(await read_object(request), RecordPatch)
+    id, project = request.match_info["memory_id"], request[GRANT].project
+    return json_response(view_of(await services_of(request).agent_records.edit(project, id, patch)))
+
+
+async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> web.Response:
+    """Delete memories by their ids; those that do not exist do not matter."""
+    count = await services_of(request).agent_records.delete(request[GRANT].project, query.memory_ids)
+    return json_response(AgentMemoryAck(f"ok, deleted {count} memories"))
+
+
+async def forget_long_term_memories(request: web.Request, query: ForgetQuery) -> web.Response:
+    """Delete what a policy forgets, or say what it would."""
+    given = convert_body(await read_object(request), ToForget)
+    filters = filters_of(query.namespace, query.user_id, query.session_id)
+    records = services_of(request).agent_records
+    return json_response(await records.forget(request[GRANT].project, given, filters, query.limit, query.dry_run))
+
+
+async def compact_long_term_memories(request: web.Request, query: CompactQuery) -> web.Response:
+    """Delete memories that say the same as another one of the same owner."""
+    filters = filters_of(query.namespace, query.user_id, None)
+    left = await services_of(request).agent_records.compact(request[GRANT].project, filters)
+    return json_response(AgentMemoryAck(f"ok, {left} memories remaining after compaction"))
+
+
+async def make_memory_prompt(request: web.Request, _: OptimizeQuery) -> web.Response:
+    """Make a prompt: the summary and the messages of a session, memories that fit the query, and the query."""
+    wanted = convert_body(await read_object(request), PromptRequest)
+    return json_response(await services_of(request).agent_prompts.make(request[GRANT].project, wanted))
+
+
+def filters_of(namespace: str | None, user_id: str | None, session_id: str | None) -> Filters:
+    return Filters(
+        namespace=None if namespace is None else TextFilter(eq=namespace),
+        user_id=None if user_id is None else TextFilter(eq=user_id),
+        session_id=None if session_id is None else TextFilter(eq=session_id),
+    )
+
+
+PATH = "/v1/long-term-memory"
+MEMORY_PATH = f"{PATH}/{{memory_id}}"
+WRITE_CODES = ("invalid_field", "text_too_long", "memory_exists", "session_set_aside")
+ROUTES = (
+    Route(
+        "POST", f"{PATH}/search", search_long_term_memory, "read", OptimizeQuery, json_ok(FoundRecords),
+        BodySpec({JSON: RecordSearch}, required=False), ("invalid_field",),
+    ),
+    Route(
+        "POST", f"{PATH}/", create_long_term_memory, "ingest", NoQuery, json_ok(AgentMemoryAck),
+        BodySpec({JSON: GivenRecords}), (*WRITE_CODES, "quota_exceeded"),
+    ),
+    Route(
+        "GET", MEMORY_PATH, get_long_term_memory, "read", NoQuery, json_ok(RecordView), codes=("unknown_memory",)
+    ),
+    Route(
+        "PATCH", MEMORY_PATH, edit_long_term_memory, "ingest", NoQuery, json_ok(RecordView),
+        BodySpec({JSON: RecordPatch}), (*WRITE_CODES, "unknown_memory"),
+    ),
+    Route("DELETE", PATH, delete_long_term_memories, "ingest", IdsQuery, json_ok(AgentMemoryAck)),
+    Route(
+        "POST", f"{PATH}/forget", forget_long_term_memories, "admin", ForgetQuery, json_ok(Forgotten),
+        BodySpec({JSON: ToForget}), ("invalid_field",),
+    ),
+    Route("POST", f"{PATH}/compact", compact_long_term_memories, "admin", CompactQuery, json_ok(AgentMemoryAck)),
+    Route(
+        "POST", "/v1/memory/prompt", make_memory_prompt, "read", OptimizeQuery, json_ok(Prompt),
+        BodySpec({JSON: PromptRequest}), ("invalid_field", "session_set_aside"),
+    ),
+)  # fmt: skip
