@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from voicemem.config.secrets import SessionPatch, llm_url, webhook_url
-from voicemem.config.service import Settings
+from voicemem.config.service import Settings, parse_memories_ttl
 from voicemem.context.policies import Policies
 from voicemem.context.summaries import Summaries, run_summaries, summary_writer
 from voicemem.errors import Refused
@@ -23,6 +23,7 @@ from voicemem.memory.agent_memory.prompt import Prompts
 from voicemem.memory.agent_memory.sessions import OwnedSessions
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
 from voicemem.memory.long_term.by_meaning import Vectors
+from voicemem.memory.long_term.forgetting import expire_memories_forever
 from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.query_vectors import QueryVectors
@@ -124,7 +125,8 @@ class Services:
         self.embeddings = LlmClient(allowed=allowed, timeouts=EMBEDDING_TIMEOUTS)
         self.vectors = self.make_vectors(settings)
         self.heard_search = HeardSearch(store, self.indexer, self.vectors)
-        self.long_term = LongTermMemory(store, self.memories, runtime.clock, rules)
+        ttl_ms = parse_memories_ttl(settings.memories_ttl)
+        self.long_term = LongTermMemory(store, self.memories, runtime.clock, rules, ttl_ms)
         self.presence = Presence(self.sessions)
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
@@ -181,6 +183,7 @@ class Services:
             make_overviews_forever(self.overviews),
             index_forever(self.indexer),
             *([] if self.vectors is None else [make_vectors_forever(self.vectors.maker)]),
+            expire_memories_forever(self.long_term),
             measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),
         ]
 

@@ -215,6 +215,11 @@ SERVE_OPTIONS = (
         " MODULE:FUNCTION. Default: everything is kept.",
     ),
     setting(
+        "--memories-ttl",
+        "How long memories of a kind are kept that do not say so themselves, KIND=DURATION separated by commas, such as"
+        " episode=90d,summary=365d. Default: until they are removed.",
+    ),
+    setting(
         "--hook-secret",
         "What signs the webhooks of another stack, DIALECT=SECRET or PROJECT/DIALECT=SECRET. Use the variable, since"
         " other users of the machine can see flags. May be repeated (in the variable, separate with spaces).",
@@ -284,6 +289,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         memory=options["memory"],
         policies=tuple(options["policy"]),
         redact=tuple(name.strip() for name in (options["redact"] or "").split(",") if name.strip()),
+        memories_ttl=tuple(one.strip() for one in (options["memories_ttl"] or "").split(",") if one.strip()),
         model_windows=tuple(options["model_window"]),
         hook_secrets=tuple(options["hook_secret"]),
         log_format=options["log_format"],

@@ -10,13 +10,14 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
 
 from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.session import URL_PATTERN, URL_RULE
 from voicemem.errors import CannotStart, Refused
+from voicemem.protocol.memories import GivenKind
 
 MIB = 1024 * 1024
 MIN_MEMORY_BUDGET, MAX_MEMORY_BUDGET = 16, 1024 * 1024
@@ -103,6 +104,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The operator's own policies, as NAME=MODULE:CLASS."""
     redact: tuple[str, ...] = ()
     """What is not kept of what is said: names of `REDACTIONS`, and the operator's own as MODULE:FUNCTION."""
+    memories_ttl: tuple[str, ...] = ()
+    """How long memories of a kind are kept that say nothing else, as KIND=DURATION."""
     model_windows: tuple[str, ...] = ()
     """The sizes of models' contexts, as MODEL=TOKENS."""
     hook_secrets: tuple[str, ...] = ()
@@ -111,6 +114,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """MiB that everything takes together that is kept in memory to be at hand."""
     log_format: str = "text"
     log_level: str = "warning"
+
+
+UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_address(text: str) -> Address:
@@ -140,6 +146,7 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart(refused.detail) from None
     check_hook_secrets(settings.hook_secrets)
     check_redactions(settings.redact)
+    parse_memories_ttl(settings.memories_ttl)
     check_llm(settings)
     check_embeddings(settings)
     if settings.agora_contents not in ("full", "standard"):
@@ -164,6 +171,21 @@ def check_redactions(names: Sequence[str]) -> None:
         if name not in REDACTIONS and not OWN_REDACTION.fullmatch(name):
             known = ", ".join(REDACTIONS)
             raise CannotStart(f"{name!r} cannot be redacted; known are {known}, and your own as MODULE:FUNCTION.")
+
+
+def parse_memories_ttl(given: Sequence[str]) -> dict[str, int]:
+    """How long memories of each kind are kept, in ms. Raises `CannotStart`."""
+    found: dict[str, int] = {}
+    for one in given:
+        kind, _, duration = one.partition("=")
+        match = re.fullmatch(r"([1-9][0-9]{0,8})([smhd])", duration)
+        if match is None or kind not in get_args(GivenKind) or kind in found:
+            kinds = ", ".join(get_args(GivenKind))
+            raise CannotStart(
+                f"{one!r} is not how long memories are kept; write KIND=90d (or s, m, h), each of {kinds} once."
+            )
+        found[kind] = int(match[1]) * UNIT_MS[match[2]]
+    return found
 
 
 def check_hook_secrets(given: tuple[str, ...]) -> None:

@@ -35,6 +35,7 @@ from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
 from voicemem.memory.checkpoint import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.fork import fork
+from voicemem.memory.long_term.forgetting import forget_user
 from voicemem.memory.long_term.search import FoundMemories, MemorySearch
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.memory.user_export import export_user
@@ -175,9 +176,10 @@ class Library:
 
     async def erase_user(self, user_id: str) -> int:
         """Erase a user's document and all their sessions in the project; returns the number of sessions."""
-        return await erase_user(
-            self.store, self.memories, self.project, check_user_id(user_id), self.services.runtime.clock
-        )
+        checked, clock = check_user_id(user_id), self.services.runtime.clock
+        count = await erase_user(self.store, self.memories, self.project, checked, clock)
+        await forget_user(self.services.long_term, self.project, checked)
+        return count
 
 
 class LibrarySession:

@@ -28,6 +28,7 @@ Act = Literal[
     "session_erased",
     "user_exported",
     "user_erased",
+    "memories_forgotten",
     "webhook_created",
     "webhook_changed",
     "webhook_deleted",

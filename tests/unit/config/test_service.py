@@ -13,6 +13,7 @@ from voicemem.config.service import (
     check_service_settings,
     is_loopback,
     parse_address,
+    parse_memories_ttl,
     shown_store,
 )
 from voicemem.errors import CannotStart
@@ -195,3 +196,15 @@ def test_without_keys_only_loopback_is_bound(field: str, host: str) -> None:
 def test_a_password_is_not_shown(store: str, shown: str) -> None:
     """Whatever else the URL of a store holds is shown as it is."""
     assert shown == shown_store(store)
+
+
+def test_how_long_memories_are_kept() -> None:
+    """A number and a unit for each kind, once."""
+    assert parse_memories_ttl(("episode=90d", "fact=2h")) == {"episode": 90 * 86_400_000, "fact": 7_200_000}
+
+
+@pytest.mark.parametrize("given", ["episode", "episode=", "episode=90", "episode=0d", "message=1d", "fact=1d,fact=2d"])
+def test_how_long_memories_cannot_be_kept(given: str) -> None:
+    """The sentence says what would be right."""
+    with pytest.raises(CannotStart, match="write KIND=90d"):
+        check_service_settings(Settings(memories_ttl=tuple(given.split(","))))

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
-import msgspec
 from msgspec import structs
 
 from voicemem.errors import Refused, StoreUnavailable
@@ -20,7 +19,6 @@ from voicemem.memory.long_term.drafts import (
     MemoryDraft,
     MemoryPatch,
     memory_id,
-    merged,
     normalised,
     prepare_draft,
     prepare_patch,
@@ -28,78 +26,32 @@ from voicemem.memory.long_term.drafts import (
 from voicemem.memory.long_term.memory import (
     EvidenceLine,
     Memory,
-    added_event,
     changed_row,
     details_of,
-    edited_event,
-    is_same_content,
     row_of,
     to_memory,
 )
 from voicemem.memory.long_term.owners import MemoryOwner, ensure_stream, settle_owner, stream_of
-from voicemem.protocol.events import MemoriesExtracted, MemoryRemoved
-from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, Evidence, RemovalReason
+from voicemem.memory.long_term.plans import Plan, Settled, continued, owned, owner_of, strengthened
+from voicemem.protocol.events import MemoriesExtracted
+from voicemem.protocol.memories import Evidence, RemovalReason
 from voicemem.redaction.rules import Rules
 from voicemem.search.passages import passages_in
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.store.memories_port import MAX_ROWS, MemoryFilter, MemoryRow, tombstone
+from voicemem.store.memories_port import MAX_ROWS, MemoryFilter, MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.streams import SESSION_KIND, Stream
+from voicemem.store.streams import Stream
 
 SAME_LOOKED_AT = 5
 """Of the memories that have words in common with a new one, those that are looked at for the same text."""
 MAX_CHAIN = 100
 """Memories that say the same, each of another session, that are removed with the newest."""
+MAX_USED = 10_000
+"""Memories of a project of which it is noted at a time that they were used."""
+MAX_TOUCHED = 200
 TOO_FAST = "Memories change faster than this change can be stored; try again."
-
-
-class Plan:
-    """Changes of the memories in one stream, from its position on: events, and the rows that follow from them."""
-
-    def __init__(self, stream: Stream, now_ms: int) -> None:
-        self.stream = stream
-        self.now_ms = now_ms
-        self.payloads: list[bytes] = []
-        self.rows: dict[str, MemoryRow] = {}
-
-    @property
-    def session_id(self) -> str | None:
-        """The id of the session whose journal it is."""
-        return self.stream.id if self.stream.kind == SESSION_KIND else None
-
-    def append(self, event: msgspec.Struct) -> int:
-        self.payloads.append(msgspec.json.encode(event))
-        return self.stream.position + len(self.payloads)
-
-    def add(self, row: MemoryRow) -> MemoryRow:
-        return self.note(row, self.append(added_event(row, self.session_id)))
-
-    def edit(self, before: MemoryRow, after: MemoryRow) -> MemoryRow:
-        """Change a memory, if anything is another."""
-        if is_same_content(before, after):
-            return before
-        after = structs.replace(after, updated_ms=self.now_ms)
-        return self.note(after, self.append(edited_event(before, after)))
-
-    def remove(self, row: MemoryRow, reason: RemovalReason) -> None:
-        position = self.append(MemoryRemoved(memory_id=row.id, reason=reason))
-        self.rows[row.id] = tombstone(row, position, self.now_ms)
-
-    def note(self, row: MemoryRow, position: int) -> MemoryRow:
-        self.rows[row.id] = structs.replace(row, key=self.stream.key, position=position)
-        return self.rows[row.id]
-
-
-class Settled(NamedTuple):
-    """A draft of which it is known whose it is, and in the journal of which session it stands, if of any."""
-
-    place: int
-    """Among all that were given."""
-    draft: MemoryDraft
-    owner: MemoryOwner
-    session: Stream | None
 
 
 class LongTermMemory:
@@ -118,6 +70,8 @@ class LongTermMemory:
         self.clock = clock
         self.rules = rules
         self.ttl_ms = ttl_ms or {}
+        self.used: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        """By project: memories that were found since this was last noted in the store."""
         self.locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """By stream: writers of one journal in this process take turns, so they do not repeat each other's attempts."""
 
@@ -317,6 +271,20 @@ class LongTermMemory:
 
         return await self.memories.read(stream, read)
 
+    def count_use(self, project: str, ids: Iterable[str]) -> None:
+        """Have it noted soon that these memories were used; a search does not wait for that."""
+        used = self.used[project]
+        if len(used) < MAX_USED:
+            used.update(dict.fromkeys(ids))
+
+    async def note_used(self) -> None:
+        """Note which memories were used. Raises `StoreUnavailable`."""
+        while self.used:
+            project, ids = self.used.popitem()
+            wanted = list(ids)
+            for first in range(0, len(wanted), MAX_TOUCHED):
+                await self.store.touch_memories(project, wanted[first : first + MAX_TOUCHED], self.clock())
+
     async def find_row(self, project: str, id: str) -> MemoryRow | None:
         found = await self.store.find_memories(project, [id])
         return next((row for row in found if row.removed_ms is None), None)
@@ -421,37 +389,3 @@ class LongTermMemory:
 def check_expiry(expires_at: int, now: int) -> None:
     if expires_at <= now:
         raise Refused("invalid_field", "The time must be in the future, in Unix ms: `expires_at`")
-
-
-def owner_of(row: MemoryRow) -> MemoryOwner:
-    return MemoryOwner(*row.scope)
-
-
-def owned(draft: MemoryDraft, owner: MemoryOwner) -> MemoryDraft:
-    return structs.replace(draft, namespace=owner.namespace, user_id=owner.user_id, session_id=owner.session_id)
-
-
-def strengthened(row: MemoryRow, draft: MemoryDraft) -> MemoryRow:
-    """A memory that was said again: it comes from more messages."""
-    details = details_of(row)
-    evidence = merged(details.evidence, draft.evidence, MAX_EVIDENCE)
-    fields: dict[str, Any] = {} if evidence == details.evidence else {"evidence": evidence}
-    if draft.pinned and not row.pinned:
-        fields["pinned"] = True
-    supersedes = merged(row.supersedes, [id for id in draft.supersedes if id != row.id], MAX_SUPERSEDED)
-    if supersedes != row.supersedes:
-        fields["supersedes"] = supersedes
-    return changed_row(row, fields)
-
-
-def continued(draft: MemoryDraft, same: MemoryRow) -> MemoryDraft:
-    """A memory that takes the place of one that says the same."""
-    return structs.replace(
-        draft,
-        supersedes=merged(draft.supersedes, [same.id], MAX_SUPERSEDED),
-        evidence=merged(details_of(same).evidence, draft.evidence, MAX_EVIDENCE),
-        topics=draft.topics or same.topics,
-        entities=draft.entities or same.entities,
-        event_at=draft.event_at or same.event_at,
-        pinned=draft.pinned or same.pinned,
-    )

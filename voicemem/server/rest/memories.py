@@ -10,15 +10,18 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import RateLimited, Refused
 from voicemem.memory.long_term.drafts import MAX_GIVEN, GivenMemory, MemoryPatch, Namespace, draft_of
+from voicemem.memory.long_term.forgetting import ForgetPolicy, created_before, forget
 from voicemem.memory.long_term.lists import MemoryPage, memory_page
 from voicemem.memory.long_term.memory import EvidenceLine, Memory
-from voicemem.memory.long_term.search import FoundMemories, MemorySearch
-from voicemem.protocol.memories import GivenKind, Topic
-from voicemem.protocol.types import Integer, Name
+from voicemem.memory.long_term.search import MAX_QUERY, FoundMemories, MemorySearch
+from voicemem.protocol.memories import GivenKind, Topic, Topics
+from voicemem.protocol.types import Integer, Name, Natural
+from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
     convert_body,
+    fields_given,
     get_stream,
     json_response,
     read_body,
@@ -29,6 +32,8 @@ from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, jso
 from voicemem.server.rest.users import user_id_of
 from voicemem.store.index_port import scope_of
 from voicemem.store.memories_port import AnyOf, MemoryFilter, Tags
+
+Days = Annotated[float, Meta(ge=0, le=100_000)]
 
 
 class GivenMemories(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +64,33 @@ class KnownMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from",
     """A memory; `evidence` has the messages that it comes from, as they were heard, when that was asked for."""
 
     lines: list[EvidenceLine] | UnsetType = UNSET
+
+
+class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which memories of a user to forget: those for which all conditions hold that are given, or `everything`.
+
+    A `query` names those that have all of its words; `before` those that were noted before, in Unix ms. The limits
+    `max_age_days`, `max_inactive_days` and `budget` (how many to keep) leave pinned ones. With `dry_run` nothing is
+    forgotten.
+    """
+
+    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)] | UnsetType = UNSET
+    kinds: Annotated[tuple[GivenKind, ...], Meta(min_length=1)] | UnsetType = UNSET
+    topics: Annotated[Topics, Meta(min_length=1)] | UnsetType = UNSET
+    before: Integer | UnsetType = UNSET
+    namespace: Namespace | UnsetType = UNSET
+    max_age_days: Days | UnsetType = UNSET
+    max_inactive_days: Days | UnsetType = UNSET
+    budget: Natural | UnsetType = UNSET
+    everything: bool | UnsetType = UNSET
+    dry_run: bool = False
+
+
+class ForgottenMemories(Struct, frozen=True):
+    """The ids of the memories that were forgotten, or with `dry_run` would be."""
+
+    ids: list[str]
+    dry_run: bool
 
 
 class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,6 +206,41 @@ def tags_of(value: str | None) -> Tags | None:
     return None if value is None else Tags(any=(value,))
 
 
+async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response:
+    """Forget memories of a user for good: nobody can read or find them any more, and their texts leave the store.
+
+    What was heard stays in the sessions that it comes from.
+    """
+    project, long_term = request[GRANT].project, services_of(request).long_term
+    body = convert_body(await read_object(request), ForgetMemories)
+    policy = policy_of(body, project, user_id_of(request))
+    ids = await forget(long_term, project, policy, body.dry_run)
+    if not body.dry_run:
+        audit("memories_forgotten", request[GRANT].key_id, project, memories=len(ids))
+    return json_response(ForgottenMemories(ids, body.dry_run))
+
+
+def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
+    """Return what is to be forgotten. Raises `Refused` unless the body says so clearly."""
+    given = fields_given(body)
+    narrower = given.keys() - {"namespace", "everything", "dry_run"}
+    if not narrower and not given.get("everything"):
+        names = "query, kinds, topics, before, max_age_days, max_inactive_days, budget"
+        raise Refused("missing_field", f'The body must have one of {names}; everything is {{"everything": true}}.')
+    if narrower and "everything" in given:
+        raise Refused("invalid_field", f"With `everything` there must be no other condition: `{min(narrower)}`")
+    among = MemoryFilter(
+        project=project,
+        user_ids=AnyOf((user_id,)),
+        namespaces=any_of(given.get("namespace")),
+        kinds=AnyOf(given["kinds"]) if "kinds" in given else None,
+        topics=Tags(any=given["topics"]) if "topics" in given else None,
+        created=created_before(given.get("before")),
+    )
+    limits = {name: given[name] for name in ("query", "max_age_days", "max_inactive_days", "budget") if name in given}
+    return ForgetPolicy(among=among, **limits)
+
+
 async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
     """Search what was heard in the calls of the project, of a user or of one session, by words.
 
@@ -186,6 +253,16 @@ async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
 PATH = "/v1/memories/{memory_id}"
 GIVEN_CODES = ("invalid_field", "text_too_long", "too_big")
 ROUTES: tuple[Route[Any], ...] = (
+    Route(
+        "POST",
+        "/v1/users/{user_id}/memories/forget",
+        forget_user_memories,
+        "ingest",
+        NoQuery,
+        json_ok(ForgottenMemories),
+        BodySpec({JSON: ForgetMemories}),
+        ("missing_field",),
+    ),
     Route(
         "POST",
         "/v1/memories",

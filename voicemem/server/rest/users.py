@@ -9,6 +9,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
+from voicemem.memory.long_term.forgetting import forget_user
 from voicemem.memory.user_export import export_user
 from voicemem.memory.user_export_lines import ExportLine
 from voicemem.protocol.types import Name
@@ -69,6 +70,7 @@ async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
     services, grant = services_of(request), request[GRANT]
     clock = services.working_memory.clock
     sessions = await erase_user(services.store, services.memories, grant.project, user_id_of(request), clock)
+    await forget_user(services.long_term, grant.project, user_id_of(request))
     audit("user_erased", grant.key_id, grant.project, sessions=sessions)
     return web.Response(status=204)
 

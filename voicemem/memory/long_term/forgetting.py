@@ -1,0 +1,158 @@
+"""Forgetting memories: those that somebody names, those that a policy gives up, and those whose time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from msgspec import Struct, structs
+
+from voicemem.errors import Refused, StoreUnavailable
+from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.search.words import query_words
+from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, MemoryRow
+
+LOG = logging.getLogger("voicemem")
+DAY_MS = 86_400_000
+PAGE = 500
+"""Memories that are looked at, or removed, at a time."""
+MAX_ASKED_WORDS = 10
+"""Words of a query; each is looked for by itself, since a memory must have all of them."""
+MAX_FOUND_BY_WORD = 10_000
+HARD_AGE_MULTIPLIER = 12.0
+EXPIRY_INTERVAL_S = 5.0
+EXPIRED_AT_ONCE = 100
+MIN_PAUSE_S = 0.05
+
+
+class ForgetPolicy(Struct, frozen=True, kw_only=True):
+    """Which memories to forget, of those for which `among` holds, superseded ones included.
+
+    Without any other field all of them. A `query` names those that have all of its words. The rest are limits, which
+    leave pinned memories and those of `keep_ids`: with both ages a memory must exceed both, or be older than
+    `hard_age_multiplier` times the first. `budget` is how many are kept at most, those that were used last.
+    """
+
+    among: MemoryFilter
+    query: str | None = None
+    max_age_days: float | None = None
+    max_inactive_days: float | None = None
+    hard_age_multiplier: float = HARD_AGE_MULTIPLIER
+    budget: int | None = None
+    keep_ids: frozenset[str] = frozenset()
+
+    @property
+    def has_limits(self) -> bool:
+        return (self.max_age_days, self.max_inactive_days, self.budget) != (None, None, None)
+
+
+class Candidate(NamedTuple):
+    """What a policy looks at."""
+
+    used_ms: int
+    created_ms: int
+    id: str
+    pinned: bool
+
+
+async def forget(long_term: LongTermMemory, project: str, policy: ForgetPolicy, dry_run: bool = False) -> list[str]:
+    """Remove memories with their texts; the ids of those that were, or with `dry_run` would be removed.
+
+    Raises `Refused` (`invalid_field` for a query without words), `StoreUnavailable`.
+    """
+    among = structs.replace(policy.among, project=project, with_superseded=True, unexpired_at_ms=None)
+    if policy.query is not None:
+        candidates = await find_all_words(long_term, among, policy.query)
+    else:
+        candidates = await list_all(long_term, among)
+    chosen = select(candidates, policy, long_term.clock()) if policy.has_limits else [one.id for one in candidates]
+    chosen = [id for id in chosen if id not in policy.keep_ids]
+    if dry_run:
+        return chosen
+    removed: list[str] = []
+    for first in range(0, len(chosen), PAGE):
+        removed += await long_term.remove(project, chosen[first : first + PAGE], "forgotten")
+    return removed
+
+
+async def list_all(long_term: LongTermMemory, among: MemoryFilter) -> list[Candidate]:
+    """All memories for which the conditions hold."""
+    found: list[Candidate] = []
+    wanted = structs.replace(among, limit=PAGE)
+    while page := await long_term.store.list_memories(wanted):
+        found += map(candidate_of, page)
+        wanted = structs.replace(wanted, after=(page[-1].created_ms, page[-1].id))
+    return found
+
+
+async def find_all_words(long_term: LongTermMemory, among: MemoryFilter, query: str) -> list[Candidate]:
+    """The memories that have all words of a query. Raises `Refused` (`invalid_field`)."""
+    words = query_words(query)
+    if not 0 < len(words) <= MAX_ASKED_WORDS:
+        detail = f"What to forget must be named in 1 to {MAX_ASKED_WORDS} words: `query`"
+        raise Refused("invalid_field", detail)
+    found: dict[str, Candidate] | None = None
+    for word in words:
+        rows = await long_term.store.find_memories_by_words(among, [word], MAX_FOUND_BY_WORD)
+        have = {row.id: candidate_of(row) for row, _ in rows}
+        found = have if found is None else {id: one for id, one in found.items() if id in have}
+    return list((found or {}).values())
+
+
+def candidate_of(row: MemoryRow) -> Candidate:
+    used_ms = row.created_ms if row.last_accessed_ms is None else row.last_accessed_ms
+    return Candidate(used_ms, row.created_ms, row.id, row.pinned)
+
+
+def select(candidates: Sequence[Candidate], policy: ForgetPolicy, now_ms: int) -> list[str]:
+    """The ids of those that a policy gives up."""
+    free = [one for one in candidates if not one.pinned and one.id not in policy.keep_ids]
+    chosen = [one for one in free if is_over(one, policy, now_ms)]
+    if policy.budget is not None:
+        gone = {one.id for one in chosen}
+        kept = sorted((one for one in free if one.id not in gone), reverse=True)
+        chosen += kept[policy.budget :]
+    return [one.id for one in chosen]
+
+
+def is_over(one: Candidate, policy: ForgetPolicy, now_ms: int) -> bool:
+    """Whether a memory has reached the ages that a policy gives."""
+    age, inactive = (now_ms - one.created_ms) / DAY_MS, (now_ms - one.used_ms) / DAY_MS
+    max_age, max_inactive = policy.max_age_days, policy.max_inactive_days
+    if max_age is not None and max_inactive is not None:
+        return age > max_age * policy.hard_age_multiplier or (age > max_age and inactive > max_inactive)
+    return (max_age is not None and age > max_age) or (max_inactive is not None and inactive > max_inactive)
+
+
+async def forget_user(long_term: LongTermMemory, project: str, user_id: str) -> None:
+    """Forget what is left of a user whose sessions are erased: a session may have had another user before."""
+    policy = ForgetPolicy(among=MemoryFilter(project=project, user_ids=AnyOf((user_id,))))
+    await forget(long_term, project, policy)
+
+
+def created_before(before_ms: int | None) -> Between | None:
+    return None if before_ms is None else Between(None, before_ms)
+
+
+# Those whose time is over
+
+
+async def remove_expired(long_term: LongTermMemory) -> int:
+    """Remove memories whose `expires_at` is over, some at a time; how many. Raises `StoreUnavailable`."""
+    rows = await long_term.store.find_expired_memories(long_term.clock(), EXPIRED_AT_ONCE)
+    return len(await long_term.remove_rows(rows, "expired"))
+
+
+async def expire_memories_forever(long_term: LongTermMemory) -> None:
+    """Background task: remove memories whose time is over, and note which were used."""
+    while True:
+        removed = 0
+        with suppress(StoreUnavailable):  # what is due now is still due later
+            await long_term.note_used()
+            removed = await remove_expired(long_term)
+        if removed:
+            LOG.info("%d memories were removed at their expires_at", removed)
+        await asyncio.sleep(MIN_PAUSE_S if removed == EXPIRED_AT_ONCE else EXPIRY_INTERVAL_S)
