@@ -99,7 +99,8 @@ def extras_of(path: Path) -> tuple[str, ...]:
         framework = path.relative_to(PACKAGE).parts[1].removesuffix(".py").replace("_", "-")
         return (framework,) if framework in EXTRAS else ()
     engine = ("postgres",) if path.is_relative_to(PACKAGE / "store" / "postgresql") else ()
-    return () if part_of(path) in CLIENT else ("server", "otel", "tokens", *engine)
+    own = ("mcp",) if part_of(path) == "mcp" else ()
+    return () if part_of(path) in CLIENT else ("server", "otel", "tokens", *engine, *own)
 
 
 def test_every_import_is_required() -> None:
@@ -120,7 +121,7 @@ def test_the_constraints_are_exact_versions() -> None:
     exact = dict(line.lower().replace("_", "-").split("==") for line in lines)
     own = {
         canonicalize_name(one.name): one.specifier
-        for one in requirements("server", "postgres", "otel", "tokens", "livekit", "pipecat", "test")
+        for one in requirements("server", "postgres", "otel", "mcp", "tokens", "livekit", "pipecat", "test")
     }
     del own[canonicalize_name(NAME)]
     assert [] == [name for name, specifier in own.items() if name in exact and exact[name] not in specifier]

@@ -9,6 +9,7 @@ from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.copying.command import copy
 from voicemem.cli.keys import keys
+from voicemem.cli.mcp import mcp
 from voicemem.cli.memories import reindex, search
 from voicemem.cli.migrate import migrate
 from voicemem.cli.nodes import nodes
@@ -45,6 +46,7 @@ for command in (
     history,
     search,
     export_user,
+    mcp,
     tail,
     receive,
     keys,

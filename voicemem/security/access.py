@@ -60,6 +60,8 @@ class Grant(Struct, frozen=True):
     """The one channel whose agents a token of Agora's gives access to (`*`: every one); None for keys."""
     limits: KeyLimits = KeyLimits()
     """Those of the key."""
+    reaches_user: bool = False
+    """Whether a token also reaches what is remembered of its session's user."""
 
     def allows(self, scope: str, session_id: str | None = None) -> bool:
         """Whether the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""
@@ -166,7 +168,15 @@ class Access:
         signer, secret = await self.find_signer(signer_of(text))
         token = verify_token(text, secret, self.clock())
         scopes = tuple(scope for scope in TOKEN_SCOPES if signer.allows(scope))
-        return Grant(signer.project, scopes, signer.key_id, token.session_id, token.expires_ms, limits=signer.limits)
+        return Grant(
+            signer.project,
+            scopes,
+            signer.key_id,
+            token.session_id,
+            token.expires_ms,
+            limits=signer.limits,
+            reaches_user=token.reaches_user,
+        )
 
     async def find_signer(self, key_id: str) -> tuple[Grant, bytes]:
         """The grant of a key that signs tokens, and its signing secret. Raises `Refused` (`unauthorized`)."""
@@ -180,13 +190,15 @@ class Access:
             raise Refused("unauthorized", "The key that signed the session token is unknown or was revoked.")
         return Grant(key.project, key.scopes, key.id, limits=key.limits), key.hash
 
-    async def create_token(self, grant: Grant, session_id: str, ttl_s: int) -> tuple[str, int]:
+    async def create_token(
+        self, grant: Grant, session_id: str, ttl_s: int, reaches_user: bool = False
+    ) -> tuple[str, int]:
         """A session token signed with the caller's key, and when it expires, Unix ms. Raises `Refused` (`no_keys`)."""
         if grant.key_id is None:
             raise Refused("no_keys")
         _, secret = await self.find_signer(grant.key_id)
         expires_s = self.clock() // 1000 + ttl_s
-        return sign_token(session_id, expires_s, grant.key_id, secret), expires_s * 1000
+        return sign_token(session_id, expires_s, grant.key_id, secret, reaches_user), expires_s * 1000
 
     async def ended_grants(self, grants: Iterable[Grant]) -> dict[Grant, Refused]:
         """The grants of open connections that are no longer valid, each with the reason."""

@@ -8,6 +8,7 @@ secret to store, and revoking the key revokes its tokens.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jwt
 import msgspec
@@ -23,6 +24,7 @@ MAX_TOKEN_S = 3600
 CLOCK_SKEW_S = 60
 """How far the signer's clock may be ahead when a token has the longest life."""
 MAX_TOKEN_LENGTH = 2048
+USER_MEMORIES = "user"
 DECODE_OPTIONS: Options = {
     "require": ["exp", "sub"],
     "verify_exp": False,  # times are checked here, by the service's own clock
@@ -38,6 +40,12 @@ class Claims(Struct, frozen=True):
     sub: SessionId
     exp: float
     nbf: float | None = None
+    memories: Any = None
+    """`user` lets the token also reach what is remembered of the session's user; anything else is ignored."""
+
+    @property
+    def reaches_user(self) -> bool:
+        return bool(self.memories == USER_MEMORIES)
 
 
 class SessionToken(Struct, frozen=True):
@@ -45,6 +53,8 @@ class SessionToken(Struct, frozen=True):
 
     session_id: str
     expires_ms: int
+    reaches_user: bool = False
+    """Whether it also reaches what is remembered of the session's user."""
 
 
 def looks_like_token(text: str) -> bool:
@@ -81,9 +91,20 @@ def verify_token(text: str, secret: bytes, now_ms: int) -> SessionToken:
         raise Refused("token_expired")
     if claims.exp * 1000 > now_ms + (MAX_TOKEN_S + CLOCK_SKEW_S) * 1000 or (claims.nbf or 0.0) * 1000 > now_ms:
         raise Refused("unauthorized", "A session token is valid from its nbf on, and for an hour at most.")
-    return SessionToken(claims.sub, int(claims.exp * 1000))
+    return SessionToken(claims.sub, int(claims.exp * 1000), claims.reaches_user)
 
 
-def sign_token(session_id: str, expires_s: int, key_id: str, secret: bytes) -> str:
+def shown_claims(text: str) -> Claims | None:
+    """What a token says of itself, whoever signed it; None for what has not the form of one."""
+    if not looks_like_token(text) or len(text) > MAX_TOKEN_LENGTH:
+        return None
+    try:
+        return msgspec.convert(jwt.decode(text, options={"verify_signature": False}), Claims)
+    except (jwt.PyJWTError, msgspec.ValidationError, ValueError, RecursionError):
+        return None
+
+
+def sign_token(session_id: str, expires_s: int, key_id: str, secret: bytes, reaches_user: bool = False) -> str:
     """A token for one session that expires at a Unix time in seconds."""
-    return jwt.encode({"sub": session_id, "exp": expires_s}, secret, ALGORITHM, headers={"kid": key_id})
+    claims = {"sub": session_id, "exp": expires_s} | ({"memories": USER_MEMORIES} if reaches_user else {})
+    return jwt.encode(claims, secret, ALGORITHM, headers={"kid": key_id})

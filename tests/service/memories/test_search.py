@@ -143,15 +143,61 @@ async def test_projects_do_not_see_each_other(serve: Serve) -> None:
     assert (403, "forbidden") == (await sender.post(PATH, {"query": "walnuts"})).problem
 
 
-async def test_a_session_token_cannot_search(serve: Serve) -> None:
-    """It opens one session, and a search has all of them."""
+async def holder_of(app: App, admin: RestClient, session_id: str, **body: Any) -> RestClient:
+    """A caller with a session token."""
+    made = await admin.post(f"/v1/sessions/{session_id}/tokens", body)
+    assert 201 == made.status, made.body
+    return RestClient(app, made.json["token"])
+
+
+@pytest.fixture
+async def admin(serve: Serve) -> tuple[App, RestClient]:
+    """A service with keys: two calls of ann's in a shop, one in a bank, one of bob's, one of nobody's."""
     app = await serve()
     admin = await client_with_key(app, "admin")
-    await call_of(admin)
-    made = await admin.post("/v1/sessions/s/tokens", {})
-    assert 201 == made.status, made.body
-    holder = RestClient(app, made.json["token"])
-    assert (403, "forbidden") == (await holder.post(PATH, {"query": "walnuts"})).problem
+    for session_id, user_id, namespace in (("a1", "ann", "shop"), ("a2", "ann", "shop"), ("a3", "ann", "bank")):
+        await admin.create(session_id, user_id=user_id, labels={"namespace": namespace})
+    await admin.create("b1", user_id="bob", labels={"namespace": "shop"})
+    await admin.create("n1")
+    for session_id in ("a1", "a2", "a3", "b1", "n1"):
+        await admin.send(final(1, f"walnuts of {session_id}", 1_000), session_id=session_id)
+    return app, admin
+
+
+async def test_a_session_token_searches_its_session(admin: tuple[App, RestClient]) -> None:
+    """And nothing else, whatever it asks for."""
+    app, api = admin
+    holder = await holder_of(app, api, "a1")
+    assert ["walnuts of a1"] == await found(holder, "walnuts")
+    assert ["walnuts of a1"] == await found(holder, "walnuts", session_id="a1")
+    assert [] == await found(holder, "walnuts", namespace="bank")
+    for wider in ({"user_id": "ann"}, {"session_id": "a2"}, {"user_id": "bob", "session_id": "a1"}):
+        assert (403, "forbidden") == (await holder.post(PATH, {"query": "walnuts", **wider})).problem
+    listed = await holder.get("/v1/sessions?fields=overview")
+    assert (403, "forbidden") == listed.problem
+
+
+async def test_a_token_may_be_made_for_the_memories_of_its_user(admin: tuple[App, RestClient]) -> None:
+    """Within the namespace of its session; it also lists the user's calls there, without their configurations."""
+    app, api = admin
+    holder = await holder_of(app, api, "a1", memories="user")
+    assert ["walnuts of a1", "walnuts of a2"] == sorted(await found(holder, "walnuts"))
+    assert ["walnuts of a2"] == await found(holder, "walnuts", session_id="a2", user_id="ann", namespace="shop")
+    assert [] == await found(holder, "walnuts", session_id="b1")
+    for wider in ({"user_id": "bob"}, {"namespace": "bank"}):
+        assert (403, "forbidden") == (await holder.post(PATH, {"query": "walnuts", **wider})).problem
+    listed = await holder.get("/v1/sessions?fields=overview")
+    assert ["a1", "a2"] == sorted(row["session_id"] for row in listed.json["sessions"])
+    for query in ("", "?user_id=ann", "?fields=overview&user_id=bob", "?fields=overview&label=namespace:bank"):
+        assert (403, "forbidden") == (await holder.get(f"/v1/sessions{query}")).problem
+    assert (403, "forbidden") == (await holder.get("/v1/sessions/a2/history")).problem
+
+
+async def test_a_token_for_the_memories_of_nobody_has_its_session(admin: tuple[App, RestClient]) -> None:
+    """Where the session has no user, there is nothing more to reach."""
+    app, api = admin
+    holder = await holder_of(app, api, "n1", memories="user")
+    assert ["walnuts of n1"] == await found(holder, "walnuts")
 
 
 async def test_pages_follow_each_other(api: RestClient) -> None:

@@ -38,13 +38,20 @@ REACHED = [
     ("POST", "/v1/sessions/{id}/forget"),
     ("POST", "/v1/sessions/{id}/messages"),
     ("GET", "/v1/sessions/{id}/stats"),
+    ("GET", "/v1/sessions/{id}/memories"),
     *((method, "/v1/sessions/{id}/working-memory") for method in ("GET", "PUT", "PATCH", "DELETE")),
     ("GET", "/v1/sessions/{id}/working-memory/versions"),
     ("GET", "/v1/sessions/{id}/working-memory/tools"),
     ("POST", "/v1/sessions/{id}/working-memory/tools"),
     *((method, "/v1/sessions/{id}/data") for method in ("GET", "PUT", "PATCH")),
 ]
-"""All that a session token reaches."""
+"""All that a session token reaches of its session."""
+BOUNDED = [
+    ("POST", "/v1/memories"),
+    ("POST", "/v1/memories/search"),
+    ("DELETE", "/v1/memories/{memory_id}"),
+]
+"""What it reaches besides, within its session."""
 GUARDED = [(route.method, route.path) for route in ROUTES if route.scope is not None]
 
 
@@ -152,9 +159,11 @@ async def test_every_other_route_is_closed_to_a_token(app: App, method: str, pat
         api = RestClient(app, text)
         for session_id in ("s", "other", "nobody"):
             filled = path.replace("{id}", session_id).replace("{key_id}", "k" * 12).replace("{delivery}", "1")
-            filled = filled.replace("{app_id}", "f" * 32)
+            filled = (
+                filled.replace("{app_id}", "f" * 32).replace("{session_id}", session_id).replace("{memory_id}", "m")
+            )
             answered = await api.call(method, filled.replace("{user_id}", "ann"))
-            if (method, path) in REACHED and session_id == "s":
+            if (method, path) in BOUNDED or ((method, path) in REACHED and session_id == "s"):
                 assert answered.status not in (401, 403)
             else:
                 assert (403, "forbidden") == answered.problem

@@ -38,6 +38,7 @@ ORDER = (
     "services",
     "server",
     "client",
+    "mcp",
     "integrations",
     "library",
     "app",

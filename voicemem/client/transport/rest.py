@@ -17,6 +17,7 @@ from voicemem.client.options import Backoff, Options
 from voicemem.client.transport.failures import TIMED_OUT, display_url, unreachable
 
 CLOSE_TIMEOUT_S = 1.0
+NO_CONTENT = 204
 SILENCE_S = 60.0
 """How long an answer in lines may pause before it counts as lost."""
 
@@ -87,7 +88,9 @@ class RestClient:
     def address(self, path: str, query: Mapping[str, str] | None) -> URL:
         return URL(self.url + path, encoded=True).update_query(query or {})
 
-    async def get(self, path: str, query: Mapping[str, str], timeout_s: float) -> Any:
+    async def get(
+        self, path: str, query: Mapping[str, str], timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """GET within `timeout_s`, whatever the network does. Raises `RequestRefused`, `Unreachable`, `Closed`.
 
         Of `read_attempts`, the next begins when the last has failed, or has its share of the time without an answer. It
@@ -96,7 +99,7 @@ class RestClient:
         running: set[asyncio.Task[Any]] = set()
         try:
             async with asyncio.timeout(timeout_s):
-                request = partial(self.request, "GET", path, query, timeout_s=timeout_s)
+                request = partial(self.request, "GET", path, query, timeout_s=timeout_s, headers=headers)
                 return await self.first_answer(request, timeout_s / self.options.read_attempts, running)
         except TimeoutError:
             url = display_url(self.address(path, None))
@@ -143,12 +146,12 @@ def check_rest_url(url: str) -> str:
 
 
 def decode_answer(status: int, raw: bytes) -> Any:
-    """The JSON of an answer. Raises `RequestRefused` unless the answer is a success with JSON."""
+    """The JSON of an answer; None for one without content. Raises `RequestRefused` unless it is a success of these."""
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         body = None
-    if 200 <= status < 300 and body is not None:
+    if 200 <= status < 300 and (body is not None or (status == NO_CONTENT and not raw)):
         return body
     problem = body if isinstance(body, dict) else {}
     detail = problem.get("detail", f"The answer, with HTTP status {status}, did not come from voicemem's REST API.")

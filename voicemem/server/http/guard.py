@@ -26,7 +26,7 @@ def guard_route(route: Route[Any], gate: Gate) -> Handler:
         needed = await gate.check_origin(host, origin, ask_store=route.scope is not None)
         if route.scope is not None:
             grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
-            grant.require(route.scope, session_of(request, route))
+            grant.require(route.scope, grant.session_id if route.for_tokens else session_of(request, route))
             authenticated(request)
             request[GRANT] = grant
             await request.app[TURNS].take(grant.project)

@@ -107,6 +107,9 @@ class Route(NamedTuple, Generic[Q]):
     schemes: tuple[str, ...] = ("key",)
     operation_id: str = ""
     """By default the handler's name."""
+    for_tokens: bool = False
+    """Whether a session token may use it although the path is not one of its session's: the handler then keeps to what
+    `token_reach` says."""
     about: str = ""
     """The operation's summary and description; by default the handler's docstring."""
 

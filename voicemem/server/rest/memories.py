@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.errors import RateLimited, Refused
 from voicemem.memory.long_term.drafts import MAX_GIVEN, GivenMemory, MemoryPatch, Namespace, draft_of
@@ -29,6 +29,7 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.token_reach import token_reach
 from voicemem.server.rest.users import user_id_of
 from voicemem.store.index_port import scope_of
 from voicemem.store.memories_port import AnyOf, MemoryFilter, Tags
@@ -124,9 +125,12 @@ async def keep_memories(request: web.Request, _: NoQuery) -> web.Response:
     services, grant = services_of(request), request[GRANT]
     body = await read_object(request)
     given = convert_body(body, GivenMemories).memories if "memories" in body else [convert_body(body, GivenMemory)]
+    reach = await token_reach(request)
+    if reach is not None:
+        given = [reach.own(one) for one in given]
     await take_events(request, len(given))
     kept = await services.long_term.add(grant.project, [draft_of(one) for one in given])
-    if grant.allows("read", None):
+    if grant.allows("read", grant.session_id) and (reach is None or reach.user_id is not None):
         return json_response(KeptMemories(kept))
     return json_response(KeptIds([MemoryId(memory.id) for memory in kept]))
 
@@ -157,6 +161,9 @@ async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
 async def remove_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Remove a memory: nobody can read or find it any more, and its text leaves the store."""
     long_term, project, id = services_of(request).long_term, request[GRANT].project, memory_id_of(request)
+    reach = await token_reach(request)
+    if reach is not None and not reach.has(await long_term.find(project, id)):
+        raise Refused("unknown_memory")
     if not await long_term.remove(project, [id]):
         raise Refused("unknown_memory")
     return web.Response(status=204)
@@ -172,7 +179,11 @@ def memory_id_of(request: web.Request) -> str:
 
 async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
     """List the memories of a user, the newest first."""
-    return await answer_page(request, query, user_ids=AnyOf((user_id_of(request),)))
+    user_id, reach = user_id_of(request), await token_reach(request)
+    if reach is not None:
+        scope = reach.scope(user_id, None, query.namespace)
+        query = structs.replace(query, namespace=scope["namespace"])
+    return await answer_page(request, query, user_ids=AnyOf((user_id,)))
 
 
 async def list_session_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
@@ -247,6 +258,9 @@ async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
     Each message is shown as it was heard, with the place that it comes from. The best is first.
     """
     wanted = convert_body(await read_object(request), MemorySearch)
+    reach = await token_reach(request)
+    if reach is not None:
+        wanted = structs.replace(wanted, **reach.scope(wanted.user_id, wanted.session_id, wanted.namespace))
     return json_response(await services_of(request).heard_search.search(request[GRANT].project, wanted))
 
 
@@ -272,6 +286,7 @@ ROUTES: tuple[Route[Any], ...] = (
         json_ok(KeptMemories | KeptIds),
         BodySpec({JSON: GivenMemory | GivenMemories}),
         (*GIVEN_CODES, "unknown_session", "memory_exists"),
+        for_tokens=True,
     ),
     Route(
         "POST",
@@ -282,6 +297,7 @@ ROUTES: tuple[Route[Any], ...] = (
         json_ok(FoundMemories),
         BodySpec({JSON: MemorySearch}),
         ("invalid_field", "invalid_cursor"),
+        for_tokens=True,
     ),
     Route(
         "GET", PATH, read_memory, "read", MemoryQuery, json_ok(KnownMemory), codes=("unknown_memory", "invalid_field")
@@ -304,6 +320,7 @@ ROUTES: tuple[Route[Any], ...] = (
         NoQuery,
         {204: ResponseSpec()},
         codes=("unknown_memory", "invalid_field"),
+        for_tokens=True,
     ),
     Route(
         "GET",
@@ -313,6 +330,7 @@ ROUTES: tuple[Route[Any], ...] = (
         MemoriesQuery,
         json_ok(MemoryPage),
         codes=("invalid_cursor",),
+        for_tokens=True,
     ),
     Route(
         "GET",

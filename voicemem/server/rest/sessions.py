@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from voicemem.config.secrets import changes_outbound
 from voicemem.config.session import SessionConfig
+from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, matching
 from voicemem.security.audit import audit
@@ -29,9 +30,11 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
+from voicemem.server.http.token_reach import token_reach
 from voicemem.server.rest.overviews import OverviewPage, answer_overviews
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.session_info import SessionInfo, info_of
+from voicemem.store.index_port import NAMESPACE_LABEL
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 
@@ -39,6 +42,10 @@ PAGE = 20
 """Sessions that are read and written at a time: each may have a configuration of 256 KiB."""
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 """A page ends with the piece that brings it to this size, and `next_cursor` goes on from there."""
+WHAT_TOKENS_LIST = (
+    "A session token lists sessions only if it reaches the memories of its user: then those of this user and its "
+    "namespace, with fields=overview."
+)
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
 
@@ -123,7 +130,11 @@ def parse_label(text: str | None) -> tuple[str, str] | None:
 
 
 async def list_sessions(request: web.Request, query: SessionsQuery) -> web.StreamResponse:
-    """List the sessions of the project, the newest first."""
+    """List the sessions of the project, the newest first.
+
+    A session token that reaches the memories of its user lists the user's, with `fields=overview`.
+    """
+    query = await within_reach(request, query)
     conditions = SessionFilter(
         project=request[GRANT].project,
         state=query.state,
@@ -141,6 +152,19 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
         return json_response(SessionPage([info_of(stream) for stream in page], cursor))
     pieces = list_in_pieces(services_of(request).sessions, conditions, page, cursor, query.limit)
     return await stream_body(request, {"Content-Type": JSON}, pieces)
+
+
+async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQuery:
+    """What a caller may list of what it asks for. Raises `Refused` (`forbidden`) for a session token that asks more."""
+    reach = await token_reach(request)
+    if reach is None:
+        return query
+    if reach.user_id is None or query.fields != "overview" or query.user_id not in (None, reach.user_id):
+        raise Refused("forbidden", WHAT_TOKENS_LIST)
+    label = query.label if reach.namespace is None else f"{NAMESPACE_LABEL}:{reach.namespace}"
+    if query.label not in (None, label):
+        raise Refused("forbidden", WHAT_TOKENS_LIST)
+    return msgspec.structs.replace(query, user_id=reach.user_id, label=label)
 
 
 async def list_in_pieces(
@@ -235,6 +259,7 @@ ROUTES = (
         SessionsQuery,
         json_ok(SessionPage | OverviewPage),
         codes=("invalid_cursor",),
+        for_tokens=True,
     ),
     Route("GET", "/v1/sessions/{id}", read_session, "read", NoQuery, json_ok(SessionInfo)),
     Route(

@@ -12,7 +12,7 @@ from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import Natural, SessionId, matching
 from voicemem.security.agora_apps import CERTIFICATE_RULE
 from voicemem.security.audit import audit
-from voicemem.security.session_tokens import MAX_TOKEN_S
+from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
@@ -78,9 +78,10 @@ class Keys(Struct, frozen=True):
 
 
 class NewToken(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a token is valid, in seconds."""
+    """How long a token is valid, in seconds; `memories` lets it also reach what is remembered of the session's user."""
 
     ttl_seconds: Annotated[int, Meta(ge=1, le=MAX_TOKEN_S)] = 600
+    memories: Literal["user"] | None = None
 
 
 class MadeToken(Struct, frozen=True):
@@ -171,8 +172,10 @@ async def create_token(request: web.Request, _: NoQuery) -> web.Response:
     """
     grant, stream = request[GRANT], await get_stream(request)
     body = convert_body(await read_object(request), NewToken)
-    token, expires_ms = await services_of(request).access.create_token(grant, stream.id, body.ttl_seconds)
-    audit("token_created", grant.key_id, stream.project, stream.id, expires_at=expires_ms)
+    access = services_of(request).access
+    reach = {} if body.memories is None else {"memories": body.memories}
+    token, expires_ms = await access.create_token(grant, stream.id, body.ttl_seconds, body.memories == USER_MEMORIES)
+    audit("token_created", grant.key_id, stream.project, stream.id, expires_at=expires_ms, **reach)
     return json_response(MadeToken(token, stream.id, expires_ms), 201)
 
 

@@ -1,0 +1,101 @@
+"""`voicemem mcp`: the memory as tools for LLMs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from click.core import ParameterSource
+
+from voicemem.cli.common import CommandFailed, rest_options, run
+from voicemem.config.service import parse_address
+from voicemem.errors import VoicememError
+
+NO_SDK = "`voicemem mcp` needs the extra `mcp`: pip install 'voicemem-core[server,mcp]'"
+HTTP_ONLY = "--mcp-url, --mcp-issuer and --insecure are for --http."
+KEY_PER_CALLER = "Over HTTP every client sends its own key, and one for all would let everybody in. Leave out --key."
+
+
+@click.command(short_help="Give LLMs the memory as tools (Model Context Protocol).")
+@rest_options
+@click.option(
+    "--http",
+    "http_address",
+    envvar="VOICEMEM_MCP_HTTP",
+    show_envvar=True,
+    help="Serve streamable HTTP on HOST:PORT, for clients that send keys of their own; without it, serve one client on"
+    " standard input and output.",
+)
+@click.option(
+    "--mcp-url",
+    envvar="VOICEMEM_MCP_URL",
+    show_envvar=True,
+    help="With --http: the URL by which clients reach it, where that is another, such as https://mcp.example.com/mcp.",
+)
+@click.option(
+    "--mcp-issuer",
+    envvar="VOICEMEM_MCP_ISSUER",
+    show_envvar=True,
+    help="With --http: the URL of the OAuth authorization server that gives clients a key or a session token.",
+)
+@click.option("--insecure", is_flag=True, help="With --http beyond loopback: also serve a memory that has no keys.")
+@click.pass_context
+def mcp(
+    context: click.Context, /, url: str, key: str | None, http_address: str | None, insecure: bool, **urls: str | None
+) -> None:
+    """Give LLMs the memory as tools: search_memories, get_context, get_history, remember, forget, recent_calls.
+
+    It is a process of its own, which asks a running service over REST. The key, or a session token, says what the
+    client may see; over standard input and output it is VOICEMEM_KEY.
+
+    \b
+    Examples:
+      voicemem mcp
+      voicemem mcp --http 127.0.0.1:8090 --url http://127.0.0.1:8080
+    """
+    try:
+        from voicemem.mcp.caller import Service
+        from voicemem.mcp.http import HttpSettings, serve_http
+        from voicemem.mcp.stdio import serve_stdio
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("voicemem"):
+            raise
+        raise CommandFailed(NO_SDK) from None
+
+    async def serve() -> None:
+        service = Service(url)
+        try:
+            if http_address is None:
+                await serve_stdio(service, key)
+            else:
+                await serve_http(service, settings, show_url)
+        finally:
+            await service.close()
+
+    if http_address is None:
+        if insecure or any(urls.values()):
+            raise click.UsageError(HTTP_ONLY)
+    else:
+        if context.get_parameter_source("key") is ParameterSource.COMMANDLINE:
+            raise click.UsageError(KEY_PER_CALLER)
+        for name, value in urls.items():
+            check_url(name, value)
+        try:
+            address = parse_address(http_address)
+        except VoicememError as error:
+            raise CommandFailed(error.detail) from None
+        settings = HttpSettings(address, urls["mcp_url"], urls["mcp_issuer"], insecure)
+    run(serve())
+
+
+def show_url(url: str) -> None:
+    click.echo(f"MCP  {url}")
+    sys.stdout.flush()
+
+
+def check_url(name: str, value: Any) -> None:
+    """Raise `BadParameter` for what is no URL of a server."""
+    if value is not None and (urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).hostname):
+        raise click.BadParameter(f"--{name.replace('_', '-')} must be a URL that begins with https:// or http://.")

@@ -1,0 +1,79 @@
+"""Who calls, and what of it is fixed: a key reaches its project, a session token what it was made for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.client.errors import ClientError
+from voicemem.client.options import Options
+from voicemem.client.transport.rest import RestClient
+from voicemem.protocol.types import JsonObject
+from voicemem.security.session_tokens import shown_claims
+
+PRINTABLE = re.compile(r"[!-~]{1,4096}\Z")
+"""What may be sent as a key; anything else cannot be one."""
+READ_TIMEOUT_S = 10.0
+WRITE_TIMEOUT_S = 15.0
+Reach = Literal["project", "user", "session"]
+
+
+class Service:
+    """The REST API of a service, for callers with any key. Raises what the client raises."""
+
+    def __init__(self, url: str) -> None:
+        self.rest = RestClient(url, None, Options())
+
+    @property
+    def url(self) -> str:
+        return self.rest.url
+
+    async def close(self) -> None:
+        await self.rest.close()
+
+
+class Caller(Struct, frozen=True):
+    """A caller with a key or a session token; `bearer` is None where none was sent."""
+
+    service: Service
+    bearer: str | None = None
+    session_id: str | None = None
+    """The session of a token; None for a key."""
+    reaches_user: bool = False
+    """Whether the token also reaches what is remembered of the session's user."""
+
+    @property
+    def reach(self) -> Reach:
+        if self.session_id is None:
+            return "project"
+        return "user" if self.reaches_user else "session"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.bearer is None else {"Authorization": f"Bearer {self.bearer}"}
+
+    async def get(self, path: str, query: dict[str, str] | None = None) -> JsonObject:
+        """The answer to a GET. Raises `ClientError`."""
+        answer: JsonObject = await self.service.rest.get(path, query or {}, READ_TIMEOUT_S, self.headers)
+        return answer
+
+    async def send(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer to a request that is sent once. Raises `ClientError`."""
+        raw = None if body is None else msgspec.json.encode(body)
+        return await self.service.rest.request(method, path, body=raw, timeout_s=WRITE_TIMEOUT_S, headers=self.headers)
+
+
+def caller_with(service: Service, bearer: str | None) -> Caller:
+    """The caller who shows this key or token. Whether it is valid, only the service knows.
+
+    Raises `ClientError` (`unauthorized`) for what cannot be sent as a key.
+    """
+    if bearer is None:
+        return Caller(service)
+    if not PRINTABLE.match(bearer):
+        raise ClientError("unauthorized", "A key is printable ASCII without spaces.")
+    claims = shown_claims(bearer)
+    return Caller(service, bearer) if claims is None else Caller(service, bearer, claims.sub, claims.reaches_user)

@@ -1,0 +1,165 @@
+"""MCP over streamable HTTP: the SDK's application behind the check of keys, with the resource's metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+
+from voicemem.config.service import Address, is_loopback
+from voicemem.mcp.caller import Service, caller_with
+from voicemem.mcp.door import Door, Refusal
+from voicemem.mcp.server import MemoryServer
+
+PATH = "/mcp"
+METADATA_PATH = "/.well-known/oauth-protected-resource"
+GRACE_S = 3
+"""How long requests that are being answered may take after the signal to end."""
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+class HttpSettings(NamedTuple):
+    """Where the server listens; `public_url` is how clients reach it, if not there."""
+
+    address: Address
+    public_url: str | None = None
+    issuer: str | None = None
+    insecure: bool = False
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine can reach it, or an operator has said that all may."""
+        public_host = None if self.public_url is None else urlsplit(self.public_url).hostname
+        return self.insecure or (self.address.is_loopback and (public_host is None or is_loopback(public_host)))
+
+
+class GuardedApp:
+    """The SDK's application behind the door."""
+
+    def __init__(self, app: Any, door: Door, settings: HttpSettings, port: int) -> None:
+        self.app = app
+        self.door = door
+        self.resource = settings.public_url or f"http://{settings.address._replace(port=port)}{PATH}"
+        parts = urlsplit(self.resource)
+        self.metadata_path = METADATA_PATH + parts.path.rstrip("/")
+        self.metadata_url = f"{parts.scheme}://{parts.netloc}{self.metadata_path}"
+        self.metadata = metadata_of(self.resource, settings.issuer)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            if scope["path"] in (METADATA_PATH, METADATA_PATH + PATH, self.metadata_path):
+                await answer(send, 200, self.metadata, {b"access-control-allow-origin": b"*"})
+                return
+            headers = dict(scope["headers"])
+            authorization = headers.get(b"authorization")
+            shown = None if authorization is None else authorization.decode("latin-1")
+            refusal = await self.door.refuse(shown)
+            if refusal is not None:
+                await self.refuse(send, refusal)
+                return
+            if scope["path"] == PATH and scope["method"] != "POST":  # a stream that nobody would write to
+                await answer(send, 405, {"error": "Only POST is served here."}, {b"allow": b"POST"})
+                return
+        await self.app(scope, receive, send)
+
+    async def refuse(self, send: Send, refusal: Refusal) -> None:
+        """Answer with a refusal, and where to read how to get in (RFC 6750, RFC 9728)."""
+        challenge = f'Bearer error="{refusal.error}", resource_metadata="{self.metadata_url}"'
+        headers = {b"www-authenticate": challenge.encode()} if refusal.status == 401 else {}
+        body = {"error": refusal.error, "error_description": refusal.sentence}
+        await answer(send, refusal.status, body, headers)
+
+
+def metadata_of(resource: str, issuer: str | None) -> dict[str, Any]:
+    """What RFC 9728 has clients read. Without an issuer, the key comes from whoever runs the service."""
+    return {
+        "resource": resource,
+        "resource_name": "voicemem",
+        "bearer_methods_supported": ["header"],
+        **({} if issuer is None else {"authorization_servers": [issuer]}),
+    }
+
+
+async def answer(send: Send, status: int, body: Any, headers: dict[bytes, bytes]) -> None:
+    """Answer with JSON."""
+    raw = msgspec.json.encode(body)
+    head = {b"content-type": b"application/json", b"content-length": str(len(raw)).encode(), **headers}
+    await send({"type": "http.response.start", "status": status, "headers": list(head.items())})
+    await send({"type": "http.response.body", "body": raw})
+
+
+def bearer_of(request: Any) -> str | None:
+    """The key or token of an HTTP request that was let in."""
+    return (
+        str(request.headers["authorization"]).partition(" ")[2].strip() if "authorization" in request.headers else None
+    )
+
+
+def hosts_of(settings: HttpSettings) -> TransportSecuritySettings:
+    """On loopback, only loopback's names and the public one: a web page must not come in through a browser here."""
+    if not settings.address.is_loopback:
+        return TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    public = [] if settings.public_url is None else [urlsplit(settings.public_url).netloc]
+    names = [form for name in LOOPBACK_NAMES for form in (name, f"{name}:*")]
+    origins = [f"{scheme}://{name}" for name in (*names, *public) for scheme in ("http", "https")]
+    return TransportSecuritySettings(allowed_hosts=[*names, *public], allowed_origins=origins)
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn, which ends when it is told to, and leaves signals to whoever runs it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator[str]:
+    """Serve during the block, at the URL that it is given. Raises `OSError` for an address that cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.address.host else socket.AF_INET
+    listening = socket.create_server(settings.address, family=family, backlog=2048)
+    memory = MemoryServer(lambda request: caller_with(service, bearer_of(request)))
+    app = memory.protocol.streamable_http_app(
+        streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=hosts_of(settings)
+    )
+    door = Door(service, settings.is_private, time.monotonic)
+    guarded = GuardedApp(app, door, settings, listening.getsockname()[1])
+    server = HttpServer(
+        uvicorn.Config(
+            guarded,
+            log_config=None,
+            access_log=False,
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=GRACE_S,
+            server_header=False,
+        )
+    )
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield guarded.resource
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def serve_http(service: Service, settings: HttpSettings, started: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `started` is told the URL. Raises as `http_server`."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with http_server(service, settings) as url:
+        started(url)
+        await stopped.wait()
