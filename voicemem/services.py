@@ -23,6 +23,7 @@ from voicemem.memory.agent_memory.prompt import Prompts
 from voicemem.memory.agent_memory.sessions import OwnedSessions
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
 from voicemem.memory.long_term.by_meaning import Vectors
+from voicemem.memory.long_term.finder import MemoryFinder
 from voicemem.memory.long_term.forgetting import expire_memories_forever
 from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
 from voicemem.memory.long_term.memories import LongTermMemory
@@ -127,6 +128,7 @@ class Services:
         self.heard_search = HeardSearch(store, self.indexer, self.vectors)
         ttl_ms = parse_memories_ttl(settings.memories_ttl)
         self.long_term = LongTermMemory(store, self.memories, runtime.clock, rules, ttl_ms)
+        self.finder = MemoryFinder(self.heard_search, self.long_term)
         self.presence = Presence(self.sessions)
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)

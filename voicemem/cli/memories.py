@@ -17,7 +17,7 @@ from voicemem.client.transport.rest import RestClient
 from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
 from voicemem.context.policies import Policies
 from voicemem.errors import CannotStart, LlmFailed
-from voicemem.memory.long_term.search import MAX_PAGE
+from voicemem.memory.long_term.searches import MAX_PAGE
 from voicemem.memory.long_term.vector_maker import VectorMaker
 from voicemem.runtime import Runtime
 from voicemem.services import Services

@@ -48,8 +48,14 @@ class SearchParams(TypedDict, total=False):
     user_id: str
     session_id: str
     namespace: str
+    kinds: Sequence[str]
+    topics: Sequence[str]
+    entities: Sequence[str]
     since: int
     until: int
+    as_of: int
+    superseded: bool
+    mode: str
     limit: int
     cursor: str
 

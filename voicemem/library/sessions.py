@@ -36,7 +36,7 @@ from voicemem.memory.checkpoint import parse_checkpoint, restore_checkpoint, wri
 from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.fork import fork
 from voicemem.memory.long_term.forgetting import forget_user
-from voicemem.memory.long_term.search import FoundMemories, MemorySearch
+from voicemem.memory.long_term.searches import FoundMemories, MemorySearch
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.memory.user_export import export_user
 from voicemem.memory.working_memory import DocumentOwner, owner_of_session
@@ -163,7 +163,7 @@ class Library:
         wanted = converted(plain_json({"query": query, **options}), MemorySearch)
         if not self.services.indexer.is_complete:
             await self.services.indexer.catch_up()
-        return await self.services.heard_search.search(self.project, wanted)
+        return await self.services.finder.search(self.project, wanted)
 
     async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
         """All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too."""

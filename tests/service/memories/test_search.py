@@ -230,11 +230,11 @@ BAD = [
     {"query": "x", "until": 1.5},
     {"query": "x", "until": 2**54},
     {"query": "x", "kinds": []},
-    {"query": "x", "kinds": ["fact"]},
+    {"query": "x", "kinds": ["facts"]},
     {"query": "x", "kinds": "message"},
     {"query": "x", "mode": "vectors"},
     {"query": "x", "mode": "meaning"},
-    {"query": "x", "topics": ["food"]},
+    {"query": "x", "topics": "food"},
     {"query": "x", "user_id": {"eq": "ann"}},
 ]
 
@@ -300,7 +300,7 @@ async def test_the_library_searches(tmp_path: Path) -> None:
             assert answer.complete
             assert answer.memories[0].text in ("I am allergic to walnuts.", "And my dog is called Rex.")
             with pytest.raises(Refused):
-                await library.search(query, topics=["food"])
+                await library.search(query, topics="food")
     async with voicemem.open(f"sqlite:{tmp_path}/db") as library:
         found = (await library.search("walnuts", limit=100)).memories
         assert 2 == sum(memory.text == "I am allergic to walnuts." for memory in found)

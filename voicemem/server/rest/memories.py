@@ -13,7 +13,7 @@ from voicemem.memory.long_term.drafts import MAX_GIVEN, GivenMemory, MemoryPatch
 from voicemem.memory.long_term.forgetting import ForgetPolicy, created_before, forget
 from voicemem.memory.long_term.lists import MemoryPage, memory_page
 from voicemem.memory.long_term.memory import EvidenceLine, Memory
-from voicemem.memory.long_term.search import MAX_QUERY, FoundMemories, MemorySearch
+from voicemem.memory.long_term.searches import MAX_QUERY, FoundMemories, MemorySearch
 from voicemem.protocol.memories import GivenKind, Topic, Topics
 from voicemem.protocol.types import Integer, Name, Natural
 from voicemem.security.audit import audit
@@ -253,15 +253,16 @@ def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
 
 
 async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
-    """Search what was heard in the calls of the project, of a user or of one session, by words.
+    """Search what was heard and what is remembered in the project, of a user or of one session, by words.
 
-    Each message is shown as it was heard, with the place that it comes from. The best is first.
+    Each message is shown as it was heard, and each memory with all it says and the place that it comes from. The best
+    is first.
     """
     wanted = convert_body(await read_object(request), MemorySearch)
     reach = await token_reach(request)
     if reach is not None:
         wanted = structs.replace(wanted, **reach.scope(wanted.user_id, wanted.session_id, wanted.namespace))
-    return json_response(await services_of(request).heard_search.search(request[GRANT].project, wanted))
+    return json_response(await services_of(request).finder.search(request[GRANT].project, wanted))
 
 
 PATH = "/v1/memories/{memory_id}"

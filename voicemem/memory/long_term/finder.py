@@ -1,0 +1,150 @@
+"""Searches messages that were heard and memories together, in one order and in pages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from voicemem.errors import Refused
+from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.search import BY_WORDS, HeardPage, HeardSearch
+from voicemem.memory.long_term.searches import (
+    MAX_PAGE_BYTES,
+    FoundMemories,
+    FoundMemory,
+    MemorySearch,
+    found_statement,
+)
+from voicemem.store.index_port import MAX_FOUND
+from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, Tags
+
+
+class CursorPlace(Struct, array_like=True, frozen=True):
+    """How many messages and memories were shown already, and what the best ones of each scored."""
+
+    messages: Annotated[int, Meta(ge=0, le=MAX_FOUND)] = 0
+    best_message: float | None = None
+    statements: Annotated[int, Meta(ge=0, le=MAX_FOUND)] = 0
+    best_statement: float | None = None
+
+
+class MemoryFinder:
+    """Finds what was heard, and what is known from it. Nothing outside of a search's own scope is looked at."""
+
+    def __init__(self, heard: HeardSearch, long_term: LongTermMemory) -> None:
+        self.heard = heard
+        self.long_term = long_term
+
+    async def search(self, project: str, wanted: MemorySearch) -> FoundMemories:
+        """A page of what was found. Raises `Refused` (`invalid_cursor`, `invalid_field`), `StoreUnavailable`.
+
+        Of messages and memories that fit equally well, memories come first.
+        """
+        digest = search_digest(project, wanted)
+        place = CursorPlace() if wanted.cursor is None else parse_cursor(wanted.cursor, digest)
+        page = await self.messages(project, wanted, place)
+        statements, best = await self.statements(project, wanted, place)
+        shown, messages, count = merged_page(page.messages, statements, wanted.limit)
+        self.long_term.count_use(project, [one.id for one in statements[:count]])
+        after = CursorPlace(place.messages + messages, page.best, place.statements + count, best)
+        has_more = len(page.messages) > messages and after.messages < MAX_FOUND
+        has_more = has_more or (len(statements) > count and after.statements < MAX_FOUND)
+        cursor = format_cursor(after, digest) if has_more else None
+        return FoundMemories(shown, cursor, page.complete, page.mode)
+
+    async def messages(self, project: str, wanted: MemorySearch, place: CursorPlace) -> HeardPage:
+        """The next messages, one more than the page has."""
+        if not wanted.with_messages or place.messages >= MAX_FOUND:
+            self.heard.check_mode(wanted)
+            return HeardPage((), place.best_message or 0.0, True, "words")
+        return await self.heard.find(project, wanted, place.messages, place.best_message)
+
+    async def statements(
+        self, project: str, wanted: MemorySearch, place: CursorPlace
+    ) -> tuple[Sequence[FoundMemory], float]:
+        """The next memories, one more than the page has, and the score of the best one of the search."""
+        if not wanted.given_kinds or wanted.mode == "vectors":
+            return (), 0.0
+        limit = min(place.statements + wanted.limit, MAX_FOUND) + 1
+        found = await self.long_term.find_by_words(project, filter_of(project, wanted), wanted.query, limit)
+        best = place.best_statement or max((score for _, score in found), default=0.0)
+        rest = found[place.statements :]
+        return [found_statement(memory, beside(score, best), BY_WORDS) for memory, score in rest], best
+
+
+def beside(score: float, best: float) -> float:
+    return round(min(1.0, score / best), 4) if best > 0 else 0.0
+
+
+def filter_of(project: str, wanted: MemorySearch) -> MemoryFilter:
+    """The memories that a search looks at."""
+    return MemoryFilter(
+        project=project,
+        namespaces=any_of(wanted.namespace),
+        user_ids=any_of(wanted.user_id),
+        session_ids=any_of(wanted.session_id),
+        kinds=AnyOf(wanted.given_kinds),
+        topics=Tags(any=wanted.topics) if wanted.topics else None,
+        entities=Tags(any=wanted.entities) if wanted.entities else None,
+        said=None if wanted.since is None and wanted.until is None else Between(wanted.since, wanted.until),
+        as_of_ms=wanted.as_of,
+        with_superseded=wanted.superseded,
+    )
+
+
+def any_of(value: str | None) -> AnyOf | None:
+    return None if value is None else AnyOf((value,))
+
+
+def merged_page(
+    messages: Sequence[FoundMemory | None], statements: Sequence[FoundMemory], limit: int
+) -> tuple[list[FoundMemory], int, int]:
+    """The best of both up to a limit, and how many of each were used up for that."""
+    shown: list[FoundMemory] = []
+    first, second, size = 0, 0, 0
+    while len(shown) < limit and size < MAX_PAGE_BYTES and (first < len(messages) or second < len(statements)):
+        message = messages[first] if first < len(messages) else None
+        statement = statements[second] if second < len(statements) else None
+        if first < len(messages) and message is None:  # its session is gone
+            first += 1
+        elif message is None or (statement is not None and statement.score >= message.score):
+            assert statement is not None
+            shown.append(statement)
+            second += 1
+            size += len(statement.text)
+        else:
+            shown.append(message)
+            first += 1
+            size += len(message.text)
+    return shown, first, second
+
+
+# Cursors
+
+
+def format_cursor(place: CursorPlace, digest: bytes) -> str:
+    return base64.urlsafe_b64encode(digest + msgspec.json.encode(place)).decode().rstrip("=")
+
+
+def parse_cursor(cursor: str, digest: bytes) -> CursorPlace:
+    """Where a page begins. Raises `Refused` for a cursor of another search."""
+    try:
+        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        place = msgspec.json.decode(raw[8:], type=CursorPlace)
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        raise Refused("invalid_cursor") from None
+    if raw[:8] != digest:
+        raise Refused("invalid_cursor")
+    return place
+
+
+def search_digest(project: str, wanted: MemorySearch) -> bytes:
+    """Tells one search from another, whatever the size of its pages."""
+    asked = msgspec.json.encode([project, structs.replace(wanted, limit=1, cursor=None)])
+    return blake2b(asked, digest_size=8).digest()
