@@ -26,6 +26,7 @@ from voicemem.memory.long_term.by_meaning import Vectors
 from voicemem.memory.long_term.finder import MemoryFinder
 from voicemem.memory.long_term.forgetting import expire_memories_forever
 from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
+from voicemem.memory.long_term.keeping import MemoryKeeper
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.query_vectors import QueryVectors
 from voicemem.memory.long_term.search import HeardSearch
@@ -142,7 +143,7 @@ class Services:
         sources = TailSources(store, followed, runtime.clock, self.draining, turn=asyncio.Lock())
         self.tails = TailHub(sources, self.recorder.feed)
         self.watcher = Watcher(store, self.tails)
-        self.retention = RetentionWorker(store, self.memories, runtime.clock, token)
+        self.retention = RetentionWorker(store, self.memories, runtime.clock, token, MemoryKeeper(store).keep)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock, rules)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, telemetry)

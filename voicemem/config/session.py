@@ -113,6 +113,8 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     reopen_window: Seconds = 3600
     max_duration: Seconds = 72 * 3600
     ttl_seconds: Seconds | None = None
+    memories_ttl_seconds: Seconds | None = None
+    """How long memories are kept from the end on, where that is longer than `ttl_seconds`."""
 
 
 SECTIONS: dict[str, type[Struct]] = {
@@ -209,6 +211,7 @@ def warnings_about(config: JsonObject) -> tuple[str, ...]:
     """
     of_user = {
         "memory_from": config.get("memory_from") is not None,
+        "memories_ttl_seconds": config.get("memories_ttl_seconds") is not None,
         "working_memory.scope": (config.get("working_memory") or {}).get("scope") == "user",
     }
     if config.get("user_id") is not None:

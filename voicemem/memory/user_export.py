@@ -16,12 +16,14 @@ from msgspec import Raw, Struct, structs
 
 from voicemem.documents.document import Document, Form, apply_operation, form_of
 from voicemem.errors import DamagedEntry, SessionSetAside
+from voicemem.memory.long_term.memory import to_memory
 from voicemem.memory.user_export_lines import (
     ExportBegin,
     ExportedData,
     ExportedDelivery,
     ExportedDocument,
     ExportedEvent,
+    ExportedMemory,
     ExportedMessage,
     ExportedSession,
     ExportedSummary,
@@ -37,6 +39,7 @@ from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import Clock
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.memories_port import AnyOf, MemoryFilter, MemoryRow
 from voicemem.store.port import Store
 from voicemem.store.records import LIST_BYTES, Delivery, JournalRow, SessionFilter
 from voicemem.store.streams import Stream
@@ -85,6 +88,9 @@ class Exporting(Struct):
 
     async def user(self) -> AsyncGenerator[bytes, None]:
         """What belongs to the user alone."""
+        of_user = MemoryFilter(project=self.project, user_ids=AnyOf((self.user_id,)), with_superseded=True)
+        async for piece in self.kept(of_user):
+            yield piece
         stream = await self.store.find_user(self.project, self.user_id)
         if stream is None:
             return
@@ -94,6 +100,13 @@ class Exporting(Struct):
                 yield piece
         except (SessionSetAside, DamagedEntry):
             yield self.encode([Unreadable(None, "memory")])
+
+    async def kept(self, wanted: MemoryFilter) -> AsyncGenerator[bytes, None]:
+        """The memories for which conditions hold, the newest first; of a session without those that the user has."""
+        of_session = wanted.session_ids is not None
+        while rows := await self.store.list_memories(wanted):
+            yield self.encode(exported_memory(row) for row in rows if not (of_session and row.user_id == self.user_id))
+            wanted = structs.replace(wanted, after=(rows[-1].created_ms, rows[-1].id))
 
     async def session(self, stream: Stream) -> AsyncGenerator[bytes, None]:
         """A session with all that belongs to it; nothing if it was erased meanwhile."""
@@ -112,6 +125,9 @@ class Exporting(Struct):
             is_readable = False
             yield self.encode([head, Unreadable(stream.id, "memory")])
         self.sessions += 1
+        of_session = MemoryFilter(project=self.project, session_ids=AnyOf((stream.id,)), with_superseded=True)
+        async for piece in self.kept(of_session):
+            yield piece
         deliveries = await self.store.list_deliveries(stream.key)
         yield self.encode(exported_delivery(stream.id, delivery) for delivery in deliveries)
         if self.with_events or not is_readable:
@@ -207,6 +223,10 @@ def exported_delivery(session_id: str, delivery: Delivery) -> ExportedDelivery:
     state: Any = delivery.state
     receiver = urlsplit(delivery.url).hostname or ""
     return ExportedDelivery(session_id, receiver, delivery.event_type, state, len(delivery.attempts))
+
+
+def exported_memory(row: MemoryRow) -> ExportedMemory:
+    return ExportedMemory(**structs.asdict(to_memory(row)))
 
 
 def exported_event(session_id: str, row: JournalRow) -> ExportedEvent:

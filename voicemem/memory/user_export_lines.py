@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Raw, Struct
 
 from voicemem.documents.document import Operation
+from voicemem.memory.long_term.memory import Memory
 from voicemem.protocol.types import JsonObject, SessionId
 from voicemem.sessions.session_info import StateName
 from voicemem.transcript.messages import Role
@@ -79,6 +80,10 @@ class ExportedSummary(Struct, frozen=True, tag="summary"):
     model: str | None
 
 
+class ExportedMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from"}, tag="memory"):
+    """A memory that lasts beyond its call, also one that is out of date or over; in the form of its own route."""
+
+
 class ExportedData(Struct, frozen=True, tag="data"):
     """The data of a session."""
 
@@ -129,6 +134,7 @@ ExportLine = (
     | ExportedMessage
     | ExportedToolCall
     | ExportedSummary
+    | ExportedMemory
     | ExportedData
     | ExportedDelivery
     | ExportedEvent

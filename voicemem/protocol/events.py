@@ -194,6 +194,7 @@ class SessionUpdate(Event, tag="session.update", frozen=True):
     reopen_window: Any = UNSET
     max_duration: Any = UNSET
     ttl_seconds: Any = UNSET
+    memories_ttl_seconds: Any = UNSET
 
 
 class SessionEnd(Event, tag="session.end", frozen=True):

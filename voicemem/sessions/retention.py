@@ -31,8 +31,16 @@ PAUSE_FACTOR = 2
 """A pause is this many times as long as the step before it, so that the writer has most of its time for calls."""
 
 
+async def keep_nothing(key: int, now_ms: int) -> int:
+    return 0
+
+
 class RetentionWorker:
-    """Erases and compacts. `clock` returns Unix ms."""
+    """Erases and compacts. `clock` returns Unix ms.
+
+    `keep_memories` is called with the key of a session and the time before it is erased since its `ttl_seconds` are
+    over: it moves what is to be kept, and returns how much that was.
+    """
 
     def __init__(
         self,
@@ -40,8 +48,10 @@ class RetentionWorker:
         memories: ReadModelCache,
         clock: Callable[[], int],
         node_token: Callable[[], str] = lambda: "",
+        keep_memories: Callable[[int, int], Awaitable[int]] = keep_nothing,
     ) -> None:
         self.node_token = node_token
+        self.keep_memories = keep_memories
         self.store = store
         self.memories = memories
         self.clock = clock
@@ -50,11 +60,14 @@ class RetentionWorker:
         """Erase sessions whose `ttl_seconds` are over; returns how many. Raises `StoreUnavailable`."""
         now = self.clock()
         keys = await self.store.claim_expired(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND)
-        count = 0
+        count = kept = 0
         for key in keys:
+            kept += await self.keep_memories(key, now)
             count += await run_paced(self.store.expire(key, now))
         if count:
             LOG.info("%d sessions were erased at the end of their ttl_seconds", count)
+        if kept:
+            LOG.info("%d memories of theirs go on with their users", kept)
         return count
 
     async def purge_erased(self) -> int:

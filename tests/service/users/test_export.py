@@ -92,6 +92,29 @@ async def test_it_has_all_that_is_stored(store: Store) -> None:
     assert {"sessions": 2, "messages": 2, "unreadable": 0}.items() <= lines[-1].items()
 
 
+async def test_memories_are_there(store: Store) -> None:
+    """Those of the user, wherever they stand, out of date or not, and those of the user's sessions; each once."""
+    async with node_on(store) as app:
+        api = RestClient(app)
+        await api.create("s", user_id="ann")
+        await api.create("b", user_id="ben")
+
+        async def keep(text: str, **more: Any) -> str:
+            answered = await api.post("/v1/memories", {"text": text, **more})
+            return str(answered.json["memories"][0]["id"])
+
+        ids = [await keep(f"Tea {number}.", user_id="ann", topics=["tea"]) for number in range(120)]
+        ids.append(await keep("Now coffee.", user_id="ann", supersedes=ids[:1]))
+        ids += [await keep("Said so.", session_id="s"), await keep("Also of Ann.", session_id="b", user_id="ann")]
+        await keep("Ben likes milk.", session_id="b")
+        await keep("Of nobody.")
+        memories = of_type(await export(api), "memory")
+        shown = (await api.get(f"/v1/memories/{ids[0]}")).json
+    assert sorted(ids) == sorted(one["id"] for one in memories)
+    assert shown == next(one for one in memories if one["id"] == ids[0])
+    assert ids[120] == shown["superseded_by"]
+
+
 async def test_with_events_it_has_the_journals(app: App) -> None:
     """Each entry as it was taken, on one line."""
     api = RestClient(app)

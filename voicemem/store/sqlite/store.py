@@ -23,6 +23,7 @@ from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_co
 from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.memories.extraction import SqliteExtractions
 from voicemem.store.sqlite.memories.memories import SqliteMemories
+from voicemem.store.sqlite.memories.moving import SqliteMovedMemories
 from voicemem.store.sqlite.memories.rows import make_words
 from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
 from voicemem.store.sqlite.overviews import SqliteOverviews
@@ -73,6 +74,7 @@ class SqliteStore(
     SqliteMemories,
     SqliteExtractions,
     SqliteHeardVectors,
+    SqliteMovedMemories,
     SqliteFigures,
 ):
     """A `voicemem.store.port.Store` on one SQLite file.

@@ -1,0 +1,65 @@
+"""Memories that outlive their session: their rows go on in the stream of a user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+from msgspec.structs import replace
+
+from voicemem.store.memories_port import MemoryRow, check_rows
+from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.journal.append import StreamView
+from voicemem.store.sqlite.journal.new_streams import create_user_stream
+from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, save, to_row
+from voicemem.store.sqlite.retention import SELECT_IS_EXPIRED
+from voicemem.store.streams import USER_KIND
+
+LIST = f"""
+    select {COLUMNS} from memories m where stream = ? and id > ? and removed_ms is null and {IS_THERE}
+    order by id limit ?
+"""
+SELECT_IS_THERE = "select 1 from memories where stream = ? and id = ? and position = ? and removed_ms is null"
+DELETE_TOMBSTONE = "delete from memories where stream = ? and id = ? and removed_ms is not null"
+MOVE = "update memories set stream = ? where stream = ? and id = ?"
+MOVE_LINKS = "update superseded set stream = ? where stream = ? and by_id = ?"
+
+
+class SqliteMovedMemories:
+    """The methods are documented in `voicemem.store.port.Retention`."""
+
+    database: Database
+    identity: dict[str, bytes]
+
+    async def list_memories_of(self, key: int, after: str, limit: int) -> list[MemoryRow]:
+        return await self.database.read(
+            lambda connection: [to_row(row) for row in connection.execute(LIST, (key, after, limit))]
+        )
+
+    async def move_memories(
+        self, key: int, user_id: str, payloads: Sequence[bytes], rows: Sequence[MemoryRow], now_ms: int
+    ) -> bool:
+        check_rows(rows)
+        secret = self.identity["cursor_secret"]
+
+        def job(connection: apsw.Connection) -> bool:
+            view = StreamView(self.database.rows)
+            session = view.stream(key)
+            if session is None or not connection.execute(SELECT_IS_EXPIRED, (key, now_ms)).fetchall():
+                return False
+            places = [(key, row.id, row.position) for row in rows]
+            if not all(connection.execute(SELECT_IS_THERE, place).fetchall() for place in places):
+                return False
+            known = self.database.rows.find_by_name(session.project, USER_KIND, user_id)
+            user = known or create_user_stream(self.database.rows, session.project, user_id, now_ms)
+            for payload, row in zip(payloads, rows, strict=True):
+                view.append_server_event(user, now_ms, payload)
+                connection.execute(DELETE_TOMBSTONE, (user.key, row.id))
+                connection.execute(MOVE, (user.key, key, row.id))
+                connection.execute(MOVE_LINKS, (user.key, key, row.id))
+                moved = replace(row, key=user.key, project=user.project, position=user.position)
+                save(connection, moved, secret)
+            view.save_stream(user)
+            return True
+
+        return await self.database.write(job)
