@@ -21,6 +21,7 @@ from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.agent_memory.long_term import LongTermRecords
 from voicemem.memory.agent_memory.prompt import Prompts
 from voicemem.memory.agent_memory.sessions import OwnedSessions
+from voicemem.memory.agent_memory.views import SummaryViews
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
 from voicemem.memory.long_term.by_meaning import Vectors
 from voicemem.memory.long_term.finder import MemoryFinder
@@ -145,6 +146,7 @@ class Services:
         self.watcher = Watcher(store, self.tails)
         self.retention = RetentionWorker(store, self.memories, runtime.clock, token, MemoryKeeper(store).keep)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock, rules)
+        self.agent_views = SummaryViews(self.working_memory, self.agent_records)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, telemetry)
         self.outbox = OutboxWorker(store, self.memories, send, runtime, token)

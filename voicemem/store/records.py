@@ -93,6 +93,8 @@ class RestoredSession(Struct, frozen=True, kw_only=True):
 
 LIST_BYTES = 1024 * 1024
 """JSON of configurations with which a page of a list ends: as objects they take up to twenty times as much."""
+CLIENT_ID_LABEL = "agent-memory.session"
+"""The one label by which sessions are found without a look at each."""
 MAX_COUNTED = 10_000
 """Sessions that a list counts on all of its pages, at most: a project may have millions."""
 

@@ -24,7 +24,7 @@ from tests.support.stores.contract import (
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.store.port import Store
-from voicemem.store.records import SessionFilter
+from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.streams import NAME_TAKEN, SessionEnding
 
 
@@ -122,6 +122,25 @@ async def test_lists_follow_updates(store: Store) -> None:
     await append_offers(store, key, update_offer(1, {"labels": {"a": None, "b": "2"}}))
 
     assert ([], ["s"]) == (await listed_ids(store, label=("a", "1")), await listed_ids(store, label=("b", "2")))
+
+
+async def test_ids_of_clients_find_sessions(store: Store) -> None:
+    """The label that has an index is one like others: of one project, with other conditions, until it changes."""
+    labels: dict[str, Any] = {"labels": {CLIENT_ID_LABEL: 'x"y'}}
+    given = {"a": labels | {"user_id": "u"}, "b": labels}
+    keys = [await open_key(store, name, one, now_ms=NOW + n) for n, (name, one) in enumerate(given.items())]
+    await store.create_session("q", "c", validate_config(labels), NOW)
+    label = (CLIENT_ID_LABEL, 'x"y')
+    assert ["b", "a"] == await listed_ids(store, label=label)
+    assert ["a"] == await listed_ids(store, label=label, user_id="u")
+    assert [] == await listed_ids(store, label=(CLIENT_ID_LABEL, "x"))
+    assert ["c"] == await listed_ids(store, project="q", label=label)
+    await append_offers(store, keys[1], update_offer(1, {"labels": {CLIENT_ID_LABEL: "z"}}))
+    assert (["a"], ["b"]) == (
+        await listed_ids(store, label=label), await listed_ids(store, label=(CLIENT_ID_LABEL, "z"))
+    )  # fmt: skip
+    await store.erase(keys[0], NOW)
+    assert [] == await listed_ids(store, label=label)
 
 
 async def test_paging_while_sessions_come(store: Store) -> None:

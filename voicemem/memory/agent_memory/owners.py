@@ -9,9 +9,10 @@ from typing import NamedTuple
 from voicemem.config.session import parse_config
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
+from voicemem.store.records import CLIENT_ID_LABEL
 from voicemem.store.streams import Stream
 
-ID_LABEL = "agent-memory.session"
+ID_LABEL = CLIENT_ID_LABEL
 """The id as the client has it, of each session that came into being by this API."""
 NAMESPACE_LABEL = "namespace"
 MAX_ID = 512

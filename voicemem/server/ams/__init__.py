@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from voicemem.server.ams import long_term, working_memory
+from voicemem.server.ams import long_term, views, working_memory
 from voicemem.server.http.routes import Route
 
-ROUTES: tuple[Route[Any], ...] = (*working_memory.ROUTES, *long_term.ROUTES)
+ROUTES: tuple[Route[Any], ...] = (*working_memory.ROUTES, *long_term.ROUTES, *views.ROUTES)

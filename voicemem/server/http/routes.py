@@ -42,6 +42,8 @@ PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
         "app_id": AgoraAppId,
         "user_id": Name,
         "session_id": ClientSessionId,
+        "view_id": Name,
+        "task_id": Name,
         "memory_id": Name,
         "dialect": Name,
     }

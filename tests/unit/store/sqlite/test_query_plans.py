@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from tests.support.stores.sqlite import NOW
-from voicemem.store.records import SessionFilter
+from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.journal.quotas import COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY
 from voicemem.store.sqlite.journal.reads import LIST_STREAMS, conditions
@@ -18,6 +18,7 @@ from voicemem.store.sqlite.overviews import LIST_OVERVIEWS
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
 BY_USER = "SEARCH streams USING INDEX streams_by_user (project=? AND kind=? AND user_id=?"
+BY_CLIENT_ID = "SEARCH streams USING INDEX streams_by_client_id (project=? AND kind=? AND <expr>=?"
 BY_START = "SEARCH streams USING INDEX streams_by_start (project=? AND kind=?"
 
 
@@ -31,6 +32,7 @@ BY_START = "SEARCH streams USING INDEX streams_by_start (project=? AND kind=?"
         ({"state": "running", "label": ("a", "b")}, f"{BY_STATE})"),
         ({"state": "running", "after": (NOW, 7)}, f"{BY_STATE} AND started_ms<?)"),
         ({"state": "ended", "started_after": NOW}, f"{BY_STATE} AND started_ms>?)"),
+        ({"label": (CLIENT_ID_LABEL, "a")}, f"{BY_CLIENT_ID})"),
         ({}, f"{BY_START})"),
         ({"after": (NOW, 7)}, f"{BY_START} AND started_ms<?)"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.store.records import MAX_COUNTED, JournalRow, SessionFilter, Snapshot
+from voicemem.store.records import CLIENT_ID_LABEL, MAX_COUNTED, JournalRow, SessionFilter, Snapshot
 from voicemem.store.runs import page_of
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.archive import runs_after
@@ -54,6 +54,9 @@ SESSION_FILTERS = {
     "after": "(started_ms, key) < (?, ?)",
 }
 """The condition of each field of a `StreamFilter` that is set; a field with two marks is a pair."""
+HAS_CLIENT_ID = f"""case when json_valid(cast(config as text))
+    then json_extract(cast(config as text), '$.labels."{CLIENT_ID_LABEL}"') end = ?"""
+"""The same for the label that has an index."""
 LIST_STREAMS = f"select {STREAM_COLUMNS} from streams where {{conditions}} order by started_ms desc, key desc limit ?"
 COUNT_STREAMS = "select count(*) from (select 1 from streams where {conditions} limit ?)"
 SELECT_SNAPSHOT = """
@@ -159,7 +162,7 @@ class SqliteJournalReads:
 
 def is_scan(wanted: SessionFilter) -> bool:
     """Whether a list is found by looking through rows, which may be all of a project's, instead of by an index."""
-    return wanted.label is not None or wanted.channel is not None
+    return (wanted.label is not None and wanted.label[0] != CLIENT_ID_LABEL) or wanted.channel is not None
 
 
 def conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:
@@ -167,6 +170,8 @@ def conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:
     clauses, values = [IS_LISTED], [wanted.project, SESSION_KIND]
     for field, clause in SESSION_FILTERS.items():
         value = getattr(wanted, field)
+        if field == "label" and value is not None and value[0] == CLIENT_ID_LABEL:
+            clause, value = HAS_CLIENT_ID, value[1]
         if value is not None:
             clauses.append(clause)
             values.extend(value if isinstance(value, tuple) else (value,))
