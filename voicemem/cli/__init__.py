@@ -12,6 +12,7 @@ from voicemem.cli.keys import keys
 from voicemem.cli.mcp import mcp
 from voicemem.cli.memories import reindex, search
 from voicemem.cli.migrate import migrate
+from voicemem.cli.moving.command import import_ams
 from voicemem.cli.nodes import nodes
 from voicemem.cli.restored import restored
 from voicemem.cli.service import check_config, serve
@@ -53,6 +54,7 @@ for command in (
     backup,
     restore,
     copy,
+    import_ams,
     reindex,
     migrate,
     nodes,
