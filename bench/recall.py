@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from statistics import fmean
 from typing import Any
 
+from bench.harness.many_memories import speed_of_memories
 from bench.harness.planted_calls import SMALL_TALK, Call, Question, planted
 from bench.harness.postgresql import Cluster
 from bench.harness.report import Measured, at_least, at_most, machine, percentile, show
@@ -51,6 +52,11 @@ async def main() -> None:
 
 
 async def measure(arguments: argparse.Namespace) -> None:
+    if arguments.part == "memories":
+        async with opened(arguments.store) as store:
+            lots = random.Random(arguments.seed)
+            show("memories", machine(), await speed_of_memories(store, arguments.messages, lots, made_up_words()))
+        return
     calls, questions = planted(arguments.seed, arguments.users)
     measured: list[Measured] = []
     by_variant = {}
@@ -78,6 +84,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--users", type=int, default=40, help="of each language")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--messages", type=int, default=100_000, help="in the index while searches are timed")
+    parser.add_argument("--part", choices=("messages", "memories"), default="messages", help="what is measured")
     parser.add_argument("--store", default="memory:", help="one that is empty; `postgresql` starts a server for it")
     return parser.parse_args()
 
@@ -163,7 +170,7 @@ def passage_of(call: Call, number: int, variant: str) -> Passage:
 async def speed_of(store: Store, count: int, seed: int) -> list[Measured]:
     """What a message costs to index, and how long a search among one user's messages takes."""
     lots = random.Random(seed)
-    words = [f"{first}{second}" for first in SYLLABLES for second in SYLLABLES]
+    words = made_up_words()
     weights = [1 / (rank + 5) for rank in range(len(words))]
     calls = []
     for number in range(count // CALL_LENGTH):
@@ -191,6 +198,10 @@ async def speed_of(store: Store, count: int, seed: int) -> list[Measured]:
         Measured("search_p50_ms", f"search among {count} messages, p50", p50, "ms", None, at_most(p50, P50_MS)),
         Measured("search_p99_ms", f"search among {count} messages, p99", p99, "ms", None, at_most(p99, P99_MS)),
     ]
+
+
+def made_up_words() -> list[str]:
+    return [f"{first}{second}" for first in SYLLABLES for second in SYLLABLES]
 
 
 SYLLABLES = [f"{consonant}{vowel}" for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]

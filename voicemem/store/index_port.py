@@ -153,3 +153,12 @@ def scope_terms(scope: HeardScope, secret: bytes) -> list[str]:
             name = json.dumps([kind, project, *([value] if value else [])]).encode()
             terms.append(f"{kind}{blake2b(name, digest_size=16, key=secret).hexdigest()}0")
     return terms
+
+
+def asked_terms(scope: HeardScope, secret: bytes) -> list[str]:
+    """The words of a scope that a query asks for: each names its project, so that of the project is needed alone only.
+
+    How rare a word is, a search finds out by going through all texts that have it, which may be a whole project.
+    """
+    terms = scope_terms(scope, secret)
+    return terms[1:] or terms

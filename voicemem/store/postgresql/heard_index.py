@@ -13,6 +13,7 @@ from voicemem.store.index_port import (
     HeardMessages,
     HeardQuery,
     IndexCheck,
+    asked_terms,
     scope_terms,
 )
 from voicemem.store.postgresql.connection import Row, Session, Word
@@ -178,7 +179,7 @@ def message_values(passage: Passage, day: str) -> tuple[int | bytes, ...]:
 
 
 def find(session: Session, wanted: HeardQuery, secret: bytes) -> list[FoundMessage]:
-    scope = " & ".join(scope_terms(wanted.scope, secret))
+    scope = " & ".join(asked_terms(wanted.scope, secret))
     words = " | ".join(f"'{word.text}'{':*' if word.is_prefix else ''}" for word in wanted.words)
     whole = " ".join(word.text for word in wanted.words if not word.is_prefix)
     beginnings = " ".join(word.text for word in wanted.words if word.is_prefix)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from voicemem.search.memory_words import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
-from voicemem.store.index_port import LAST_MS, scope_terms
+from voicemem.store.index_port import LAST_MS, asked_terms
 from voicemem.store.memories_port import TOUCH_AGAIN_MS, MemoryFilter, MemoryRow, check_rows, is_newer, single_scope
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import Database
@@ -120,7 +120,7 @@ class PostgresqlMemories:
 
 def query_of(wanted: MemoryFilter, words: Sequence[QueryWord], limit: int, secret: bytes) -> tuple[str, Parameters]:
     """The query for the memories with words, best first. The scope is part of the look-up in the index."""
-    terms = " & ".join(scope_terms(single_scope(wanted), secret))
+    terms = " & ".join(asked_terms(single_scope(wanted), secret))
     asked = " | ".join(f"'{word.text}'{':*' if word.is_prefix else ''}" for word in words)
     whole = " ".join(word.text for word in words if not word.is_prefix)
     beginnings = " ".join(word.text for word in words if word.is_prefix)

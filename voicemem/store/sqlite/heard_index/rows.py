@@ -15,7 +15,7 @@ import apsw
 
 from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import WORDS_VERSION
-from voicemem.store.index_port import FoundMessage, HeardMessages, HeardQuery, HeardScope, scope_terms
+from voicemem.store.index_port import FoundMessage, HeardMessages, HeardQuery, HeardScope, asked_terms, scope_terms
 
 INDEX_VERSION = 2_000 + WORDS_VERSION
 """An index of another version is made again."""
@@ -157,6 +157,6 @@ def find(connection: apsw.Connection, wanted: HeardQuery, secret: bytes) -> list
 
 def match_expression(wanted: HeardQuery, secret: bytes) -> str:
     """The query in the language of FTS5. The scope is part of it, so that nothing outside is looked at."""
-    scope = " AND ".join(f'scope : "{term}"' for term in scope_terms(wanted.scope, secret))
+    scope = " AND ".join(f'scope : "{term}"' for term in asked_terms(wanted.scope, secret))
     words = " OR ".join(f'"{word.text}"{" *" if word.is_prefix else ""}' for word in wanted.words)
     return f"{scope} AND {{said before day}} : ({words})"

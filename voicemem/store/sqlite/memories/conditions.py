@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from voicemem.search.words import QueryWord
-from voicemem.store.index_port import HeardScope, scope_terms
+from voicemem.store.index_port import HeardScope, asked_terms
 from voicemem.store.memories_port import TAG_END, AnyOf, Condition, MemoryFilter, NoneOf, StartsWith, Tags
 from voicemem.store.sqlite.memories.rows import IS_THERE
 
@@ -86,6 +86,6 @@ def marked(tag: str) -> str:
 
 def match_expression(scope: HeardScope, words: Sequence[QueryWord], secret: bytes) -> str:
     """The query in the language of FTS5. The scope is part of it, so that nothing outside is looked at."""
-    terms = " AND ".join(f'scope : "{term}"' for term in scope_terms(scope, secret))
+    terms = " AND ".join(f'scope : "{term}"' for term in asked_terms(scope, secret))
     asked = " OR ".join(f'"{word.text}"{" *" if word.is_prefix else ""}' for word in words)
     return f"{terms} AND {{said about}} : ({asked})"
