@@ -29,7 +29,7 @@ from voicemem.store.memories_port import (
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 
-PROJECTS = ("p", "q", "p OR q")
+PROJECTS = ("p", "q OR p")
 NAMES = ("ann", "an", 'a" OR b', "核桃", "nul\0", "%")
 IDS = ("m1", "m2", "m\n3", "nul\0")
 WORDS = ("walnut", "dog", "lake", "核桃", "rex", "or", "scope", "p1")
@@ -42,9 +42,10 @@ acts = st.lists(
         st.sampled_from(["write", "write", "write", "write", "remove", "erase", "delete", "touch"]),
         st.sampled_from(PROJECTS),
         st.sampled_from(["user", "session"]),
-        st.sampled_from(NAMES[:3]),
+        st.sampled_from(NAMES[:2]),
         st.lists(st.tuples(st.sampled_from(IDS), small, small), min_size=1, max_size=3, unique_by=lambda one: one[0]),
     ),
+    min_size=5,
     max_size=25,
 )
 
@@ -221,7 +222,7 @@ class Run:
             expires_ms=NOW + choice + other if other % 3 else None,
             pinned=choice % 3 == 0,
             topics=TOPICS[choice % 4 : choice % 4 + 2],
-            supersedes=tuple(sorted({IDS[choice % 4], IDS[other % 4]} - {memory_id})) if choice + other > 5 else (),
+            supersedes=tuple(sorted({IDS[choice % 4], IDS[other % 4]} - {memory_id})) if choice + other > 3 else (),
         )
 
     async def write(self, stream: Stream, rows: list[MemoryRow]) -> None:
