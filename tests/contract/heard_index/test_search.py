@@ -71,6 +71,12 @@ async def test_scripts_without_spaces_are_found(store: Store) -> None:
     assert await found_texts(store, "杏仁") == []
 
 
+async def test_german_words_are_found_in_any_form(store: Store) -> None:
+    """On every engine: a query asks for their beginnings."""
+    await index_call(store, "s", "Ich habe zwei Hunde.", "Und wo?", "Am See.")
+    assert (await found_texts(store, "Wie heißt sein Hund, und was mag er?"))[0] == "Ich habe zwei Hunde."
+
+
 async def test_umlauts_are_found_however_they_are_written(store: Store) -> None:
     """Composed, decomposed or left out."""
     await index_call(store, "s", "Ich wohne in der Schönhauser Straße, Tür 5.")

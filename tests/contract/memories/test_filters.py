@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import found, listed, remember, session_of, stream_of
-from voicemem.search.words import query_words
+from voicemem.search.words import QueryWord, query_words
 from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags, event_ms_of
 from voicemem.store.port import Store
 
@@ -127,6 +127,17 @@ async def test_memories_are_found_by_words_best_first(store: Store) -> None:
     assert 2 == len(rows)
     assert rows[0][1] > rows[1][1] > 0
     assert rows[0][0] in await store.find_memories("p", ["b"])
+
+
+async def test_words_may_be_asked_for_as_beginnings(store: Store) -> None:
+    """Of any length; German queries ask so."""
+    await remember(store, "a", "Ann hat zwei Hunde und eine Katze.")
+    await remember(store, "b", "Ann wohnt am See.")
+    for text, expected in (("hund", ["a"]), ("h", ["a"]), ("wohn", ["b"]), ("hunden", []), ("z", ["a"])):
+        words = [QueryWord(text, is_prefix=True)]
+        rows = await store.find_memories_by_words(MemoryFilter(project="p"), words, 10)
+        assert expected == [row.id for row, _ in rows]
+    assert ["a"] == await found(store, "Wie viele Hunde hat Ann?", limit=1)
 
 
 async def test_of_equal_memories_the_newest_is_first(store: Store) -> None:

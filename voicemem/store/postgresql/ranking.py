@@ -16,7 +16,8 @@ def ranked(table: str, key: str, other_weight: float, totals: str, conditions: s
     return f"""
 with asked as materialized (
     select $1::tsquery && to_tsquery('voicemem', $2) as query,
-    tsvector_to_array(to_tsvector('voicemem', $3)) as lexemes, string_to_array($4, ' ') as beginnings
+    tsvector_to_array(to_tsvector('voicemem', $3)) as lexemes,
+    string_to_array($4, ' ') || tsvector_to_array(to_tsvector('voicemem', $4)) as beginnings
 ), scope as materialized (
     select greatest(texts, 1) as texts, greatest(words, 1) as words from ({totals}) as t (texts, words)
 ), found as materialized (
@@ -26,7 +27,7 @@ with asked as materialized (
         select sum(case weight when 'A' then 1 else {other_weight} end) from unnest(l.weights) as weight
     ) as frequency
     from asked, found f, unnest(f.words) as l
-    where l.positions is not null and (l.lexeme = any(lexemes) or left(l.lexeme, 1) = any(beginnings))
+    where l.positions is not null and (l.lexeme = any(lexemes) or l.lexeme ^@ any(beginnings))
 ), rarities as materialized (
     select lexeme, ln(1 + (greatest(max(scope.texts), count(*)) - count(*) + 0.5) / (count(*) + 0.5)) as rarity
     from hits, scope group by lexeme
