@@ -18,11 +18,18 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch, validate_config
 from voicemem.errors import InvalidFrame, StoreUnavailable
 from voicemem.memory.checkpoint_events import CheckpointEntry, CheckpointReader, Time, invalid
+from voicemem.memory.checkpoint_memories import (
+    RestoredMemories,
+    payloads_with_texts,
+    renamed_rows,
+    renaming_of,
+    write_restored,
+)
 from voicemem.protocol.json_pieces import Pieces, Unreadable
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, SORTED, check_frame, check_integers
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.store.port import Journal
+from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import Stream
 
@@ -63,7 +70,7 @@ class CheckpointPieces(Struct, gc=False):
 # Writing
 
 
-async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncGenerator[bytes, None]:
+async def write_checkpoint(store: Store, stream: Stream) -> AsyncGenerator[bytes, None]:
     """The checkpoint of a session up to the position of its row, in pieces. Raises `StoreUnavailable`."""
     session = msgspec.json.encode(
         CheckpointSession(stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.config)
@@ -75,10 +82,13 @@ async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncGenerator[b
         + b',"events":['
     )
     while position < stream.position:
-        rows = await journal.read_rows(stream.key, position, min(PAGE, stream.position - position))
+        rows = await store.read_rows(stream.key, position, min(PAGE, stream.position - position))
         if not rows:
             raise StoreUnavailable("The session was erased meanwhile.")
-        entries = [msgspec.json.encode(checkpoint_entry(row)) for row in rows]
+        payloads = await payloads_with_texts(store, stream, rows)
+        entries = [
+            msgspec.json.encode(checkpoint_entry(row, payload)) for row, payload in zip(rows, payloads, strict=True)
+        ]
         for entry in entries:
             digest.add(entry)
         yield head + b",".join(entries)
@@ -86,8 +96,8 @@ async def write_checkpoint(journal: Journal, stream: Stream) -> AsyncGenerator[b
     yield (b"" if position else head) + b'],"sha256":"' + digest.hex().encode() + b'"}'
 
 
-def checkpoint_entry(row: JournalRow) -> CheckpointEntry:
-    return CheckpointEntry(row.position, row.producer, row.seq, row.received_ms, Raw(row.payload))
+def checkpoint_entry(row: JournalRow, payload: bytes) -> CheckpointEntry:
+    return CheckpointEntry(row.position, row.producer, row.seq, row.received_ms, Raw(payload))
 
 
 class Digest:
@@ -110,8 +120,11 @@ class Digest:
 class ParsedCheckpoint(Struct, frozen=True):
     """A checkpoint that was checked and can be restored."""
 
+    session_id: str
+    """What it was called."""
     config: JsonObject
     restored: RestoredSession
+    memories: RestoredMemories
 
 
 async def restore_checkpoint(
@@ -121,12 +134,25 @@ async def restore_checkpoint(
     checkpoint: ParsedCheckpoint,
     key_id: str | None = None,
 ) -> Stream:
-    """Create a session from a checkpoint. Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`)."""
+    """Create a session from a checkpoint, with its memories.
+
+    Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`). When it raises `StoreUnavailable` the
+    session may be there without some of its memories.
+    """
     public = validate_config(
         checkpoint.config
     ).public  # a checkpoint has no secrets, even if someone wrote some into it
     session_patch = SessionPatch(apply_patch({}, public), {})
-    return await sessions.restore(project, session_id, session_patch, checkpoint.restored, key_id)
+    restored, memories, new_id = checkpoint.restored, checkpoint.memories, session_id or sessions.new_id()
+    if not memories.positions:
+        return await sessions.restore(project, new_id, session_patch, restored, key_id)
+    renaming = await renaming_of(sessions.store, project, memories, checkpoint.session_id, new_id)
+    rows = renamed_rows(restored.rows, memories, renaming)
+    restored = msgspec.structs.replace(restored, rows=rows)
+    stream = await sessions.restore(project, new_id, session_patch, restored, key_id)
+    there = [renaming.row(row, sessions.rules) for row in memories.there]
+    await write_restored(sessions.store, stream, there, sessions.clock())
+    return stream
 
 
 async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
@@ -190,7 +216,8 @@ def check_pieces(found: CheckpointPieces) -> ParsedCheckpoint:
         raise invalid(MALFORMED_PART) from None
     if digest.hex() != sha256:
         raise invalid("The checkpoint was changed after it was made: its sha256 does not match.")
-    return ParsedCheckpoint(session.config, journal.restored(session.started_at))
+    restored = journal.restored(session.started_at)
+    return ParsedCheckpoint(session.session_id, session.config, restored, journal.memories)
 
 
 def check_head(found: CheckpointPieces) -> str:

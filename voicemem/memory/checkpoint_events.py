@@ -11,6 +11,7 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size
 from voicemem.errors import CODES, InvalidFrame, Refused
+from voicemem.memory.checkpoint_memories import RestoredMemories
 from voicemem.protocol.checks import check_event
 from voicemem.protocol.codec import ENCODER, decode_journaled
 from voicemem.protocol.events import (
@@ -64,6 +65,7 @@ class CheckpointReader:
         self.producers: dict[str, ProducerState] = {}
         self.closed: tuple[SessionClosed, int] | None = None
         self.ending: SessionEnding | None = None
+        self.memories = RestoredMemories()
 
     def add(self, text: bytes) -> None:
         """Check and add an entry. Raises `Refused`, and the errors in `MALFORMED` if it is not an entry."""
@@ -76,6 +78,7 @@ class CheckpointReader:
         try:
             event, payload = read_entry(entry)
             self.apply_entry(entry, event)
+            payload = self.memories.apply(event, payload, position, entry.received_ms)
         except (Refused, InvalidFrame) as refused:
             raise invalid(f"At position {position}: {refused.detail}") from None
         except msgspec.ValidationError as error:

@@ -189,6 +189,11 @@ BY_HAND: list[tuple[str, JsonObject, str]] = [
     ("mixed", document([EVENTS[0], done(1)]), "position 2: A producer must give all of its events a seq"),
     ("mixed", document([done(1), EVENTS[0]]), "position 2: The events of a producer must be in the order"),
     ("other seq", document([EVENTS[1]], seq=1), "position 1: The event must have the same seq"),
+    (
+        "text",
+        document(own("memory.edited", memory_id="m", text_sha256="0" * 64, text="A."), producer=None),
+        "position 1: ",
+    ),
     ("schema", document(own("memory.document", operation="form", schema={"type": 1}), producer=None), "position 1: "),
     (
         "long document",
