@@ -304,3 +304,17 @@ async def test_the_library_searches(tmp_path: Path) -> None:
     async with voicemem.open(f"sqlite:{tmp_path}/db") as library:
         found = (await library.search("walnuts", limit=100)).memories
         assert 2 == sum(memory.text == "I am allergic to walnuts." for memory in found)
+
+
+async def test_a_long_conversation_is_found_right_after_its_last_ack(api: RestClient) -> None:
+    """Of many sessions that were added over REST one after another: each message at once, and nothing twice."""
+    days, length = 35, 30
+    for day in range(days):
+        await api.create(f"day{day}", user_id="ann")
+        said = [{"role": "user" if n % 2 else "assistant", "content": f"On word{day}x{n}."} for n in range(length)]
+        assert 200 == (await api.post(f"/v1/sessions/day{day}/messages", said)).status
+    for day in reversed(range(days)):
+        number = day % length
+        assert f"On word{day}x{number}." == (await found(api, f"word{day}x{number}", user_id="ann"))[0]
+    seen = await found(api, "on", user_id="ann", limit=100)
+    assert (100, 100) == (len(seen), len(set(seen)))
