@@ -118,6 +118,10 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "llm_failed": ErrorSpec(502, None, "The LLM request failed, or its answer could not be read."),
     "llm_timeout": ErrorSpec(504, None, "The LLM did not answer in time."),
+    # Memories of calls
+    "no_extraction": ErrorSpec(
+        409, None, "No memories are made of this session: give it memory.extract, or all of them by --memory."
+    ),
     # Working memory
     "no_user": ErrorSpec(409, None, "The session has no user_id, so it has no user's working memory."),
     "precondition_failed": ErrorSpec(412, None, "The document's version is not the one in If-Match; read it again."),

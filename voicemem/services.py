@@ -23,6 +23,8 @@ from voicemem.memory.agent_memory.prompt import Prompts
 from voicemem.memory.agent_memory.sessions import OwnedSessions
 from voicemem.memory.agent_memory.views import SummaryViews
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
+from voicemem.memory.extraction.extractor import DailyBudget, Extractor
+from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
 from voicemem.memory.long_term.by_meaning import Vectors
 from voicemem.memory.long_term.finder import MemoryFinder
 from voicemem.memory.long_term.forgetting import expire_memories_forever
@@ -158,6 +160,14 @@ class Services:
         background_llm, lanes = BackgroundLlm(targets, self.llm.complete, telemetry.metrics), Lanes()
         write = summary_writer(background_llm)
         self.summaries = Summaries(store, self.memories, policies, write, runtime, token, lanes)
+        budget_of_day = DailyBudget(store, runtime.clock, settings.memories_budget)
+        extractor = Extractor(
+            *(store, self.memories, self.long_term, background_llm, policies, telemetry.metrics, budget_of_day, rules)
+        )
+        self.extractions = ExtractionWorker(extractor, policies, lanes, runtime, token)
+        self.sessions.close_listeners.append(self.extractions.note)
+        self.sessions.change_listeners.append(self.extractions.note)
+        self.recorder.feed.subscribe(self.extractions.on_commit)
         self.recorder.feed.subscribe(self.summaries.on_commit)
         self.recorder.feed.subscribe(self.indexer.on_commit)
 
@@ -189,12 +199,14 @@ class Services:
             index_forever(self.indexer),
             *([] if self.vectors is None else [make_vectors_forever(self.vectors.maker)]),
             expire_memories_forever(self.long_term),
+            extract_forever(self.extractions),
             measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),
         ]
 
     async def close(self) -> None:
         """Finish the work that is under way. Call it once nothing new can come in."""
         await self.summaries.stop()
+        await self.extractions.stop()
         await self.outbox.finish_running(GRACE_S)
         await save_all(self.memories, GRACE_S)
         await self.sender.close()

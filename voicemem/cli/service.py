@@ -205,6 +205,13 @@ SERVE_OPTIONS = (
         ' {"policy": "window", "max_tokens": 4000}. Default: the newest llm.max_history messages.',
     ),
     setting(
+        "--memories-budget",
+        "Tokens that a project may spend in a day (UTC) on memories that an LLM makes of its calls; 0 for no limit.",
+        type=int,
+        default=Settings().memories_budget,
+        show_default=True,
+    ),
+    setting(
         "--policy",
         "A memory policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable, separate with spaces).",
         multiple=True,
@@ -285,6 +292,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
         open_sessions=options["open_sessions"],
         sessions_per_day=options["sessions_per_day"],
         stored_bytes=options["stored_bytes"],
+        memories_budget=options["memories_budget"],
         connections_per_address=options["connections_per_address"],
         memory=options["memory"],
         policies=tuple(options["policy"]),

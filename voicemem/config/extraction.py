@@ -14,8 +14,10 @@ MESSAGES, NOW = "{messages}", "{now}"
 """The placeholders of a prompt; the first must be in it."""
 MAX_INSTRUCTIONS = 4_000
 Strategy = Literal["discrete", "preferences", "summary", "custom", "none"]
-NONE: Strategy = "none"
+DEFAULT_STRATEGY: Strategy = "discrete"
+SUMMARY: Strategy = "summary"
 CUSTOM: Strategy = "custom"
+NONE: Strategy = "none"
 
 
 class ExtractConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,6 +9,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from voicemem.config.extraction import (
+    ExtractConfig,
+    check_extract,
+    check_whole_extract,
+    drop_stale_prompt,
+    overlay_extract,
+)
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, MAX_TEXT_BYTES, JsonObject, matching
 
@@ -23,7 +30,7 @@ PARAMETERS: Mapping[str, frozenset[str]] = {
 """The parameters of each policy."""
 IMPLIED_POLICIES = ("recent", "window", "summary")
 """In this order: so `max_messages` alone implies `recent`, `max_tokens` `window`, and the rest `summary`."""
-COMMON_PARAMETERS = frozenset({"policy", "context_window"})
+COMMON_PARAMETERS = frozenset({"policy", "context_window", "extract"})
 OWN_PARAMETERS = "parameters"
 THRESHOLD, TARGET_RATIO = 0.7, 0.3
 POLICY_NAME = r"^[a-z][a-z0-9_.-]{0,63}\Z"
@@ -56,6 +63,8 @@ class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The size of the model's context in tokens, for models that voicemem does not know."""
     parameters: JsonObject = {}
     """For a policy of the operator's own."""
+    extract: ExtractConfig | None = None
+    """Which memories are made of the call, whatever the policy."""
 
 
 def check_memory(section: Any) -> None:
@@ -65,6 +74,7 @@ def check_memory(section: Any) -> None:
     """
     if not isinstance(section, dict):
         return
+    check_extract(section.get("extract"))
     known = PARAMETERS.get(section.get("policy") or "")
     unknown = sorted(given_names(section) - known - COMMON_PARAMETERS) if known is not None else []
     if unknown:
@@ -77,6 +87,12 @@ def check_memory(section: Any) -> None:
         raise Refused("invalid_field", f"In the configuration: `memory.prompt` lacks its placeholder {missing[0]}.")
 
 
+def check_whole_memory(section: JsonObject) -> None:
+    """The same for a section after all patches. Raises `Refused`."""
+    check_memory(section)
+    check_whole_extract(section.get("extract"))
+
+
 def given_names(section: JsonObject) -> set[str]:
     """The names of the parameters that have a value."""
     return {name for name, value in section.items() if value is not None}
@@ -84,6 +100,8 @@ def given_names(section: JsonObject) -> set[str]:
 
 def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
     """The section after a patch, without the parameters that only the policy before it had."""
+    if "extract" in memory:
+        memory = memory | {"extract": drop_stale_prompt(memory["extract"], patch.get("extract"))}
     if patch.get("policy") is None:
         return memory
     known = PARAMETERS.get(patch["policy"], frozenset({OWN_PARAMETERS})) | COMMON_PARAMETERS | patch.keys()
@@ -96,14 +114,17 @@ def overlay(base: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
     There are three cases. Another policy starts from its own defaults. Parameters of the same policy change these and
     keep the others. Parameters without a policy, which that of `base` does not have, imply one that does.
     """
+    extract = overlay_extract(base.extract, given.extract)
     if given.policy not in (None, base.policy):
-        return given
+        return given if extract is given.extract else msgspec.structs.replace(given, extract=extract)
     values = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) not in (None, {})}
     names = values.keys() - COMMON_PARAMETERS
     if base.policy is None or not names <= PARAMETERS.get(base.policy, frozenset({OWN_PARAMETERS})):
         implied = next((policy for policy in IMPLIED_POLICIES if names & PARAMETERS[policy]), None)
-        return msgspec.structs.replace(given, policy=implied) if implied else given
-    return msgspec.structs.replace(base, **values)
+        if implied is None and extract is given.extract:
+            return given
+        return msgspec.structs.replace(given, policy=implied or given.policy, extract=extract)
+    return msgspec.structs.replace(base, **(values | {"extract": extract}))
 
 
 def fill_prompt(prompt: str, prev_summary: str, messages_joined: str) -> str:

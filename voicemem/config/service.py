@@ -100,6 +100,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long a search waits for the vector of its query, before it goes by words alone."""
     memory: str | None = None
     """The memory policy of sessions that do not choose one, as JSON: `{"policy":"window","max_tokens":4000}`."""
+    memories_budget: int = 0
+    """Tokens that a project may spend a day on memories that an LLM makes of its calls; 0: no limit."""
     policies: tuple[str, ...] = ()
     """The operator's own policies, as NAME=MODULE:CLASS."""
     redact: tuple[str, ...] = ()
@@ -200,6 +202,8 @@ def check_llm(settings: Settings) -> None:
         raise CannotStart(f"The LLM's URL is not valid. {URL_RULE}; give its key separately, as --llm-api-key.")
     if settings.llm_api_key is not None and not re.fullmatch(r"[ -~]*", settings.llm_api_key):
         raise CannotStart("The LLM's key must be printable ASCII; it is sent in a header.")
+    if settings.memories_budget < 0:
+        raise CannotStart("The budget of memories must be a number of tokens a day, or 0 for no limit.")
     if settings.llm_url is None and (settings.llm_api_key is not None or settings.llm_model is not None):
         raise CannotStart("An LLM's key or model was given, but not its URL.")
     if not (0 < settings.llm_timeout < inf and 0 < settings.llm_total_timeout < inf):

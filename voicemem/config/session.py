@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from voicemem.config.memory import MemoryConfig, check_memory, drop_stale_parameters
+from voicemem.config.memory import MemoryConfig, check_memory, check_whole_memory, drop_stale_parameters
 from voicemem.config.secrets import SECRETS, SORTED, SessionPatch, check_webhook_secret, secret_text
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
@@ -244,7 +244,7 @@ def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:
     result = merge_patch(config, patch)
     if isinstance(patch.get("memory"), dict):
         result["memory"] = drop_stale_parameters(result["memory"], patch["memory"])
-        check_memory(result["memory"])
+        check_whole_memory(result["memory"])
     check_size(result)
     labels = result.get("labels")
     if isinstance(labels, dict) and len(labels) > MAX_LABELS:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
 from voicemem.context.usage import SummaryState
 from voicemem.llm.tokens import TokenCounter
+from voicemem.memory.extraction.state import ExtractionState
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.streams import Stream
-from voicemem.transcript.messages import Message
+from voicemem.transcript.messages import Extracted, Message
 from voicemem.transcript.state import State
 
 
@@ -64,6 +65,8 @@ class Statistics(Struct, frozen=True):
     latencies: dict[str, Latencies]
     tools: ToolCounts
     summary: SummaryState | None
+    extraction: ExtractionState | None
+    """None where no memories are made of the session."""
     forgotten: int
     """Messages that contexts no longer show."""
     ignored: dict[str, int]
@@ -72,7 +75,12 @@ class Statistics(Struct, frozen=True):
 
 
 def statistics_of(
-    stream: Stream, memory: ReadModel, counter: TokenCounter, summary: SummaryState | None, now_ms: int
+    stream: Stream,
+    memory: ReadModel,
+    counter: TokenCounter,
+    summary: SummaryState | None,
+    now_ms: int,
+    extraction_state: Callable[[Stream, Extracted | None], ExtractionState | None] = lambda stream, extracted: None,
 ) -> Statistics:
     """The statistics of a session, whose tokens `counter` counts."""
     messages, tokens = memory.current_messages(), memory.token_counter(counter)
@@ -90,6 +98,7 @@ def statistics_of(
         latencies=latencies(memory.state),
         tools=count_tools(memory.state),
         summary=summary,
+        extraction=extraction_state(stream, memory.state.extracted),
         forgotten=len(messages) - len(memory.remembered_indexes()),
         ignored=memory.state.ignored,
         memory_bytes=memory.weight,

@@ -25,7 +25,11 @@ ATTEMPT_RESULTS = ("delivered", "failed", "gone")
 FOLD_BOUNDS = ("segments", "replies", "interruptions", "resumes", "traces", "words", "frames")
 FRAME_RESULTS = ("taken", "ignored", "unknown", "malformed", "repeated")
 EVICTED_KINDS = ("memories", "rows")
-LLM_USES = ("gateway", "summary", "embedding", "query")
+LLM_USES = ("gateway", "summary", "extraction", "embedding", "query")
+REFUSED_MEMORIES = (
+    *("malformed", "wrong_kind", "no_lines", "unknown_lines", "unknown_memories", "too_long", "said_by_agent"),
+    *("question", "greeting", "instruction", "secret", "unsupported", "repeated", "too_many"),
+)
 LLM_RESULTS = ("answered", "failed", "cancelled")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -148,9 +152,16 @@ class Metrics:
             REQUEST_BUCKETS,
             "route",
         )
+        self.extracted_memories = self.counter("extracted_memories", "Memories that were made of calls.")
+        self.refused_memories = self.counter(
+            "refused_memories", "Memories that an LLM wrote and that were refused, by reason.", "reason"
+        )
+        self.extraction_tokens = self.counter("extraction_tokens", "Tokens that memories of calls have cost.")
         for result in LLM_RESULTS:
             for use in LLM_USES:
                 self.llm_calls.labels(use, result)
+        for reason in REFUSED_MEMORIES:
+            self.refused_memories.labels(reason)
         for result in ATTEMPT_RESULTS:
             self.webhook_attempts.labels(result)
 
@@ -173,6 +184,7 @@ class Metrics:
         self.fold_lag_events = self.gauge("fold_lag_events", "Events that the memory furthest behind lags by.")
         self.memories_lagging = self.gauge("memories_lagging", "Cached memories that are behind their journals.")
         self.sessions_set_aside = self.gauge("sessions_set_aside", "Sessions whose memory cannot be made.")
+        self.extractions_failing = self.gauge("extractions_failing", "Sessions of which memories fail to be made.")
         self.outbox_pending = self.gauge(
             "outbox_pending", "Webhooks that wait, including those whose next attempt is later."
         )

@@ -25,6 +25,7 @@ from voicemem.protocol.events import (
     LlmDelta,
     LlmDone,
     LlmError,
+    MemoriesExtracted,
     MemoryCarried,
     MemoryData,
     MemoryDocument,
@@ -43,7 +44,7 @@ from voicemem.protocol.events import (
 )
 from voicemem.protocol.merge_patch import merge_patch
 from voicemem.transcript.frames import events_at_close, events_of
-from voicemem.transcript.messages import Forgotten, Summary
+from voicemem.transcript.messages import Extracted, Forgotten, Summary
 from voicemem.transcript.replies.llm_events import fold_delta, fold_done, fold_error, fold_message
 from voicemem.transcript.replies.playback_events import (
     fold_cancel,
@@ -205,7 +206,13 @@ def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
     state.final_turn = max(state.final_turn, event.at_turn + 1)
     forget_playing(state)
     state.carried = state.carried or ()
+    state.extracted = Extracted(state.position)
     state.forgotten_items |= set(event.forgotten_items)
+
+
+def fold_extracted(state: State, event: MemoriesExtracted, _ts: int) -> None:
+    before = state.extracted or Extracted()
+    state.extracted = Extracted(max(before.through, event.through), before.calls + 1)
 
 
 def fold_document(state: State, event: MemoryDocument, ts: int) -> None:
@@ -245,6 +252,7 @@ FOLD_RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
     MemoryData: fold_data,
     MemoryForgotten: fold_forgotten,
     MemoryCarried: fold_carried,
+    MemoriesExtracted: fold_extracted,
     SessionForked: fold_forked,
 }
 """By the type of the event: a function that changes the state and returns the turn that changed, if any.

@@ -51,6 +51,15 @@ class Summary(Struct, frozen=True, gc=False):
     model: str | None = None
 
 
+class Extracted(Struct, frozen=True, gc=False):
+    """Which part of a call was read for memories that an LLM makes of it."""
+
+    through: int = 0
+    """What began up to this position of the journal."""
+    calls: int = 0
+    """How many requests to the LLM that took."""
+
+
 class Forgotten(Struct, frozen=True, gc=False):
     """What is left out of every context; the history still has it."""
 

@@ -18,7 +18,7 @@ from voicemem.documents.document import Document
 from voicemem.protocol.events import CarriedSession
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.memo import Memo
-from voicemem.transcript.messages import Forgotten, Summary
+from voicemem.transcript.messages import Extracted, Forgotten, Summary
 from voicemem.transcript.metadata import MergedMetadata
 from voicemem.transcript.replies.evidence import Evidence
 from voicemem.transcript.replies.generation import Generation
@@ -26,7 +26,7 @@ from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 15_000 + DIALECTS_VERSION
+SNAPSHOT_VERSION = 16_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
@@ -269,6 +269,7 @@ class State(Struct, array_like=True, dict=True):
     """In a fork: the items that were forgotten in its original, and were not copied."""
     carried: tuple[CarriedSession, ...] | None = None
     """What is known from earlier sessions; None until it was looked up, () when there is nothing."""
+    extracted: Extracted | None = None
     dirty_turns: set[int] = set()
     """Turns that have changed since their messages were last made."""
 

@@ -60,7 +60,8 @@ def offer(place: int, event: JsonObject, numbered: bool) -> Offer:
     return Offer(seq, NOW + place // 3, arrival.payload, update=patch, ending=ending)
 
 
-BAD = st.sampled_from([{"type": "asr"}, {"type": "magic"}, {"type": "session.update", "llm": {"api_key": "secret"}}])
+API_KEY = "-".join(("an", "api", "key"))  # no literal: texts of calls are drawn from those of this file too
+BAD = st.sampled_from([{"type": "asr"}, {"type": "magic"}, {"type": "session.update", "llm": {"api_key": API_KEY}}])
 
 
 @examples(0.4)
@@ -73,7 +74,7 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
     """History and context are the same bytes, the journal is the same, and producers go on with the same seq."""
     here, there = MemoryStore(), MemoryStore()
     try:
-        opened = await here.open_producer("p", "s", "main", SessionPatch(CONFIG, {"llm.api_key": "secret"}), None, NOW)
+        opened = await here.open_producer("p", "s", "main", SessionPatch(CONFIG, {"llm.api_key": API_KEY}), None, NOW)
         key = opened.stream.key
         await append_batch(here, key, "main", None, [offer(n, one, numbered) for n, one in enumerate(call, 1)], NOW)
         if ended:
@@ -81,7 +82,7 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
         original = await here.find_session("p", "s")
         assert original is not None
         document = b"".join([piece async for piece in write_checkpoint(here, original)])
-        assert b"secret" not in document
+        assert API_KEY.encode() not in document
         if pretty:
             document = json.dumps(json.loads(document), indent=1).encode()
         copy = await restore_checkpoint(

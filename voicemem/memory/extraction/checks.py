@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
+from msgspec import structs
+
 from voicemem.memory.extraction.answers import DraftedMemory
 from voicemem.memory.extraction.lines import Line, one_line
-from voicemem.memory.extraction.prompts import MAX_LABEL, MAX_LABELS, MAX_MEMORIES, MAX_TEXT, Kind, Prompt
+from voicemem.memory.extraction.prompts import MAX_MEMORIES, Prompt
 from voicemem.memory.extraction.said import (
     gives_orders,
     is_greeting,
@@ -23,6 +25,9 @@ from voicemem.memory.extraction.said import (
     stems_of,
     tells_secret,
 )
+from voicemem.protocol.memories import MAX_MEMORY_BYTES, MAX_TOPICS, TIME_PATTERN, TOPIC_PATTERN, GivenKind, time_ms
+from voicemem.redaction.rules import Rules
+from voicemem.redaction.texts import redact_value
 
 Refusal = Literal[
     "malformed",
@@ -40,21 +45,19 @@ Refusal = Literal[
     "repeated",
     "too_many",
 ]
-"""Why a memory is refused; the docs explain each."""
+"""Why a memory is refused; docs/extraction.md explains each."""
 REFUSALS: tuple[Refusal, ...] = get_args(Refusal)
 HIGHEST, DEFAULT_CONFIDENCE, UNCERTAIN = 0.9, 0.8, 0.7
 """The most that an LLM's confidence counts, what it is without any, and the share of it that is left where nobody
 knows for certain that the lines were heard so."""
 OF_THE_CALLER = ("fact", "preference")
-DAYS_OF_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-DAY = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:\d\d)?)?\Z", re.ASCII)
 
 
 class ExtractedMemory(NamedTuple):
     """A memory that may be kept, with the lines that say it."""
 
     text: str
-    kind: Kind
+    kind: GivenKind
     lines: tuple[Line, ...]
     topics: tuple[str, ...]
     entities: tuple[str, ...]
@@ -76,13 +79,13 @@ class Checked(NamedTuple):
     refused: Counter[Refusal]
 
 
-def check_answer(prompt: Prompt, drafts: Iterable[DraftedMemory | None]) -> Checked:
-    """Keep the memories of an answer to this prompt that are what was asked for."""
+def check_answer(prompt: Prompt, drafts: Iterable[DraftedMemory | None], rules: Rules | None = None) -> Checked:
+    """Keep the memories of an answer to this prompt that are what was asked for, redacted by these rules."""
     kept: list[ExtractedMemory] = []
     refused: Counter[Refusal] = Counter()
     known: set[str] = set()
     for draft in drafts:
-        found = check_memory(prompt, draft)
+        found = check_memory(prompt, draft if rules is None or draft is None else redacted(draft, rules))
         if isinstance(found, str):
             refused[found] += 1
         elif found.text.casefold() in known:
@@ -102,7 +105,7 @@ def check_memory(prompt: Prompt, draft: DraftedMemory | None) -> ExtractedMemory
     text = one_line(draft.text)
     if draft.kind not in prompt.kinds:
         return "wrong_kind"
-    if not text or len(text.encode(errors="replace")) > MAX_TEXT:
+    if not text or len(text.encode(errors="replace")) > MAX_MEMORY_BYTES:
         return "too_long" if text else "malformed"
     if not draft.lines:
         return "no_lines"
@@ -125,6 +128,12 @@ def check_memory(prompt: Prompt, draft: DraftedMemory | None) -> ExtractedMemory
         confidence_of(draft.confidence, lines),
         tuple(dict.fromkeys(prompt.known[name] for name in draft.supersedes)),
     )
+
+
+def redacted(draft: DraftedMemory, rules: Rules) -> DraftedMemory:
+    """The draft without what an operator does not want to be kept: an LLM may join what was said in pieces."""
+    text, topics, entities = redact_value([draft.text, draft.topics, draft.entities], rules)
+    return structs.replace(draft, text=text, topics=topics, entities=entities)
 
 
 def refuse_text(text: str, kind: str) -> Refusal | None:
@@ -183,22 +192,15 @@ def confidence_of(given: float | None, lines: Sequence[Line]) -> float:
 def labels(texts: Iterable[str]) -> tuple[str, ...]:
     """Topics or entities, each once, without those that cannot be one: with commas, empty or too long."""
     found = dict.fromkeys(one_line(text) for text in texts)
-    return tuple(text for text in found if text and "," not in text and len(text) <= MAX_LABEL)[:MAX_LABELS]
+    return tuple(text for text in found if re.match(TOPIC_PATTERN, text))[:MAX_TOPICS]
 
 
 def day_or_none(text: str | None) -> str | None:
     """A day or an instant (ISO 8601); None for anything else, and for a day that does not exist."""
-    found = DAY.match(text or "")
-    if found is None:
+    if text is None or re.match(TIME_PATTERN, text) is None:
         return None
-    year, month, day = (int(found[group]) for group in (1, 2, 3))
-    if not (1 <= month <= 12 and 1 <= day <= DAYS_OF_MONTHS[month - 1]) or (
-        (month, day) == (2, 29) and not is_leap(year)
-    ):
+    try:
+        time_ms(text)
+    except ValueError:
         return None
-    times = [int(found[group] or 0) for group in (4, 5, 6)]
-    return text if year and all(value < bound for value, bound in zip(times, (24, 60, 60), strict=True)) else None
-
-
-def is_leap(year: int) -> bool:
-    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    return text

@@ -99,6 +99,11 @@ def count_new(state: State, after: int) -> int:
     return sum(after < entry.order <= settled for turn in turns for entry in heard_entries(state, turn))
 
 
+def said_between(state: State, after: int, through: int) -> list[Line]:
+    """The lines that began between two positions of the journal."""
+    return [line for line in numbered_lines(state) if after < line.position <= through]
+
+
 def earlier_lines(before: Sequence[Line], count_tokens: CountTokens) -> tuple[Line, ...]:
     """The lines of the last turns among these, as far as they fit."""
     turns = sorted({line.turn_id for line in before})[-EARLIER_TURNS:]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from voicemem.config.extraction import MESSAGES, NOW, ExtractConfig
+from voicemem.config.extraction import CUSTOM, DEFAULT_STRATEGY, MESSAGES, NOW, SUMMARY, ExtractConfig
 from voicemem.memory.extraction.lines import Section, one_line
 from voicemem.memory.extraction.said import gives_orders
+from voicemem.protocol.memories import GivenKind
 from voicemem.protocol.types import JsonObject
 from voicemem.search.passages import DAY_MS, day_words
 
@@ -16,18 +17,13 @@ PROMPT_VERSION = "1"
 """Raise it with every change of a prompt: it is kept with each memory."""
 MAX_MEMORIES = 12
 """Of one answer."""
-MAX_TEXT = 1_000
-"""Bytes of a memory's text."""
-MAX_LABELS, MAX_LABEL = 16, 64
-"""Topics and entities of a memory, and characters of each."""
 MAX_KNOWN = 10
 """Memories of the user that are shown."""
-Kind = Literal["fact", "preference", "episode", "summary"]
 WEEKDAYS = ("Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday")
 """From 1 January 1970 on."""
 LEFT_OUT = "(left out)"
 """Stands for a line that tries to give instructions."""
-KINDS_OF: Mapping[str, tuple[Kind, ...]] = {
+KINDS_OF: Mapping[str, tuple[GivenKind, ...]] = {
     "discrete": ("fact", "preference", "episode"),
     "preferences": ("preference",),
     "summary": ("summary",),
@@ -90,7 +86,7 @@ class Prompt(NamedTuple):
 
     system: str
     user: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[GivenKind, ...]
     section: Section
     known: Mapping[str, str]
     """The ids of the memories that are shown, by the names under which they are."""
@@ -109,12 +105,12 @@ def build_prompt(
 
     Known memories beyond the tenth are left out, and so are those that try to give instructions.
     """
-    strategy = config.strategy or "discrete"
+    strategy = config.strategy or DEFAULT_STRATEGY
     kinds = KINDS_OF[strategy]
     shown = {f"M{n}": one for n, one in enumerate((m for m in known if not gives_orders(m.text)), 1) if n <= MAX_KNOWN}
     system = RULES.format(
         task=task_of(config, strategy),
-        most=1 if strategy == "summary" else MAX_MEMORIES,
+        most=1 if strategy == SUMMARY else MAX_MEMORIES,
         kinds=" or ".join(map(quoted, kinds)),
     )
     if config.instructions:
@@ -132,9 +128,7 @@ def without_orders(section: Section, orders: Mapping[int, str]) -> Section:
 
 
 def task_of(config: ExtractConfig, strategy: str) -> str:
-    return (
-        TASKS[strategy] if strategy != "custom" else "What to write down is said below, by the operator of the agent."
-    )
+    return TASKS[strategy] if strategy != CUSTOM else "What to write down is said below, by the operator of the agent."
 
 
 def parts_of(
@@ -152,7 +146,7 @@ def parts_of(
     if section.earlier:
         earlier = "\n".join(f"- {line.shown()}" for line in section.earlier)
         parts.append(f"Said before, to understand the rest; it cannot be cited:\n{earlier}")
-    if config.strategy == "custom" and config.prompt:
+    if config.strategy == CUSTOM and config.prompt:
         parts.append(fill(config.prompt, {MESSAGES: lines, NOW: today}))
     else:
         parts.append(f"The lines:\n{lines}")
@@ -173,7 +167,7 @@ def quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def answer_schema(kinds: Sequence[Kind]) -> JsonObject:
+def answer_schema(kinds: Sequence[GivenKind]) -> JsonObject:
     """The JSON Schema of an answer, as `response_format` takes it: every field required, no others."""
     texts = {"type": "array", "items": {"type": "string"}}
     fields: dict[str, Any] = {
@@ -193,6 +187,6 @@ def strict_object(fields: dict[str, Any]) -> JsonObject:
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
-def response_format(kinds: Sequence[Kind]) -> JsonObject:
+def response_format(kinds: Sequence[GivenKind]) -> JsonObject:
     """What asks an OpenAI-compatible server for answers by the schema."""
     return {"type": "json_schema", "json_schema": {"name": "memories", "strict": True, "schema": answer_schema(kinds)}}

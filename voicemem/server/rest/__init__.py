@@ -26,6 +26,7 @@ from voicemem.server.rest import (
     context,
     deliveries,
     events,
+    extraction,
     history,
     hooks,
     memories,
@@ -55,6 +56,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *messages.ROUTES,
     *users.ROUTES,
     *memories.ROUTES,
+    *extraction.ROUTES,
     *hooks.ROUTES,
     *ams.ROUTES,
 )

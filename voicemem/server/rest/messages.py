@@ -88,10 +88,10 @@ async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
     services = services_of(request)
     selection = await select_context(services.memories, services.policies, stream, ContextOptions(peek=True))
     summary = services.summaries.summary_state(stream, selection, peek=True)
-    now_ms = services.sessions.clock()
+    now_ms, extraction = services.sessions.clock(), services.extractions.state_of
     return json_response(
         await services.memories.read(
-            stream, lambda memory: statistics_of(stream, memory, selection.counter, summary, now_ms)
+            stream, lambda memory: statistics_of(stream, memory, selection.counter, summary, now_ms, extraction)
         )
     )
 

@@ -1,0 +1,78 @@
+"""The section `memory.extract` of a configuration."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import convert
+
+from voicemem.config.extraction import ExtractConfig
+from voicemem.config.memory import MemoryConfig, overlay
+from voicemem.config.session import apply_patch, parse_config, validate_config
+from voicemem.errors import Refused
+
+
+@pytest.mark.parametrize(
+    ("extract", "sentence"),
+    [
+        (
+            {"strategy": "discreet"},
+            "must be one of discrete, preferences, summary, custom, none: `memory.extract.strategy`",
+        ),
+        ({"strategie": "discrete"}, "no field `strategie` in `memory.extract`; known: "),
+        ({"strategy": "discrete", "prompt": "{messages}"}, "only `custom` has one"),
+        ({"strategy": "custom", "prompt": "Write down pets."}, "lacks its placeholder {messages}"),
+        ({"prompt": "Write down pets."}, "lacks its placeholder {messages}"),
+        ({"instructions": "x" * 5_000}, "`memory.extract.instructions`"),
+        ({"model": ""}, "`memory.extract.model`"),
+        ("discrete", "Expected an object: `memory.extract`"),
+        (True, "Expected an object: `memory.extract`"),
+    ],
+)
+def test_what_cannot_be_is_refused(extract: Any, sentence: str) -> None:
+    """With the field, and without the value."""
+    with pytest.raises(Refused) as refused:
+        validate_config({"memory": {"extract": extract}})
+    assert sentence in refused.value.detail
+
+
+def test_a_prompt_comes_and_goes_with_its_strategy() -> None:
+    """`custom` needs one; another strategy drops it."""
+    with pytest.raises(Refused, match=r"needs `memory\.extract\.prompt`"):
+        apply_patch({}, {"memory": {"extract": {"strategy": "custom"}}})
+    custom = apply_patch({}, {"memory": {"extract": {"strategy": "custom", "prompt": "{messages}"}}})
+    assert custom == apply_patch(custom, {"memory": {"policy": "full"}}) | {"memory": custom["memory"]}
+    after = apply_patch(custom, {"memory": {"extract": {"strategy": "summary"}}})
+    assert {"strategy": "summary"} == after["memory"]["extract"]
+    assert "extract" not in apply_patch(custom, {"memory": {"extract": None}})["memory"]
+
+
+def test_another_policy_keeps_it() -> None:
+    """What is shown to the LLM and what is remembered are two things."""
+    config = apply_patch({}, {"memory": {"policy": "window", "max_tokens": 9, "extract": {"strategy": "discrete"}}})
+    changed = apply_patch(config, {"memory": {"policy": "full"}})
+    assert {"policy": "full", "extract": {"strategy": "discrete"}} == changed["memory"]
+    assert ExtractConfig(strategy="discrete") == parse_config(changed).memory.extract
+
+
+@pytest.mark.parametrize(
+    ("own", "given_over", "settled"),
+    [
+        (None, None, None),
+        ({}, None, {}),
+        (None, {"strategy": "none"}, {"strategy": "none"}),
+        ({"strategy": "summary"}, {"instructions": "x"}, {"strategy": "summary", "instructions": "x"}),
+        ({"strategy": "summary", "model": "m"}, {"strategy": "discrete"}, {"strategy": "discrete"}),
+        ({"strategy": "summary", "model": "m"}, {"strategy": "none"}, {"strategy": "none"}),
+    ],
+)
+def test_a_session_goes_over_the_service(own: Any, given_over: Any, settled: Any) -> None:
+    """Whatever policies they choose; another strategy starts from its own defaults."""
+    wanted = convert(settled, ExtractConfig | None)
+    for policy, other in ((None, None), ("full", None), (None, "full"), ("full", "recent")):
+        base = convert({"policy": policy, "extract": own}, MemoryConfig)
+        assert wanted == overlay(base, convert({"policy": other, "extract": given_over}, MemoryConfig)).extract
+        more = convert({"max_tokens": 5, "extract": given_over}, MemoryConfig)
+        assert wanted == overlay(base, more).extract

@@ -1,0 +1,292 @@
+"""One step of an extraction: what was heard and not sent yet goes to an LLM, and what it makes of it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple
+
+from msgspec import structs
+
+from voicemem.config.extraction import DEFAULT_STRATEGY, SUMMARY, ExtractConfig
+from voicemem.context.policies import Policies
+from voicemem.errors import LlmFailed, Refused, StoreUnavailable
+from voicemem.llm.background import BackgroundLlm, LlmText
+from voicemem.memory.extraction.answers import read_answer
+from voicemem.memory.extraction.checks import Checked, ExtractedMemory, check_answer
+from voicemem.memory.extraction.lines import CountTokens, Line, Section, next_section, said_between
+from voicemem.memory.extraction.prompts import (
+    MAX_KNOWN,
+    PROMPT_VERSION,
+    KnownMemory,
+    Prompt,
+    build_prompt,
+    response_format,
+)
+from voicemem.memory.long_term.drafts import MemoryDraft
+from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.memory import Memory
+from voicemem.memory.long_term.owners import MemoryOwner
+from voicemem.protocol.events import MemoriesExtracted
+from voicemem.protocol.memories import MAX_EVIDENCE, Evidence
+from voicemem.redaction.rules import Rules
+from voicemem.runtime import Clock
+from voicemem.search.passages import DAY_MS
+from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.index_port import scope_of
+from voicemem.store.memories_port import AnyOf, NoneOf
+from voicemem.store.port import Store
+from voicemem.store.streams import Stream
+from voicemem.telemetry.metrics import Metrics
+from voicemem.transcript.messages import Extracted
+
+METRIC_USE = "extraction"
+MAX_CALLS = 8
+"""LLM requests for one session."""
+ANSWER_TOKENS = 800
+"""What an answer is taken to cost until it has come."""
+MAX_NAME = 128
+CHANGED = "changed"
+"""The word for lines that became others while the LLM was asked."""
+
+
+class DailyBudget:
+    """Tokens that each project may spend a day, over all nodes; 0: as many as it likes."""
+
+    def __init__(self, store: Store, clock: Clock, limit: int = 0) -> None:
+        self.store = store
+        self.clock = clock
+        self.limit = limit
+
+    async def spend(self, project: str, tokens: int) -> bool:
+        return not self.limit or await self.store.spend_tokens(project, self.day, tokens, self.limit)
+
+    async def correct(self, project: str, tokens: int) -> None:
+        """Count what was spent beyond an estimate, or give back what was not."""
+        if self.limit and tokens:
+            await self.store.spend_tokens(project, self.day, tokens, 0)
+
+    @property
+    def day(self) -> int:
+        return self.clock() // DAY_MS
+
+    @property
+    def renewed_ms(self) -> int:
+        """When there are tokens again, Unix ms."""
+        return (self.day + 1) * DAY_MS
+
+
+class Reading(NamedTuple):
+    """What a session has to be sent, as of a position of its journal."""
+
+    position: int
+    extracted: Extracted
+    section: Section | None
+    summary: str | None
+    """The running summary that its context has."""
+
+
+class Step(NamedTuple):
+    """What became of one step."""
+
+    result: str
+    """`sent`, or why nothing was: `nothing`, `calls` or `budget`."""
+    position: int
+    """Up to where the session was looked at."""
+
+
+class Extractor:
+    """Makes memories of sessions, a section at a time. Nothing of it runs by itself."""
+
+    def __init__(
+        self,
+        store: Store,
+        memories: ReadModelCache,
+        long_term: LongTermMemory,
+        llm: BackgroundLlm,
+        policies: Policies,
+        metrics: Metrics,
+        budget: DailyBudget,
+        rules: Rules | None = None,
+    ) -> None:
+        self.store = store
+        self.memories = memories
+        self.long_term = long_term
+        self.llm = llm
+        self.policies = policies
+        self.metrics = metrics
+        self.budget = budget
+        self.rules = rules
+
+    async def extract_next(self, stream: Stream, config: ExtractConfig, fewest: int = 1) -> Step:
+        """Send the next section of a session, if it has at least the `fewest` lines, and keep what comes of it.
+
+        Raises `Refused` (`llm_not_configured`, `unknown_session`), `LlmFailed`, `SessionSetAside`, `StoreUnavailable`.
+        """
+        count = self.counter(stream, config)
+        reading = await self.read(stream, count)
+        section = reading.section
+        if section is None or not is_worth_sending(section, fewest):
+            return Step("nothing", reading.position)
+        if reading.extracted.calls >= MAX_CALLS:
+            return Step("calls", reading.position)
+        known, before = await self.find_known(stream, config, section)
+        summary = before.text if before is not None else reading.summary
+        make = partial(build_prompt, config, section, known, stream.started_ms, summary)
+        prompt = await asyncio.to_thread(make)
+        estimate = count(prompt.system) + count(prompt.user) + ANSWER_TOKENS
+        if not await self.budget.spend(stream.project, estimate):
+            return Step("budget", reading.position)
+        answer = await self.ask(stream, config, prompt, estimate)
+        checked = await asyncio.to_thread(self.check, prompt, answer.text)
+        for reason, number in checked.refused.items():
+            self.metrics.refused_memories.labels(reason).inc(number)
+        drafts = [draft_of(one, stream, config, answer, before) for one in checked.memories]
+        await self.keep(stream, reading, drafts, mark_of(section, config, answer))
+        return Step("sent", reading.position)
+
+    def counter(self, stream: Stream, config: ExtractConfig) -> CountTokens:
+        llm_model = (stream.config.get("llm") or {}).get("model")
+        return self.policies.counter(config.model or llm_model or self.policies.default_model).count
+
+    async def read(self, stream: Stream, count: CountTokens) -> Reading:
+        return await self.memories.read(stream, partial(read_section, count=count))
+
+    async def ask(self, stream: Stream, config: ExtractConfig, prompt: Prompt, estimate: int) -> LlmText:
+        """The LLM's answer; what it really cost is counted."""
+        schema = response_format(prompt.kinds)
+        answer = await self.llm.ask(stream, METRIC_USE, config.model, prompt.messages, schema)
+        if answer.input_tokens is not None and answer.output_tokens is not None:
+            spent = answer.input_tokens + answer.output_tokens
+            self.metrics.extraction_tokens.inc(spent)
+            await self.budget.correct(stream.project, spent - estimate)
+        else:
+            self.metrics.extraction_tokens.inc(estimate)
+        return answer
+
+    def check(self, prompt: Prompt, text: str) -> Checked:
+        """What is kept of an answer. Raises `LlmFailed` for one that cannot be read."""
+        return check_answer(prompt, read_answer(text), self.rules)
+
+    async def find_known(
+        self, stream: Stream, config: ExtractConfig, section: Section
+    ) -> tuple[list[KnownMemory], Memory | None]:
+        """The memories of the same user that are nearest to what he said, and the summary of the session so far."""
+        scope = scope_of(stream)
+        mine = MemoryOwner(*scope).filter
+        if config.strategy == SUMMARY:
+            wanted = structs.replace(mine, session_ids=AnyOf((stream.id,)), kinds=AnyOf((SUMMARY,)), limit=1)
+            return [], next(iter(await self.long_term.list_memories(stream.project, wanted)), None)
+        wanted = structs.replace(mine, kinds=NoneOf((SUMMARY,)), limit=MAX_KNOWN)
+        said = " ".join(line.text for line in reversed(section.lines) if line.is_callers)
+        near = [one for one, _ in await self.long_term.find_by_words(stream.project, wanted, said, MAX_KNOWN)]
+        newest = await self.long_term.list_memories(stream.project, wanted) if len(near) < MAX_KNOWN else []
+        found = {one.id: one for one in (*near, *newest)}
+        return [to_known(one) for one in list(found.values())[:MAX_KNOWN]], None
+
+    async def keep(
+        self, stream: Stream, reading: Reading, drafts: Sequence[MemoryDraft], mark: MemoriesExtracted
+    ) -> None:
+        """Journal memories and the mark up to where lines were sent, in one step.
+
+        Only while the session says the same, and nobody else has sent these lines: the first one counts.
+        """
+        assert reading.section is not None
+        for _ in range(MAX_APPEND_ATTEMPTS):
+            current = await self.store.find_session(stream.project, stream.id)
+            if current is None:
+                raise Refused("unknown_session")
+            extracted, lines = await self.memories.read(current, partial(said_now, reading=reading))
+            if extracted != reading.extracted:
+                return
+            if lines != content_of(reading.section.lines):
+                raise LlmFailed(CHANGED)
+            kept = await self.long_term.add_extracted(current, drafts, mark)
+            if kept is not None:
+                self.metrics.extracted_memories.inc(len(kept))
+                return
+        raise StoreUnavailable("The session changes faster than its memories can be stored; try again.")
+
+
+def read_section(memory: ReadModel, count: CountTokens) -> Reading:
+    state = memory.state
+    extracted = state.extracted or Extracted()
+    summary = None if state.summary is None else state.summary.text
+    return Reading(memory.position, extracted, next_section(state, extracted.through, count), summary)
+
+
+def said_now(memory: ReadModel, reading: Reading) -> tuple[Extracted, list[tuple[int, str, str]]]:
+    """Up to where lines were sent by now, and what the lines of a reading say by now."""
+    section, state = reading.section, memory.state
+    through = 0 if section is None else section.through
+    return state.extracted or Extracted(), content_of(said_between(state, reading.extracted.through, through))
+
+
+def content_of(lines: Sequence[Line]) -> list[tuple[int, str, str]]:
+    return sorted((line.position, line.role, line.text) for line in lines)
+
+
+def is_worth_sending(section: Section, fewest: int) -> bool:
+    """Whether somebody called says something in a section; of one that is not the last, what follows would wait."""
+    if not section.is_last:
+        return True
+    return len(section.lines) >= fewest and any(line.is_callers for line in section.lines)
+
+
+def to_known(memory: Memory) -> KnownMemory:
+    day_ms = memory.created_at if memory.said_at is None else memory.said_at
+    return KnownMemory(memory.id, memory.kind, memory.text, day_ms)
+
+
+def draft_of(
+    memory: ExtractedMemory, stream: Stream, config: ExtractConfig, answer: LlmText, before: Memory | None
+) -> MemoryDraft:
+    """A memory as it is kept; `before` is the summary that it takes the place of."""
+    return MemoryDraft(
+        text=memory.text,
+        kind=memory.kind,
+        session_id=stream.id,
+        topics=memory.topics,
+        entities=memory.entities,
+        event_at=memory.event_at,
+        said_at=memory.said_ms,
+        confidence=memory.confidence,
+        supersedes=memory.supersedes if before is None else (before.id,),
+        source="extracted",
+        evidence=evidence_of(stream.id, memory.lines),
+        strategy=config.strategy or DEFAULT_STRATEGY,
+        model=model_of(config, answer),
+        version=PROMPT_VERSION,
+    )
+
+
+def evidence_of(session_id: str, lines: Sequence[Line]) -> tuple[Evidence, ...]:
+    """Where lines stand in the journal of a session; neighbours together."""
+    runs = [[line for _, line in run] for _, run in groupby(enumerate(lines), lambda pair: pair[1].number - pair[0])]
+    if len(runs) > MAX_EVIDENCE:
+        runs = [list(lines)]
+    found = []
+    for run in runs:
+        positions = [line.position for line in run]
+        turn_ids = tuple(sorted({line.turn_id for line in run}))
+        found.append(Evidence(session_id, min(positions), max(positions), turn_ids))
+    return tuple(found)
+
+
+def mark_of(section: Section, config: ExtractConfig, answer: LlmText) -> MemoriesExtracted:
+    return MemoriesExtracted(
+        through=section.through,
+        strategy=config.strategy or DEFAULT_STRATEGY,
+        version=PROMPT_VERSION,
+        model=model_of(config, answer),
+        input_tokens=answer.input_tokens,
+        output_tokens=answer.output_tokens,
+    )
+
+
+def model_of(config: ExtractConfig, answer: LlmText) -> str | None:
+    return (answer.model or config.model or "")[:MAX_NAME] or None

@@ -1,0 +1,308 @@
+"""Makes memories of calls in the background: when they are over, when they pause, and when somebody asks for it.
+
+No node owns a session. Whoever notices that one is due claims it, and what it makes of it counts only if nobody else
+was first (`extractor`). What a process has not done when it ends is found by positions: the store knows up to where
+each session was looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from voicemem.backoff import exponential_s, spread
+from voicemem.config.extraction import NONE, ExtractConfig
+from voicemem.config.session import parse_config
+from voicemem.context.policies import Policies
+from voicemem.errors import LlmFailed, Refused, SessionSetAside, StoreUnavailable, VoicememError
+from voicemem.llm.lanes import Lanes
+from voicemem.memory.extraction.extractor import MAX_CALLS, Extractor
+from voicemem.memory.extraction.state import ExtractionState, StateName
+from voicemem.runtime import Runtime
+from voicemem.store.records import AppendResult
+from voicemem.store.streams import SESSION_KIND, Stream
+from voicemem.transcript.messages import Extracted
+
+LOG = logging.getLogger("voicemem.extraction")
+LOOK_INTERVAL_S = 0.5
+"""Between two looks at the sessions that are due."""
+IDLE_MS, FEWEST_AT_IDLE = 60_000, 6
+"""How long nothing was journaled in a call that pauses, and how many new messages it must have."""
+CHECK_INTERVAL_S = 300.0
+"""Between two looks at all sessions on a store that has several nodes: one of them may have left something undone."""
+CHECKED_AT_ONCE = 200
+MAX_PAUSE_S = 1.0
+"""The longest pause after a step of that look; it is as long as the step."""
+CLAIM_MS = 900_000
+"""How long a node may take for one section, unless it is retired before."""
+ELSEWHERE_MS = 1_000
+"""How soon to look again at a session that another node has claimed."""
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+FAILING_AFTER, MAX_FAILURES = 6, 12
+"""After so many failures in a row a session is failing, and after so many it is left alone until something is new."""
+FAILING_RETRY_MS = 3_600_000
+"""How long to wait between the failures in between."""
+
+
+class Waiting(NamedTuple):
+    """A session that has changed, and when it is due, Unix ms."""
+
+    project: str
+    session_id: str
+    changed_ms: int
+    due_ms: int
+    is_asked: bool = False
+
+
+class Job(Struct):
+    """The work on one session, or what became of it."""
+
+    task: asyncio.Task[None] | None = None
+    failures: int = 0
+    error: str | None = None
+    is_out_of_budget: bool = False
+
+
+class ExtractionWorker:
+    """Starts extractions when they are due."""
+
+    def __init__(
+        self,
+        extractor: Extractor,
+        policies: Policies,
+        lanes: Lanes,
+        runtime: Runtime,
+        node_token: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.extractor = extractor
+        self.store = extractor.store
+        self.policies = policies
+        self.lanes = lanes
+        self.clock = runtime.clock
+        self.random = runtime.random
+        self.node_token = node_token
+        self.changed: dict[int, Waiting] = {}
+        """Sessions that are to be looked at, by key."""
+        self.jobs: dict[int, Job] = {}
+        """Extractions that are under way, or failed, by session key."""
+        self.next_check = 0.0
+        """When to look at all sessions again, by the loop's clock."""
+
+    # What is to be done
+
+    def config_of(self, stream: Stream) -> ExtractConfig | None:
+        """How memories are made of a session; None if they are not."""
+        if not self.is_everywhere and "memory" not in stream.config:
+            return None
+        config = parse_config(stream.config)
+        extract = self.policies.resolve(config.memory).extract
+        if extract is None or extract.strategy == NONE:
+            return None
+        return extract if config.llm.url is not None or self.extractor.llm.endpoints.default is not None else None
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether memories are made of sessions that say nothing about it."""
+        return self.policies.default.extract is not None
+
+    def on_commit(self, appended: Iterable[AppendResult]) -> None:
+        """Note that something was journaled in these sessions."""
+        now = self.clock()
+        for result in appended:
+            stream = result.stream
+            if self.is_everywhere or "memory" in stream.config:
+                known = self.changed.get(stream.key)
+                if known is None or not known.is_asked:
+                    self.changed[stream.key] = Waiting(stream.project, stream.id, now, now + IDLE_MS)
+
+    def note(self, stream: Stream) -> None:
+        """Note a session that was closed or restored, or has another configuration."""
+        now = self.clock()
+        if stream.kind == SESSION_KIND and self.config_of(stream) is not None:
+            self.changed[stream.key] = Waiting(stream.project, stream.id, now, first_moment(stream, now))
+
+    def ask(self, stream: Stream) -> None:
+        """Have a session looked at as soon as possible. Raises `Refused` (`no_extraction`, `llm_not_configured`)."""
+        memory = self.policies.resolve(parse_config(stream.config).memory)
+        if memory.extract is None or memory.extract.strategy == NONE:
+            raise Refused("no_extraction")
+        if self.config_of(stream) is None:
+            raise Refused("llm_not_configured")
+        job = self.jobs.get(stream.key)
+        if job is not None and job.task is None:
+            del self.jobs[stream.key]
+        self.changed[stream.key] = Waiting(stream.project, stream.id, self.clock(), 0, is_asked=True)
+
+    def state_of(self, stream: Stream, extracted: Extracted | None) -> ExtractionState | None:
+        """How far a session is; None if no memories are made of it."""
+        if self.config_of(stream) is None:
+            return None
+        job, done = self.jobs.get(stream.key) or Job(), extracted or Extracted()
+        state: StateName = "waiting" if stream.key in self.changed else "current"
+        if job.task is not None:
+            state = "running"
+        elif job.failures >= FAILING_AFTER:
+            state = "failing"
+        elif job.is_out_of_budget:
+            state = "out_of_budget"
+        elif done.calls >= MAX_CALLS:
+            state = "finished"
+        return ExtractionState(state, done.through, done.calls, job.failures, job.error)
+
+    @property
+    def failing(self) -> int:
+        """How many sessions are failing."""
+        return sum(job.failures >= FAILING_AFTER for job in self.jobs.values())
+
+    # Doing it
+
+    async def check_due(self) -> None:
+        """Start what is due."""
+        self.extractor.metrics.extractions_failing.set(self.failing)
+        now = self.clock()
+        for key, waiting in [(key, one) for key, one in self.changed.items() if one.due_ms <= now]:
+            if key in self.jobs and self.jobs[key].task is not None:
+                continue
+            with suppress(StoreUnavailable):  # it waits still
+                await self.check_session(key, waiting)
+            await asyncio.sleep(0)
+
+    async def check_session(self, key: int, waiting: Waiting) -> None:
+        """Start the extraction of a session, unless it is not due after all."""
+        stream = await self.store.find_session(waiting.project, waiting.session_id)
+        config = None if stream is None or stream.key != key else self.config_of(stream)
+        if stream is None or config is None:
+            self.forget(key, waiting)
+            return
+        due_ms = 0 if waiting.is_asked else max(waiting.due_ms, first_moment(stream, waiting.changed_ms))
+        if due_ms > self.clock():
+            self.put_off(key, waiting, due_ms)
+        elif not self.lanes.is_busy(stream) and self.changed.get(key) is waiting:
+            del self.changed[key]
+            job = self.jobs.setdefault(key, Job())
+            lane = self.lanes.enter(stream)
+            job.task = asyncio.create_task(self.run_job(job, stream, config, waiting))
+            job.task.add_done_callback(lambda _: self.lanes.leave(lane))
+
+    def forget(self, key: int, waiting: Waiting) -> None:
+        if self.changed.get(key) is waiting:
+            del self.changed[key]
+        self.jobs.pop(key, None)
+
+    def put_off(self, key: int, waiting: Waiting, due_ms: int) -> None:
+        """Look at a session again later, unless it waits for something newer; what somebody asked for does not."""
+        newest = self.changed.get(key)
+        if newest is None or newest is waiting:
+            self.changed[key] = waiting._replace(due_ms=due_ms)
+        elif waiting.is_asked and not newest.is_asked:
+            self.changed[key] = newest._replace(due_ms=due_ms, is_asked=True)
+
+    async def run_job(self, job: Job, stream: Stream, config: ExtractConfig, waiting: Waiting) -> None:
+        """Send what is new of a session, unless another node does; note success or failure."""
+        node, claimed = self.node_token(), False
+        try:
+            claimed = await self.store.claim_extraction(stream.key, node, self.clock(), CLAIM_MS)
+            if not claimed:
+                self.put_off(stream.key, waiting, self.clock() + ELSEWHERE_MS)
+            elif await self.extract(job, stream, config, waiting):
+                self.jobs.pop(stream.key, None)
+        except SessionSetAside:
+            self.jobs.pop(stream.key, None)  # it is looked at again when something new is journaled
+        except VoicememError as error:
+            if error.code == "unknown_session":
+                self.jobs.pop(stream.key, None)  # it was erased meanwhile
+            else:
+                self.schedule_retry(job, stream, waiting, word_for(error))
+        except Exception as error:  # the edge of a background task: whatever fails is tried again
+            LOG.error("The memories of session %s failed", stream.id, exc_info=error)
+            self.schedule_retry(job, stream, waiting, "internal")
+        finally:
+            job.task = None
+            if claimed:
+                with suppress(StoreUnavailable):  # then the claim runs out
+                    await self.store.release_extraction(stream.key, node)
+
+    async def extract(self, job: Job, stream: Stream, config: ExtractConfig, waiting: Waiting) -> bool:
+        """Send one section after the other; False when the rest must wait for tokens."""
+        job.is_out_of_budget = False
+        for _ in range(MAX_CALLS + 1):
+            current = await self.store.find_session(stream.project, stream.id)
+            if current is None:
+                return True
+            pauses = current.state == "running" and not waiting.is_asked
+            step = await self.extractor.extract_next(current, config, FEWEST_AT_IDLE if pauses else 1)
+            if step.result == "budget":
+                job.is_out_of_budget = True
+                self.put_off(stream.key, waiting, self.extractor.budget.renewed_ms)
+                LOG.warning("No memories of session %s: the tokens of today are spent", stream.id)
+                return False
+            job.failures, job.error = 0, None
+            if step.result != "sent":
+                await self.store.note_extracted(stream.key, step.position)
+                return True
+        return True
+
+    def schedule_retry(self, job: Job, stream: Stream, waiting: Waiting, code: str) -> None:
+        job.failures, job.error = job.failures + 1, code
+        if job.failures >= MAX_FAILURES:
+            LOG.error("No memories of session %s: %s; not trying again", stream.id, code)
+            return
+        wait_s = spread(exponential_s(job.failures - 1, MIN_RETRY_S, MAX_RETRY_S), self.random(), 0.5, 1.5)
+        wait_ms = FAILING_RETRY_MS if job.failures >= FAILING_AFTER else int(wait_s * 1000)
+        self.put_off(stream.key, waiting, self.clock() + wait_ms)
+        LOG.warning("No memories of session %s: %s; trying again in %.1f s", stream.id, code, wait_ms / 1000)
+
+    # What was left undone
+
+    async def catch_up(self) -> None:
+        """Note the sessions that have grown since they were looked at. Raises `StoreUnavailable`."""
+        time = asyncio.get_running_loop().time
+        after: int | None = 0
+        while after is not None:
+            begun = time()
+            check = await self.store.check_extractions(self.is_everywhere, after, CHECKED_AT_ONCE)
+            for stream in check.behind:
+                if stream.key not in self.changed and stream.key not in self.jobs:
+                    self.note(stream)
+            after = check.through_key
+            await asyncio.sleep(min(MAX_PAUSE_S, time() - begun))
+
+    async def catch_up_if_due(self) -> None:
+        time = asyncio.get_running_loop().time
+        if self.next_check <= time():
+            await self.catch_up()
+            self.next_check = float("inf") if self.store.is_exclusive else time() + CHECK_INTERVAL_S
+
+    async def stop(self) -> None:
+        """Cancel the requests in progress: the next process starts again."""
+        tasks = [job.task for job in self.jobs.values() if job.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def word_for(error: VoicememError) -> str:
+    return str(error.why) if isinstance(error, LlmFailed) else error.code
+
+
+def first_moment(stream: Stream, changed_ms: int) -> int:
+    """When a session is due that changed last at a time: after a pause, or when it is over and cannot be reopened."""
+    if stream.state == "running" or stream.ended_ms is None:
+        return changed_ms + IDLE_MS
+    if stream.provisional:
+        return stream.ended_ms + int(parse_config(stream.config).reopen_window * 1000)
+    return stream.ended_ms
+
+
+async def extract_forever(worker: ExtractionWorker) -> None:
+    """Background task: note what was left undone before, then start what is due."""
+    while True:
+        with suppress(StoreUnavailable):
+            await worker.catch_up_if_due()
+            await worker.check_due()
+        await asyncio.sleep(LOOK_INTERVAL_S)
