@@ -26,15 +26,20 @@ from bench.harness.load.crowd import Paced, Plan
 from bench.harness.load.crowds import crowd
 from bench.harness.report import Measured, at_most, best, disk_folder, machine, percentile, show
 from bench.harness.servers import Server, serving
+from voicemem.config.recall import RecallConfig
 from voicemem.config.service import SQLITE_PREFIX
 from voicemem.config.session import validate_config
 from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.context.recall import Recall
 from voicemem.llm.tokens import counter
+from voicemem.memory.long_term.drafts import MemoryDraft
+from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.protocol.codec import decode_journaled
 from voicemem.runtime import now_ms
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.port import Store
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.transcript.fold import DecodedRow
 
@@ -50,6 +55,12 @@ GOAL_US = 100
 WITH_GOAL = ("recent", "full")
 """The goal is for a context of 200 messages."""
 LIVE_CONNECTIONS, LIVE_TURNS = 100, 20
+KNOWN, KNOWN_CONTEXTS = 500, 100
+"""Memories that a user has, and contexts with them."""
+THINGS = ("table", "chair", "lamp", "bed", "shelf", "desk", "sofa", "rug", "mirror", "clock")
+"""What the memories are about: the caller's words find one in ten of them."""
+KNOWN_GOAL_US = 5_000
+"""More than without them."""
 PAUSE_S = 0.005
 SUMMARY = b'{"type":"memory.summary","through_turn":%d,"text":"They spoke of a booking.","messages":%d}'
 
@@ -83,9 +94,35 @@ async def contexts(turns: int, count: int) -> list[Measured]:
             goal = at_most(value, GOAL_US) if name in WITH_GOAL and turns == 100 else None
             what = f"{name}, of {2 * turns:,} messages"
             measured.append(Measured(f"{name}_{2 * turns}_us", what, value, "µs", by_hand, goal))
+        measured.append(await with_memories(store, turns))
     finally:
         await store.close_store()
     return measured
+
+
+async def with_memories(store: Store, turns: int) -> Measured:
+    """Measure the same with what is known from earlier calls, by the words that the caller said last."""
+    config = {"user_id": "ann", "memory": {"memories": {}, "policy": "recent", "max_messages": 200}}
+    opened = await store.open_producer("bench", f"known-{turns}", "main", validate_config(config), None, now_ms())
+    memories, recall = ReadModelCache(store), Recall(store, now_ms)
+    drafts = [
+        MemoryDraft(text=f"Ann asked for the {THINGS[number % len(THINGS)]} of order {number}.", user_id="ann")
+        for number in range(KNOWN)
+    ]
+    await LongTermMemory(store, memories, now_ms).add("bench", drafts)
+    memory = await memories.get(opened.stream)
+    memory.fold(entries(calls.turns(turns)))
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(2 * KNOWN_CONTEXTS):
+        wanted = RecallConfig(max_tokens=300 if number % 2 else 0)
+        options = ContextOptions(memory=MemoryConfig(memories=wanted), peek=True)
+        begin = time.perf_counter()
+        await build_context(memories, Policies(), opened.stream, options, recall, "Do you have the table for me?")
+        taken[bool(number % 2)].append(time.perf_counter() - begin)
+    shown, without = (statistics.median(taken[key]) * 1e6 for key in (True, False))
+    goal = at_most(shown - without, KNOWN_GOAL_US)
+    what = f"recent, with {KNOWN} memories of the user, of {2 * turns:,} messages"
+    return Measured(f"memories_{2 * turns}_us", what, shown, "µs", without, goal)
 
 
 def live(sessions: int, rate: float, seconds: float) -> list[Measured]:

@@ -10,6 +10,7 @@ from typing import Any
 from voicemem.config.secrets import SessionPatch, llm_url, webhook_url
 from voicemem.config.service import Settings, parse_memories_ttl
 from voicemem.context.policies import Policies
+from voicemem.context.recall import Recall
 from voicemem.context.summaries import Summaries, run_summaries, summary_writer
 from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
@@ -133,6 +134,7 @@ class Services:
         ttl_ms = parse_memories_ttl(settings.memories_ttl)
         self.long_term = LongTermMemory(store, self.memories, runtime.clock, rules, ttl_ms)
         self.finder = MemoryFinder(self.heard_search, self.long_term)
+        self.recall = Recall(store, runtime.clock)
         self.presence = Presence(self.sessions)
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
@@ -156,7 +158,7 @@ class Services:
         timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
         self.llm = LlmClient(allowed=allowed, timeouts=timeouts, extra_headers=telemetry.tracer.headers)
         targets = LlmEndpoints(store, default_llm(settings))
-        self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm, store)
+        self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm, store, self.recall)
         background_llm, lanes = BackgroundLlm(targets, self.llm.complete, telemetry.metrics), Lanes()
         write = summary_writer(background_llm)
         self.summaries = Summaries(store, self.memories, policies, write, runtime, token, lanes)
@@ -207,6 +209,7 @@ class Services:
         """Finish the work that is under way. Call it once nothing new can come in."""
         await self.summaries.stop()
         await self.extractions.stop()
+        await self.recall.finish()
         await self.outbox.finish_running(GRACE_S)
         await save_all(self.memories, GRACE_S)
         await self.sender.close()

@@ -37,6 +37,9 @@ class ContextParams(TypedDict, total=False):
     max_messages: int
     max_tokens: int
     context_window: int
+    memories_max_tokens: int
+    memories_kinds: Sequence[Literal["fact", "preference", "episode", "summary", "message"]]
+    memories_from: Literal["earlier", "all"]
     usage: bool
     data: bool
     peek: bool

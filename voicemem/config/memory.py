@@ -16,6 +16,7 @@ from voicemem.config.extraction import (
     drop_stale_prompt,
     overlay_extract,
 )
+from voicemem.config.recall import RecallConfig
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, MAX_TEXT_BYTES, JsonObject, matching
 
@@ -30,7 +31,7 @@ PARAMETERS: Mapping[str, frozenset[str]] = {
 """The parameters of each policy."""
 IMPLIED_POLICIES = ("recent", "window", "summary")
 """In this order: so `max_messages` alone implies `recent`, `max_tokens` `window`, and the rest `summary`."""
-COMMON_PARAMETERS = frozenset({"policy", "context_window", "extract"})
+COMMON_PARAMETERS = frozenset({"policy", "context_window", "extract", "memories"})
 OWN_PARAMETERS = "parameters"
 THRESHOLD, TARGET_RATIO = 0.7, 0.3
 POLICY_NAME = r"^[a-z][a-z0-9_.-]{0,63}\Z"
@@ -65,6 +66,8 @@ class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """For a policy of the operator's own."""
     extract: ExtractConfig | None = None
     """Which memories are made of the call, whatever the policy."""
+    memories: RecallConfig | None = None
+    """What is shown of earlier calls, whatever the policy; its own defaults are in `settle_recall`."""
 
 
 def check_memory(section: Any) -> None:

@@ -19,6 +19,7 @@ from voicemem.context.policies import Policies
 from voicemem.context.policies.policy import Choice, Policy, Remembered
 from voicemem.context.policies.recent import RecentPolicy
 from voicemem.context.policies.summary import render_summary
+from voicemem.context.recall import Recall, RecalledMessage, last_words, wanted_memories
 from voicemem.documents.document import (
     Document,
     WorkingMemoryConfig,
@@ -76,6 +77,8 @@ class ContextSelection(NamedTuple):
     """Gives all answered tool uses, shown or not; valid until the memory changes."""
     carries_later: bool = False
     """Whether the next context that may journal puts together what is carried over."""
+    recalled: tuple[str, ...] = ()
+    """The ids of the memories that are shown."""
 
     @property
     def summary_source(self) -> Remembered:
@@ -117,17 +120,28 @@ class ContextSelection(NamedTuple):
 
 
 async def build_context(
-    memories: ReadModelCache, policies: Policies, stream: Stream, options: ContextOptions
+    memories: ReadModelCache,
+    policies: Policies,
+    stream: Stream,
+    options: ContextOptions,
+    recall: Recall | None = None,
+    said: str | None = None,
 ) -> dict[str, Any]:
     """The whole body of the next LLM request. Raises `Refused` for an unknown enricher or policy.
 
-    The first context of a session with `memory_from` journals what is carried over.
+    The first context of a session with `memory_from` journals what is carried over. `recall` finds what is shown of
+    earlier calls, for what the caller has `said` last, by default his last message.
     """
-    return render_body(await select_context(memories, policies, stream, options), options)
+    return render_body(await select_context(memories, policies, stream, options, recall, said), options)
 
 
 async def select_context(
-    memories: ReadModelCache, policies: Policies, stream: Stream, options: ContextOptions
+    memories: ReadModelCache,
+    policies: Policies,
+    stream: Stream,
+    options: ContextOptions,
+    recall: Recall | None = None,
+    said: str | None = None,
 ) -> ContextSelection:
     """What the policy chooses: the options' policy, else the session's. Journals as `build_context`, unless it peeks.
 
@@ -139,7 +153,14 @@ async def select_context(
     carries = memory.state.carried is None and may_carry_over(stream, session_config)
     if carries and not options.peek:
         memory = await carry_over(memories, stream, session_config)
-    selection = select_from(memory, policies, session_config, options, user_document_message, stream.id)
+    wanted = None if recall is None else wanted_memories(policies, session_config, options.memory)
+    recalled = None
+    if recall is not None and wanted is not None:
+        said = last_words(memory) if said is None else said
+        count = policies.counter(model_of(session_config, policies)).count
+        recalled = await recall.message(stream, wanted, said, count, note=not options.peek)
+        memory = await memories.get(stream)  # it may have changed meanwhile
+    selection = select_from(memory, policies, session_config, options, user_document_message, stream.id, recalled)
     return selection._replace(carries_later=True) if carries and options.peek else selection
 
 
@@ -150,6 +171,7 @@ def select_from(
     options: ContextOptions,
     user_document_message: JsonObject | None = None,
     session_id: str = "",
+    recalled: RecalledMessage | None = None,
 ) -> ContextSelection:
     """What the policy chooses from a memory as it is now. `session_id` is for the log. Raises `Refused`."""
     memory_config = policies.resolve(session_config.memory)
@@ -169,6 +191,7 @@ def select_from(
         message = "The policy %s failed; session %s is shown its newest messages"
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = MemoryConfig(), recent, recent.choose(remembered)
+    extra_messages = make_extra_messages(memory.state, session_config, user_document_message, options.data)
     return ContextSelection(
         history=memory.current_messages(),
         indexes=memory.remembered_indexes(),
@@ -179,8 +202,9 @@ def select_from(
         remembered=remembered,
         choice=choice,
         counter=counter,
-        extra_messages=make_extra_messages(memory.state, session_config, user_document_message, options.data),
+        extra_messages=extra_messages if recalled is None else (*extra_messages, recalled.message),
         tool_uses=answered_uses,
+        recalled=() if recalled is None else recalled.ids,
     )
 
 

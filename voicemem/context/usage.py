@@ -51,6 +51,7 @@ class Usage(Struct, frozen=True):
     over_budget: bool
     summary: SummaryState | None
     left_out: list[LeftOut]
+    memories: list[str]
 
 
 def usage_of(selection: ContextSelection, summary: SummaryState | None) -> Usage:
@@ -78,6 +79,7 @@ def usage_of(selection: ContextSelection, summary: SummaryState | None) -> Usage
         over_budget=choice.over_budget,
         summary=summary,
         left_out=list(left_out(selection)),
+        memories=list(selection.recalled),
     )
 
 

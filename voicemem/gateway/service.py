@@ -19,6 +19,7 @@ from msgspec import Struct
 from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
+from voicemem.context.recall import Recall
 from voicemem.documents.tools import TOOL_NAMES
 from voicemem.errors import Refused, SessionSetAside, StoreUnavailable
 from voicemem.gateway.chat_request import ChatTurn, GivenToolResult, build_llm_request, caller_tool_names
@@ -81,10 +82,12 @@ class Gateway:
         endpoints: LlmEndpoints,
         llm_client: CompletionClient,
         claims: Claims,
+        recall: Recall,
     ) -> None:
         self.memories = recorder.memories
         self.policies = policies
         self.working_memory = working_memory
+        self.recall = recall
         self.endpoints = endpoints
         self.clock = recorder.runtime.clock
         self.new_id = recorder.runtime.new_id
@@ -196,7 +199,8 @@ class Gateway:
         if stream is None:
             raise Refused("unknown_session")
         custom = parse_config(stream.config).llm.vendor == "custom"
-        body = await build_context(self.memories, self.policies, stream, ContextOptions(style="openai", tools=True))
+        options, said = ContextOptions(style="openai", tools=True), prepared.pending_text
+        body = await build_context(self.memories, self.policies, stream, options, self.recall, said)
         if prepared.pending_text is not None:
             body = self.append_user_text(body, prepared.pending_text, prepared.turn_id, custom)
         body = build_llm_request(body, prepared.chat_turn, prepared.endpoint.model, custom)

@@ -262,7 +262,8 @@ class LibrarySession:
 
     async def _select(self, options: ContextOptions) -> ContextSelection:
         with with_policy_reason():
-            return await select_context(self.library.memories, self.library.policies, await self._stream(), options)
+            library, stream = self.library, await self._stream()
+            return await select_context(library.memories, library.policies, stream, options, library.services.recall)
 
     async def statistics(self) -> Statistics:
         """Counts of messages, turns, interruptions, tokens, latencies and tools."""

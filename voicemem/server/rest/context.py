@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.config.memory import MemoryConfig, Messages, PolicyName, Tokens, check_memory
+from voicemem.config.recall import RecallConfig, RecalledKind, RecalledKinds, RecallSource, RecallTokens
 from voicemem.context.builder import ContextOptions, render_body, select_context
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.usage import Usage, usage_of
@@ -21,6 +22,8 @@ ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\
 ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
 Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
 POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
+KIND_NAMES = rf"^(?:{'|'.join(get_args(RecalledKind))})(?:,(?:{'|'.join(get_args(RecalledKind))}))*\Z"
+KIND_RULE = f"Kinds of memories must be names separated by commas, of {', '.join(get_args(RecalledKind))}"
 
 
 class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +31,7 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     `data` shows the session's data to the LLM; `peek` writes nothing and starts no summary.
 
     `policy` and its parameters hold for this request; without `policy`, the parameters are for the session's policy.
+    `memories_max_tokens`, `memories_kinds` and `memories_from` say what is shown of earlier calls.
     """
 
     enrich: Enrich = ""
@@ -39,6 +43,9 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     max_messages: Messages | None = None
     max_tokens: Tokens | None = None
     context_window: Tokens | None = None
+    memories_max_tokens: RecallTokens | None = None
+    memories_kinds: Annotated[str, matching(KIND_NAMES, KIND_RULE)] | None = None
+    memories_from: RecallSource | None = None
     usage: bool = False
     data: bool = False
     peek: bool = False
@@ -87,7 +94,7 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         data=query.data,
         peek=query.peek,
     )
-    selection = await select_context(services.memories, services.policies, stream, options)
+    selection = await select_context(services.memories, services.policies, stream, options, services.recall)
     body = render_body(selection, options)
     if query.usage:
         summary = services.summaries.summary_state(stream, selection, query.peek)
@@ -96,13 +103,22 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
 
 
 def memory_from_query(query: ContextQuery) -> MemoryConfig | None:
-    """Return the policy that a query names. Raises `Refused` (`invalid_query`)."""
+    """Return the policy, and what of earlier calls, a query names. Raises `Refused` (`invalid_query`)."""
     memory = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
     try:
         check_memory(memory)
     except Refused as refused:
         raise Refused("invalid_query", refused.detail) from None
-    return MemoryConfig(**memory) if memory else None
+    memories = recall_from_query(query)
+    return MemoryConfig(**memory, memories=memories) if memory or memories is not None else None
+
+
+def recall_from_query(query: ContextQuery) -> RecallConfig | None:
+    """Return what of earlier calls a query names."""
+    kinds = None if query.memories_kinds is None else tuple(dict.fromkeys(query.memories_kinds.split(",")))
+    if (query.memories_max_tokens, kinds, query.memories_from) == (None, None, None):
+        return None
+    return RecallConfig(query.memories_max_tokens, msgspec.convert(kinds, RecalledKinds | None), query.memories_from)
 
 
 ROUTES = (
