@@ -360,9 +360,11 @@ def test_every_code_of_the_calls_is_on_the_page() -> None:
 def test_everything_of_the_library_is_documented() -> None:
     """Each public method stands in docs/library.md."""
     from voicemem.library.documents import Documents
+    from voicemem.library.memories import Memories
     from voicemem.library.sessions import Library, LibrarySession
 
-    kinds = ("library", Library), ("call", LibrarySession), ("call.working_memory", Documents)
+    kinds: list[tuple[str, type]] = [("library", Library), ("call", LibrarySession)]
+    kinds += [("call.working_memory", Documents), ("library.long_term", Memories)]
     for name, kind in kinds:
         methods = [each for each, one in vars(kind).items() if iscoroutinefunction(one) and not each.startswith("_")]
         assert [method for method in methods if f"`await {name}.{method}(" not in TEXTS["library.md"]] == []

@@ -10,7 +10,7 @@ from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.copying.command import copy
 from voicemem.cli.keys import keys
 from voicemem.cli.mcp import mcp
-from voicemem.cli.memories import reindex, search
+from voicemem.cli.memories import memories, reindex, search
 from voicemem.cli.migrate import migrate
 from voicemem.cli.moving.command import import_ams
 from voicemem.cli.nodes import nodes
@@ -46,6 +46,7 @@ for command in (
     replay,
     history,
     search,
+    memories,
     export_user,
     mcp,
     tail,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar, get_args
 
 import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, rest_options, run, store_option
 from voicemem.cli.service import embeddings_options, embeddings_settings
+from voicemem.client.memories import Memories, MemoryFields
 from voicemem.client.options import Options
 from voicemem.client.transport.rest import RestClient
 from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
@@ -19,11 +22,17 @@ from voicemem.context.policies import Policies
 from voicemem.errors import CannotStart, LlmFailed
 from voicemem.memory.long_term.searches import MAX_PAGE
 from voicemem.memory.long_term.vector_maker import VectorMaker
+from voicemem.protocol.memories import GivenKind
 from voicemem.runtime import Runtime
 from voicemem.services import Services
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
 from voicemem.telemetry import Telemetry
+
+T = TypeVar("T")
+KINDS: tuple[str, ...] = get_args(GivenKind)
+READ_ONCE = Options(read_attempts=1)
+"""A person at a terminal can repeat a command; a wrong address should be reported at once."""
 
 
 @click.command(short_help="Find what was said in any call.")
@@ -91,6 +100,160 @@ def day_of(said_ms: int) -> str:
         return datetime.fromtimestamp(said_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, ValueError, OSError):
         return str(said_ms)
+
+
+@click.group(short_help="Memories that outlive a call.")
+def memories() -> None:
+    """Facts, preferences, episodes and summaries that outlive a call: docs/memories.md.
+
+    \b
+    Examples:
+      voicemem memories add "Ann is allergic to walnuts." --user-id ann --topic food
+      voicemem memories list ann
+      voicemem memories show mem_4ph3bnmpv7fg3dkmwbivekkxaq
+    """
+
+
+@memories.command("list", short_help="List the memories of a user.")
+@click.argument("user_id")
+@rest_options
+@click.option("--kind", type=click.Choice(KINDS), help="Those of this kind only.")
+@click.option("--superseded", is_flag=True, help="Also those that are out of date.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each.")
+def list_memories(user_id: str, url: str, key: str | None, kind: str | None, superseded: bool, as_json: bool) -> None:
+    """List the memories of a user, the newest first.
+
+    \b
+    Examples:
+      voicemem memories list ann --kind preference
+    """
+    params = {"superseded": superseded or None, "kind": kind}
+    for memory in run(with_memories(url, key, lambda client: all_of_user(client, user_id, params))):
+        click.echo(json.dumps(memory, ensure_ascii=False) if as_json else line_of(memory))
+
+
+@memories.command(short_help="Show a memory, and what it was heard from.")
+@click.argument("memory_id")
+@rest_options
+def show(memory_id: str, url: str, key: str | None) -> None:
+    """Show a memory, and the messages that it comes from, as they were heard.
+
+    \b
+    Examples:
+      voicemem memories show mem_4ph3bnmpv7fg3dkmwbivekkxaq
+    """
+    memory = run(with_memories(url, key, lambda client: client.read(memory_id, evidence=True)))
+    click.echo(json.dumps(memory, ensure_ascii=False, indent=2))
+
+
+@memories.command(short_help="Keep a memory.")
+@click.argument("text")
+@rest_options
+@click.option("--user-id", help="Whose it is.")
+@click.option("--session", help="The session that it belongs to, and is erased with.")
+@click.option("--namespace", help="Its namespace.")
+@click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True, help="What it is.")
+@click.option("--topic", "topics", multiple=True, help="What it is about. May be repeated.")
+@click.option("--event-at", help="When it happened: 2026-05-03, or 2026-05-03T14:30:00Z.")
+@click.option("--pinned", is_flag=True, help="Policies leave it.")
+def add(
+    text: str,
+    url: str,
+    key: str | None,
+    user_id: str | None,
+    session: str | None,
+    namespace: str | None,
+    kind: str,
+    topics: tuple[str, ...],
+    event_at: str | None,
+    pinned: bool,
+) -> None:
+    """Keep a memory: one statement, with names written out and dates in full. The key needs the scope ingest.
+
+    \b
+    Examples:
+      voicemem memories add "Ann is allergic to walnuts." --user-id ann --topic food
+    """
+    fields: MemoryFields = {"kind": kind, "topics": topics, "pinned": pinned, "user_id": user_id}
+    fields |= {"session_id": session, "namespace": namespace, "event_at": event_at}
+    click.echo(run(with_memories(url, key, lambda client: client.add(text, **fields)))["id"])
+
+
+@memories.command(short_help="Remove memories.")
+@click.argument("memory_ids", nargs=-1, required=True)
+@rest_options
+def remove(memory_ids: tuple[str, ...], url: str, key: str | None) -> None:
+    """Remove memories, and their texts with them. The key needs the scope ingest.
+
+    \b
+    Examples:
+      voicemem memories remove mem_4ph3bnmpv7fg3dkmwbivekkxaq
+    """
+    for memory_id in memory_ids:
+        run(with_memories(url, key, partial(removed, memory_id)))
+        click.echo(f"{memory_id} is removed")
+
+
+@memories.command(short_help="Forget memories of a user.")
+@click.argument("user_id")
+@rest_options
+@click.option("--query", help="Those that have all of these words.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Those of this kind. May be repeated.")
+@click.option("--max-age-days", type=float, help="Those that are older, unless they are pinned.")
+@click.option("--everything", is_flag=True, help="All of them.")
+@click.option("--dry-run", is_flag=True, help="Only say how many.")
+def forget(
+    user_id: str,
+    url: str,
+    key: str | None,
+    query: str | None,
+    kinds: tuple[str, ...],
+    max_age_days: float | None,
+    everything: bool,
+    dry_run: bool,
+) -> None:
+    """Forget memories of a user for good. All conditions that are given must hold. The key needs the scope ingest.
+
+    \b
+    Examples:
+      voicemem memories forget ann --query knee --dry-run
+      voicemem memories forget ann --everything
+    """
+    given: dict[str, Any] = {"query": query, "kinds": kinds or None, "max_age_days": max_age_days}
+    given = {name: value for name, value in given.items() if value is not None} | {"dry_run": dry_run}
+    conditions: Any = given | ({"everything": True} if everything else {})
+    answer = run(with_memories(url, key, lambda client: client.forget(user_id, **conditions)))
+    click.echo(f"{len(answer['ids'])} memories {'would be' if dry_run else 'are'} forgotten")
+
+
+async def with_memories(url: str, key: str | None, use: Callable[[Memories], Awaitable[T]]) -> T:
+    """What a use of the API gives."""
+    rest = RestClient(url, key, READ_ONCE)
+    try:
+        return await use(Memories(rest, READ_ONCE.read_timeout_s))
+    finally:
+        await rest.close()
+
+
+async def all_of_user(client: Memories, user_id: str, params: Any) -> list[Any]:
+    """The memories of all pages."""
+    page = await client.of_user(user_id, **params)
+    found = page["memories"]
+    while page["next_cursor"] is not None:
+        page = await client.of_user(user_id, cursor=page["next_cursor"], **params)
+        found += page["memories"]
+    return list(found)
+
+
+async def removed(memory_id: str, client: Memories) -> None:
+    await client.remove(memory_id)
+
+
+def line_of(memory: Any) -> str:
+    """A memory in one line."""
+    marks = [mark for mark, is_so in (("pinned", memory["pinned"]), ("out of date", memory["superseded_by"])) if is_so]
+    about = ", ".join([memory["kind"], *marks])
+    return f"{memory['id']}  {day_of(memory['said_at'])}  {about}: {memory['text']}"
 
 
 @click.command(short_help="Make the index of heard messages again.")

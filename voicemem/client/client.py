@@ -16,6 +16,7 @@ import msgspec
 
 from voicemem.client.drops import DroppedEvents
 from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged, Unreachable
+from voicemem.client.memories import Memories
 from voicemem.client.metrics import exposition
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer
@@ -143,6 +144,13 @@ class Client:
         timeout_s = self.options.read_timeout_s
         found: JsonObject = await self.rest.request("POST", "/v1/memories/search", None, body, timeout_s)
         return found
+
+    @property
+    def memories(self) -> Memories:
+        """Memories that last beyond a call. Raises `ClientError` without a `rest_url`."""
+        if self.rest is None:
+            raise ClientError("no_rest_url", NO_REST_URL)
+        return Memories(self.rest, self.options.read_timeout_s)
 
     async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
         """All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too.

@@ -13,6 +13,7 @@ from voicemem.client.buffer import Ack
 from voicemem.client.client import Client
 from voicemem.client.documents import Documents
 from voicemem.client.errors import Closed, Unacknowledged
+from voicemem.client.memories import ForgetParams, ListParams, Memories, MemoryFields
 from voicemem.client.options import Options
 from voicemem.client.session import ContextParams, HistoryParams, ProducerSession, SearchParams, SessionFacts
 
@@ -184,6 +185,42 @@ class SyncDocuments:
         return self._thread.run(self._documents.execute(tool_call))
 
 
+class SyncMemories:
+    """`Memories` for synchronous code; its methods block."""
+
+    def __init__(self, memories: Memories, thread: LoopThread) -> None:
+        self._memories = memories
+        self._thread = thread
+
+    def add(self, text: str, **fields: Unpack[MemoryFields]) -> dict[str, Any]:
+        """As `Memories.add`."""
+        return self._thread.run(self._memories.add(text, **fields))
+
+    def read(self, memory_id: str, evidence: bool = False) -> dict[str, Any]:
+        """As `Memories.read`."""
+        return self._thread.run(self._memories.read(memory_id, evidence))
+
+    def change(self, memory_id: str, **fields: Any) -> dict[str, Any]:
+        """As `Memories.change`."""
+        return self._thread.run(self._memories.change(memory_id, **fields))
+
+    def remove(self, memory_id: str) -> None:
+        """As `Memories.remove`."""
+        self._thread.run(self._memories.remove(memory_id))
+
+    def of_user(self, user_id: str, **params: Unpack[ListParams]) -> dict[str, Any]:
+        """As `Memories.of_user`."""
+        return self._thread.run(self._memories.of_user(user_id, **params))
+
+    def of_session(self, session_id: str, **params: Unpack[ListParams]) -> dict[str, Any]:
+        """As `Memories.of_session`."""
+        return self._thread.run(self._memories.of_session(session_id, **params))
+
+    def forget(self, user_id: str, **params: Unpack[ForgetParams]) -> dict[str, Any]:
+        """As `Memories.forget`."""
+        return self._thread.run(self._memories.forget(user_id, **params))
+
+
 class SyncClient:
     """`Client` for synchronous code, as a context manager. Its methods may be called from any thread, and block."""
 
@@ -234,6 +271,11 @@ class SyncClient:
     def search(self, query: str, **params: Unpack[SearchParams]) -> dict[str, Any]:
         """As `Client.search`."""
         return self._thread.run(self._client.search(query, **params))
+
+    @property
+    def memories(self) -> SyncMemories:
+        """As `Client.memories`."""
+        return SyncMemories(self._client.memories, self._thread)
 
     def export_user(self, user_id: str, *, events: bool = False) -> Iterator[dict[str, Any]]:
         """As `Client.export_user`."""

@@ -31,6 +31,7 @@ from voicemem.library.arguments import (
     with_policy_reason,
 )
 from voicemem.library.documents import Documents
+from voicemem.library.memories import Memories
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
 from voicemem.memory.checkpoint import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.forget import ForgetRequest, Forgot, forget
@@ -118,6 +119,8 @@ class Library:
         self.sessions = services.sessions
         self.recorder = services.recorder
         self.documents = services.working_memory
+        self.long_term = Memories(store, services.long_term, project)
+        """Memories that last beyond a call."""
 
     async def create(self, session_id: str | None = None, **configuration: Any) -> LibrarySession:
         """Make a session, or return the existing one if its configuration is the same (else `session_exists`)."""

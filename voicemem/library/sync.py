@@ -12,9 +12,10 @@ from voicemem.client.errors import Closed
 from voicemem.client.sync import LoopThread
 from voicemem.errors import StoreUnavailable
 from voicemem.library.documents import Documents
+from voicemem.library.memories import Memories
 from voicemem.library.sessions import Library, LibrarySession, open_library
 
-WRAPPED = (Library, LibrarySession, Documents)
+WRAPPED = (Library, LibrarySession, Documents, Memories)
 
 
 @contextmanager
@@ -40,7 +41,7 @@ class SyncProxy:
     it if the library is closed. Other methods do no I/O, so they run in the caller's thread.
     """
 
-    def __init__(self, wrapped: Library | LibrarySession | Documents, thread: LoopThread) -> None:
+    def __init__(self, wrapped: Library | LibrarySession | Documents | Memories, thread: LoopThread) -> None:
         self._wrapped = wrapped
         self._thread = thread
 

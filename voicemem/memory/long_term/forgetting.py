@@ -6,14 +6,18 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.errors import Refused, StoreUnavailable
+from voicemem.memory.long_term.drafts import Namespace, given_fields
 from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.searches import MAX_QUERY
+from voicemem.protocol.memories import GivenKind, Topics
+from voicemem.protocol.types import Integer, Natural
 from voicemem.search.words import query_words
-from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, MemoryRow
+from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, MemoryRow, Tags
 
 LOG = logging.getLogger("voicemem")
 DAY_MS = 86_400_000
@@ -26,6 +30,9 @@ HARD_AGE_MULTIPLIER = 12.0
 EXPIRY_INTERVAL_S = 5.0
 EXPIRED_AT_ONCE = 100
 MIN_PAUSE_S = 0.05
+
+
+Days = Annotated[float, Meta(ge=0, le=100_000)]
 
 
 class ForgetPolicy(Struct, frozen=True, kw_only=True):
@@ -47,6 +54,47 @@ class ForgetPolicy(Struct, frozen=True, kw_only=True):
     @property
     def has_limits(self) -> bool:
         return (self.max_age_days, self.max_inactive_days, self.budget) != (None, None, None)
+
+
+class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which memories of a user to forget: those for which all conditions hold that are given, or `everything`.
+
+    A `query` names those that have all of its words; `before` those that were noted before, in Unix ms. The limits
+    `max_age_days`, `max_inactive_days` and `budget` (how many to keep) leave pinned ones. With `dry_run` nothing is
+    forgotten.
+    """
+
+    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)] | UnsetType = UNSET
+    kinds: Annotated[tuple[GivenKind, ...], Meta(min_length=1)] | UnsetType = UNSET
+    topics: Annotated[Topics, Meta(min_length=1)] | UnsetType = UNSET
+    before: Integer | UnsetType = UNSET
+    namespace: Namespace | UnsetType = UNSET
+    max_age_days: Days | UnsetType = UNSET
+    max_inactive_days: Days | UnsetType = UNSET
+    budget: Natural | UnsetType = UNSET
+    everything: bool | UnsetType = UNSET
+    dry_run: bool = False
+
+
+def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
+    """Return what is to be forgotten. Raises `Refused` unless the body says so clearly."""
+    given = given_fields(body)
+    narrower = given.keys() - {"namespace", "everything", "dry_run"}
+    if not narrower and not given.get("everything"):
+        names = "query, kinds, topics, before, max_age_days, max_inactive_days, budget"
+        raise Refused("missing_field", f'The body must have one of {names}; everything is {{"everything": true}}.')
+    if narrower and "everything" in given:
+        raise Refused("invalid_field", f"With `everything` there must be no other condition: `{min(narrower)}`")
+    among = MemoryFilter(
+        project=project,
+        user_ids=AnyOf((user_id,)),
+        namespaces=AnyOf((given["namespace"],)) if "namespace" in given else None,
+        kinds=AnyOf(given["kinds"]) if "kinds" in given else None,
+        topics=Tags(any=given["topics"]) if "topics" in given else None,
+        created=created_before(given.get("before")),
+    )
+    limits = {name: given[name] for name in ("query", "max_age_days", "max_inactive_days", "budget") if name in given}
+    return ForgetPolicy(among=among, **limits)
 
 
 class Candidate(NamedTuple):

@@ -5,16 +5,35 @@ from __future__ import annotations
 import base64
 import binascii
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused
+from voicemem.memory.long_term.drafts import Namespace
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.memory import Memory
+from voicemem.protocol.memories import GivenKind, Topic
 from voicemem.protocol.types import Integer, Name
-from voicemem.store.memories_port import MemoryFilter
+from voicemem.store.memories_port import AnyOf, MemoryFilter, Tags
+
+
+class MemoriesQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`superseded=true` also shows memories whose place a newer one has taken.
+
+    `as_of` (Unix ms) shows what was known then, without what was removed since.
+    """
+
+    kind: GivenKind | None = None
+    topic: Topic | None = None
+    entity: Topic | None = None
+    namespace: Namespace | None = None
+    pinned: bool | None = None
+    superseded: bool = False
+    as_of: Integer | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: str | None = None
 
 
 class MemoryPage(Struct, frozen=True):
@@ -61,3 +80,22 @@ def parse_cursor(cursor: str, digest: bytes) -> LastShown:
     if raw[:8] != digest:
         raise Refused("invalid_cursor")
     return last
+
+
+def list_filter(
+    project: str, query: MemoriesQuery, user_ids: AnyOf | None = None, session_ids: AnyOf | None = None
+) -> MemoryFilter:
+    """The memories that a list has."""
+    return MemoryFilter(
+        project=project,
+        user_ids=user_ids,
+        session_ids=session_ids,
+        kinds=None if query.kind is None else AnyOf((query.kind,)),
+        namespaces=None if query.namespace is None else AnyOf((query.namespace,)),
+        topics=None if query.topic is None else Tags(any=(query.topic,)),
+        entities=None if query.entity is None else Tags(any=(query.entity,)),
+        pinned=query.pinned,
+        as_of_ms=query.as_of,
+        with_superseded=query.superseded,
+        limit=query.limit,
+    )

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from voicemem.memory.long_term.drafts import MemoryDraft
 from voicemem.protocol.events import MemoryAdded, MemoryEdited
@@ -61,6 +61,12 @@ class Memory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}):
     same_as: str | None
     metadata: JsonObject | None
     evidence: tuple[Evidence, ...]
+
+
+class KnownMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from", "lines": "evidence"}):
+    """A memory; `evidence` has the messages that it comes from, as they were heard, when that was asked for."""
+
+    lines: list[EvidenceLine] | UnsetType = UNSET
 
 
 class Details(Struct, frozen=True, omit_defaults=True):

@@ -6,22 +6,20 @@ from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Meta, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Struct, structs
 
 from voicemem.errors import RateLimited, Refused
-from voicemem.memory.long_term.drafts import MAX_GIVEN, GivenMemory, MemoryPatch, Namespace, draft_of
-from voicemem.memory.long_term.forgetting import ForgetPolicy, created_before, forget
-from voicemem.memory.long_term.lists import MemoryPage, memory_page
-from voicemem.memory.long_term.memory import EvidenceLine, Memory
-from voicemem.memory.long_term.searches import MAX_QUERY, FoundMemories, MemorySearch
-from voicemem.protocol.memories import GivenKind, Topic, Topics
-from voicemem.protocol.types import Integer, Name, Natural
+from voicemem.memory.long_term.drafts import MAX_GIVEN, GivenMemory, MemoryPatch, draft_of
+from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_of
+from voicemem.memory.long_term.lists import MemoriesQuery, MemoryPage, list_filter, memory_page
+from voicemem.memory.long_term.memory import KnownMemory, Memory
+from voicemem.memory.long_term.searches import FoundMemories, MemorySearch
+from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
     convert_body,
-    fields_given,
     get_stream,
     json_response,
     read_body,
@@ -32,9 +30,7 @@ from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, jso
 from voicemem.server.http.token_reach import token_reach
 from voicemem.server.rest.users import user_id_of
 from voicemem.store.index_port import scope_of
-from voicemem.store.memories_port import AnyOf, MemoryFilter, Tags
-
-Days = Annotated[float, Meta(ge=0, le=100_000)]
+from voicemem.store.memories_port import AnyOf
 
 
 class GivenMemories(Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,32 +57,6 @@ class KeptIds(Struct, frozen=True):
     memories: list[MemoryId]
 
 
-class KnownMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from", "lines": "evidence"}):
-    """A memory; `evidence` has the messages that it comes from, as they were heard, when that was asked for."""
-
-    lines: list[EvidenceLine] | UnsetType = UNSET
-
-
-class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which memories of a user to forget: those for which all conditions hold that are given, or `everything`.
-
-    A `query` names those that have all of its words; `before` those that were noted before, in Unix ms. The limits
-    `max_age_days`, `max_inactive_days` and `budget` (how many to keep) leave pinned ones. With `dry_run` nothing is
-    forgotten.
-    """
-
-    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)] | UnsetType = UNSET
-    kinds: Annotated[tuple[GivenKind, ...], Meta(min_length=1)] | UnsetType = UNSET
-    topics: Annotated[Topics, Meta(min_length=1)] | UnsetType = UNSET
-    before: Integer | UnsetType = UNSET
-    namespace: Namespace | UnsetType = UNSET
-    max_age_days: Days | UnsetType = UNSET
-    max_inactive_days: Days | UnsetType = UNSET
-    budget: Natural | UnsetType = UNSET
-    everything: bool | UnsetType = UNSET
-    dry_run: bool = False
-
-
 class ForgottenMemories(Struct, frozen=True):
     """The ids of the memories that were forgotten, or with `dry_run` would be."""
 
@@ -98,23 +68,6 @@ class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """With `evidence=true`, the messages that the memory comes from are shown too."""
 
     evidence: bool = False
-
-
-class MemoriesQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`superseded=true` also shows memories whose place a newer one has taken.
-
-    `as_of` (Unix ms) shows what was known then, without what was removed since.
-    """
-
-    kind: GivenKind | None = None
-    topic: Topic | None = None
-    entity: Topic | None = None
-    namespace: Namespace | None = None
-    pinned: bool | None = None
-    superseded: bool = False
-    as_of: Integer | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: str | None = None
 
 
 async def keep_memories(request: web.Request, _: NoQuery) -> web.Response:
@@ -193,28 +146,9 @@ async def list_session_memories(request: web.Request, query: MemoriesQuery) -> w
     return await answer_page(request, query, user_ids=AnyOf(tuple({own, None})), session_ids=AnyOf((stream.id,)))
 
 
-async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: Any) -> web.Response:
-    wanted = MemoryFilter(
-        project=request[GRANT].project,
-        kinds=any_of(query.kind),
-        namespaces=any_of(query.namespace),
-        topics=tags_of(query.topic),
-        entities=tags_of(query.entity),
-        pinned=query.pinned,
-        as_of_ms=query.as_of,
-        with_superseded=query.superseded,
-        limit=query.limit,
-        **conditions,
-    )
+async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: AnyOf) -> web.Response:
+    wanted = list_filter(request[GRANT].project, query, **conditions)
     return json_response(await memory_page(services_of(request).long_term, wanted, query.cursor))
-
-
-def any_of(value: str | None) -> AnyOf | None:
-    return None if value is None else AnyOf((value,))
-
-
-def tags_of(value: str | None) -> Tags | None:
-    return None if value is None else Tags(any=(value,))
 
 
 async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response:
@@ -229,27 +163,6 @@ async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response
     if not body.dry_run:
         audit("memories_forgotten", request[GRANT].key_id, project, memories=len(ids))
     return json_response(ForgottenMemories(ids, body.dry_run))
-
-
-def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
-    """Return what is to be forgotten. Raises `Refused` unless the body says so clearly."""
-    given = fields_given(body)
-    narrower = given.keys() - {"namespace", "everything", "dry_run"}
-    if not narrower and not given.get("everything"):
-        names = "query, kinds, topics, before, max_age_days, max_inactive_days, budget"
-        raise Refused("missing_field", f'The body must have one of {names}; everything is {{"everything": true}}.')
-    if narrower and "everything" in given:
-        raise Refused("invalid_field", f"With `everything` there must be no other condition: `{min(narrower)}`")
-    among = MemoryFilter(
-        project=project,
-        user_ids=AnyOf((user_id,)),
-        namespaces=any_of(given.get("namespace")),
-        kinds=AnyOf(given["kinds"]) if "kinds" in given else None,
-        topics=Tags(any=given["topics"]) if "topics" in given else None,
-        created=created_before(given.get("before")),
-    )
-    limits = {name: given[name] for name in ("query", "max_age_days", "max_inactive_days", "budget") if name in given}
-    return ForgetPolicy(among=among, **limits)
 
 
 async def search_memories(request: web.Request, _: NoQuery) -> web.Response:

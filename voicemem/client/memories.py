@@ -1,0 +1,123 @@
+"""Memories that last beyond a call, over REST."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+from urllib.parse import quote
+
+import msgspec
+
+from voicemem.client.transport.rest import RestClient, query_params, session_path
+from voicemem.protocol.types import JsonObject
+
+
+class MemoryFields(TypedDict, total=False):
+    """What a memory has besides its text; the server's defaults hold for what is absent."""
+
+    kind: str
+    id: str | None
+    user_id: str | None
+    namespace: str | None
+    session_id: str | None
+    topics: Sequence[str]
+    entities: Sequence[str]
+    event_at: str | None
+    said_at: int
+    expires_at: int | None
+    confidence: float
+    pinned: bool
+    supersedes: Sequence[str]
+    metadata: Mapping[str, Any] | None
+    source: str
+
+
+class ListParams(TypedDict, total=False):
+    """Which memories a list has."""
+
+    kind: str
+    topic: str
+    entity: str
+    namespace: str
+    pinned: bool
+    superseded: bool
+    as_of: int
+    limit: int
+    cursor: str
+
+
+class ForgetParams(TypedDict, total=False):
+    """Which memories to forget."""
+
+    query: str
+    kinds: Sequence[str]
+    topics: Sequence[str]
+    before: int
+    namespace: str
+    max_age_days: float
+    max_inactive_days: float
+    budget: int
+    everything: bool
+    dry_run: bool
+
+
+class Memories:
+    """The memories of the project that the key opens.
+
+    Each request takes at most `read_timeout_s`. A change is sent once: after `Unreachable` it is not known whether it
+    was stored; all of them are safe to send again. All raise `RequestRefused`, `Unreachable`, `Closed`.
+    """
+
+    def __init__(self, rest: RestClient, timeout_s: float) -> None:
+        self._rest = rest
+        self._timeout_s = timeout_s
+
+    async def add(self, text: str, **fields: Unpack[MemoryFields]) -> JsonObject:
+        """Keep a memory; returns it as it stands. What its owner has in the same words already is not kept twice."""
+        answer = await self._send("POST", "/v1/memories", {"text": text, **fields})
+        memory: JsonObject = answer["memories"][0]
+        return memory
+
+    async def read(self, memory_id: str, evidence: bool = False) -> JsonObject:
+        """A memory; with `evidence`, also the messages that it comes from, as they were heard."""
+        params = query_params({"evidence": evidence or None})
+        answer: JsonObject = await self._rest.get(memory_path(memory_id), params, self._timeout_s)
+        return answer
+
+    async def change(self, memory_id: str, **fields: Any) -> JsonObject:
+        """Change the fields that are given; None takes a value away. Returns the memory."""
+        answer: JsonObject = await self._send("PATCH", memory_path(memory_id), fields)
+        return answer
+
+    async def remove(self, memory_id: str) -> None:
+        """Remove a memory, and its text with it."""
+        await self._send("DELETE", memory_path(memory_id), None)
+
+    async def of_user(self, user_id: str, **params: Unpack[ListParams]) -> JsonObject:
+        """A page of the memories of a user, the newest first: `memories`, `next_cursor`."""
+        return await self._page(user_path(user_id), params)
+
+    async def of_session(self, session_id: str, **params: Unpack[ListParams]) -> JsonObject:
+        """The same of a session."""
+        return await self._page(session_path(session_id, "/memories"), params)
+
+    async def forget(self, user_id: str, **params: Unpack[ForgetParams]) -> JsonObject:
+        """Forget memories of a user for good; returns `ids`. With `dry_run` it only says which."""
+        answer: JsonObject = await self._send("POST", f"{user_path(user_id)}/forget", params)
+        return answer
+
+    async def _page(self, path: str, params: Mapping[str, Any]) -> JsonObject:
+        answer: JsonObject = await self._rest.get(path, query_params(params), self._timeout_s)
+        return answer
+
+    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        raw = None if body is None else msgspec.json.encode(body)
+        return await self._rest.request(method, path, None, raw, self._timeout_s)
+
+
+def memory_path(memory_id: str) -> str:
+    return f"/v1/memories/{quote(memory_id, safe='')}"
+
+
+def user_path(user_id: str) -> str:
+    return f"/v1/users/{quote(user_id, safe='')}/memories"
