@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import apsw
 
-from voicemem.errors import StoreRuined
+from voicemem.errors import CannotStart, StoreRuined
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Figures, Quotas
 from voicemem.store.sqlite.database import IN_MEMORY, Database
@@ -30,6 +30,7 @@ from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
 from voicemem.store.sqlite.schema import SELECT_IDENTITY
 from voicemem.store.sqlite.set_aside import SqliteSetAside
+from voicemem.store.sqlite.transactions import transaction
 from voicemem.store.sqlite.writer import RUINED
 
 PROBE_BYTES = 64 * 1024
@@ -89,7 +90,16 @@ class SqliteStore(
         self.identity = dict(self.database.writer.execute(SELECT_IDENTITY))
         self.heard = new_index_file(self.database, self.identity["incarnation"])
         if exclusive:
-            make_words(self.database.writer, self.identity["cursor_secret"])
+            self.make_words()
+
+    def make_words(self) -> None:
+        """Make the words of memories again where another program made them. Raises `CannotStart`."""
+        try:
+            with transaction(self.database.writer):
+                make_words(self.database.writer, self.identity["cursor_secret"])
+        except apsw.Error as error:
+            self.database.close()
+            raise CannotStart(f"The words of memories cannot be made again: {error}.") from None
 
     @property
     def healthy(self) -> bool:

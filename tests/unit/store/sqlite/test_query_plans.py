@@ -10,10 +10,16 @@ import apsw
 import pytest
 
 from tests.support.stores.sqlite import NOW
+from voicemem.search.words import query_words
+from voicemem.store.memories_port import AnyOf, MemoryFilter, NoneOf, single_scope
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.journal.quotas import COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY
 from voicemem.store.sqlite.journal.reads import LIST_STREAMS, conditions
+from voicemem.store.sqlite.memories.conditions import conditions as memory_conditions
+from voicemem.store.sqlite.memories.conditions import match_expression
+from voicemem.store.sqlite.memories.memories import FIND_BY_WORDS
+from voicemem.store.sqlite.memories.memories import LIST as LIST_MEMORIES
 from voicemem.store.sqlite.overviews import LIST_OVERVIEWS
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
@@ -61,6 +67,38 @@ async def test_quotas_of_keys_read_an_index_only(sqlite: SqliteStore, query: str
     values = ("k", 1) if "running" in query else ("k", NOW, 1)
     found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=values))
     assert found_by in found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found_by"),
+    [
+        ({}, "memories_by_project (project=?"),
+        ({"user_ids": AnyOf(("ann",))}, "memories_by_user (project=? AND user_id=?"),
+        ({"session_ids": AnyOf(("s",))}, "memories_by_session (project=? AND session_id=?"),
+        ({"user_ids": AnyOf(("ann",)), "kinds": NoneOf(("fact",))}, "memories_by_user (project=? AND user_id=?"),
+    ],
+)
+async def test_memories_are_listed_in_the_order_of_an_index(
+    sqlite: SqliteStore, wanted: dict[str, Any], found_by: str
+) -> None:
+    """Those of others are not looked at, and nothing is sorted."""
+    clauses, values = memory_conditions(MemoryFilter(project="p", **wanted))
+    query = f"explain query plan {LIST_MEMORIES.format(conditions=clauses)}"
+    found = await sqlite.database.write(partial(explain, query=query, values=(*values, 10)))
+    assert f"SEARCH m USING INDEX {found_by})" == found[0]
+    assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN")]
+
+
+@pytest.mark.parametrize("wanted", [{}, {"user_ids": AnyOf(("ann",)), "kinds": AnyOf(("fact",))}])
+async def test_memories_are_found_by_their_words_first(sqlite: SqliteStore, wanted: dict[str, Any]) -> None:
+    """Whatever else is asked for: no row is read that has not the words."""
+    given = MemoryFilter(project="p", **wanted)
+    clauses, values = memory_conditions(given)
+    asked = match_expression(single_scope(given), query_words("walnuts"), b"secret")
+    query = f"explain query plan {FIND_BY_WORDS.format(conditions=clauses)}"
+    found = await sqlite.database.write(partial(explain, query=query, values=(asked, *values, 10)))
+    assert found[0].startswith("SCAN memory_words VIRTUAL TABLE INDEX 0:M")
+    assert "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)" == found[1]
 
 
 def explain(connection: apsw.Connection, query: str, values: tuple[Any, ...]) -> list[str]:

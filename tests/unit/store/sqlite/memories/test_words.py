@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import delete_content, found, memory_of, one, remember, session_of, stream_of, write
-from voicemem.store.memories_port import MAX_ROWS, tombstone
+from voicemem.errors import CannotStart
+from voicemem.store.memories_port import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.backup import back_up, restore_backup
@@ -125,6 +126,25 @@ async def test_words_are_made_again_when_they_are_made_otherwise(
         assert await write(store, stream, tombstone(row, stream.position + 1, NOW)) is not None
     assert 58 == await indexed(store)
     await store.close_store()
+
+
+async def test_words_that_cannot_be_made_are_no_start(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of them is changed then, and the file is free for the next start."""
+    await fill(store, "s")
+    await store.close_store()
+
+    def fail(connection: apsw.Connection, number: int, row: MemoryRow, secret: bytes) -> None:
+        raise apsw.FullError("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(rows, "WORDS_VERSION", 999)
+        full.setattr(rows, "add_words", fail)
+        with pytest.raises(CannotStart, match="words of memories cannot be made again: the disk is full"):
+            SqliteStore(store.database.path)
+    again = SqliteStore(store.database.path)
+    assert ["s 7"] == await found(again, "quixotic7", limit=1)
+    assert 60 == await indexed(again)
+    await again.close_store()
 
 
 async def test_a_restored_backup_finds_its_memories(store: SqliteStore) -> None:
