@@ -12,6 +12,9 @@ from datetime import datetime, timedelta
 from voicemem.memory.agent_memory.times import from_ms, to_ms
 
 DIGITS = 1000
+SLACK_MS = 60_000
+"""An entry gets its time before a read can see it, and nodes have clocks of their own: a read may be told to be later
+than the entry that it did not see."""
 
 
 def stamp(now_ms: int, last_received_ms: int, position: int) -> datetime:
@@ -26,6 +29,6 @@ def candidates(stamped: datetime, position: int) -> range:
 
 
 def fits(stamped: datetime, received_ms: int, next_received_ms: int | None) -> bool:
-    """Whether a stamp may be of the moment between an entry and the one behind it."""
+    """Whether a stamp may be of a read that has seen an entry, and not the one behind it."""
     ms = to_ms(stamped)
-    return received_ms <= ms and (next_received_ms is None or ms <= next_received_ms)
+    return received_ms <= ms and (next_received_ms is None or ms <= next_received_ms + SLACK_MS)
