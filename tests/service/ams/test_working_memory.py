@@ -22,7 +22,9 @@ from tests.service.ams.conftest import Connect
 from tests.support.callers.client_sessions import client_to
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.events import delta, done, final, interrupt
+from tests.support.waiting import eventually
 from voicemem.app import App
+from voicemem.memory.agent_memory.owners import Owner
 
 pytestmark = pytest.mark.filterwarnings("ignore:get_working_memory is deprecated:DeprecationWarning")
 WHEN = datetime(2026, 5, 3, 14, 30, 0, 123456, tzinfo=UTC)
@@ -228,6 +230,23 @@ async def test_a_session_whose_time_is_over_is_gone(client: MemoryAPIClient, app
     assert [] == (await client.list_sessions()).sessions
     await client.put_working_memory("s", memory(said("user", "New.", "m1")))
     assert ["New."] == await texts(client)
+
+
+async def test_memories_outlive_working_memory(client: MemoryAPIClient, app: App) -> None:
+    """Those of a user; where the session is deleted, they go with it."""
+    clock = app.services.retention.clock
+    facts = [ClientMemoryRecord(text="Likes tea.", id="tea")]
+    await client.put_working_memory("s", memory(*HELLO, user_id="ann", ttl_seconds=600, memories=facts))
+    stream = await app.services.agent_memory.owned.get("default", Owner("s"))
+    await app.services.sessions.end(stream, None)
+    app.services.retention.clock = lambda: clock() + 700_000
+    await eventually(1, app.services.retention.expire)
+    assert "Likes tea." == (await client.get_long_term_memory("tea")).text
+    facts = [ClientMemoryRecord(text="Likes jam.", id="jam")]
+    await client.put_working_memory("t", memory(*HELLO, user_id="ann", session_id="t", memories=facts))
+    await client.delete_working_memory("t")
+    with pytest.raises(MemoryNotFoundError):
+        await client.get_long_term_memory("jam")
 
 
 async def test_a_window_bounds_what_is_read(client: MemoryAPIClient) -> None:

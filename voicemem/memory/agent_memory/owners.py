@@ -19,7 +19,10 @@ MAX_ID = 512
 MAX_NAMESPACE = 256
 IDLE_TIMEOUT_S = 60
 """After this long without a change a session is closed, as calls are; the next change opens it again."""
-REOPEN_WINDOW_S = 30 * 86_400
+REOPEN_WINDOW_S = 10**9
+"""A working memory can be written to for as long as it is there."""
+MEMORIES_TTL_S = 10**9
+"""How long memories outlive the working memory that brought them: thirty years."""
 
 
 class Owner(NamedTuple):
@@ -78,9 +81,14 @@ def config_of(owner: Owner, ttl_s: int | None) -> JsonObject:
 
 
 def lifetime(ttl_s: int | None) -> JsonObject:
-    """The settings with which a session is erased `ttl_s` seconds after its last change: closed first, then expired."""
-    idle = IDLE_TIMEOUT_S if ttl_s is None else max(1, min(IDLE_TIMEOUT_S, ttl_s))
-    return {"idle_timeout": idle, "ttl_seconds": None if ttl_s is None else max(0, ttl_s - idle)}
+    """The settings with which a session is erased `ttl_s` seconds after its last change: closed first, then expired.
+
+    Its memories go on with its user.
+    """
+    if ttl_s is None:
+        return {"idle_timeout": IDLE_TIMEOUT_S, "ttl_seconds": None, "memories_ttl_seconds": None}
+    idle = max(1, min(IDLE_TIMEOUT_S, ttl_s))
+    return {"idle_timeout": idle, "ttl_seconds": max(0, ttl_s - idle), "memories_ttl_seconds": MEMORIES_TTL_S}
 
 
 def ttl_of(stream: Stream) -> int | None:

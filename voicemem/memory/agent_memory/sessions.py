@@ -93,7 +93,7 @@ class OwnedSessions:
             stream = await self.create_as(project, owner, session_id, config, key_id)
             if stream is not None:
                 return stream
-        # Both ids were deleted before. Of several nodes that come here at once one gets the name.
+        # Both ids were used before. Of several nodes that come here at once one gets the name.
         session_id = f"{derived}-{self.sessions.new_id()}"
         try:
             return (await self.sessions.create(project, session_id, config | {"name": derived}, key_id, True))[0]
@@ -106,7 +106,7 @@ class OwnedSessions:
     async def create_as(
         self, project: str, owner: Owner, session_id: str, config: JsonObject, key_id: str | None
     ) -> Stream | None:
-        """Begin a session under an id, or find the owner's there; None when it is another's or was deleted."""
+        """Begin a session under an id, or find the owner's there; None when it is another's, was deleted or expires."""
         existing = await self.store.find_session(project, session_id)
         if existing is None:
             try:
@@ -115,10 +115,7 @@ class OwnedSessions:
                 if refused.code not in ("session_exists", "session_erased"):
                     raise
             existing = await self.store.find_session(project, session_id)
-        if existing is None or owner_of(existing) != owner:
-            return None
-        if is_expired(existing, self.clock()):
-            await self.erase(existing)
+        if existing is None or owner_of(existing) != owner or is_expired(existing, self.clock()):
             return None
         return existing
 

@@ -156,7 +156,7 @@ class WorkingMemories:
     async def replace(
         self, stream: Stream, given: GivenWorkingMemory, key_id: str | None, admit: Admit
     ) -> Stream | None:
-        """Make a session what is given; None when something else was journaled meanwhile, or it must begin again."""
+        """Make a session what is given; None when something else was journaled meanwhile."""
         if stream.state == "running" and stream.silent_since_ms is None:
             raise Refused("session_in_use")
         now_ms = self.clock()
@@ -166,10 +166,7 @@ class WorkingMemories:
         change = await self.change_of(stream, look, given)
         update = lifetime_update(stream, given, renew=not change.add)
         if (change.add or update) and stream.state == "ended" and not may_reopen(stream, now_ms):
-            if not is_own(stream):
-                raise Refused("session_ended")
-            await self.owned.erase(stream)
-            return None
+            raise Refused("session_ended")
         state = await self.memories.get_state(stream)
         if state.position != look.position:
             return None
