@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 
-from tests.support.servers.llm_server import LlmServer, Script
+from aiohttp import web
+
+from tests.support.servers.llm_server import LlmServer, Request, Script
 from voicemem.protocol.types import JsonObject
 
 LINE = re.compile(r"^\[(\d+)\] (.*)$", re.MULTILINE)
@@ -39,6 +41,26 @@ def numbers_of(llm: LlmServer) -> list[int]:
     return [number for request in range(len(llm.requests)) for number in shown_lines(llm, request)]
 
 
-def asked_about(llm: LlmServer) -> Sequence[str]:
-    """What each request showed, as a whole."""
-    return [request.body["messages"][-1]["content"] for request in llm.requests]
+class RememberingLlm(LlmServer):
+    """Remembers the first line of what it is shown, as the caller said it; others may be told of each request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_request: Callable[[], Awaitable[None]] | None = None
+        """Awaited before an answer."""
+        self.on_answer: Callable[[], Awaitable[None]] | None = None
+        """Awaited when an answer is on its way."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append(Request(request.path_qs, request.headers, body))
+        number, line = LINE.findall(body["messages"][-1]["content"])[0]
+        content = json.dumps({"memories": [memory(line.partition(": ")[2], int(number))]})
+        if self.on_request is not None:
+            await self.on_request()
+        answer = web.json_response({"choices": [{"message": {"role": "assistant", "content": content}}]})
+        await answer.prepare(request)
+        await answer.write_eof()
+        if self.on_answer is not None:
+            await self.on_answer()
+        return answer

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
 from multidict import CIMultiDictProxy
@@ -123,6 +123,9 @@ class LlmServer:
         return response
 
 
+AnyLlm = TypeVar("AnyLlm", bound=LlmServer)
+
+
 def whole(tool: JsonObject) -> str:
     return "".join(tool["arguments"])
 
@@ -146,7 +149,13 @@ def completion_chunks(script: Script, identity: str) -> list[JsonObject]:
 @asynccontextmanager
 async def llm_server(*scripts: Script) -> AsyncIterator[LlmServer]:
     """A running server; its `url` is a base URL."""
-    server = LlmServer(*scripts)
+    async with running_llm(LlmServer(*scripts)) as server:
+        yield server
+
+
+@asynccontextmanager
+async def running_llm(server: AnyLlm) -> AsyncIterator[AnyLlm]:
+    """The same for a server that answers in a way of its own."""
     app = web.Application(client_max_size=2**24)
     app.router.add_post("/{path:.*}", server.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
