@@ -3,15 +3,18 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.documentation import TEXTS
 from tests.support.samples.extraction import draft, line, prompt
 from voicemem.memory.extraction.answers import DraftedMemory
 from voicemem.memory.extraction.checks import REFUSALS, check_answer, check_memory, confidence_of, day_or_none
+from voicemem.telemetry.metrics import REFUSED_MEMORIES
 
 SAID = (
     "Hello!",
@@ -168,3 +171,10 @@ def test_whatever_an_llm_answers(answer: list[Any]) -> None:
         assert memory.lines
         assert 0 <= memory.confidence <= 0.9
         assert set(memory.supersedes) <= {"mem_1"}
+
+
+def test_every_refusal_is_counted_and_explained() -> None:
+    """The metrics know each reason from the start, and docs/extraction.md has a row for it."""
+    assert REFUSALS == REFUSED_MEMORIES
+    rows = re.findall(r"^\| `(\w+)` \| (?=\w)", TEXTS["extraction.md"].split("## What is refused")[1], re.MULTILINE)
+    assert set(REFUSALS) <= set(rows)
