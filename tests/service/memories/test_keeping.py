@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.service.memories.test_memories import NUTS, heard, keep, texts
+from tests.service.sessions.test_retention import marks
 from tests.support.callers.rest import RestClient
 from tests.support.services import Serve, node_on
 from tests.support.waiting import eventually
@@ -102,6 +104,24 @@ async def test_those_of_nobody_go_with_the_call(api: RestClient) -> None:
     memory = await keep(api, session_id="s")
     await expire(api)
     assert 404 == (await api.get(f"/v1/memories/{memory['id']}")).status
+
+
+async def test_nothing_of_them_stays_in_a_file_once_the_user_is_erased(serve: Serve, tmp_path: Path) -> None:
+    """Neither of their texts nor of their words, wherever they stood before."""
+    app = await serve(store=f"sqlite:{tmp_path}/db")
+    api = RestClient(app)
+    await api.create("s", user_id="ann", memories_ttl_seconds=LONG_S)
+    await keep(api, "Flew to zanzibar.", session_id="s", user_id="ann", topics=["zanzibar"])
+    await keep(api, "Liked zanzibar.", session_id="s")
+    await expire(api)
+    assert 1 <= marks(tmp_path, b"zanzibar")
+    assert ["Flew to zanzibar.", "Liked zanzibar."] == sorted(await texts(api))
+    assert 204 == (await api.delete("/v1/users/ann")).status
+
+    async def left() -> int:
+        return await asyncio.to_thread(marks, tmp_path, b"zanzibar")
+
+    await eventually(0, left, 20)
 
 
 async def test_many_are_kept(app: App, api: RestClient) -> None:
