@@ -16,8 +16,9 @@ from voicemem.protocol.types import JsonObject
 
 MAX_SHOWN = 200_000
 """Characters of messages in one answer; what an LLM reads has to fit into its context."""
-LINE = 160
+LINE = 240
 """Characters of a line about a call."""
+SUMMARIES = 200
 SOURCE = "tool"
 
 
@@ -117,24 +118,41 @@ async def recent_calls(caller: Caller, given: taken.CallsWithin) -> taken.Recent
     if isinstance(given, taken.Calls):
         query["user_id"] = given.user_id
     body = await caller.get("/v1/sessions", query)
-    return taken.RecentCalls([shown_call(row) for row in body["sessions"]], body["next_cursor"] is not None)
+    rows = body["sessions"]
+    summaries = await summaries_of(caller, rows[0]["user_id"]) if rows else {}
+    shown = [shown_call(row, summaries.get(row["session_id"])) for row in rows]
+    return taken.RecentCalls(shown, body["next_cursor"] is not None)
 
 
-def shown_call(row: JsonObject) -> taken.Call:
+async def summaries_of(caller: Caller, user_id: str) -> dict[str, str]:
+    """The newest summaries that are remembered of a user's calls, by session."""
+    if user_id in (".", ".."):
+        return {}
+    query = {"kind": "summary", "limit": str(SUMMARIES)}
+    page = await caller.get(f"/v1/users/{quote(user_id, safe='')}/memories", query)
+    return {memory["session_id"]: memory["text"] for memory in reversed(page["memories"]) if memory["session_id"]}
+
+
+def shown_call(row: JsonObject, summary: str | None) -> taken.Call:
     times = shown_time(row["started_at"]), shown_time(row["ended_at"])
-    return taken.Call(row["session_id"], row["state"], *times, line_about(row))
+    return taken.Call(row["session_id"], row["state"], *times, one_line(summary or line_about(row)))
 
 
 def line_about(row: JsonObject) -> str:
-    """One line about a call, from what is known of it without reading it."""
+    """What is known of a call without reading it."""
     parts = [row["name"]] if row["name"] else []
     figures = row["figures"]
     if figures is not None:
         parts.append(f"{figures['turns']} turns")
         last = figures["last"]
         if last is not None:
-            parts.append(f"last heard from the {last['role']}: {' '.join(last['text'].split())}")
-    line = "; ".join(parts) or "nothing is known of it yet"
+            parts.append(f"last heard from the {last['role']}: {last['text']}")
+    return "; ".join(parts) or "nothing is known of it yet"
+
+
+def one_line(text: str) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
     return line if len(line) <= LINE else f"{line[: LINE - 1]}…"
 
 

@@ -110,14 +110,14 @@ async def test_a_key_opens_its_project_only(serve: Serve) -> None:
 
     async def ask(url: str, project: str) -> list[list[str]]:
         async with mcp_client(url, keys[project]) as client:
-            return list(await asyncio.gather(*(texts_found(client, user_id="ann") for _ in range(5))))
+            return list(await asyncio.gather(*(texts_found(client, user_id="ann") for _ in range(3))))
 
     async with mcp_at(url_of(app)) as url:
-        projects = ["default", "shop", "bank"] * 3
+        projects = ["default", "shop", "bank"] * 2
         for project, answers in zip(
             projects, await asyncio.gather(*(ask(url, project) for project in projects)), strict=True
         ):
-            assert [[f"I am allergic to walnuts, says {project}.", "My walnut tree has died."]] * 5 == answers
+            assert [[f"I am allergic to walnuts, says {project}.", "My walnut tree has died."]] * 3 == answers
 
 
 async def test_a_session_token_has_fixed_the_session(serve: Serve) -> None:

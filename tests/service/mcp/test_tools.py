@@ -106,12 +106,16 @@ async def test_a_context_is_for_the_next_request(client: Client) -> None:
     assert [{"role": "user", "content": "My dog is called Rex."}] == short["messages"]
 
 
-async def test_calls_are_listed_with_a_line_about_each(client: Client) -> None:
-    """Only the user's; the line says what is known without an LLM."""
+async def test_calls_are_listed_with_a_line_about_each(app: App, client: Client) -> None:
+    """Only the user's; the line is a summary, or else says what is known without one."""
     listed = await answer_of(client, "recent_calls", user_id="ann")
     assert ["call-1"] == [call["session_id"] for call in listed["calls"]]
     assert listed["calls"][0]["summary"].startswith("front desk")
     assert listed["more"] is False
+    summary = {"text": "Ann asked what she may eat.", "kind": "summary", "session_id": "call-1"}
+    assert 200 == (await RestClient(app).post("/v1/memories", summary)).status
+    (call,) = (await answer_of(client, "recent_calls", user_id="ann"))["calls"]
+    assert summary["text"] == call["summary"]
 
 
 async def test_resources_are_read_by_their_addresses(client: Client) -> None:
@@ -162,6 +166,8 @@ async def test_what_is_remembered_is_forgotten_again(app: App, client: Client) -
     assert (said, "tool", "ann") == (kept["text"], kept["source"], kept["user_id"])
     (shown,) = (await resource_of(client, "voicemem://users/ann/memories"))["memories"]
     assert (memory["id"], "fact", said) == (shown["id"], shown["kind"], shown["text"])
+    found = (await answer_of(client, "search_memories", query="walnuts", user_id="ann", kinds=["fact"]))["memories"]
+    assert [(memory["id"], "fact", [])] == [(one["id"], one["kind"], one["heard_in"]) for one in found]
     assert {"forgotten": memory["id"]} == await answer_of(client, "forget", memory_id=memory["id"])
     assert [] == (await resource_of(client, "voicemem://users/ann/memories"))["memories"]
     assert "Only what was noted or given" in await failure_of(client, "forget", memory_id=memory["id"])

@@ -19,6 +19,7 @@ from voicemem.mcp.caller import Service
 from voicemem.mcp.http import HttpSettings, http_server
 
 T = TypeVar("T")
+TIMEOUT_S = 60.0
 LOOPBACK = Address("127.0.0.1", 0)
 
 
@@ -38,7 +39,7 @@ async def mcp_client(url: str, key: str | None = None, mode: str = "auto") -> As
     """A client that sends this key with each request; `legacy` is how clients of 2025 connect."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     async with (
-        httpx2.AsyncClient(headers=headers) as http,
+        httpx2.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode) as client,
     ):
         yield client
