@@ -1,6 +1,6 @@
 """What a memory was heard from is never more than what was heard."""
 
-# ruff: noqa: SIM300 (asserts read `expected == actual`)
+
 from __future__ import annotations
 
 import pytest
