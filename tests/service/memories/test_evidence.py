@@ -1,6 +1,5 @@
 """What a memory was heard from is never more than what was heard."""
 
-
 from __future__ import annotations
 
 import pytest
