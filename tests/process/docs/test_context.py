@@ -29,7 +29,8 @@ async def test_the_page_runs(tmp_path: Path) -> None:
             "config"
         ]["memory"]
         assert {"messages": []} == json.loads(answers[1])
-        assert "window" == json.loads(answers[2])["policy"]
+        assert {"memories": {"max_tokens": 300}} == json.loads(answers[2])["config"]["memory"]
+        assert "window" == json.loads(answers[3])["policy"]
         await process.api.create("own", **json.loads(chosen))
         for turn in range(1, 11):
             await process.api.send(final(turn, f"{turn}"), delta(turn, f"-{turn}"), done(turn), session_id="own")
