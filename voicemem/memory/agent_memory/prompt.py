@@ -14,13 +14,14 @@ from voicemem.memory.agent_memory.models import RecordView, WorkingMemoryView
 from voicemem.memory.agent_memory.owners import checked_owner
 from voicemem.memory.agent_memory.windows import Window, window_of
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
+from voicemem.protocol.types import matching
 
 SUMMARY = "## A summary of the conversation so far:\n"
 MEMORIES = "## Long term memories related to the user's query\n "
 NO_MEMORIES = "No relevant long-term memories found."
 MEMORIES_SHOWN = 20
 """Where a prompt asks for long-term memories and says nothing else."""
-Digits = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,9}\Z")]
+Digits = Annotated[str, matching(r"^[1-9][0-9]{0,9}\Z", "A number in a text is 1 to 10 digits without a leading 0")]
 """The client sends the size of a window as a text."""
 
 
