@@ -441,6 +441,31 @@ async def test_a_start_finds_what_was_left_undone(serve: Serve, tmp_path: Path) 
         assert 1 == len(await events_of(again, "memory.extracted"))
 
 
+async def test_old_calls_are_sent_only_when_somebody_asks(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever turns it on does not pay for all calls that there ever were."""
+    store = f"sqlite:{tmp_path}/v.db"
+    app = await serve(store=store)
+    api = RestClient(app)
+    await call(api, "old", memory={})
+    await api.end("old")
+    await app.stop()
+    await app.services.store.close_store()
+    monkeypatch.setattr(worker, "MAX_LATE_MS", 0)
+    async with llm_server(remembers()) as llm:
+        app = await serve(store=store, llm_url=llm.url, memory='{"extract": {}}')
+        api = RestClient(app)
+        await call(api, "new")
+        await api.end("new")
+        await marks(api, session_id="new")
+        await app.services.extractions.catch_up()
+        assert ("current", 1) == (await state(api, "old"), len(llm.requests))
+        await api.post("/v1/sessions/old/memories/extract")
+        await marks(api, session_id="old")
+        assert 2 == len(llm.requests)
+
+
 async def test_two_nodes_send_each_section_once(open_handle: OpenHandle) -> None:
     """Both notice that a session is due; one of them sends it."""
     async with llm_server(remembers(memory(WALNUTS, 1), hold=True)) as llm:

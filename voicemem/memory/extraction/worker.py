@@ -36,6 +36,9 @@ IDLE_MS, FEWEST_AT_IDLE = 60_000, 6
 CHECK_INTERVAL_S = 300.0
 """Between two looks at all sessions on a store that has several nodes: one of them may have left something undone."""
 CHECKED_AT_ONCE = 200
+MAX_LATE_MS = 2 * 86_400_000
+"""How long a session may have been due that such a look finds. Whoever turns extraction on does not want to pay for all
+calls that there ever were."""
 MAX_PAUSE_S = 1.0
 """The longest pause after a step of that look; it is as long as the step."""
 CLAIM_MS = 900_000
@@ -266,8 +269,10 @@ class ExtractionWorker:
         while after is not None:
             begun = time()
             check = await self.store.check_extractions(self.is_everywhere, after, CHECKED_AT_ONCE)
+            now = self.clock()
             for stream in check.behind:
-                if stream.key not in self.changed and stream.key not in self.jobs:
+                is_known = stream.key in self.changed or stream.key in self.jobs
+                if not is_known and first_moment(stream, now) > now - MAX_LATE_MS:
                     self.note(stream)
             after = check.through_key
             await asyncio.sleep(min(MAX_PAUSE_S, time() - begun))
