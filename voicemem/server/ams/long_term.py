@@ -53,7 +53,7 @@ class IdsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """The memories to delete; the parameter may be given several times."""
 
     REPEATED: ClassVar = ("memory_ids",)
-    memory_ids: Annotated[tuple[str, ...], Meta(max_length=1_000)] = ()
+    memory_ids: Annotated[tuple[str, ...], Meta(max_length=500)] = ()
 
 
 async def create_long_term_memory(request: web.Request, _: NoQuery) -> web.Response:

@@ -146,7 +146,7 @@ ROUTES = (
         "ingest",
         PutQuery,
         json_ok(WorkingMemoryView),
-        BodySpec({JSON: GivenWorkingMemory}),
+        BodySpec({JSON: GivenWorkingMemory}, required=False),
         (
             *("invalid_field", "text_too_long", "session_in_use", "session_ended", "session_set_aside"),
             *("quota_exceeded", "session_exists", "session_erased"),

@@ -84,6 +84,12 @@ def headers_of(error: VoicememError) -> dict[str, str]:
     return {"Retry-After": str(math.ceil(error.retry_after_s))}
 
 
+def own_methods(request: web.Request) -> set[str]:
+    """The methods of a path that stands as it is, though it could be the id in another path as well."""
+    routes = request.app.router.routes()
+    return {one.method for one in routes if one.resource is not None and one.resource.canonical == request.path}
+
+
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn whatever a handler raises into a problem document; callers never see a traceback."""
@@ -92,7 +98,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except VoicememError as error:
         return problem_response(error.code, error.detail, headers_of(error))
     except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
+        allowed = ", ".join(sorted(own_methods(request) or error.allowed_methods))
         return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
     except web.HTTPRequestEntityTooLarge:
         return problem_response("too_big", "A body may be at most 1 MiB.")
