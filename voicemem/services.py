@@ -135,6 +135,9 @@ class Services:
         self.long_term = LongTermMemory(store, self.memories, runtime.clock, rules, ttl_ms)
         self.finder = MemoryFinder(self.heard_search, self.long_term)
         self.recall = Recall(store, runtime.clock)
+        if self.vectors is not None:
+            self.indexer.listeners.append(self.vectors.maker.on_indexed)
+            self.long_term.listeners.append(self.vectors.maker.on_remembered)
         self.presence = Presence(self.sessions)
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
@@ -180,7 +183,6 @@ class Services:
             return None
         embedder = Embedder(self.embeddings.complete, endpoint, settings.embeddings_dimensions, metrics)
         maker = VectorMaker(self.store, embedder, self.runtime, self.node.current_token)
-        self.indexer.listeners.append(maker.on_indexed)
         queries = QueryVectors(embedder, settings.embeddings_wait_ms)
         return Vectors(maker, queries, settings.embeddings_weight, metrics.vector_scans_capped.inc)
 

@@ -263,8 +263,8 @@ def reindex(store: str, **embedder: Any) -> None:
     """Make the index of heard messages again, from the journals.
 
     A server does that by itself when the index is missing, damaged or of another version. The server of a file must be
-    stopped; nodes on PostgreSQL may run, and find less until this is done. With an embedder, all vectors are made again
-    too; without one, the server makes them later.
+    stopped; nodes on PostgreSQL may run, and find less until this is done. With an embedder, the vectors of
+    messages are made too, and those that memories lack; without one, the server makes them later.
 
     \b
     Example:
@@ -286,7 +286,7 @@ async def make_index(settings: Settings) -> None:
         services = Services(opened, settings, Policies(), Runtime(), Telemetry.untraced())
         click.echo(f"{await index_all(opened, services)} sessions are indexed")
         if services.vectors is not None:
-            click.echo(f"{await embed_all(opened, services.vectors.maker)} messages have vectors")
+            click.echo(f"{await embed_all(services.vectors.maker)} vectors are made")
         await services.embeddings.close()
     finally:
         await opened.close_store()
@@ -303,18 +303,18 @@ async def index_all(opened: Store, services: Services) -> int:
     return count
 
 
-async def embed_all(opened: Store, maker: VectorMaker) -> int:
-    """Make the vectors of all messages in the index, with a progress bar; returns how many were made."""
+async def embed_all(maker: VectorMaker) -> int:
+    """Make all vectors that are missing, with a progress bar; returns how many were made."""
     await maker.prepare()
     if not maker.can_compare:
         return 0
     count = 0
     try:
-        total = await opened.count_without_vector(await maker.find_name())
-        with click.progressbar(length=max(total, 1), label=f"embedding {total} messages", file=sys.stderr) as bar:
+        total = await maker.count_missing()
+        with click.progressbar(length=max(total, 1), label=f"embedding {total} texts", file=sys.stderr) as bar:
             async for done in maker.check_all():
                 count += done
                 bar.update(done)
     except LlmFailed as failed:
-        raise CommandFailed(f"The embedder failed ({failed.why}) after {count} messages; a server goes on.") from None
+        raise CommandFailed(f"The embedder failed ({failed.why}) after {count} texts; a server goes on.") from None
     return count

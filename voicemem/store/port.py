@@ -15,6 +15,7 @@ It is split by use:
 - `HeardVectors`: the vectors of these messages, for what they mean;
 - `Memories`: what was found worth remembering, or given as that;
 - `Extractions`: up to where sessions were looked at for memories;
+- `MemoryVectors`: their vectors;
 - `Operations`: figures and health.
 
 What holds for every method of every engine:
@@ -50,7 +51,7 @@ from voicemem.store.journal_port import Journal, Overviews
 from voicemem.store.memories_port import Memories
 from voicemem.store.nodes_port import Claims, Nodes
 from voicemem.store.upkeep_port import Operations, Retention, SetAsides
-from voicemem.store.vectors_port import HeardVectors
+from voicemem.store.vectors_port import HeardVectors, MemoryVectors
 
 __all__ = [
     "Claims",
@@ -61,6 +62,7 @@ __all__ = [
     "HeardVectors",
     "Journal",
     "Memories",
+    "MemoryVectors",
     "Nodes",
     "Operations",
     "Outbox",
@@ -85,6 +87,7 @@ class Store(
     Memories,
     Extractions,
     HeardVectors,
+    MemoryVectors,
     Operations,
     Protocol,
 ):

@@ -1,4 +1,4 @@
-"""Vectors of heard messages: which of them mean what a query means. See `voicemem.store.port`."""
+"""Vectors of heard messages and of memories: which of them mean what a query means. See `voicemem.store.port`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct
 
 from voicemem.store.index_port import FIRST_MS, LAST_MS, FoundMessage, HeardScope
+from voicemem.store.memories_port import MemoryFilter, MemoryRow
 
 MAX_COMPARED = 20_000
 """The vectors of a scope that a query is compared with: those of the newest sessions."""
@@ -27,11 +28,23 @@ class MessagePlace(NamedTuple):
     number: int
 
 
-class MessageText(NamedTuple):
-    """A message that has no vector yet."""
+class MemoryPlace(NamedTuple):
+    """Which memory it is."""
 
-    place: MessagePlace
+    key: int
+    """Of the stream in whose journal it stands."""
+    id: str
+
+
+class TextToEmbed(NamedTuple):
+    """What has no vector yet."""
+
+    place: MessagePlace | MemoryPlace
     text: str
+
+
+Embedded = Sequence[tuple[TextToEmbed, bytes | None]]
+"""Texts with their vectors; None for one that is to have none, and be found so."""
 
 
 class VectorSupport(NamedTuple):
@@ -77,8 +90,16 @@ class NearMessages(NamedTuple):
     """Whether the scope has more vectors than were compared."""
 
 
+class NearMemories(NamedTuple):
+    """The same of memories."""
+
+    found: list[tuple[MemoryRow, float]]
+    also: dict[MemoryPlace, float]
+    is_capped: bool
+
+
 class VectorCheck(NamedTuple):
-    """A part of all sessions in the index, of which some have messages without a vector."""
+    """A part of all streams, of which some have texts without a vector."""
 
     behind: Sequence[int]
     """Their keys."""
@@ -94,22 +115,46 @@ class HeardVectors(Protocol):
     """
 
     async def prepare_vectors(self) -> VectorSupport:
-        """Make ready for vectors; called once, before any other of these methods."""
+        """Make ready for vectors, of memories too; called before any other of these methods."""
 
     async def check_vectors(self, embedder: str, after_key: int, limit: int) -> VectorCheck:
         """Look at some sessions of the index, by key: which have messages without a vector of this embedder."""
 
-    async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[MessageText]:
+    async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[TextToEmbed]:
         """Messages of these sessions that have no vector of this embedder."""
 
-    async def save_vectors(self, embedder: str, vectors: Sequence[tuple[MessageText, bytes | None]]) -> None:
-        """Keep vectors of messages that still are as they were; None for one that is to have none, and be found so."""
+    async def save_vectors(self, embedder: str, vectors: Embedded) -> None:
+        """Keep vectors of messages that still are as they were."""
 
     async def find_near(self, wanted: VectorQuery) -> NearMessages:
         """The messages whose vectors are the nearest, and those that were asked for."""
 
     async def count_without_vector(self, embedder: str) -> int:
         """How many messages have no vector of this embedder."""
+
+
+class MemoryVectors(Protocol):
+    """The vectors of memories, likewise. What changes the text of a memory, or removes it, deletes its vector."""
+
+    async def check_memory_vectors(self, embedder: str, after_key: int, limit: int) -> VectorCheck:
+        """Look at some streams that have memories, by key: which have some without a vector of this embedder."""
+
+    async def find_memories_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[TextToEmbed]:
+        """Memories of these streams that have no vector of this embedder."""
+
+    async def save_memory_vectors(self, embedder: str, vectors: Embedded) -> None:
+        """Keep vectors of memories whose texts still are as they were."""
+
+    async def find_memories_near(
+        self, wanted: MemoryFilter, embedder: str, vector: bytes, limit: int, also: Sequence[MemoryPlace] = ()
+    ) -> NearMemories:
+        """The memories whose vectors are the nearest, and how near those are that were asked for.
+
+        `after` and the filter's own limit count for nothing.
+        """
+
+    async def count_memories_without_vector(self, embedder: str) -> int:
+        """How many memories have no vector of this embedder."""
 
 
 def embedder_number(name: str) -> int:

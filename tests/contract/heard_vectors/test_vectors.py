@@ -15,7 +15,7 @@ from tests.support.stores.heard import index_call, passages, reindex
 from voicemem.llm.embeddings import to_vector
 from voicemem.store.index_port import HeardScope
 from voicemem.store.port import Store
-from voicemem.store.vectors_port import MessagePlace, MessageText, NearMessages, VectorQuery
+from voicemem.store.vectors_port import MessagePlace, NearMessages, TextToEmbed, VectorQuery
 
 EMBEDDER = "axes 4"
 AXES = {"north": (0.0, 1.0, 0.0, 0.0), "east": (1.0, 0.0, 0.0, 0.0), "northeast": (1.0, 1.0, 0.0, 0.0)}
@@ -34,7 +34,7 @@ async def store(store: Store) -> Store:
     return store
 
 
-async def embed(store: Store, *keys: int, embedder: str = EMBEDDER) -> list[MessageText]:
+async def embed(store: Store, *keys: int, embedder: str = EMBEDDER) -> list[TextToEmbed]:
     """Give all messages of these sessions vectors; those that had none."""
     texts = await store.find_without_vector(embedder, keys, 1_000)
     await store.save_vectors(embedder, [(one, vector_of(one.text)) for one in texts])
@@ -195,7 +195,7 @@ async def test_vectors_go_with_an_erased_session_and_with_the_index(store: Store
     """None is left, none can be added, and others keep theirs."""
     texts = [f"north {number}" for number in range(50)]
     key, other = await embed_call(store, "s", *texts), await embed_call(store, "other", "north of another")
-    late = [(MessageText(MessagePlace(key, 1, 0), "north 0"), vector_of("north"))]
+    late = [(TextToEmbed(MessagePlace(key, 1, 0), "north 0"), vector_of("north"))]
     await store.erase(key, NOW)
     while await store.delete_erased([key]):
         pass

@@ -382,7 +382,7 @@ async def test_reindex_makes_vectors_too(embedder: EmbeddingServer, tmp_path: Pa
         await call_of(app)
     flags = ("--embeddings-url", embedder.url, "--embeddings-model", MODEL)
     code, output, errors = await voicemem("reindex", "--store", store, *flags)
-    assert (0, "1 sessions are indexed\n3 messages have vectors\n") == (code, output), errors
+    assert (0, "1 sessions are indexed\n3 vectors are made\n") == (code, output), errors
     async with running_service(store=store, **settings_for(embedder)) as app:
         await embedded(app)
     assert dict.fromkeys(TEXTS, 1) == {text: embedder.asked[text] for text in TEXTS}
@@ -391,3 +391,25 @@ async def test_reindex_makes_vectors_too(embedder: EmbeddingServer, tmp_path: Pa
     assert (1, "1 sessions are indexed\n", True) == (code, output, "The embedder failed (500)" in errors)
     code, output, errors = await voicemem("reindex", "--store", store, "--embeddings-url", embedder.url)
     assert (1, "", True) == (code, output, "--embeddings-model" in errors)
+
+
+async def test_memories_get_vectors_too(app: App, embedder: EmbeddingServer) -> None:
+    """When they are kept, and again when their text changes; of a removed one nothing is left to do."""
+    api = RestClient(app)
+    texts = ("Ann is allergic to walnuts.", "Ann has a dog.")
+    kept = await api.post("/v1/memories", {"memories": [{"text": text, "user_id": "ann"} for text in texts]})
+    assert 201 == kept.status, kept.body
+    store, maker = app.services.store, app.services.vectors.maker if app.services.vectors else None
+    assert maker is not None
+
+    async def left() -> int | None:
+        return None if maker.embedder.name is None else await store.count_memories_without_vector(maker.embedder.name)
+
+    await eventually(0, left)
+    assert dict.fromkeys(texts, 1) == {text: embedder.asked[text] for text in texts}
+    memory = kept.json["memories"][0]["id"]
+    await api.patch(f"/v1/memories/{memory}", {"text": "Ann is allergic to hazelnuts."})
+    await eventually(1, lambda: asyncio.sleep(0, embedder.asked["Ann is allergic to hazelnuts."]))
+    await eventually(0, left)
+    await api.delete(f"/v1/memories/{memory}")
+    assert 0 == await left()

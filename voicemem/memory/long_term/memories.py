@@ -72,6 +72,8 @@ class LongTermMemory:
         self.ttl_ms = ttl_ms or {}
         self.used: defaultdict[str, dict[str, None]] = defaultdict(dict)
         """By project: memories that were found since this was last noted in the store."""
+        self.listeners: list[Callable[[Iterable[int]], None]] = []
+        """Told of the streams in which memories were written, by key."""
         self.locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """By stream: writers of one journal in this process take turns, so they do not repeat each other's attempts."""
 
@@ -156,8 +158,12 @@ class LongTermMemory:
     async def write(self, plan: Plan) -> Stream | None:
         if not plan.payloads:
             return plan.stream
-        rows = list(plan.rows.values())
-        return await self.store.write_memories(plan.stream.key, plan.payloads, plan.stream.position, rows, plan.now_ms)
+        rows, key = list(plan.rows.values()), plan.stream.key
+        written = await self.store.write_memories(key, plan.payloads, plan.stream.position, rows, plan.now_ms)
+        if written is not None:
+            for listener in self.listeners:
+                listener((key,))
+        return written
 
     async def plan_draft(self, plan: Plan, settled: Settled) -> MemoryRow:
         """Plan to keep a memory; the row that there is of it then."""

@@ -1,25 +1,26 @@
-"""Makes the vectors of what is in the index, in the background: never before an ack, a read or a search."""
+"""Makes the vectors of messages and of memories, in the background: never before an ack, a read or a search."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
+from typing import NamedTuple
 
 from voicemem.backoff import exponential_s, spread
 from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.llm.embeddings import MAX_BATCH, Embedder
 from voicemem.runtime import Runtime
 from voicemem.store.port import Store
-from voicemem.store.vectors_port import MessageText, VectorSupport
+from voicemem.store.vectors_port import Embedded, TextToEmbed, VectorCheck, VectorSupport
 
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
 """Between two looks at the sessions that have changed."""
 BATCHES_AT_ONCE = 4
-SESSIONS_AT_ONCE = 50
+STREAMS_AT_ONCE = 50
 CHECKED_AT_ONCE = 200
 SAVED_AT_ONCE = 16
 """Vectors of one transaction: 100 KB."""
@@ -31,30 +32,54 @@ REJECTED = (400, 413, 422)
 PROBE = "Hello."
 """A text that every embedder takes, unless it takes none."""
 USE = "embedding"
-Embedded = list[tuple[MessageText, bytes | None]]
+
+
+class Shelf(NamedTuple):
+    """Where texts of one kind and their vectors are: methods of a store."""
+
+    check: Callable[[str, int, int], Awaitable[VectorCheck]]
+    find_without: Callable[[str, Sequence[int], int], Awaitable[list[TextToEmbed]]]
+    save: Callable[[str, Embedded], Awaitable[None]]
+    changed: dict[int, None]
+    """Streams of which something came since their texts got vectors, by key."""
 
 
 class VectorMaker:
-    """Gives each message of the index a vector. What is left undone is found by what has none."""
+    """Gives each message of the index, and each memory, a vector. What is left undone is found by what has none."""
 
     def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node_token: Callable[[], str]) -> None:
         self.store = store
+        self.messages = Shelf(store.check_vectors, store.find_without_vector, store.save_vectors, {})
+        self.memories = Shelf(
+            store.check_memory_vectors, store.find_memories_without_vector, store.save_memory_vectors, {}
+        )
+        self.shelves = (self.memories, self.messages)
         self.embedder = embedder
         self.runtime = runtime
         self.node_token = node_token
         self.support: VectorSupport | None = None
         """None until the store has said what it can do."""
-        self.changed: dict[int, None] = {}
-        """Sessions that were indexed since their messages got vectors, by key."""
         self.failures = 0
 
     @property
     def can_compare(self) -> bool:
         return self.support is not None and self.support.max_compared > 0
 
+    @property
+    def has_changed(self) -> bool:
+        return any(shelf.changed for shelf in self.shelves)
+
     def on_indexed(self, keys: Iterable[int]) -> None:
         """Note that something of these sessions was indexed."""
-        self.changed.update(dict.fromkeys(keys))
+        self.messages.changed.update(dict.fromkeys(keys))
+
+    def on_remembered(self, keys: Iterable[int]) -> None:
+        """Note that memories in these streams were written."""
+        self.memories.changed.update(dict.fromkeys(keys))
+
+    def forget_changed(self) -> None:
+        for shelf in self.shelves:
+            shelf.changed.clear()
 
     async def prepare(self) -> None:
         """Ask the store what it can do with vectors, and tell the operator. Raises `StoreUnavailable`."""
@@ -70,37 +95,35 @@ class VectorMaker:
         return self.embedder.name
 
     async def embed_changed(self) -> None:
-        """Make the vectors of sessions that have changed. Raises `LlmFailed`, `StoreUnavailable`."""
-        name = await self.find_name() if self.changed else ""
-        while self.changed:
-            keys = list(islice(self.changed, SESSIONS_AT_ONCE))
-            for key in keys:
-                del self.changed[key]
-            try:
-                async for _ in self.embed_sessions(name, keys):
-                    pass
-            except BaseException:
-                self.on_indexed(keys)
-                raise
+        """Make the vectors of what has changed. Raises `LlmFailed`, `StoreUnavailable`."""
+        name = await self.find_name() if self.has_changed else ""
+        for shelf in self.shelves:
+            while shelf.changed:
+                keys = list(islice(shelf.changed, STREAMS_AT_ONCE))
+                for key in keys:
+                    del shelf.changed[key]
+                try:
+                    async for _ in self.embed_streams(shelf, name, keys):
+                        pass
+                except BaseException:
+                    shelf.changed.update(dict.fromkeys(keys))
+                    raise
 
-    async def embed_sessions(self, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
-        """Give all messages of these sessions vectors; how many got one in each step. Raises as `embed_changed`."""
-        while texts := await self.store.find_without_vector(name, keys, MAX_BATCH * BATCHES_AT_ONCE):
+    async def embed_streams(self, shelf: Shelf, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
+        """Give all texts of these streams vectors; how many got one in each step. Raises as `embed_changed`."""
+        while texts := await shelf.find_without(name, keys, MAX_BATCH * BATCHES_AT_ONCE):
             batches = [texts[first : first + MAX_BATCH] for first in range(0, len(texts), MAX_BATCH)]
             done = await asyncio.gather(*map(self.embed_batch, batches), return_exceptions=True)
             for embedded in done:
                 if not isinstance(embedded, BaseException):
-                    await self.save(name, embedded)
+                    for first in range(0, len(embedded), SAVED_AT_ONCE):
+                        await shelf.save(name, embedded[first : first + SAVED_AT_ONCE])
                     yield len(embedded)
             for failed in done:
                 if isinstance(failed, BaseException):
                     raise failed
 
-    async def save(self, name: str, embedded: Embedded) -> None:
-        for first in range(0, len(embedded), SAVED_AT_ONCE):
-            await self.store.save_vectors(name, embedded[first : first + SAVED_AT_ONCE])
-
-    async def embed_batch(self, texts: Sequence[MessageText]) -> Embedded:
+    async def embed_batch(self, texts: Sequence[TextToEmbed]) -> list[tuple[TextToEmbed, bytes | None]]:
         """A batch with its vectors. A text that the embedder refuses gets none, and is not asked for again."""
         try:
             vectors = await self.embedder.embed([one.text for one in texts], USE)
@@ -124,16 +147,22 @@ class VectorMaker:
                 pass
 
     async def check_all(self) -> AsyncIterator[int]:
-        """Look at all sessions, and make what is missing; how many vectors were made in each step."""
-        name, after = await self.find_name(), 0
-        while True:
-            check = await self.store.check_vectors(name, after, CHECKED_AT_ONCE)
-            async for count in self.embed_sessions(name, check.behind):
-                yield count
-            if check.through_key is None:
-                return
-            after = check.through_key
-            await asyncio.sleep(0)
+        """Look at everything, and make what is missing; how many vectors were made in each step."""
+        name = await self.find_name()
+        for shelf in self.shelves:
+            after: int | None = 0
+            while after is not None:
+                check = await shelf.check(name, after, CHECKED_AT_ONCE)
+                async for count in self.embed_streams(shelf, name, check.behind):
+                    yield count
+                after = check.through_key
+                await asyncio.sleep(0)
+
+    async def count_missing(self) -> int:
+        """How many vectors are to be made. Raises as `embed_changed`."""
+        name = await self.find_name()
+        messages = await self.store.count_without_vector(name)
+        return messages + await self.store.count_memories_without_vector(name)
 
     def note_answered(self) -> None:
         if self.failures:
@@ -162,11 +191,11 @@ async def make_vectors_forever(maker: VectorMaker) -> None:
             if not maker.can_compare:
                 await maker.prepare()
             if not maker.can_compare:
-                maker.changed.clear()
+                maker.forget_changed()
                 pause = CHECK_INTERVAL_S
             else:
                 try:
-                    asked = bool(maker.changed) or next_check <= time()
+                    asked = maker.has_changed or next_check <= time()
                     await maker.embed_changed()
                     if next_check <= time():
                         await maker.catch_up()

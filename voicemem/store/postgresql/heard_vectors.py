@@ -17,9 +17,10 @@ from voicemem.store.postgresql.heard_index import BUCKETS, KEY_BITS, SCOPE_COLUM
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.vectors_port import (
     MAX_COMPARED,
+    Embedded,
     MessagePlace,
-    MessageText,
     NearMessages,
+    TextToEmbed,
     VectorCheck,
     VectorQuery,
     VectorSupport,
@@ -47,7 +48,8 @@ COUNT = """
 """
 SELECT_WITHOUT = """
     select stream, turn, number, text from unnest($1::bigint[]) as wanted (key)
-    join heard_messages m on m.bucket = key % 64 and m.stream = key where not exists (
+    join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key and s.state <> 'erased'
+    join heard_messages m on m.bucket = s.bucket and m.stream = s.key where not exists (
         select 1 from heard_vectors v where v.bucket = m.bucket and v.stream = m.stream and v.turn = m.turn
         and v.number = m.number and v.embedder = $2
     ) limit $3
@@ -114,12 +116,12 @@ class PostgresqlHeardVectors:
         (count,) = await self.database.read(lambda session: session.one(COUNT, (number,)))
         return int(count)
 
-    async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[MessageText]:
+    async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[TextToEmbed]:
         values = [*keys], embedder_number(embedder), limit
         found = await self.database.read(lambda session: session.rows(SELECT_WITHOUT, values))
-        return [MessageText(MessagePlace(*place), text.decode()) for *place, text in found]
+        return [TextToEmbed(MessagePlace(*place), text.decode()) for *place, text in found]
 
-    async def save_vectors(self, embedder: str, vectors: Sequence[tuple[MessageText, bytes | None]]) -> None:
+    async def save_vectors(self, embedder: str, vectors: Embedded) -> None:
         number = embedder_number(embedder)
 
         def job(rows: Rows) -> None:

@@ -21,6 +21,7 @@ from voicemem.store.postgresql.journal.writes import PostgresqlJournal
 from voicemem.store.postgresql.memories.extraction import PostgresqlExtractions
 from voicemem.store.postgresql.memories.memories import PostgresqlMemories
 from voicemem.store.postgresql.memories.moving import PostgresqlMovedMemories
+from voicemem.store.postgresql.memories.vectors import PostgresqlMemoryVectors
 from voicemem.store.postgresql.nodes import PostgresqlClaims, PostgresqlNodes
 from voicemem.store.postgresql.overviews import PostgresqlOverviews
 from voicemem.store.postgresql.retention import PostgresqlErasure
@@ -54,6 +55,7 @@ class PostgresqlStore(
     PostgresqlExtractions,
     PostgresqlHeardVectors,
     PostgresqlMovedMemories,
+    PostgresqlMemoryVectors,
 ):
     """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
 

@@ -25,6 +25,7 @@ from voicemem.store.sqlite.memories.extraction import SqliteExtractions
 from voicemem.store.sqlite.memories.memories import SqliteMemories
 from voicemem.store.sqlite.memories.moving import SqliteMovedMemories
 from voicemem.store.sqlite.memories.rows import make_words
+from voicemem.store.sqlite.memories.vectors import SqliteMemoryVectors
 from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
@@ -76,6 +77,7 @@ class SqliteStore(
     SqliteExtractions,
     SqliteHeardVectors,
     SqliteMovedMemories,
+    SqliteMemoryVectors,
     SqliteFigures,
 ):
     """A `voicemem.store.port.Store` on one SQLite file.

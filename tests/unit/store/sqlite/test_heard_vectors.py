@@ -12,15 +12,18 @@ import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.support.profiles import examples
 from tests.support.stores.contract import NOW
 from tests.support.stores.heard import index_call, passages, reindex
+from tests.support.stores.memories import memory_of, remember, stream_of, write
 from voicemem.llm.embeddings import to_vector
 from voicemem.store.index_port import HeardScope
+from voicemem.store.memories_port import tombstone
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.heard_index import vectors
-from voicemem.store.vectors_port import MAX_COMPARED, VectorQuery
+from voicemem.store.vectors_port import MAX_COMPARED, MemoryPlace, TextToEmbed, VectorQuery
 
 EMBEDDER = "noise 256"
 TEXTS = [f"quixotic{number} marzipan" for number in range(60)]
@@ -120,3 +123,29 @@ def plan_of(column: str, connection: apsw.Connection) -> list[str]:
     vectors.add_distance(connection)
     query = f"explain query plan {vectors.FIND.format(scope=f's.{column} = ?7')}"
     return [str(row[-1]) for row in connection.execute(query, (vector_of("north"), 1, 0, 1, 10, 10, 1))]
+
+
+async def test_no_vector_of_a_removed_memory_is_in_any_file(store: SqliteStore, tmp_path: Path) -> None:
+    """Nor of one whose text was changed, or whose user was erased."""
+    texts = [f"quixotic {number}" for number in range(12)]
+    for place, text in enumerate(texts):
+        stream = await stream_of(store, f"user{place % 3}")
+        row = memory_of(stream, f"m{place}", text)
+        assert await write(store, stream, row) is not None
+        await store.save_memory_vectors(EMBEDDER, [(TextToEmbed(MemoryPlace(row.key, row.id), text), vector_of(text))])
+    await remember(store, "kept", "walnuts", stream=await stream_of(store, "kept"))
+    pieces = [vector_of(text)[place : place + 16] for text in texts for place in range(0, 1024, 16)]
+    assert count_on_disk(tmp_path, pieces) == len(pieces)
+    for place in (0, 3, 6, 9):
+        stream, row = await stream_of(store, "user0"), (await store.find_memories("p", [f"m{place}"]))[0]
+        after = (
+            tombstone(row, stream.position + 1, NOW + 1) if place % 2 else replace(row, text="x", updated_ms=NOW + 1)
+        )
+        assert await write(store, stream, replace(after, position=stream.position + 1), now_ms=NOW + 1) is not None
+    for user in ("user1", "user2"):
+        await store.erase((await stream_of(store, user)).key, NOW)
+    while claimed := await store.claim_erased("", NOW, 1, 50):
+        while await store.delete_erased(claimed):
+            pass
+    assert await store.finish_erased()
+    assert count_on_disk(tmp_path, pieces) == 0

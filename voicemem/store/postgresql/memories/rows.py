@@ -61,6 +61,12 @@ SAVE = f"""
     on conflict (bucket, stream, id) do update
     set {", ".join(f"{name} = excluded.{name}" for name in (*REPLACED, "event_ms", "length", "words"))}
 """
+DELETE_VECTORS = """
+    delete from memory_vectors v using memories m
+    where v.bucket = $1 % 64 and v.stream = $1 and v.id = any($2::bytea[])
+    and m.bucket = v.bucket and m.stream = v.stream and m.id = v.id and v.digest <> sha256(m.text)
+"""
+"""After the rows are saved: whoever keeps the vector of a text holds its row until then."""
 SELECT_SUPERSEDES = (
     "select id, supersedes from memories where bucket = $1 % 64 and stream = $1 and id = any($2::bytea[])"
 )
@@ -105,6 +111,7 @@ def save(session: Session, key: int, project: str, rows: Sequence[MemoryRow], se
     ids = [row.id.encode() for row in rows]
     before = {id.decode(): IDS.decode(old) for id, old in session.rows(SELECT_SUPERSEDES, (key, ids))}
     session.execute(SAVE, columns_of((*values_of(row), *words_of_row(row, secret)) for row in rows))
+    session.execute(DELETE_VECTORS, (key, ids))
     gone = [(row.id, old) for row in rows for old in set(before.get(row.id, ())) - set(row.supersedes)]
     made = [(row.id, old, row.updated_ms) for row in rows for old in row.supersedes]
     if gone:

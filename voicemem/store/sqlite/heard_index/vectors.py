@@ -16,13 +16,16 @@ from typing import Any
 import apsw
 
 from voicemem.store.index_port import FoundMessage
+from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.heard_index.index import select_erased
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.heard_index.rows import scope_numbers
 from voicemem.store.vectors_port import (
     MAX_COMPARED,
+    Embedded,
     MessagePlace,
-    MessageText,
     NearMessages,
+    TextToEmbed,
     VectorCheck,
     VectorQuery,
     VectorSupport,
@@ -72,6 +75,7 @@ SELECT_COSINE = """
 class SqliteHeardVectors:
     """The methods are documented in `voicemem.store.vectors_port.HeardVectors`."""
 
+    database: Database
     heard: IndexFile
 
     async def prepare_vectors(self) -> VectorSupport:
@@ -89,10 +93,13 @@ class SqliteHeardVectors:
         number = embedder_number(embedder)
         return int(await self.heard.read(lambda connection: connection.execute(COUNT, (number,)).get))
 
-    async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[MessageText]:
-        return await self.heard.read(partial(find_without_vector, embedder_number(embedder), keys, limit))
+    async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[TextToEmbed]:
+        """Nothing of a session that is erased, and of which the index has something yet, is found."""
+        erased = await self.database.read(lambda connection: select_erased(connection, keys))
+        wanted = [key for key in keys if key not in erased]
+        return await self.heard.read(partial(find_without_vector, embedder_number(embedder), wanted, limit))
 
-    async def save_vectors(self, embedder: str, vectors: Sequence[tuple[MessageText, bytes | None]]) -> None:
+    async def save_vectors(self, embedder: str, vectors: Embedded) -> None:
         number = embedder_number(embedder)
 
         def job(connection: apsw.Connection) -> None:
@@ -105,11 +112,11 @@ class SqliteHeardVectors:
         return await self.heard.read(lambda connection: find_near(connection, wanted, self.heard.incarnation))
 
 
-def find_without_vector(number: int, keys: Sequence[int], limit: int, connection: apsw.Connection) -> list[MessageText]:
-    found: list[MessageText] = []
+def find_without_vector(number: int, keys: Sequence[int], limit: int, connection: apsw.Connection) -> list[TextToEmbed]:
+    found: list[TextToEmbed] = []
     for key in keys:
         for turn, place, text in connection.execute(SELECT_WITHOUT, (key, number, limit - len(found))):
-            found.append(MessageText(MessagePlace(key, turn, place), text))
+            found.append(TextToEmbed(MessagePlace(key, turn, place), text))
         if len(found) >= limit:
             break
     return found

@@ -37,6 +37,7 @@ UPDATE = f"""
     update memories set ({STORED}, event_ms) = ({", ".join("?" * 23)}) where number = ?
 """
 DELETE = "delete from memories where number = ?"
+DELETE_VECTOR = "delete from memory_vectors where number = ?"
 INSERT_WORDS = "insert into memory_words (rowid, scope, said, about) values (?, ?, ?, ?)"
 DELETE_WORDS = "insert into memory_words (memory_words, rowid, scope, said, about) values ('delete', ?, ?, ?, ?)"
 CLEAR_WORDS = "insert into memory_words (memory_words) values ('delete-all')"
@@ -71,6 +72,8 @@ def save(connection: apsw.Connection, row: MemoryRow, secret: bytes) -> None:
     number, before = stored[0], to_row(stored[1:])
     row = msgspec.structs.replace(row, last_accessed_ms=before.last_accessed_ms, access_count=before.access_count)
     connection.execute(UPDATE, (*values_of(row), number))
+    if row.text != before.text:
+        connection.execute(DELETE_VECTOR, (number,))
     if (row.scope, row.words, row.removed_ms is None) != (before.scope, before.words, before.removed_ms is None):
         delete_words(connection, number, before, secret)
         add_words(connection, number, row, secret)
@@ -94,6 +97,7 @@ def remove_portion(connection: apsw.Connection, key: int, secret: bytes, limit: 
         delete_words(connection, number, row, secret)
         connection.execute(DELETE_LINKS, (key, row.id))
         connection.execute(DELETE, (number,))
+        connection.execute(DELETE_VECTOR, (number,))
     return bool(portion)
 
 
