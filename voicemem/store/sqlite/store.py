@@ -91,6 +91,8 @@ class SqliteStore(
         self.database = Database(path, exclusive, budget)
         self.identity = dict(self.database.writer.execute(SELECT_IDENTITY))
         self.heard = new_index_file(self.database, self.identity["incarnation"])
+        self.counts_bytes: bool | None = None
+        """Whether the bytes of projects are counted; None until somebody has said it."""
         if exclusive:
             self.make_words()
 
@@ -112,7 +114,9 @@ class SqliteStore(
         return None
 
     def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
-        (begin_counting if quotas.stored_bytes else forget_counts)(self.database.writer)
+        if self.counts_bytes != bool(quotas.stored_bytes):  # else nothing is to do, and the writer may be at work
+            self.counts_bytes = bool(quotas.stored_bytes)
+            (begin_counting if self.counts_bytes else forget_counts)(self.database.writer)
         self.database.rows.quotas = quotas
         if count_refusal is not None:
             self.database.rows.count_quota_refusal = count_refusal
