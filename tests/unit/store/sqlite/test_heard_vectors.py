@@ -138,10 +138,10 @@ async def test_no_vector_of_a_removed_memory_is_in_any_file(store: SqliteStore, 
     assert count_on_disk(tmp_path, pieces) == len(pieces)
     for place in (0, 3, 6, 9):
         stream, row = await stream_of(store, "user0"), (await store.find_memories("p", [f"m{place}"]))[0]
-        after = (
-            tombstone(row, stream.position + 1, NOW + 1) if place % 2 else replace(row, text="x", updated_ms=NOW + 1)
-        )
-        assert await write(store, stream, replace(after, position=stream.position + 1), now_ms=NOW + 1) is not None
+        position = stream.position + 1
+        changed = replace(row, text="x", position=position, updated_ms=NOW + 1)
+        after = tombstone(row, position, NOW + 1) if place % 2 else changed
+        assert await write(store, stream, after, now_ms=NOW + 1) is not None
     for user in ("user1", "user2"):
         await store.erase((await stream_of(store, user)).key, NOW)
     while claimed := await store.claim_erased("", NOW, 1, 50):
