@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
-from tests.support.stores.contract import NOW, example_numbers
+from tests.support.stores.contract import NOW, close, example_numbers, open_key
 from tests.support.stores.memories import (
     delete_content,
+    event_of,
     memory_of,
     one,
     remember,
@@ -187,3 +188,17 @@ async def test_no_more_is_compared_than_is_allowed(store: Store, monkeypatch: py
     assert answer.is_capped
     assert {"m2", "m3", "m4", "m5"} == {row.id for row, _ in answer.found}
     assert not (await near(store, "north", created=Between(NOW + 4, None))).is_capped
+
+
+async def test_a_memory_that_moves_takes_its_vector_along(store: Store) -> None:
+    """When its session expires, to its user; nothing is asked of the embedder for it."""
+    config = {"user_id": "ann", "ttl_seconds": 10, "reopen_window": 0}
+    key = await open_key(store, "s", config)
+    await remember(store, "a", "north", stream=await session_of(store), user_id="ann")
+    await embed(store)
+    await close(store, key)
+    rows = await store.list_memories_of(key, "", 10)
+    assert await store.move_memories(key, "ann", [event_of(rows[0])], rows, NOW + 10_000)
+    assert await store.expire(key, NOW + 10_000)
+    await delete_content(store, [key])
+    assert (["a"], []) == (await near_ids(store, "north", user_ids=AnyOf(("ann",))), await behind(store))

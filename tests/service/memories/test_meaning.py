@@ -70,7 +70,7 @@ async def missing(app: App) -> int | None:
     maker, indexer = app.services.vectors.maker, app.services.indexer
     if maker.embedder.name is None or not indexer.is_complete or indexer.changed or indexer.indexing:
         return None
-    return await app.services.store.count_without_vector(maker.embedder.name)
+    return await maker.count_missing()
 
 
 async def embedded(app: App) -> None:
@@ -413,3 +413,30 @@ async def test_memories_get_vectors_too(app: App, embedder: EmbeddingServer) -> 
     await eventually(0, left)
     await api.delete(f"/v1/memories/{memory}")
     assert 0 == await left()
+
+
+async def test_memories_are_found_by_what_they_mean(app: App) -> None:
+    """Beside messages, and alone; by words as well, and with pages."""
+    api = await call_of(app, "s", user_id="ann")
+    texts = [f"Ann cannot eat walnuts {number}." for number in range(5)]
+    given = [{"text": text, "user_id": "ann", "kind": "fact"} for text in texts]
+    kept = await api.post("/v1/memories", {"memories": [*given, {"text": texts[0], "user_id": "ben"}]})
+    assert 200 == kept.status, kept.body
+    await embedded(app)
+    assert [] == await texts_of(api, LIKE_WALNUTS, user_id="ann", mode="words")
+    answer = await search(api, LIKE_WALNUTS, user_id="ann")
+    assert ("hybrid", {"message", "fact"}) == (answer["mode"], {memory["kind"] for memory in answer["memories"]})
+    assert {"ann"} == {memory["user_id"] for memory in answer["memories"]}
+    facts = await search(api, "walnuts", user_id="ann", kinds=["fact"])
+    assert ("hybrid", 5) == (facts["mode"], len(facts["memories"]))
+    assert {("words", "vectors")} == {tuple(memory["by"]) for memory in facts["memories"]}
+    alone = await search(api, texts[3], user_id="ann", kinds=["fact"], mode="vectors")
+    assert ("vectors", texts[3], 1.0) == (alone["mode"], alone["memories"][0]["text"], alone["memories"][0]["score"])
+    pages, cursor = list[str](), None
+    for _ in range(3):
+        page = await search(
+            api, LIKE_WALNUTS, user_id="ann", kinds=["fact"], limit=2, **({"cursor": cursor} if cursor else {})
+        )
+        pages += [memory["text"] for memory in page["memories"]]
+        cursor = page["next_cursor"]
+    assert (None, texts) == (cursor, sorted(pages))

@@ -1,4 +1,4 @@
-"""Finds messages by what they mean, and by their words, in one order."""
+"""Finds messages and memories by what they mean, and by their words, in one order of each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from voicemem.memory.long_term.query_vectors import QueryVectors
 from voicemem.memory.long_term.vector_maker import VectorMaker
 from voicemem.search.ranking import FoundBy, ranked
+from voicemem.search.words import query_words
 from voicemem.store.index_port import FoundMessage, HeardQuery
+from voicemem.store.memories_port import MemoryFilter, MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.vectors_port import MAX_NEAR, MessagePlace, NearMessages, VectorQuery
+from voicemem.store.vectors_port import MAX_NEAR, MemoryPlace, MessagePlace, NearMessages, VectorQuery
 
 SearchMode = Literal["words", "vectors", "hybrid"]
 
@@ -55,6 +57,26 @@ async def find_by_meaning(
     found, by = in_one_order(by_words, near, 1.0 if vectors_alone else vectors.weight)
     page = found[query.offset : query.offset + query.limit]
     return Candidates(page, by, "vectors" if vectors_alone else "hybrid")
+
+
+async def find_memories_by_meaning(
+    store: Store, vectors: Vectors, wanted: MemoryFilter, query: str, vector: bytes, vectors_alone: bool
+) -> list[tuple[MemoryRow, float, tuple[FoundBy, ...]]]:
+    """The memories that a query finds likewise, the best first: each with its score, and how it was found."""
+    name = vectors.queries.embedder.name
+    assert name is not None
+    words = [] if vectors_alone else query_words(query)
+    by_words = await store.find_memories_by_words(wanted, words, MAX_NEAR)
+    places = [MemoryPlace(row.key, row.id) for row, _ in by_words]
+    near = await store.find_memories_near(wanted, name, vector, MAX_NEAR, places)
+    if near.is_capped:
+        vectors.count_capped()
+    rows = {MemoryPlace(row.key, row.id): row for row, _ in (*by_words, *near.found)}
+    cosines = near.also | {MemoryPlace(row.key, row.id): cosine for row, cosine in near.found}
+    scores = {place: score for place, (_, score) in zip(places, by_words, strict=True)}
+    times = {place: row.created_ms for place, row in rows.items()}
+    in_order = ranked(scores, cosines, 1.0 if vectors_alone else vectors.weight, times)
+    return [(rows[one.item], one.score, one.by) for one in in_order]
 
 
 def in_one_order(

@@ -12,7 +12,9 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused
+from voicemem.memory.long_term.by_meaning import find_memories_by_meaning
 from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.memory import Memory, to_memory
 from voicemem.memory.long_term.search import BY_WORDS, HeardPage, HeardSearch
 from voicemem.memory.long_term.searches import (
     MAX_PAGE_BYTES,
@@ -21,6 +23,7 @@ from voicemem.memory.long_term.searches import (
     MemorySearch,
     found_statement,
 )
+from voicemem.search.ranking import FoundBy
 from voicemem.store.index_port import MAX_FOUND
 from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, Tags
 
@@ -49,7 +52,7 @@ class MemoryFinder:
         digest = search_digest(project, wanted)
         place = CursorPlace() if wanted.cursor is None else parse_cursor(wanted.cursor, digest)
         page = await self.messages(project, wanted, place)
-        statements, best = await self.statements(project, wanted, place)
+        statements, best = await self.statements(project, wanted, place, page.vector)
         shown, messages, count = merged_page(page.messages, statements, wanted.limit)
         self.long_term.count_use(project, [one.id for one in statements[:count]])
         after = CursorPlace(place.messages + messages, page.best, place.statements + count, best)
@@ -61,21 +64,33 @@ class MemoryFinder:
     async def messages(self, project: str, wanted: MemorySearch, place: CursorPlace) -> HeardPage:
         """The next messages, one more than the page has."""
         if not wanted.with_messages or place.messages >= MAX_FOUND:
-            self.heard.check_mode(wanted)
-            return HeardPage((), place.best_message or 0.0, True, "words")
+            return await self.heard.find_nothing(wanted, place.best_message)
         return await self.heard.find(project, wanted, place.messages, place.best_message)
 
     async def statements(
-        self, project: str, wanted: MemorySearch, place: CursorPlace
+        self, project: str, wanted: MemorySearch, place: CursorPlace, vector: bytes | None
     ) -> tuple[Sequence[FoundMemory], float]:
         """The next memories, one more than the page has, and the score of the best one of the search."""
-        if not wanted.given_kinds or wanted.mode == "vectors":
+        if not wanted.given_kinds:
             return (), 0.0
         limit = min(place.statements + wanted.limit, MAX_FOUND) + 1
-        found = await self.long_term.find_by_words(project, filter_of(project, wanted), wanted.query, limit)
-        best = place.best_statement or max((score for _, score in found), default=0.0)
-        rest = found[place.statements :]
-        return [found_statement(memory, beside(score, best), BY_WORDS) for memory, score in rest], best
+        found = await self.statements_up_to(project, wanted, limit, vector)
+        by_vectors = vector is not None and wanted.mode == "vectors"
+        best = 1.0 if by_vectors else place.best_statement or max((score for _, score, _ in found), default=0.0)
+        rest = found[place.statements : limit]
+        return [found_statement(memory, beside(score, best), by) for memory, score, by in rest], best
+
+    async def statements_up_to(
+        self, project: str, wanted: MemorySearch, limit: int, vector: bytes | None
+    ) -> Sequence[tuple[Memory, float, tuple[FoundBy, ...]]]:
+        """The best memories, each with its score and how it was found."""
+        conditions, vectors = filter_of(project, wanted), self.heard.vectors
+        if vector is None or vectors is None:
+            by_words = await self.long_term.find_by_words(project, conditions, wanted.query, limit)
+            return [(memory, score, BY_WORDS) for memory, score in by_words]
+        restricted, alone = self.long_term.restricted(project, conditions), wanted.mode == "vectors"
+        found = await find_memories_by_meaning(self.long_term.store, vectors, restricted, wanted.query, vector, alone)
+        return [(to_memory(row), score, by) for row, score, by in found]
 
 
 def beside(score: float, best: float) -> float:

@@ -27,13 +27,15 @@ NO_EMBEDDER = (
 class HeardPage(NamedTuple):
     """Messages that were found, the best first; None stands for one whose session is gone or elsewhere now.
 
-    `best` is the score of the best one of the search, `complete` whether all sessions are indexed.
+    `best` is the score of the best one of the search, `complete` whether all sessions are indexed, `vector` that of the
+    query, where it was in time.
     """
 
     messages: Sequence[FoundMemory | None]
     best: float
     complete: bool
     mode: SearchMode
+    vector: bytes | None = None
 
 
 class HeardSearch:
@@ -68,19 +70,22 @@ class HeardSearch:
             else None
             for one in fitting(found)
         ]
-        return HeardPage(messages, best, complete, candidates.mode)
+        return HeardPage(messages, best, complete, candidates.mode, vector)
+
+    async def find_nothing(self, wanted: MemorySearch, best: float | None) -> HeardPage:
+        """No message, but the vector of the query; raises as `find`."""
+        wait_for_vector = self.begin_vector(wanted)
+        vector = None if wait_for_vector is None else await wait_for_vector()
+        mode: SearchMode = "words" if vector is None else "vectors" if wanted.mode == "vectors" else "hybrid"
+        return HeardPage((), best or 0.0, True, mode, vector)
 
     def begin_vector(self, wanted: MemorySearch) -> Callable[[], Awaitable[bytes | None]] | None:
         """Ask for the vector of the query, where the search wants one. Raises `Refused` (`invalid_field`)."""
-        self.check_mode(wanted)
+        if self.vectors is None and wanted.mode in ("vectors", "hybrid"):
+            raise Refused("invalid_field", NO_EMBEDDER.format(wanted.mode))
         if self.vectors is None or wanted.mode == "words" or not self.vectors.maker.can_compare:
             return None
         return self.vectors.queries.begin(wanted.query)
-
-    def check_mode(self, wanted: MemorySearch) -> None:
-        """Raise `Refused` (`invalid_field`) for a mode that needs an embedder where there is none."""
-        if self.vectors is None and wanted.mode in ("vectors", "hybrid"):
-            raise Refused("invalid_field", NO_EMBEDDER.format(wanted.mode))
 
     async def candidates(
         self, scope: HeardScope, wanted: MemorySearch, offset: int, vector: bytes | None

@@ -22,6 +22,6 @@ create table memory_vectors (
     digest bytea not null,
     vector real[],
     primary key (bucket, stream, id),
-    foreign key (bucket, stream, id) references memories on delete cascade
+    foreign key (bucket, stream, id) references memories on update cascade on delete cascade
 );
 alter table memory_vectors alter column vector set storage external;
