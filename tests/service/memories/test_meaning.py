@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -373,23 +375,30 @@ async def test_the_metrics_count_requests(app: App) -> None:
     assert "voicemem_vector_scans_capped_total 0.0" in metrics
 
 
+async def reindex(store: str, *flags: str) -> tuple[int, str, str]:
+    """Run the command to its end, however long a busy machine takes: exit code, output, error output."""
+    command = (sys.executable, "-m", "voicemem", "reindex", "--store", store, *flags)
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    output, errors = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, output.decode(), errors.decode()
+
+
 async def test_reindex_makes_vectors_too(embedder: EmbeddingServer, tmp_path: Path) -> None:
     """With the flags of the embedder, and progress; a start then finds nothing left to do."""
-    from tests.process.cli.test_calls import voicemem
-
     store = f"sqlite:{tmp_path}/db"
     async with running_service(store=store) as app:
         await call_of(app)
     flags = ("--embeddings-url", embedder.url, "--embeddings-model", MODEL)
-    code, output, errors = await voicemem("reindex", "--store", store, *flags)
+    code, output, errors = await reindex(store, *flags)
     assert (0, "1 sessions are indexed\n3 vectors are made\n") == (code, output), errors
     async with running_service(store=store, **settings_for(embedder)) as app:
         await embedded(app)
     assert dict.fromkeys(TEXTS, 1) == {text: embedder.asked[text] for text in TEXTS}
     embedder.status = 500
-    code, output, errors = await voicemem("reindex", "--store", store, *flags)
+    code, output, errors = await reindex(store, *flags)
     assert (1, "1 sessions are indexed\n", True) == (code, output, "The embedder failed (500)" in errors)
-    code, output, errors = await voicemem("reindex", "--store", store, "--embeddings-url", embedder.url)
+    code, output, errors = await reindex(store, "--embeddings-url", embedder.url)
     assert (1, "", True) == (code, output, "--embeddings-model" in errors)
 
 
