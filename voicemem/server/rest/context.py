@@ -24,6 +24,7 @@ Enrich = Annotated[str, matching(ENRICHER_NAMES, ENRICHER_RULE)]
 POLICY_QUERY = ("policy", "max_messages", "max_tokens", "context_window")
 KIND_NAMES = rf"^(?:{'|'.join(get_args(RecalledKind))})(?:,(?:{'|'.join(get_args(RecalledKind))}))*\Z"
 KIND_RULE = f"Kinds of memories must be names separated by commas, of {', '.join(get_args(RecalledKind))}"
+Kinds = Annotated[str, matching(KIND_NAMES, KIND_RULE)]
 
 
 class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +45,7 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     max_tokens: Tokens | None = None
     context_window: Tokens | None = None
     memories_max_tokens: RecallTokens | None = None
-    memories_kinds: Annotated[str, matching(KIND_NAMES, KIND_RULE)] | None = None
+    memories_kinds: Kinds | None = None
     memories_from: RecallSource | None = None
     usage: bool = False
     data: bool = False
