@@ -35,7 +35,7 @@ READ_ONCE = Options(read_attempts=1)
 """A person at a terminal can repeat a command; a wrong address should be reported at once."""
 
 
-@click.command(short_help="Find what was said in any call.")
+@click.command(short_help="Find what was said in any call, and memories.")
 @click.argument("query")
 @rest_options
 @click.option("--user-id", help="Search the calls of this user only.")
@@ -60,7 +60,7 @@ def search(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Find what was said in any call, as it was heard; the best first.
+    """Find what was said in any call, as it was heard, and memories that were kept; the best first.
 
     \b
     Examples:
@@ -81,9 +81,15 @@ def search(
     if not found["complete"]:
         click.secho("the index is being made; something may be missing", fg="yellow", err=True)
     for memory in found["memories"]:
-        click.echo(f"{day_of(memory['said_at'])}  {memory['session_id']}  {memory['role']}: {memory['text']}")
+        click.echo(found_line(memory))
     if not found["memories"]:
         click.echo("nothing was found", err=True)
+
+
+def found_line(found: Any) -> str:
+    """A message or a memory in one line."""
+    place = [found["session_id"]] if found["session_id"] is not None else []
+    return "  ".join([day_of(found["said_at"]), *place, f"{found.get('role', found['kind'])}: {found['text']}"])
 
 
 async def post_search(body: dict[str, Any], url: str, key: str | None) -> Any:
@@ -94,8 +100,10 @@ async def post_search(body: dict[str, Any], url: str, key: str | None) -> Any:
         await rest.close()
 
 
-def day_of(said_ms: int) -> str:
+def day_of(said_ms: int | None) -> str:
     """The day and the time (UTC) at which something was said; the number itself where it is no time of a calendar."""
+    if said_ms is None:
+        return "-"
     try:
         return datetime.fromtimestamp(said_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, ValueError, OSError):
@@ -212,7 +220,7 @@ def forget(
     everything: bool,
     dry_run: bool,
 ) -> None:
-    """Forget memories of a user for good. All conditions that are given must hold. The key needs the scope ingest.
+    """Forget memories of a user for good. All conditions that are given must hold. The key needs the scope admin.
 
     \b
     Examples:

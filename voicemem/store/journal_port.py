@@ -170,6 +170,9 @@ class Journal(Protocol):
     async def find_session(self, project: str, session_id: str) -> Stream | None:
         """A session's row, including everything that was acknowledged; None for an unknown or erased session."""
 
+    async def was_erased(self, project: str, session_id: str) -> bool:
+        """Whether there was a session of this id that is erased."""
+
     async def load_secrets(self, key: int) -> dict[str, str]:
         """The secrets of a session's configuration, by dotted path (`llm.api_key`); empty for an erased one."""
 

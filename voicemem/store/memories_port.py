@@ -149,9 +149,9 @@ class Memories(Protocol):
         """Journal events of the server's own from position `expected` + 1 on, and insert or replace rows, in one step.
 
         None, with nothing changed, when that position is taken. A row replaces the one of the same id in this stream;
-        when it was accessed last stays what is stored. They are found by their words once this returns. At most
-        `MAX_ROWS` rows. Raises `Refused` (`unknown_session`; `memory_exists` when a memory of another stream of the
-        project has the id, and is not removed).
+        when that was accessed last stays what is stored, unless it was removed. They are found by their words once this
+        returns. At most `MAX_ROWS` rows. Raises `Refused` (`unknown_session`; `memory_exists` when a memory of another
+        stream of the project has the id, and is not removed).
         """
 
     async def find_memories(self, project: str, ids: Sequence[str]) -> list[MemoryRow]:

@@ -93,7 +93,7 @@ class Model(Struct):
     def write(self, row: MemoryRow) -> None:
         place = row.project, row.key, row.id
         before = self.rows.get(place)
-        if before is not None:
+        if before is not None and before.removed_ms is None:
             row = replace(row, last_accessed_ms=before.last_accessed_ms, access_count=before.access_count)
         self.rows[place] = row
         for link in [link for link in self.links if link[:3] == place and link[3] not in row.supersedes]:

@@ -47,6 +47,16 @@ async def test_memories_go_with_their_session(store: Store) -> None:
     assert 1 == (await one(store, "kept")).access_count
 
 
+async def test_a_session_that_was_erased_is_known(store: Store) -> None:
+    """By its id, in its project; one that never was and one that is there are not."""
+    session = await session_of(store)
+    assert not await store.was_erased("p", session.id)
+    await store.erase(session.key, NOW)
+    assert [True, False, False] == [
+        await store.was_erased(*of) for of in (("p", session.id), ("q", session.id), ("p", "never"))
+    ]
+
+
 async def test_memories_go_with_their_user(store: Store) -> None:
     """A later user of the same id has none of them."""
     row = await remember(store, "m", "walnuts")

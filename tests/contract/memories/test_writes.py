@@ -91,6 +91,16 @@ async def test_a_removed_memory_leaves_a_row_without_content(store: Store) -> No
     assert ["m"] == await found(store, "walnuts")
 
 
+async def test_a_memory_that_comes_back_was_never_accessed(store: Store) -> None:
+    """What is noted of the removed one of its id does not count for it."""
+    row = await remember(store, "m", "walnuts")
+    await store.touch_memories("p", ["m"], NOW + TOUCH_AGAIN_MS)
+    assert await write(store, await stream_of(store), tombstone(row, row.position + 1, NOW + 9)) is not None
+    again = await remember(store, "m", "walnuts again")
+    assert again == await one(store, "m")
+    assert (None, 0) == (again.last_accessed_ms, again.access_count)
+
+
 async def test_an_id_is_taken_in_its_project(store: Store) -> None:
     """By a memory that is there, in another stream; one that was removed or erased gives it back."""
     row = await remember(store, "m", "walnuts")

@@ -118,6 +118,10 @@ async def test_the_command_line_has_them(app: App) -> None:
         return await asyncio.to_thread(CliRunner().invoke, main, ["memories", *arguments, "--url", url])
 
     id = (await voicemem_memories("add", NUTS, "--user-id", "ann", "--topic", "food", "--pinned")).output.strip()
+    found = await asyncio.to_thread(
+        CliRunner().invoke, main, ["search", "walnuts", "--url", f"http://{app.rest_address}"]
+    )
+    assert (0, True) == (found.exit_code, found.output.endswith(f"  fact: {NUTS}\n")), found.output
     line = (await voicemem_memories("list", "ann")).output
     assert line.startswith(id)
     assert line.endswith(f"fact, pinned: {NUTS}\n")

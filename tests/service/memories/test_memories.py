@@ -342,6 +342,72 @@ async def test_lists_that_cannot_be(api: RestClient, query: str) -> None:
     assert (400, "invalid_query") == (await api.get(f"/v1/users/ann/memories?{query}")).problem
 
 
+async def test_nothing_is_out_of_date_by_itself(api: RestClient) -> None:
+    """Neither at once nor by others, whichever way they are given; what was refused changes nothing."""
+    first = await keep(api, "Lives in Bern.", user_id="ann", id="l1")
+    await keep(api, "Lives in Basel.", user_id="ann", id="l2", supersedes=["l1"])
+    await keep(api, "Lives in Chur.", user_id="ann", id="l3", supersedes=["l2"])
+    for answered in (
+        await api.patch("/v1/memories/l1", {"supersedes": ["l1"]}),
+        await api.patch("/v1/memories/l1", {"supersedes": ["l2"]}),
+        await api.patch("/v1/memories/l1", {"supersedes": ["l3"]}),
+        await api.post("/v1/memories", {"text": "Lives in Rome.", "user_id": "ann", "id": "l1", "supersedes": ["l3"]}),
+        await api.post("/v1/memories", {"text": "Lives in Rome.", "user_id": "ann", "id": "l2", "supersedes": ["l2"]}),
+    ):
+        assert (400, "invalid_field") == answered.problem
+        assert "cannot be out of date by itself" in answered.json["detail"]
+    assert ["Lives in Chur."] == await texts(api)
+    assert first["text"] == (await api.get("/v1/memories/l1")).json["text"]
+    assert ["l2", "l1"] == (await api.patch("/v1/memories/l3", {"supersedes": ["l2", "l1"]})).json["supersedes"]
+
+
+async def test_what_is_said_again_is_not_out_of_date_by_itself(api: RestClient) -> None:
+    """Nor in a batch, nor where it was removed in between."""
+    tea = await keep(api, "Likes tea.", user_id="ann")
+    await keep(api, "Likes chai.", user_id="ann", id="chai")
+    given = [
+        {"text": "Likes chai.", "id": "chai", "supersedes": [tea["id"]]},
+        {"text": "Likes tea.", "supersedes": ["chai"]},
+    ]
+    answered = await api.post("/v1/memories", {"memories": [{"user_id": "ann", **one} for one in given]})
+    assert (400, "invalid_field") == answered.problem
+    await keep(api, "Likes chai.", user_id="ann", id="chai", supersedes=[tea["id"]])
+    await api.delete(f"/v1/memories/{tea['id']}")
+    again = await keep(api, "Likes tea.", user_id="ann", supersedes=["chai"])
+    assert again["id"] != tea["id"]
+    assert ["Likes tea."] == await texts(api)
+
+
+async def test_no_memory_is_of_an_erased_session(serve: Serve) -> None:
+    """It would outlive its session; one of a session that never was is the user's, or becomes it."""
+    app = await serve()
+    api = await client_with_key(app, "admin")
+    await api.create("call", user_id="ann")
+    await keep(api, user_id="ann", id="mine")
+    assert 204 == (await api.delete("/v1/sessions/call")).status
+    for answered in (
+        await api.post("/v1/memories", {"text": "A.", "session_id": "call"}),
+        await api.post("/v1/memories", {"text": "A.", "session_id": "call", "user_id": "ann"}),
+        await api.patch("/v1/memories/mine", {"session_id": "call"}),
+    ):
+        assert (410, "session_erased") == answered.problem
+    assert [NUTS] == await texts(api)
+    assert "other" == (await keep(api, "Ann likes tea.", user_id="ann", session_id="other"))["session_id"]
+    assert "other" == (await api.patch("/v1/memories/mine", {"session_id": "other"})).json["session_id"]
+
+
+async def test_a_memory_that_comes_back_was_never_used(app: App, api: RestClient) -> None:
+    """Under the id of one that was removed."""
+    await keep(api, user_id="ann", id="mine")
+    await api.post("/v1/memories/search", {"query": "walnuts"})
+    await app.services.long_term.note_used()
+    assert 1 == (await api.get("/v1/memories/mine")).json["access_count"]
+    await api.delete("/v1/memories/mine")
+    again = await keep(api, user_id="ann", id="mine")
+    assert (None, 0) == (again["last_accessed"], again["access_count"])
+    assert again == (await api.get("/v1/memories/mine")).json
+
+
 # Who may
 
 
@@ -360,6 +426,9 @@ async def test_scopes_are_those_of_documents(serve: Serve) -> None:
     ):
         assert (403, "forbidden") == answered.problem
     assert {"id"} == (await writer.patch(f"/v1/memories/{kept['id']}", {"pinned": True})).json.keys()
+    body = {"query": "walnuts", "dry_run": True}
+    for caller in (writer, reader):  # it would tell what is there, and it erases
+        assert (403, "forbidden") == (await caller.post("/v1/users/ann/memories/forget", body)).problem
     assert 204 == (await writer.delete(f"/v1/memories/{kept['id']}")).status
 
 

@@ -51,6 +51,7 @@ MAX_CHAIN = 100
 MAX_USED = 10_000
 """Memories of a project of which it is noted at a time that they were used."""
 MAX_TOUCHED = 200
+CYCLE = "A memory cannot be out of date by itself, or by one that is out of date by it: `supersedes`"
 TOO_FAST = "Memories change faster than this change can be stored; try again."
 
 
@@ -83,8 +84,8 @@ class LongTermMemory:
         """Keep memories; they are found once this returns. Each is answered as it stands then, in the order given.
 
         One without an `id` that says the same as a memory of the same owner is that memory. One with the `id` of a
-        memory replaces it. Raises `Refused` (`invalid_field`, `text_too_long`, `too_big`, `unknown_session` for what
-        was extracted from a session that is gone), `StoreUnavailable`.
+        memory replaces it. Raises `Refused` (`invalid_field`, `text_too_long`, `too_big`, `session_erased`,
+        `unknown_session` for what was extracted from a session that is gone), `StoreUnavailable`.
         """
         now = self.clock() if now is None else now
         groups: defaultdict[int | str, list[Settled]] = defaultdict(list)
@@ -93,6 +94,7 @@ class LongTermMemory:
             owner, session = await settle_owner(self.store, owner)
             if session is None and draft.source == "extracted":
                 raise Refused("unknown_session")
+            await self.refuse_erased(owner, session)
             groups[session.key if session is not None else owner.user_id or ""].append(
                 Settled(place, owned(draft, owner), owner, session)
             )
@@ -146,6 +148,12 @@ class LongTermMemory:
                     return rows
         raise StoreUnavailable(TOO_FAST)
 
+    async def refuse_erased(self, owner: MemoryOwner, session: Stream | None) -> None:
+        """Raise `Refused` (`session_erased`) for a memory of a session that was erased: it would outlive that."""
+        wanted = owner.session_id if session is None else None
+        if wanted is not None and await self.store.was_erased(owner.project, wanted):
+            raise Refused("session_erased")
+
     async def write_or_refuse(self, plan: Plan, session: Stream | None) -> bool:
         """Write a plan; False when it must be made again."""
         try:
@@ -173,16 +181,18 @@ class LongTermMemory:
             return await self.plan_given(plan, draft, owner.project)
         same = await self.find_same(plan, draft, owner)
         if same is not None and same.key == plan.stream.key:
-            return plan.edit(same, strengthened(same, draft))
+            return plan.edit(same, strengthened(same, await self.without_cycles(plan, draft, owner.project, same.id)))
         if same is not None:  # in another journal, whose erasure must not take this one away
             return await self.plan_new(plan, continued(draft, same), owner, same.id)
         return await self.plan_new(plan, draft, owner, None)
 
     async def plan_given(self, plan: Plan, draft: MemoryDraft, project: str) -> MemoryRow:
         """Plan to keep a memory under the id that it was given."""
-        assert draft.id is not None
-        known = plan.rows.get(draft.id) or await self.find_row(project, draft.id)
-        row = row_of(draft, draft.id, plan.stream.key, project, plan.now_ms, None)
+        id = draft.id
+        assert id is not None
+        known = plan.rows.get(id) or await self.find_row(project, id)
+        draft = await self.without_cycles(plan, draft, project, id)
+        row = row_of(draft, id, plan.stream.key, project, plan.now_ms, None)
         if known is not None and known.key == plan.stream.key:
             said_ms = known.said_ms if draft.said_at is None else draft.said_at
             row = structs.replace(row, created_ms=known.created_ms, said_ms=said_ms, position=known.position)
@@ -196,10 +206,11 @@ class LongTermMemory:
         for count in range(MAX_CHAIN):
             id = memory_id(plan.stream.key, owner.key, normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
-            if known is None:
+            if known is None and not await self.find_cycle(plan, draft, owner.project, id):
                 row = row_of(draft, id, plan.stream.key, owner.project, plan.now_ms, same_as)
                 return plan.add(self.with_ttl(row, plan.now_ms))
-            if normalised(known.text) == normalised(draft.text) and known.superseded_by is None:
+            if known is not None and normalised(known.text) == normalised(draft.text) and not known.superseded_by:
+                draft = await self.without_cycles(plan, draft, owner.project, id)
                 after = changed_row(strengthened(known, draft), {"expires_at": draft.expires_at})
                 return plan.edit(known, self.with_ttl(after, plan.now_ms))
         raise Refused("memory_exists")
@@ -212,8 +223,29 @@ class LongTermMemory:
         there = {row.id for row in rows if row.removed_ms is None and owner_of(row).key == owner.key}
         missing = [id for id in draft.supersedes if id not in there]
         if missing and draft.source != "extracted":
-            raise Refused("invalid_field", "Only memories of the same owner can be out of date by it: `supersedes`")
-        return tuple(id for id in draft.supersedes if id in there and id != draft.id)
+            raise Refused("invalid_field", f"The same owner has no memory with the id {missing[0]}: `supersedes`")
+        return tuple(id for id in draft.supersedes if id in there)
+
+    async def without_cycles(self, plan: Plan, draft: MemoryDraft, project: str, id: str) -> MemoryDraft:
+        """The draft of the memory `id`, without those that make it out of date itself. Raises `Refused`."""
+        cycle = await self.find_cycle(plan, draft, project, id)
+        if cycle and draft.source != "extracted":
+            raise Refused("invalid_field", CYCLE)
+        return structs.replace(draft, supersedes=tuple(old for old in draft.supersedes if old not in cycle))
+
+    async def find_cycle(self, plan: Plan, draft: MemoryDraft, project: str, id: str) -> set[str]:
+        """Those that a draft makes out of date which, themselves or by others, do that to the memory `id`."""
+        return {old for old in draft.supersedes if await self.reaches(plan, project, old, id)}
+
+    async def reaches(self, plan: Plan, project: str, first: str, last: str) -> bool:
+        """Whether one memory makes another out of date, itself or by others between them."""
+        seen, next_ids = set[str](), {first}
+        while next_ids and last not in next_ids:
+            seen |= next_ids
+            stored = {row.id: row for row in await self.store.find_memories(project, sorted(next_ids))}
+            rows = [plan.rows.get(one) or stored.get(one) for one in next_ids]
+            next_ids = {old for row in rows if row is not None for old in row.supersedes} - seen
+        return last in next_ids
 
     async def find_same(self, plan: Plan, draft: MemoryDraft, owner: MemoryOwner) -> MemoryRow | None:
         """The memory of the same owner that says the same."""
@@ -325,13 +357,16 @@ class LongTermMemory:
         after = changed_row(before, fields)
         owner, session = await settle_owner(self.store, owner_of(after))
         after = structs.replace(after, namespace=owner.namespace, user_id=owner.user_id)
+        if "session_id" in fields:
+            await self.refuse_erased(owner, session)
         if owner_of(after) == owner_of(before):
             plan = Plan(await self.require_stream(before), now)  # it stays where it is
         else:
             plan = Plan(await ensure_stream(self.store, owner, session, now), now)
         if "supersedes" in fields:
             draft = MemoryDraft(text=after.text, id=id, supersedes=after.supersedes)
-            after = structs.replace(after, supersedes=await self.check_superseded(draft, owner))
+            draft = structs.replace(draft, supersedes=await self.check_superseded(draft, owner))
+            after = structs.replace(after, supersedes=(await self.without_cycles(plan, draft, project, id)).supersedes)
         if await self.require_row(project, id) != before:
             return None
         if plan.stream.key == before.key:

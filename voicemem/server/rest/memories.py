@@ -185,7 +185,7 @@ ROUTES: tuple[Route[Any], ...] = (
         "POST",
         "/v1/users/{user_id}/memories/forget",
         forget_user_memories,
-        "ingest",
+        "admin",
         NoQuery,
         json_ok(ForgottenMemories),
         BodySpec({JSON: ForgetMemories}),
@@ -199,7 +199,7 @@ ROUTES: tuple[Route[Any], ...] = (
         NoQuery,
         json_ok(KeptMemories | KeptIds),
         BodySpec({JSON: GivenMemory | GivenMemories}),
-        (*GIVEN_CODES, "unknown_session", "memory_exists"),
+        (*GIVEN_CODES, "unknown_session", "session_erased", "memory_exists"),
         for_tokens=True,
     ),
     Route(
@@ -224,7 +224,7 @@ ROUTES: tuple[Route[Any], ...] = (
         NoQuery,
         json_ok(Memory | MemoryId),
         BodySpec({JSON: MemoryPatch}),
-        (*GIVEN_CODES, "unknown_memory", "unknown_session", "memory_exists"),
+        (*GIVEN_CODES, "unknown_memory", "unknown_session", "session_erased", "memory_exists"),
     ),
     Route(
         "DELETE",

@@ -88,6 +88,11 @@ class PostgresqlJournalReads:
         stream = await self.database.read(lambda session: load_stream(session, SELECT_STREAM_BY_NAME, values))
         return None if stream is None or stream.state == "erased" else stream
 
+    async def was_erased(self, project: str, session_id: str) -> bool:
+        values = (project, Word(SESSION_KIND), session_id)
+        stream = await self.database.read(lambda session: load_stream(session, SELECT_STREAM_BY_NAME, values))
+        return stream is not None and stream.state == "erased"
+
     async def load_secrets(self, key: int) -> dict[str, str]:
         rows = await self.database.read(lambda session: session.rows(SELECT_READABLE_SECRETS, (key,)))
         return {name.decode(): value.decode() for name, value in rows}

@@ -52,14 +52,18 @@ WORDS = """
     || array_to_tsvector(string_to_array(convert_from(scope, 'UTF8'), ' ')) else '' end
 """
 ARRAYS = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(TYPES.values(), 1))
-REPLACED = [name for name in TYPES if name not in ("stream", "id", "last_accessed_ms", "access_count")]
+ACCESSED = ("last_accessed_ms", "access_count")
+"""What stays as it is stored, unless the memory was removed."""
+KEPT_UNLESS_REMOVED = "{0} = case when memories.removed_ms is null then memories.{0} else excluded.{0} end"
+REPLACED = [name for name in TYPES if name not in ("stream", "id", *ACCESSED)]
 SAVE = f"""
     insert into memories ({", ".join(TYPES)}, bucket, event_ms, length, words)
     select {", ".join(TYPES).replace("kind", "convert_from(kind, 'UTF8')")}, stream % 64, event_ms, length, {WORDS}
     from unnest({ARRAYS}, $23::bigint[], $24::bigint[], $25::bytea[], $26::bytea[], $27::bytea[])
     as given ({", ".join(TYPES)}, event_ms, length, said, about, scope)
     on conflict (bucket, stream, id) do update
-    set {", ".join(f"{name} = excluded.{name}" for name in (*REPLACED, "event_ms", "length", "words"))}
+    set {", ".join(f"{name} = excluded.{name}" for name in (*REPLACED, "event_ms", "length", "words"))},
+    {", ".join(KEPT_UNLESS_REMOVED.format(name) for name in ACCESSED)}
 """
 DELETE_VECTORS = """
     delete from memory_vectors v using memories m

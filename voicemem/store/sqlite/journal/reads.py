@@ -97,6 +97,11 @@ class SqliteJournalReads:
             stream = await self.database.read(lambda connection: load_stream(connection, SELECT_STREAM_BY_NAME, values))
         return None if stream is None or stream.state == "erased" else stream
 
+    async def was_erased(self, project: str, session_id: str) -> bool:
+        values = (project, SESSION_KIND, session_id)
+        stream = await self.database.read(lambda connection: load_stream(connection, SELECT_STREAM_BY_NAME, values))
+        return stream is not None and stream.state == "erased"
+
     async def load_secrets(self, key: int) -> dict[str, str]:
         return await self.database.read_inline(
             lambda connection: dict(connection.execute(SELECT_READABLE_SECRETS, (key,)))

@@ -70,7 +70,8 @@ def save(connection: apsw.Connection, row: MemoryRow, secret: bytes) -> None:
         save_links(connection, row, ())
         return
     number, before = stored[0], to_row(stored[1:])
-    row = msgspec.structs.replace(row, last_accessed_ms=before.last_accessed_ms, access_count=before.access_count)
+    if before.removed_ms is None:
+        row = msgspec.structs.replace(row, last_accessed_ms=before.last_accessed_ms, access_count=before.access_count)
     connection.execute(UPDATE, (*values_of(row), number))
     if row.text != before.text:
         connection.execute(DELETE_VECTOR, (number,))
