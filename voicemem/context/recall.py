@@ -40,6 +40,8 @@ FOUND = 20
 MISSES = 8
 """After so many lines that do not fit, no more are tried: each is counted."""
 MESSAGE, PREFERENCE = "message", "preference"
+LONGEST_S = 0.5
+"""How long a context waits for what is known of earlier calls; after that it goes without: the caller is waiting."""
 TOUCH_AFTER_MS = 3_600_000
 """A memory that was noted as accessed within this time is not noted again: each of these is a write."""
 
@@ -75,20 +77,27 @@ class Recall:
 
         `count` counts tokens; `note` says that what is shown is noted as accessed, later. Raises `StoreUnavailable`.
         """
-        filter = self.filter_for(stream, wanted)
-        if filter is None:
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                lines = await self.lines_for(stream, wanted, query_words(said) if said else [])
+        except TimeoutError:
+            LOG.warning("A context goes without what is known of earlier calls: the store takes longer than it may")
             return None
-        words = query_words(said) if said else []
-        kept = lines_of(await self.memories_for(filter, words))
-        if words and MESSAGE in wanted.kinds:
-            kept = [*kept, *await self.heard_lines(stream, words)]
-        shown = fitting(kept, wanted.max_tokens, count)
+        shown = fitting(lines, wanted.max_tokens, count)
         if not shown:
             return None
         if note:
             self.note_accessed(stream.project, shown)
         ids = tuple(line.id for line in shown if line.id is not None)
         return RecalledMessage({"role": "system", "content": render(shown)}, ids)
+
+    async def lines_for(self, stream: Stream, wanted: Recalled, words: Sequence[QueryWord]) -> list[RecalledLine]:
+        """What may be shown, what matters most first."""
+        filter = self.filter_for(stream, wanted)
+        if filter is None:
+            return []
+        kept = lines_of(await self.memories_for(filter, words))
+        return [*kept, *await self.heard_lines(stream, words)] if words and MESSAGE in wanted.kinds else kept
 
     def filter_for(self, stream: Stream, wanted: Recalled) -> MemoryFilter | None:
         """The memories that a session may show; None where there can be none."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -264,3 +266,21 @@ async def test_the_library_does_the_same() -> None:
         session = await library.create("s", user_id="ann", memory={"memories": {}})
         assert 1 == len(lines_in(await session.context()))
         assert [] == lines_in(await session.context(memory={"memories": {"max_tokens": 0}}))
+
+
+async def test_a_context_does_not_wait_for_a_store_that_is_busy(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where looking for memories takes too long, the LLM gets what it would get without them."""
+    app = await serve(store=f"sqlite:{tmp_path / 'v.db'}")
+    api, free = RestClient(app), threading.Event()
+    await keep(api, {"text": ALLERGY, "user_id": "ann"})
+    await api.create("again", user_id="ann", **ON)
+    held = asyncio.create_task(app.services.store.database.scan(lambda connection: free.wait(60)))  # type: ignore[attr-defined]
+    try:
+        assert [] == lines_in(await api.context(session_id="again"))
+        assert "goes without" in caplog.text
+    finally:
+        free.set()
+        await held
+    assert 1 == len(lines_in(await api.context(session_id="again")))
