@@ -24,10 +24,10 @@ from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.protocol import codec
 from voicemem.runtime import Runtime, now_ms
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.sqlite.store import MemoryStore
 from voicemem.store.streams import Stream

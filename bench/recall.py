@@ -27,8 +27,8 @@ from voicemem.config.session import validate_config
 from voicemem.search.passages import Passage
 from voicemem.search.words import query_words
 from voicemem.store.engines import open_store
-from voicemem.store.index_port import HeardMessages, HeardQuery, HeardScope, scope_of
 from voicemem.store.port import Store
+from voicemem.store.ports.heard_index import HeardMessages, HeardQuery, HeardScope, scope_of
 
 DEPTHS = (5, 10, 20)
 GOALS = {5: 57.0, 10: 67.0, 20: 73.0}

@@ -55,8 +55,8 @@ from voicemem.sessions.read_models.maintenance import (
     relieve_forever,
     save_all,
 )
-from voicemem.sessions.recorder import Recorder
-from voicemem.sessions.redaction import Redaction
+from voicemem.sessions.recording.recorder import Recorder
+from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
 from voicemem.sessions.tails.followed_memory import FollowedMemories
 from voicemem.sessions.tails.hub import TailHub

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.support.stores.contract import append_batch
 from voicemem.config.secrets import SessionPatch
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.nodes.presence import Presence
+from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.admission import Offer
 from voicemem.store.records import OpenResult
 from voicemem.store.streams import SessionEnding

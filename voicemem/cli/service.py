@@ -33,7 +33,7 @@ from voicemem.config.service import (
 from voicemem.context.plugins import load_policies
 from voicemem.errors import VoicememError
 from voicemem.security.address_guard import allowed_networks
-from voicemem.sessions.redactors import load_rules
+from voicemem.sessions.recording.redactors import load_rules
 from voicemem.store.sqlite.database_files import check_store_path
 from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.telemetry.tracing import Tracer

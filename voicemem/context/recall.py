@@ -20,9 +20,9 @@ from voicemem.errors import StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.index_port import HeardQuery, HeardScope, scope_of
-from voicemem.store.memories_port import AnyOf, MemoryFilter, MemoryRow, NoneOf, event_ms_of
 from voicemem.store.port import Store
+from voicemem.store.ports.heard_index import HeardQuery, HeardScope, scope_of
+from voicemem.store.ports.memories import AnyOf, MemoryFilter, MemoryRow, NoneOf, event_ms_of
 from voicemem.store.streams import Stream
 
 LOG = logging.getLogger("voicemem.recall")

@@ -19,9 +19,9 @@ from voicemem.llm.targets import LlmEndpoint
 from voicemem.protocol.events import LlmDelta, LlmDone, LlmError, ProducedEvent, ToolCall
 from voicemem.protocol.sse import DONE
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Claims
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.tracing import Span

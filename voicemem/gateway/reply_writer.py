@@ -10,8 +10,8 @@ import msgspec
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import LlmDone, ProducedEvent
-from voicemem.sessions.batches import ProducerLease
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.streams import Stream
 from voicemem.transcript.state import Reply, State
 

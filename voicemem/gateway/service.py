@@ -30,10 +30,10 @@ from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.events import MessageEvent, ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Claims
 from voicemem.store.streams import Stream, may_reopen
 from voicemem.transcript.replies.sources import standing_replies

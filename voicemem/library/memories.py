@@ -13,9 +13,9 @@ from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_
 from voicemem.memory.long_term.lists import MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.memory import KnownMemory, Memory
-from voicemem.store.index_port import scope_of
-from voicemem.store.memories_port import AnyOf
 from voicemem.store.port import Store
+from voicemem.store.ports.heard_index import scope_of
+from voicemem.store.ports.memories import AnyOf
 
 
 class Memories:

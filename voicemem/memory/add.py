@@ -12,9 +12,9 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event
 from voicemem.protocol.events import Event, MessageEvent, ToolCall, ToolResult
 from voicemem.protocol.types import MAX_INTEGER, Integer, JsonObject, Name, Natural
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import Recorder
 from voicemem.transcript.replies.sources import standing_replies
 from voicemem.transcript.state import State, Turn
 from voicemem.transcript.timeline import AFTER_ALL

@@ -30,9 +30,9 @@ from voicemem.protocol.events import (
 from voicemem.protocol.explain import explain_event
 from voicemem.protocol.strict_json import check_frame, check_numbers
 from voicemem.protocol.types import Name, SequenceNumber
-from voicemem.sessions.batches import DEFAULT_END_REASON
 from voicemem.sessions.config_update import validated_update
 from voicemem.sessions.frames import reduce_frame
+from voicemem.sessions.recording.batches import DEFAULT_END_REASON
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import ProducerState, SessionEnding
 from voicemem.transcript.frames import LEFT

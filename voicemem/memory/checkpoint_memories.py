@@ -19,8 +19,8 @@ from voicemem.protocol.events import JournaledEvent, MemoriesExtracted, MemoryAd
 from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.redaction.rules import Rules
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
-from voicemem.store.memories_port import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import MAX_ROWS, MemoryRow
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
 

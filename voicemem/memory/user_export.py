@@ -39,8 +39,8 @@ from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import Clock
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.memories_port import AnyOf, MemoryFilter, MemoryRow
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import AnyOf, MemoryFilter, MemoryRow
 from voicemem.store.records import LIST_BYTES, Delivery, JournalRow, SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages

@@ -13,11 +13,11 @@ from voicemem.errors import Refused, SessionSetAside
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.frames import ReducedFrame
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.nodes.presence import Presence
-from voicemem.sessions.recorder import YIELD_EVERY, Recorder
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
 from voicemem.store.streams import Stream
 
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)

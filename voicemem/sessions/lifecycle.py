@@ -19,8 +19,8 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.rules import Rules
 from voicemem.runtime import Runtime
-from voicemem.sessions.batches import DEFAULT_END_REASON
-from voicemem.sessions.redaction import redact_rows
+from voicemem.sessions.recording.batches import DEFAULT_END_REASON
+from voicemem.sessions.recording.redaction import redact_rows
 from voicemem.store.port import Store
 from voicemem.store.records import LIST_BYTES, RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import SessionEnding, Stream

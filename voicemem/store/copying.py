@@ -24,7 +24,7 @@ from voicemem.store.copied_tables import (
     bytes_in,
     events_in,
 )
-from voicemem.store.copy_port import (
+from voicemem.store.ports.copying import (
     COPYING,
     MOVED,
     CopyEnd,

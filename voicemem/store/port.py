@@ -43,15 +43,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from voicemem.store.delivery_port import Endpoints, Outbox
-from voicemem.store.directory_port import Directory
-from voicemem.store.extraction_port import Extractions
-from voicemem.store.index_port import HeardIndex
-from voicemem.store.journal_port import Journal, Overviews
-from voicemem.store.memories_port import Memories
-from voicemem.store.nodes_port import Claims, Nodes
-from voicemem.store.upkeep_port import Operations, Retention, SetAsides
-from voicemem.store.vectors_port import HeardVectors, MemoryVectors
+from voicemem.store.ports.deliveries import Endpoints, Outbox
+from voicemem.store.ports.directory import Directory
+from voicemem.store.ports.extraction import Extractions
+from voicemem.store.ports.heard_index import HeardIndex
+from voicemem.store.ports.journal import Journal, Overviews
+from voicemem.store.ports.memories import Memories
+from voicemem.store.ports.nodes import Claims, Nodes
+from voicemem.store.ports.upkeep import Operations, Retention, SetAsides
+from voicemem.store.ports.vectors import HeardVectors, MemoryVectors
 
 __all__ = [
     "Claims",

@@ -13,9 +13,9 @@ from tests.support.profiles import examples
 from tests.support.stores.contract import NOW, example_numbers
 from tests.support.stores.heard import index_call, passages, reindex
 from voicemem.llm.embeddings import to_vector
-from voicemem.store.index_port import HeardScope
 from voicemem.store.port import Store
-from voicemem.store.vectors_port import MessagePlace, NearMessages, TextToEmbed, VectorQuery
+from voicemem.store.ports.heard_index import HeardScope
+from voicemem.store.ports.vectors import MessagePlace, NearMessages, TextToEmbed, VectorQuery
 
 EMBEDDER = "axes 4"
 AXES = {"north": (0.0, 1.0, 0.0, 0.0), "east": (1.0, 0.0, 0.0, 0.0), "northeast": (1.0, 1.0, 0.0, 0.0)}

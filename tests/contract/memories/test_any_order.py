@@ -14,7 +14,8 @@ from tests.support.stores.contract import NOW, example_numbers
 from tests.support.stores.memories import delete_content, event_of, memory_of, session_of, stream_of
 from voicemem.errors import Refused
 from voicemem.search.words import query_words
-from voicemem.store.memories_port import (
+from voicemem.store.port import Store
+from voicemem.store.ports.memories import (
     TOUCH_AGAIN_MS,
     AnyOf,
     Between,
@@ -26,7 +27,6 @@ from voicemem.store.memories_port import (
     Tags,
     tombstone,
 )
-from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 
 PROJECTS = ("p", "q OR p")

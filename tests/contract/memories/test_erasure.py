@@ -21,8 +21,8 @@ from tests.support.stores.memories import (
     write,
 )
 from voicemem.errors import Refused
-from voicemem.store.memories_port import MAX_ROWS
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import MAX_ROWS
 
 
 async def test_memories_go_with_their_session(store: Store) -> None:

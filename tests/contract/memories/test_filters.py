@@ -10,8 +10,8 @@ import pytest
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import found, listed, remember, session_of, stream_of
 from voicemem.search.words import QueryWord, query_words
-from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags, event_ms_of
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags, event_ms_of
 
 DAY_MS = 86_400_000
 MAY_3 = 1_777_766_400_000

@@ -20,8 +20,8 @@ from tests.support.stores.memories import (
     stream_of,
     write,
 )
-from voicemem.store.memories_port import AnyOf, MemoryRow
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import AnyOf, MemoryRow
 from voicemem.store.streams import Stream
 
 TTL_MS = 10_000

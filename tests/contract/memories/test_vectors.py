@@ -23,9 +23,9 @@ from tests.support.stores.memories import (
     write,
 )
 from voicemem.llm.embeddings import to_vector
-from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, Tags, tombstone
 from voicemem.store.port import Store
-from voicemem.store.vectors_port import MemoryPlace, NearMemories
+from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, Tags, tombstone
+from voicemem.store.ports.vectors import MemoryPlace, NearMemories
 
 EMBEDDER = "axes 4"
 AXES = {"north": (0.0, 1.0, 0.0, 0.0), "east": (1.0, 0.0, 0.0, 0.0), "northeast": (1.0, 1.0, 0.0, 0.0)}

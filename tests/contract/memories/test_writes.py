@@ -18,8 +18,8 @@ from tests.support.stores.memories import (
     write,
 )
 from voicemem.errors import Refused
-from voicemem.store.memories_port import MAX_ROWS, TOUCH_AGAIN_MS, tombstone
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import MAX_ROWS, TOUCH_AGAIN_MS, tombstone
 
 
 async def test_a_memory_is_read_as_it_was_written(store: Store) -> None:

@@ -28,9 +28,9 @@ from voicemem.errors import StoreUnavailable  # noqa: E402
 from voicemem.protocol.events import SessionOpen  # noqa: E402
 from voicemem.protocol.types import JsonObject  # noqa: E402
 from voicemem.runtime import Runtime  # noqa: E402
-from voicemem.sessions.batches import BatchResult, ProducerLease  # noqa: E402
 from voicemem.sessions.read_models.cache import ReadModelCache  # noqa: E402
-from voicemem.sessions.recorder import Recorder  # noqa: E402
+from voicemem.sessions.recording.batches import BatchResult, ProducerLease  # noqa: E402
+from voicemem.sessions.recording.recorder import Recorder  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.telemetry import Telemetry  # noqa: E402
 

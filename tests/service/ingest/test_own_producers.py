@@ -13,7 +13,7 @@ from tests.support.events import final
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.codec import decode_event
-from voicemem.sessions.batches import RESERVED_PRODUCERS, ProducerLease
+from voicemem.sessions.recording.batches import RESERVED_PRODUCERS, ProducerLease
 
 NAMES = sorted(RESERVED_PRODUCERS)
 USER = {"role": "user", "content": "Hi."}

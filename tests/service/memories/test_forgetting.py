@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.memory.long_term.forgetting import DAY_MS, ForgetPolicy, forget, remove_expired
 from voicemem.protocol.types import JsonObject
-from voicemem.store.memories_port import MemoryFilter
+from voicemem.store.ports.memories import MemoryFilter
 from voicemem.store.sqlite.store import MemoryStore
 
 NOW = 1_790_000_000_000

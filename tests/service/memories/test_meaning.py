@@ -337,8 +337,8 @@ async def test_a_store_without_vectors_goes_by_words(
     serve: Serve, embedder: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The operator is told once, and nothing is asked of the embedder."""
+    from voicemem.store.ports.vectors import VectorSupport
     from voicemem.store.sqlite.store import MemoryStore
-    from voicemem.store.vectors_port import VectorSupport
 
     async def none(store: MemoryStore) -> VectorSupport:
         return VectorSupport(0, "There are no vectors here.")

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from tests.support.profiles import examples
 from voicemem.config.session import validate_config
 from voicemem.store.admission import Batch, Offer, Outcome
-from voicemem.store.delivery_port import ANY_NUMBER
 from voicemem.store.port import Journal, Store
+from voicemem.store.ports.deliveries import ANY_NUMBER
 from voicemem.store.records import (
     AppendResult,
     Attempt,

@@ -26,8 +26,8 @@ from tests.support.stores.memories import memory_of
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.search.words import query_words
-from voicemem.store.memories_port import MemoryFilter, tombstone
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import MemoryFilter, tombstone
 from voicemem.store.records import (
     AgoraApp,
     ApiKey,

@@ -8,8 +8,8 @@ from typing import Any
 from tests.support.stores.contract import NOW, open_key
 from voicemem.search.passages import Passage
 from voicemem.search.words import query_words
-from voicemem.store.index_port import FoundMessage, HeardMessages, HeardQuery, HeardScope, scope_of
 from voicemem.store.port import Store
+from voicemem.store.ports.heard_index import FoundMessage, HeardMessages, HeardQuery, HeardScope, scope_of
 
 
 def passages(turn_id: int, *texts: str, said_ms: int = NOW, before: str = "") -> list[Passage]:

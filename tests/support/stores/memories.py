@@ -10,8 +10,8 @@ import msgspec
 from tests.support.stores.contract import NOW
 from voicemem.config.session import validate_config
 from voicemem.search.words import query_words
-from voicemem.store.memories_port import MemoryFilter, MemoryRow
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import MemoryFilter, MemoryRow
 from voicemem.store.streams import Stream
 
 

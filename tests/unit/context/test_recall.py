@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from voicemem.config.recall import KINDS, RecallConfig, Recalled, settle_recall
 from voicemem.context.recall import RecalledLine, day_of, fitting, lines_of, render
-from voicemem.store.memories_port import MemoryRow
+from voicemem.store.ports.memories import MemoryRow
 
 MAY_3 = 1_777_766_400_000
 

@@ -14,9 +14,9 @@ from voicemem.cli.copying.progress import shown_progress
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, shown_store
 from voicemem.errors import CannotStart
 from voicemem.security.audit import COMMAND_LINE, audit
-from voicemem.store.copy_port import CopyEnd, CopyFailed, CopyMark, Differs, Volume
 from voicemem.store.copying import begin_copy, compare_rows, copy_rows, finish_copy, previous_target
 from voicemem.store.engines import open_copy_end
+from voicemem.store.ports.copying import CopyEnd, CopyFailed, CopyMark, Differs, Volume
 
 DIFFERS = 3
 """The exit code for a copy that was made, and is not what the source is."""

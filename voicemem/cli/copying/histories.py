@@ -8,9 +8,9 @@ from itertools import islice
 from voicemem.errors import DamagedEntry
 from voicemem.sessions.read_models.read_model import decode_rows
 from voicemem.store.copied_tables import ARCHIVES, JOURNAL, KEY, LAST, RUNS, STATE, STREAMS
-from voicemem.store.copy_port import CopyEnd, Differs, Volume
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
+from voicemem.store.ports.copying import CopyEnd, Differs, Volume
 from voicemem.store.records import JournalRow
 from voicemem.store.runs import RunRow, decompress_runs, rows_of, verify_checksum
 from voicemem.transcript.fold import fold_all

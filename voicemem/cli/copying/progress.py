@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 
-from voicemem.store.copy_port import CopyMark, Report
+from voicemem.store.ports.copying import CopyMark, Report
 
 LINE_S = 5.0
 """Between two lines."""

@@ -11,7 +11,7 @@ from voicemem.errors import Refused
 from voicemem.memory.agent_memory.models import Time
 from voicemem.memory.agent_memory.times import parse_time, to_ms
 from voicemem.protocol.types import JsonObject
-from voicemem.store.memories_port import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
+from voicemem.store.ports.memories import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
 
 MAX_VALUES = 1_000
 """Of one filter."""

@@ -29,7 +29,7 @@ from voicemem.memory.long_term.memory import Memory
 from voicemem.memory.long_term.owners import MemoryOwner, settle_owner
 from voicemem.memory.long_term.searches import MAX_QUERY
 from voicemem.protocol.types import MAX_INTEGER
-from voicemem.store.memories_port import AnyOf, MemoryFilter
+from voicemem.store.ports.memories import AnyOf, MemoryFilter
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 

@@ -38,12 +38,12 @@ from voicemem.protocol.checks import check_text
 from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.events import Event, ServerEvent, SessionUpdate
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream, may_reopen
 

@@ -37,9 +37,9 @@ from voicemem.search.passages import DAY_MS
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.index_port import scope_of
-from voicemem.store.memories_port import AnyOf, NoneOf
 from voicemem.store.port import Store
+from voicemem.store.ports.heard_index import scope_of
+from voicemem.store.ports.memories import AnyOf, NoneOf
 from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Metrics
 from voicemem.transcript.messages import Extracted

@@ -11,10 +11,10 @@ from voicemem.memory.long_term.query_vectors import QueryVectors
 from voicemem.memory.long_term.vector_maker import VectorMaker
 from voicemem.search.ranking import FoundBy, ranked
 from voicemem.search.words import query_words
-from voicemem.store.index_port import FoundMessage, HeardQuery
-from voicemem.store.memories_port import MemoryFilter, MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.vectors_port import MAX_NEAR, MemoryPlace, MessagePlace, NearMessages, VectorQuery
+from voicemem.store.ports.heard_index import FoundMessage, HeardQuery
+from voicemem.store.ports.memories import MemoryFilter, MemoryRow
+from voicemem.store.ports.vectors import MAX_NEAR, MemoryPlace, MessagePlace, NearMessages, VectorQuery
 
 SearchMode = Literal["words", "vectors", "hybrid"]
 

@@ -24,8 +24,8 @@ from voicemem.memory.long_term.searches import (
     found_statement,
 )
 from voicemem.search.ranking import FoundBy
-from voicemem.store.index_port import MAX_FOUND
-from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, Tags
+from voicemem.store.ports.heard_index import MAX_FOUND
+from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, Tags
 
 
 class CursorPlace(Struct, array_like=True, frozen=True):

@@ -17,7 +17,7 @@ from voicemem.memory.long_term.searches import MAX_QUERY
 from voicemem.protocol.memories import GivenKind, Topics
 from voicemem.protocol.types import Integer, Natural
 from voicemem.search.words import query_words
-from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, MemoryRow, Tags
+from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags
 
 LOG = logging.getLogger("voicemem")
 DAY_MS = 86_400_000

@@ -16,8 +16,8 @@ from voicemem.config.session import parse_config
 from voicemem.errors import StoreUnavailable
 from voicemem.memory.long_term.memory import added_event, changed_row, details_of
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
-from voicemem.store.memories_port import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import MAX_ROWS, MemoryRow
 from voicemem.store.streams import Stream
 
 

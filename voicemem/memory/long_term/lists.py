@@ -16,7 +16,7 @@ from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.memory import Memory
 from voicemem.protocol.memories import GivenKind, Topic
 from voicemem.protocol.types import Integer, Name
-from voicemem.store.memories_port import AnyOf, MemoryFilter, Tags
+from voicemem.store.ports.memories import AnyOf, MemoryFilter, Tags
 
 
 class MemoriesQuery(Struct, frozen=True, forbid_unknown_fields=True):

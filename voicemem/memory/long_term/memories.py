@@ -40,8 +40,8 @@ from voicemem.search.passages import passages_in
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.store.memories_port import MAX_ROWS, MemoryFilter, MemoryRow
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import MAX_ROWS, MemoryFilter, MemoryRow
 from voicemem.store.streams import Stream
 
 SAME_LOOKED_AT = 5

@@ -12,7 +12,7 @@ from voicemem.memory.long_term.drafts import MemoryDraft
 from voicemem.protocol.events import MemoryAdded, MemoryEdited
 from voicemem.protocol.memories import Evidence, GivenKind, MemorySource
 from voicemem.protocol.types import JsonObject
-from voicemem.store.memories_port import MemoryRow
+from voicemem.store.ports.memories import MemoryRow
 from voicemem.transcript.messages import Role
 
 

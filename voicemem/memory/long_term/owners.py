@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from voicemem.errors import Refused
-from voicemem.store.index_port import scope_of
-from voicemem.store.memories_port import AnyOf, MemoryFilter, MemoryRow
 from voicemem.store.port import Journal
+from voicemem.store.ports.heard_index import scope_of
+from voicemem.store.ports.memories import AnyOf, MemoryFilter, MemoryRow
 from voicemem.store.streams import SESSION_KIND, Stream
 
 NOBODY = ""

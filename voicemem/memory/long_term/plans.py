@@ -12,7 +12,7 @@ from voicemem.memory.long_term.memory import added_event, changed_row, details_o
 from voicemem.memory.long_term.owners import MemoryOwner
 from voicemem.protocol.events import MemoryRemoved
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, RemovalReason
-from voicemem.store.memories_port import MemoryRow, tombstone
+from voicemem.store.ports.memories import MemoryRow, tombstone
 from voicemem.store.streams import SESSION_KIND, Stream
 
 

@@ -14,8 +14,8 @@ from voicemem.memory.long_term.searches import MAX_PAGE_BYTES, MESSAGE, FoundMem
 from voicemem.protocol.memories import Evidence
 from voicemem.search.ranking import FoundBy
 from voicemem.search.words import query_words
-from voicemem.store.index_port import MAX_FOUND, FoundMessage, HeardQuery, HeardScope, scope_of
 from voicemem.store.port import Store
+from voicemem.store.ports.heard_index import MAX_FOUND, FoundMessage, HeardQuery, HeardScope, scope_of
 from voicemem.store.streams import Stream
 
 BY_WORDS: tuple[FoundBy, ...] = ("words",)

@@ -14,7 +14,7 @@ from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.llm.embeddings import MAX_BATCH, Embedder
 from voicemem.runtime import Runtime
 from voicemem.store.port import Store
-from voicemem.store.vectors_port import Embedded, TextToEmbed, VectorCheck, VectorSupport
+from voicemem.store.ports.vectors import Embedded, TextToEmbed, VectorCheck, VectorSupport
 
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5

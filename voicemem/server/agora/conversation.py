@@ -19,8 +19,8 @@ from voicemem.server.agora.requests import MAX_SPEECH_BYTES, Speak, Think, body_
 from voicemem.server.http.request import NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
 from voicemem.server.rest.history import Spoken, TurnReport
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 

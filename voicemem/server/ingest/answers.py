@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from voicemem.config.session import warnings_about
 from voicemem.protocol.frames import AckFrame, Error, Ready
-from voicemem.sessions.batches import EventProblem, ProducerLease
+from voicemem.sessions.recording.batches import EventProblem, ProducerLease
 from voicemem.store.records import OpenResult
 
 

@@ -29,8 +29,8 @@ from voicemem.server.ingest.answers import error_frame
 from voicemem.server.ingest.control import WINDOW_BYTES, ConnectionControl, IngestHost
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket
-from voicemem.sessions.batches import BatchResult, EventProblem, PendingBatch
-from voicemem.sessions.recorder import FLOOD_LIMIT, YIELD_EVERY, give_way, is_update
+from voicemem.sessions.recording.batches import BatchResult, EventProblem, PendingBatch
+from voicemem.sessions.recording.recorder import FLOOD_LIMIT, YIELD_EVERY, give_way, is_update
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""

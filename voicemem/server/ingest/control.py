@@ -19,10 +19,10 @@ from voicemem.server.ingest.answers import error_frame, ready_frame
 from voicemem.server.ingest.leases import Leases, OpenLease
 from voicemem.server.ingest.throttle import Throttle
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.batches import EventProblem, ProducerLease
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.nodes.presence import Presence
-from voicemem.sessions.recorder import DEFAULT_PRODUCER, Recorder
+from voicemem.sessions.recording.batches import EventProblem, ProducerLease
+from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, Recorder
 from voicemem.telemetry.metrics import Metrics
 
 WINDOW_BYTES = 1024 * 1024

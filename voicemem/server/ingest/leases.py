@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import IncomingEvent
 from voicemem.server.ingest.answers import ack_prefix
-from voicemem.sessions.batches import PendingBatch, ProducerLease
+from voicemem.sessions.recording.batches import PendingBatch, ProducerLease
 
 
 class OpenLease:

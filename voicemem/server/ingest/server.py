@@ -32,9 +32,9 @@ from voicemem.server.ingest.bare import BareConnection, Door, find_door
 from voicemem.server.ingest.connection import Connection
 from voicemem.server.ingest.control import ConnectionControl
 from voicemem.server.ingest.websocket import EventSocket, rejection_response
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.nodes.presence import Presence
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Directory
 
 LOG = logging.getLogger("voicemem.websockets")

@@ -23,7 +23,7 @@ from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, 
 from voicemem.server.ingest.answers import error_frame
 from voicemem.server.ingest.fast_frames import TEXT as TEXT_BYTE
 from voicemem.server.ingest.fast_frames import apply_mask, control_frame_size, parse_fast_frames
-from voicemem.sessions.batches import EventProblem
+from voicemem.sessions.recording.batches import EventProblem
 
 BINARY, CONT, TEXT = Opcode.BINARY, Opcode.CONT, Opcode.TEXT
 CONNECTING, OPEN = State.CONNECTING, State.OPEN

@@ -39,9 +39,9 @@ from voicemem.server.rest.tails import (
     tail_session,
     wants_tail,
 )
-from voicemem.sessions.batches import EventProblem, ProducerLease
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
+from voicemem.sessions.recording.batches import EventProblem, ProducerLease
+from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
 from voicemem.sessions.translations import native_rows
 from voicemem.store.port import Journal
 from voicemem.store.records import JournalRow

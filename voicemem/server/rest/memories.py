@@ -29,8 +29,8 @@ from voicemem.server.http.request import (
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.http.token_reach import token_reach
 from voicemem.server.rest.users import user_id_of
-from voicemem.store.index_port import scope_of
-from voicemem.store.memories_port import AnyOf
+from voicemem.store.ports.heard_index import scope_of
+from voicemem.store.ports.memories import AnyOf
 
 
 class GivenMemories(Struct, frozen=True, forbid_unknown_fields=True):

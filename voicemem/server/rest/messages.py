@@ -25,7 +25,7 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
-from voicemem.sessions.batches import ProducerLease
+from voicemem.sessions.recording.batches import ProducerLease
 
 
 class ToForget(Struct, frozen=True, forbid_unknown_fields=True):

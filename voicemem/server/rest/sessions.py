@@ -34,7 +34,7 @@ from voicemem.server.http.token_reach import token_reach
 from voicemem.server.rest.overviews import OverviewPage, answer_overviews
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.session_info import SessionInfo, info_of
-from voicemem.store.index_port import NAMESPACE_LABEL
+from voicemem.store.ports.heard_index import NAMESPACE_LABEL
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from voicemem.errors import StoreUnavailable
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.streams import AWAITED_MS, SessionEnding
 from voicemem.transcript.frames import LEFT
 

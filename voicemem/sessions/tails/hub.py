@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Iterable
 
 from voicemem.errors import Refused
-from voicemem.sessions.commit_feed import CommitFeed
+from voicemem.sessions.recording.commit_feed import CommitFeed
 from voicemem.sessions.tails.cursor import parse_session_cursor, parse_several_cursor
 from voicemem.sessions.tails.known_keys import LOOK_BACK, KnownKeys
 from voicemem.sessions.tails.session import FollowedSession, Tail, TailItem, TailSources, TailView

@@ -75,7 +75,7 @@ def begin_reading(session: Session) -> None:
 
 
 def read(session: Session, table: CopiedTable, after: Row | None, stream: int | None) -> Iterator[Row]:
-    """The rows of a table; see `voicemem.store.copy_port.CopyEnd.read`."""
+    """The rows of a table; see `voicemem.store.ports.copying.CopyEnd.read`."""
     if table.key[0] == "stream":
         yield from read_of_streams(session, table, after, stream)
         return

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as an end of a copy; the methods are documented in `voicemem.store.copy_port`."""
+"""A PostgreSQL database as an end of a copy; the methods are documented in `voicemem.store.ports.copying`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psycopg
 
 from voicemem.errors import CannotStart
 from voicemem.store.copied_tables import TABLES, CopiedTable, Row
-from voicemem.store.copy_port import COPYING, MOVED, CopyFailed, Volume
+from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
 from voicemem.store.postgresql.connection import Session, Word, connect, why
 from voicemem.store.postgresql.copied_rows import begin_reading, insert, read
 from voicemem.store.postgresql.database import SELECT_NOW, reason

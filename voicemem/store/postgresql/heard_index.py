@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
-from voicemem.store.index_port import (
+from voicemem.store.ports.heard_index import (
     FoundMessage,
     HeardMessages,
     HeardQuery,

@@ -1,4 +1,4 @@
-"""The vectors of messages, in tables of the database; see `voicemem.store.vectors_port`.
+"""The vectors of messages, in tables of the database; see `voicemem.store.ports.vectors`.
 
 They are arrays of the database's own, and become vectors of pgvector in the query that compares them: the extension may
 be missing, come later, or stand in any schema.
@@ -10,12 +10,8 @@ from collections.abc import Sequence
 
 import psycopg
 
-from voicemem.store.index_port import HeardScope
-from voicemem.store.postgresql.connection import Session
-from voicemem.store.postgresql.database import Database
-from voicemem.store.postgresql.heard_index import BUCKETS, KEY_BITS, SCOPE_COLUMNS, to_message
-from voicemem.store.postgresql.journal.rows import Rows
-from voicemem.store.vectors_port import (
+from voicemem.store.ports.heard_index import HeardScope
+from voicemem.store.ports.vectors import (
     MAX_COMPARED,
     Embedded,
     MessagePlace,
@@ -27,6 +23,10 @@ from voicemem.store.vectors_port import (
     embedder_number,
     floats_of,
 )
+from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.heard_index import BUCKETS, KEY_BITS, SCOPE_COLUMNS, to_message
+from voicemem.store.postgresql.journal.rows import Rows
 
 NO_EXTENSION = "PostgreSQL has no pgvector, or the role may not create the extension; searches go by words alone."
 CREATE_EXTENSION = "create extension if not exists vector"
@@ -85,7 +85,7 @@ SELECT_COSINES = """
 
 
 class PostgresqlHeardVectors:
-    """The methods are documented in `voicemem.store.vectors_port.HeardVectors`."""
+    """The methods are documented in `voicemem.store.ports.vectors.HeardVectors`."""
 
     database: Database
     vector_schema: str | None = None

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.copy_port import why_not_served
+from voicemem.store.ports.copying import why_not_served
 from voicemem.store.postgresql.connection import NodeRetired, Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import POSITION, STORED_COLUMNS, Rows, to_stream

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.copy_port import MOVED
+from voicemem.store.ports.copying import MOVED
 from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, READER_PRAGMAS
 from voicemem.store.sqlite.database_files import REDO_SUFFIX, lock_file
 from voicemem.store.sqlite.heard_index.index_file import INDEX_FILES

@@ -1,4 +1,4 @@
-"""A file as an end of a copy; the methods are documented in `voicemem.store.copy_port`."""
+"""A file as an end of a copy; the methods are documented in `voicemem.store.ports.copying`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from voicemem.store.copied_tables import (
     Row,
     config_of,
 )
-from voicemem.store.copy_port import COPYING, MOVED, CopyFailed, Volume
+from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
 from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, open_connection
 from voicemem.store.sqlite.database_files import check_store_path, lock_file, make_private, rewrite_log
 from voicemem.store.sqlite.journal.row_cache import POSITION as JOURNAL_END

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.profiles import examples
 from voicemem.errors import Refused
 from voicemem.memory.agent_memory.filters import MESSAGE_TOPIC, Filters, TextFilter, branches, values_of
-from voicemem.store.memories_port import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags
+from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags
 
 MAY_1 = 1_777_593_600_000
 """2026-05-01T00:00:00Z"""

@@ -11,7 +11,7 @@ from voicemem.memory.agent_memory.forgetting import Policy, select
 from voicemem.memory.agent_memory.ranking import DAY_MS, Recency, rerank
 from voicemem.memory.agent_memory.records import view_of
 from voicemem.memory.long_term.memory import Memory, to_memory
-from voicemem.store.memories_port import MemoryRow
+from voicemem.store.ports.memories import MemoryRow
 
 NOW = 1_790_000_000_000
 

@@ -24,7 +24,6 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
-from voicemem.sessions.batches import ProducerLease
 from voicemem.sessions.read_models.cache import FOLD_PAGE, ReadModelCache
 from voicemem.sessions.read_models.commits import MAX_LAG
 from voicemem.sessions.read_models.maintenance import (
@@ -37,7 +36,8 @@ from voicemem.sessions.read_models.maintenance import (
 )
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.read_models.work import SNAPSHOT_EVERY
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.admission import Offer
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import AppendResult, Snapshot

@@ -19,11 +19,11 @@ from tests.support.stores.contract import NOW
 from tests.support.stores.heard import index_call, passages, reindex
 from tests.support.stores.memories import memory_of, remember, stream_of, write
 from voicemem.llm.embeddings import to_vector
-from voicemem.store.index_port import HeardScope
-from voicemem.store.memories_port import tombstone
+from voicemem.store.ports.heard_index import HeardScope
+from voicemem.store.ports.memories import tombstone
+from voicemem.store.ports.vectors import MAX_COMPARED, MemoryPlace, TextToEmbed, VectorQuery
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.heard_index import vectors
-from voicemem.store.vectors_port import MAX_COMPARED, MemoryPlace, TextToEmbed, VectorQuery
 
 EMBEDDER = "noise 256"
 TEXTS = [f"quixotic{number} marzipan" for number in range(60)]

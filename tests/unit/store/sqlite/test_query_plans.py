@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.stores.sqlite import NOW
 from voicemem.search.words import query_words
-from voicemem.store.memories_port import AnyOf, MemoryFilter, NoneOf, single_scope
+from voicemem.store.ports.memories import AnyOf, MemoryFilter, NoneOf, single_scope
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.journal.quotas import COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY

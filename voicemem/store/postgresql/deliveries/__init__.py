@@ -1,1 +1,1 @@
-"""`voicemem.store.delivery_port` on PostgreSQL: endpoints, the rows that a start or a close adds, their attempts."""
+"""`voicemem.store.ports.deliveries` on PostgreSQL: endpoints, the rows that a start or a close adds, their attempts."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from voicemem.store.delivery_port import ANY_NUMBER
 from voicemem.store.delivery_rows import (
     DELIVERY_COLUMNS,
     ENDPOINT_COLUMNS,
@@ -15,6 +14,7 @@ from voicemem.store.delivery_rows import (
     Places,
     to_claimed_delivery,
 )
+from voicemem.store.ports.deliveries import ANY_NUMBER
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import Rows, to_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from voicemem.store.memories_port import (
+from voicemem.store.ports.memories import (
     TAG_END,
     AnyOf,
     Condition,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voicemem.store.extraction_port import EXTRACT, ExtractionCheck
+from voicemem.store.ports.extraction import EXTRACT, ExtractionCheck
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.heard_index import BUCKETS, KEY_BITS, SELECT_STATE, SELECT_STREAMS

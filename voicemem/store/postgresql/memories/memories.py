@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from voicemem.search.memory_words import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
-from voicemem.store.index_port import LAST_MS, asked_terms
-from voicemem.store.memories_port import TOUCH_AGAIN_MS, MemoryFilter, MemoryRow, check_rows, is_newer, single_scope
+from voicemem.store.ports.heard_index import LAST_MS, asked_terms
+from voicemem.store.ports.memories import TOUCH_AGAIN_MS, MemoryFilter, MemoryRow, check_rows, is_newer, single_scope
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import Rows

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from voicemem.store.memories_port import MemoryRow, check_rows
+from voicemem.store.ports.memories import MemoryRow, check_rows
 from voicemem.store.postgresql.connection import Session
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.new_streams import create_user_stream

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from voicemem.errors import Refused
-from voicemem.store.index_port import scope_terms
-from voicemem.store.memories_port import MemoryRow, event_ms_of, pack_tags, unpack_tags
+from voicemem.store.ports.heard_index import scope_terms
+from voicemem.store.ports.memories import MemoryRow, event_ms_of, pack_tags, unpack_tags
 from voicemem.store.postgresql.connection import Row, Session
 
 TYPES = {

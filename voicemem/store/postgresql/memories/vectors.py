@@ -1,19 +1,12 @@
-"""The methods of `voicemem.store.vectors_port.MemoryVectors` on PostgreSQL."""
+"""The methods of `voicemem.store.ports.vectors.MemoryVectors` on PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
 
-from voicemem.store.memories_port import MemoryFilter
-from voicemem.store.postgresql.connection import Session
-from voicemem.store.postgresql.database import Database
-from voicemem.store.postgresql.heard_vectors import COSINE
-from voicemem.store.postgresql.journal.rows import Rows
-from voicemem.store.postgresql.memories.conditions import Parameters, conditions
-from voicemem.store.postgresql.memories.memories import NEWEST_FIRST, with_newer
-from voicemem.store.postgresql.memories.rows import COLUMNS, IS_THERE, to_row
-from voicemem.store.vectors_port import (
+from voicemem.store.ports.memories import MemoryFilter
+from voicemem.store.ports.vectors import (
     MAX_COMPARED,
     Embedded,
     MemoryPlace,
@@ -23,6 +16,13 @@ from voicemem.store.vectors_port import (
     embedder_number,
     floats_of,
 )
+from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.heard_vectors import COSINE
+from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.postgresql.memories.conditions import Parameters, conditions
+from voicemem.store.postgresql.memories.memories import NEWEST_FIRST, with_newer
+from voicemem.store.postgresql.memories.rows import COLUMNS, IS_THERE, to_row
 
 IS_MISSING = """
     m.removed_ms is null and not exists (
@@ -66,7 +66,7 @@ SELECT_COSINES = """
 
 
 class PostgresqlMemoryVectors:
-    """The methods are documented in `voicemem.store.vectors_port.MemoryVectors`."""
+    """The methods are documented in `voicemem.store.ports.vectors.MemoryVectors`."""
 
     database: Database
     vector_schema: str | None

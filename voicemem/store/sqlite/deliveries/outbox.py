@@ -8,7 +8,6 @@ from typing import Any, Literal
 import apsw
 import msgspec
 
-from voicemem.store.delivery_port import ANY_NUMBER
 from voicemem.store.delivery_rows import (
     DELIVERY_COLUMNS,
     ENDPOINT_COLUMNS,
@@ -18,6 +17,7 @@ from voicemem.store.delivery_rows import (
     Places,
     to_claimed_delivery,
 )
+from voicemem.store.ports.deliveries import ANY_NUMBER
 from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one

@@ -10,7 +10,7 @@ from functools import partial
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.index_port import FoundMessage, HeardMessages, HeardQuery, IndexCheck
+from voicemem.store.ports.heard_index import FoundMessage, HeardMessages, HeardQuery, IndexCheck
 from voicemem.store.sqlite.database import IN_MEMORY, Database, open_connection
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.heard_index.rows import (

@@ -15,7 +15,14 @@ import apsw
 
 from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import WORDS_VERSION
-from voicemem.store.index_port import FoundMessage, HeardMessages, HeardQuery, HeardScope, asked_terms, scope_terms
+from voicemem.store.ports.heard_index import (
+    FoundMessage,
+    HeardMessages,
+    HeardQuery,
+    HeardScope,
+    asked_terms,
+    scope_terms,
+)
 
 INDEX_VERSION = 2_000 + WORDS_VERSION
 """An index of another version is made again."""

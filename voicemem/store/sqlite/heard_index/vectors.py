@@ -1,4 +1,4 @@
-"""The vectors of messages, beside their words in the file of the index; see `voicemem.store.vectors_port`.
+"""The vectors of messages, beside their words in the file of the index; see `voicemem.store.ports.vectors`.
 
 A query is compared with each vector of its scope, of the newest sessions first: nothing is held in memory, and nobody
 else's is looked at. The comparison is sqlite-vec's, of which nothing but one function is used; without it, Python's.
@@ -15,12 +15,8 @@ from typing import Any
 
 import apsw
 
-from voicemem.store.index_port import FoundMessage
-from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.heard_index.index import select_erased
-from voicemem.store.sqlite.heard_index.index_file import IndexFile
-from voicemem.store.sqlite.heard_index.rows import scope_numbers
-from voicemem.store.vectors_port import (
+from voicemem.store.ports.heard_index import FoundMessage
+from voicemem.store.ports.vectors import (
     MAX_COMPARED,
     Embedded,
     MessagePlace,
@@ -32,6 +28,10 @@ from voicemem.store.vectors_port import (
     embedder_number,
     floats_of,
 )
+from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.heard_index.index import select_erased
+from voicemem.store.sqlite.heard_index.index_file import IndexFile
+from voicemem.store.sqlite.heard_index.rows import scope_numbers
 
 MAX_COMPARED_IN_PYTHON = 2_000
 """Without sqlite-vec: each takes 20 µs of Python for 256 dimensions, 230 µs for 1,536; with it 1 and 9 µs."""
@@ -73,7 +73,7 @@ SELECT_COSINE = """
 
 
 class SqliteHeardVectors:
-    """The methods are documented in `voicemem.store.vectors_port.HeardVectors`."""
+    """The methods are documented in `voicemem.store.ports.vectors.HeardVectors`."""
 
     database: Database
     heard: IndexFile

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from voicemem.search.words import QueryWord
-from voicemem.store.index_port import HeardScope, asked_terms
-from voicemem.store.memories_port import TAG_END, AnyOf, Condition, MemoryFilter, NoneOf, StartsWith, Tags
+from voicemem.store.ports.heard_index import HeardScope, asked_terms
+from voicemem.store.ports.memories import TAG_END, AnyOf, Condition, MemoryFilter, NoneOf, StartsWith, Tags
 from voicemem.store.sqlite.memories.rows import IS_THERE
 
 Clause = tuple[str, tuple[Any, ...]]

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from voicemem.search.memory_words import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
-from voicemem.store.index_port import LAST_MS
-from voicemem.store.memories_port import TOUCH_AGAIN_MS, MemoryFilter, MemoryRow, check_rows, is_newer, single_scope
+from voicemem.store.ports.heard_index import LAST_MS
+from voicemem.store.ports.memories import TOUCH_AGAIN_MS, MemoryFilter, MemoryRow, check_rows, is_newer, single_scope
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.memories.conditions import conditions, match_expression

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import apsw
 from msgspec.structs import replace
 
-from voicemem.store.memories_port import MemoryRow, check_rows
+from voicemem.store.ports.memories import MemoryRow, check_rows
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.journal.new_streams import create_user_stream

@@ -15,8 +15,8 @@ import msgspec
 
 from voicemem.errors import Refused
 from voicemem.search.words import WORDS_VERSION
-from voicemem.store.index_port import scope_terms
-from voicemem.store.memories_port import MemoryRow, event_ms_of, pack_tags, unpack_tags
+from voicemem.store.ports.heard_index import scope_terms
+from voicemem.store.ports.memories import MemoryRow, event_ms_of, pack_tags, unpack_tags
 
 STORED = (
     "stream, position, id, project, namespace, user_id, session_id, kind, text, said_ms, created_ms, updated_ms,"

@@ -1,4 +1,4 @@
-"""The methods of `voicemem.store.vectors_port.MemoryVectors` on SQLite: vectors beside the rows, in the same file."""
+"""The methods of `voicemem.store.ports.vectors.MemoryVectors` on SQLite: vectors beside the rows, in the same file."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from typing import Any
 
 import apsw
 
-from voicemem.store.memories_port import MemoryFilter
-from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.heard_index.vectors import add_distance
-from voicemem.store.sqlite.memories.conditions import conditions
-from voicemem.store.sqlite.memories.memories import NEWEST_FIRST, with_newer
-from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, to_row
-from voicemem.store.vectors_port import (
+from voicemem.store.ports.memories import MemoryFilter
+from voicemem.store.ports.vectors import (
     Embedded,
     MemoryPlace,
     NearMemories,
@@ -21,6 +16,11 @@ from voicemem.store.vectors_port import (
     VectorCheck,
     embedder_number,
 )
+from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.heard_index.vectors import add_distance
+from voicemem.store.sqlite.memories.conditions import conditions
+from voicemem.store.sqlite.memories.memories import NEWEST_FIRST, with_newer
+from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, to_row
 
 IS_MISSING = """
     m.removed_ms is null and not exists (
@@ -55,7 +55,7 @@ SELECT_COSINE = """
 
 
 class SqliteMemoryVectors:
-    """The methods are documented in `voicemem.store.vectors_port.MemoryVectors`."""
+    """The methods are documented in `voicemem.store.ports.vectors.MemoryVectors`."""
 
     database: Database
 

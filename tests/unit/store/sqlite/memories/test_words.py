@@ -12,8 +12,8 @@ import pytest
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import delete_content, found, memory_of, one, remember, session_of, stream_of, write
 from voicemem.errors import CannotStart
-from voicemem.store.memories_port import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.port import Store
+from voicemem.store.ports.memories import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.backup import back_up, restore_backup
 from voicemem.store.sqlite.memories import rows

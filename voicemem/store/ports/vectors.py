@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from voicemem.store.index_port import FIRST_MS, LAST_MS, FoundMessage, HeardScope
-from voicemem.store.memories_port import MemoryFilter, MemoryRow
+from voicemem.store.ports.heard_index import FIRST_MS, LAST_MS, FoundMessage, HeardScope
+from voicemem.store.ports.memories import MemoryFilter, MemoryRow
 
 MAX_COMPARED = 20_000
 """The vectors of a scope that a query is compared with: those of the newest sessions."""

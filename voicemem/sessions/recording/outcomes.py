@@ -6,9 +6,16 @@ from collections.abc import Iterator
 
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import RefusalMarker, SessionEnd
-from voicemem.sessions.batches import BatchResult, EventProblem, FoldEntry, PendingBatch, ProducerLease, is_offered
 from voicemem.sessions.config_update import ConfigUpdate
 from voicemem.sessions.frames import ReducedFrame
+from voicemem.sessions.recording.batches import (
+    BatchResult,
+    EventProblem,
+    FoldEntry,
+    PendingBatch,
+    ProducerLease,
+    is_offered,
+)
 from voicemem.store.admission import Outcome, outcome_sentence
 from voicemem.store.records import AppendResult
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from voicemem.store.memories_port import MemoryRow
+from voicemem.store.ports.memories import MemoryRow
 from voicemem.store.records import (
     Figures,
     Quotas,

@@ -14,8 +14,8 @@ from voicemem.protocol.events import Event
 from voicemem.redaction.events import redact_event
 from voicemem.redaction.rules import Rules
 from voicemem.redaction.speech import Speech
-from voicemem.sessions.batches import PendingBatch, ProducerLease
 from voicemem.sessions.frames import ReducedFrame
+from voicemem.sessions.recording.batches import PendingBatch, ProducerLease
 from voicemem.store.port import Store
 from voicemem.store.records import AppendResult, JournalRow
 

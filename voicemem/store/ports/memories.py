@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from voicemem.search.memory_words import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
-from voicemem.store.index_port import FIRST_MS, LAST_MS, HeardScope
+from voicemem.store.ports.heard_index import FIRST_MS, LAST_MS, HeardScope
 from voicemem.store.streams import Stream
 
 MAX_ROWS = 20

@@ -12,13 +12,13 @@ from voicemem.config.secrets import patch_changes_outbound
 from voicemem.errors import VoicememError
 from voicemem.runtime import Clock
 from voicemem.security.audit import audit
-from voicemem.sessions.batches import BatchResult, PendingBatch
-from voicemem.sessions.commit_feed import CommitFeed
 from voicemem.sessions.lifecycle import log_session
-from voicemem.sessions.outcomes import result_of
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.redaction import Redaction
-from voicemem.sessions.refusals import RefusalLog
+from voicemem.sessions.recording.batches import BatchResult, PendingBatch
+from voicemem.sessions.recording.commit_feed import CommitFeed
+from voicemem.sessions.recording.outcomes import result_of
+from voicemem.sessions.recording.redaction import Redaction
+from voicemem.sessions.recording.refusals import RefusalLog
 from voicemem.store.admission import Batch
 from voicemem.store.port import Journal
 from voicemem.store.records import AppendResult

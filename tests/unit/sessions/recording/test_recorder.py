@@ -22,9 +22,9 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import SessionOpen
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
-from voicemem.sessions.batches import DEFAULT_END_REASON, BatchResult, EventProblem, ProducerLease
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.recorder import Recorder
+from voicemem.sessions.recording.batches import DEFAULT_END_REASON, BatchResult, EventProblem, ProducerLease
+from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
 from voicemem.store.sqlite.store import MemoryStore

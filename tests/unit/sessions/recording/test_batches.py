@@ -5,7 +5,7 @@ from __future__ import annotations
 from voicemem.gateway import service
 from voicemem.memory import add
 from voicemem.server.agora import conversation
-from voicemem.sessions.batches import RESERVED_PRODUCERS
+from voicemem.sessions.recording.batches import RESERVED_PRODUCERS
 
 
 def test_the_names_are_those_that_the_service_uses() -> None:

@@ -1,0 +1,1 @@
+"""The one way into the journals: events of producers are gathered, checked, redacted and committed."""

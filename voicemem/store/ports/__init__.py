@@ -1,0 +1,1 @@
+"""The parts of the port, by use; `voicemem.store.port` puts them together."""
