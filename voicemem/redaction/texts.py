@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -104,8 +105,8 @@ def walk(value: Any, run: Run, rules: Rules) -> tuple[Any, Run]:
         case float():
             whole = int(value) if value.is_integer() and abs(value) < 1e22 else None
             return (value, START) if whole is None else redact_number(value, whole, run, rules)
-        case list():
-            items = []
+        case list() | tuple():
+            items: list[Any] = []
             for item in value:
                 changed, run = walk(item, run, rules)
                 items.append(changed)
@@ -119,7 +120,7 @@ def walk(value: Any, run: Run, rules: Rules) -> tuple[Any, Run]:
     return value, START
 
 
-def is_unchanged(items: list[Any], before: list[Any]) -> bool:
+def is_unchanged(items: Sequence[Any], before: Sequence[Any]) -> bool:
     return all(one is other for one, other in zip(items, before, strict=True))
 
 

@@ -362,3 +362,24 @@ async def test_memories_of_working_memory_last(client: MemoryAPIClient) -> None:
     assert ["w1"] == await ids(client, "tea")
     await client.bulk_create_long_term_memories([[record("One.", "b1"), record("Two.", "b2")]], 1, 0)
     assert {"w1", "b1", "b2"} == {*await ids(client, "tea")}
+
+
+async def test_a_filter_without_a_value_is_refused(known: MemoryAPIClient, app: App) -> None:
+    """Whoever has a variable that is empty does not want everybody's memories."""
+    with pytest.raises(MemoryServerError, match="user_id"):
+        await known.search_long_term_memory("tea", user_id=UserId(eq=None))
+    with pytest.raises(MemoryServerError, match="user_id"):
+        await known.memory_prompt("tea", long_term_search={"user_id": {"eq": None}})
+    api = RestClient(app)
+    searches: tuple[dict[str, Any], ...] = (
+        {"user_id": {}}, {"user_id": {"eq": None}}, {"user_id": None}, {"namespace": {}}, {"session_id": None},
+        {"topics": {"any": None}}, {"created_at": {}}, {"memory_type": {}},
+    )  # fmt: skip
+    for search in searches:
+        answer = await api.call("POST", "/v1/long-term-memory/search", json={"text": "tea", **search})
+        assert (400, "invalid_field") == answer.problem, search
+        answer = await api.call("POST", "/v1/memory/prompt", json={"query": "tea", "long_term_search": search})
+        assert (400, "invalid_field") == answer.problem, search
+    for user_id in ("", None):
+        body = {"query": "tea", "session": {"session_id": "s", "user_id": user_id}, "long_term_search": True}
+        assert (200 if user_id is None else 400) == (await api.call("POST", "/v1/memory/prompt", json=body)).status

@@ -73,6 +73,8 @@ async def test_views_that_cannot_be_are_refused(client: MemoryAPIClient, app: Ap
         wanted("user_id", "user_id"),
         wanted("user_id", filters={"text": "a"}),
         wanted("user_id", filters={"user_id": 5}),
+        wanted("user_id", filters={"user_id": {}}),
+        wanted("user_id", filters={"user_id": {"eq": None}}),
         wanted("user_id", time_window_days=0),
     ]
     for one in bad:

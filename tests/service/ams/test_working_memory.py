@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_memory_client import MemoryAPIClient
+from agent_memory_client import MemoryAPIClient, MemoryClientConfig
 from agent_memory_client.exceptions import MemoryNotFoundError, MemoryServerError
 from agent_memory_client.models import (
     ClientMemoryRecord,
@@ -22,6 +23,7 @@ from tests.service.ams.conftest import Connect
 from tests.support.callers.client_sessions import client_to
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.events import delta, done, final, interrupt
+from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.memory.agent_memory.owners import Owner
@@ -35,7 +37,9 @@ def said(role: str, content: str, id: str, when: datetime = WHEN) -> MemoryMessa
 
 
 def memory(*messages: MemoryMessage, session_id: str = "s", **more: object) -> WorkingMemory:
-    return WorkingMemory.model_validate({"session_id": session_id, "messages": list(messages), **more})
+    """The time is none of a read: one that is made now may look like it, in one of some hundred runs."""
+    fields = {"session_id": session_id, "messages": list(messages), "last_accessed": WHEN, **more}
+    return WorkingMemory.model_validate(fields)
 
 
 async def texts(client: MemoryAPIClient, session_id: str = "s", **owner: Any) -> list[str]:
@@ -355,3 +359,107 @@ async def test_projects_do_not_see_each_other(connect: Connect, app: App) -> Non
             await refused
     with pytest.raises(MemoryServerError, match="No key was sent"):
         await connect().get_working_memory("s")
+
+
+async def test_a_put_without_messages_leaves_them(client: MemoryAPIClient, app: App) -> None:
+    """Of calls, and of what clients have put."""
+    api = RestClient(app)
+    await api.create("call", reopen_window=0)
+    await api.send(final(1, "Hello.", 1_000), session_id="call")
+    await api.end("call")
+    await client.put_working_memory("s", memory(*HELLO))
+    for session_id, expected in (("call", ["Hello."]), ("s", ["Hello.", "Hi, Ann."])):
+        answer = await api.call("PUT", f"/v1/working-memory/{session_id}", json={"data": {"z": 1}})
+        assert 200 == answer.status, answer.body
+        assert expected == [message["content"] for message in answer.json["messages"]]
+        assert {"z": 1} == answer.json["data"]
+
+
+async def test_what_was_heard_is_never_taken_away(client: MemoryAPIClient, app: App) -> None:
+    """Neither while the call is open, nor after its end, nor in the time in which it could be opened again."""
+    api = RestClient(app)
+    await api.create("s")
+    await api.send(final(1, "Hello.", 1_000))
+    lists: tuple[list[Any], ...] = ([], [{"role": "user", "content": "Something else."}])
+    for messages in lists:
+        answer = await api.call("PUT", "/v1/working-memory/s", json={"messages": messages, "data": {"a": 1}})
+        assert (409, "session_in_use") == answer.problem
+    await api.end("s")
+    for messages in lists:
+        answer = await api.call("PUT", "/v1/working-memory/s", json={"messages": messages, "data": {"a": 1}})
+        assert (410, "session_ended") == answer.problem
+    assert ["Hello."] == await texts(client)
+    assert {} == (await client.get_working_memory("s")).data
+
+
+async def test_a_user_without_a_name_is_not_everybody(client: MemoryAPIClient, app: App) -> None:
+    """Nor is such a namespace."""
+    await client.put_working_memory("s", memory(*HELLO, user_id="ann"))
+    api = RestClient(app)
+    for path in ("/v1/working-memory/", "/v1/working-memory/s"):
+        for name in ("user_id", "namespace"):
+            assert (400, "invalid_query") == (await api.get(f"{path}?{name}=")).problem
+    answer = await api.call("DELETE", "/v1/working-memory/s?user_id=")
+    assert (400, "invalid_query") == answer.problem
+    assert ["Hello.", "Hi, Ann."] == await texts(client)
+
+
+async def test_a_key_that_may_only_write_reads_nothing(connect: Connect, app: App) -> None:
+    """Not by writing either."""
+    keeper = connect(await make_key(app, "read", "ingest"))
+    writer = connect(await make_key(app, "ingest"))
+    record = ClientMemoryRecord(id="m", text="Ann likes tea.", topics=["tea"], user_id="ann")
+    await keeper.create_long_term_memory([record])
+    changed = await writer.edit_long_term_memory("m", {"pinned": True})
+    assert ("m", "", None, None) == (changed.id, changed.text, changed.topics, changed.user_id)
+    changed = await writer.edit_long_term_memory("m", {"text": "Ann likes coffee."})
+    assert ("Ann likes coffee.", None) == (changed.text, changed.topics)
+    found = await keeper.get_long_term_memory("m")
+    assert ("Ann likes coffee.", ["tea"]) == (found.text, found.topics)
+    await keeper.put_working_memory("s", memory(*HELLO, data={"a": 1}, context="They have met.", user_id="ann"))
+    answer = await writer.put_working_memory("s", memory(*HELLO, said("user", "Bye.", "m3"), context="They have met."))
+    assert ([], {}, None, None) == (answer.messages, answer.data, answer.context, answer.user_id)
+    assert ["Hello.", "Hi, Ann.", "Bye."] == await texts(keeper)
+
+
+async def test_numbers_are_redacted_wherever_clients_put_them(serve: Serve, tmp_path: Path) -> None:
+    """No file has them; what stands is known again when it is sent again, and times can be read."""
+    number = "4929123456789012"
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    app = await serve(store=f"sqlite:{folder}/calls.db", redact=("cards",))
+    client = MemoryAPIClient(MemoryClientConfig(base_url=f"http://{app.rest_address}"))
+    try:
+        record = ClientMemoryRecord(id="r", text=f"Card {number}.", topics=[f"card {number}"])
+        given = memory(
+            said("user", f"My card is {number}.", "message-12345678"),
+            context=f"The card is {number}.",
+            data={"card": number, "cards": [int(number)]},
+            memories=[record],
+            long_term_memory_strategy=MemoryStrategyConfig(strategy="custom", config={"note": [number]}),
+        )
+        for _ in range(2):
+            await client.put_working_memory("s", given)
+        read = await client.get_working_memory("s")
+        assert ["My card is 492912██████████."] == [message.content for message in read.messages]
+        assert "The card is 492912██████████." == read.context
+        assert ["r"] == [one.id for one in read.memories]
+        await client.put_working_memory("new", memory(session_id="new", context=f"Before: {number}."))
+        raw = {"id": "raw", "text": "Ann paid.", "extracted_from": [number, "m2"], "created_at": WHEN.isoformat()}
+        answer = await RestClient(app).call("POST", "/v1/long-term-memory/", json={"memories": [raw]})
+        assert 200 == answer.status, answer.body
+        found = await client.get_long_term_memory("raw")
+        assert ["492912██████████", "m2"] == found.extracted_from
+        assert WHEN.replace(microsecond=123000) == found.created_at
+        stream = await app.services.store.find_session("default", "s")
+        assert stream is not None
+        assert read.messages == (await client.put_working_memory("s", given)).messages
+        after = await app.services.store.find_session("default", "s")
+        assert after is not None
+        assert stream.position == after.position
+    finally:
+        await client.close()
+    await app.stop()
+    kept = b"\0".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+    assert number[6:].encode() not in kept
+    assert b"492912" in kept

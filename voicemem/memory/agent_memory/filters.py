@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from voicemem.errors import Refused
 from voicemem.memory.agent_memory.models import Time
@@ -19,6 +19,7 @@ MESSAGE_TOPIC = "agentmemorymessage"
 """Marks memories of the type `message`, for which there is no kind. One word, so that no query finds it by chance."""
 SEMANTIC, EPISODIC, MESSAGE = "semantic", "episodic", "message"
 TYPES = (SEMANTIC, EPISODIC, MESSAGE)
+OWNER_FIELDS = ("user_id", "namespace", "session_id")
 SEMANTIC_KINDS = ("fact", "preference", "summary")
 
 
@@ -114,7 +115,7 @@ def branches(
         namespaces=condition("namespace", values_of("namespace", given.namespace)),
         user_ids=condition("user_id", values_of("user_id", given.user_id)),
         session_ids=condition("session_id", mapped),
-        entities=tags(given.entities),
+        entities=tags("entities", given.entities),
         created=between("created_at", given.created_at),
         accessed=between("last_accessed", given.last_accessed),
         event=between("event_date", given.event_date),
@@ -122,7 +123,7 @@ def branches(
     types = [one for one in TYPES if values_of("memory_type", given.memory_type).takes(one)]
     found = [
         MemoryFilter(**{name: getattr(base, name) for name in base.__struct_fields__} | type_conditions)
-        for type_conditions in conditions_of_types(types, tags(given.topics))
+        for type_conditions in conditions_of_types(types, tags("topics", given.topics))
     ]
     if any(is_impossible(one) for one in found):
         return []
@@ -175,6 +176,7 @@ def values_of(field: str, given: TextFilter | None) -> Values:
     """A filter of text, put together. Raises `Refused` (`invalid_field`)."""
     if given is None:
         return Values(None, (), None)
+    check_named(field, given)
     lists = [given.any, given.in_, given.in_word]
     lists += [None if given.eq is None else (given.eq,), None if given.all is None else only_one(given.all)]
     allowed: tuple[str, ...] | None = None
@@ -186,6 +188,19 @@ def values_of(field: str, given: TextFilter | None) -> Values:
     if max(len(allowed or ()), len(excluded)) > MAX_VALUES:
         raise Refused("invalid_field", f"A filter may have at most {MAX_VALUES:,} values: `{field}`")
     return Values(allowed, excluded, given.startswith)
+
+
+def check_named(field: str, given: TextFilter | TagFilter | TimeFilter) -> None:
+    """Refuse a filter without a value: whoever has sent it does not want everything. Raises `Refused`."""
+    if given == type(given)():
+        raise Refused("invalid_field", f"The filter has no value; leave it out to search without it: `{field}`")
+
+
+def check_filters(given: object) -> None:
+    """Refuse null for the filters that say whose memories are meant. Raises `Refused` (`invalid_field`)."""
+    for field in OWNER_FIELDS:
+        if isinstance(given, dict) and given.get(field, UNSET) is None:
+            raise Refused("invalid_field", f"The filter has no value; leave it out to search without it: `{field}`")
 
 
 def only_one(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -204,9 +219,10 @@ def condition(field: str, values: Values) -> Condition | None:
     return NoneOf(values.excluded) if values.excluded else None
 
 
-def tags(given: TagFilter | None) -> Tags | None:
-    if given is None or given == TagFilter():
+def tags(field: str, given: TagFilter | None) -> Tags | None:
+    if given is None:
         return None
+    check_named(field, given)
     eq = () if given.eq is None else (given.eq,)
     ne = () if given.ne is None else (given.ne,)
     return Tags(any=given.any, all=(*(given.all or ()), *eq), none=(*(given.none or ()), *ne))
@@ -214,8 +230,9 @@ def tags(given: TagFilter | None) -> Tags | None:
 
 def between(field: str, given: TimeFilter | None) -> Between | None:
     """The span of a filter of time, in whole ms. Raises `Refused` (`invalid_field`) for a date that does not exist."""
-    if given is None or given == TimeFilter():
+    if given is None:
         return None
+    check_named(field, given)
     first, last = (None, None) if given.between is None else given.between
     since = [floor(field, one) for one in (given.eq,) if one is not None]
     since += [floor(field, one) for one in (given.gte, first) if one is not None]

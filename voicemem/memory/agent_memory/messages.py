@@ -12,8 +12,9 @@ from msgspec import Struct, convert, to_builtins
 from voicemem.errors import Refused
 from voicemem.memory.add import begins_of
 from voicemem.memory.agent_memory.models import Flag, GivenMessage, MessageView
-from voicemem.memory.agent_memory.times import FUTURE_MS, format_ms, format_time, parse_time, to_ms
+from voicemem.memory.agent_memory.times import FUTURE_MS, format_ms, format_time, parse_time, shown, to_ms
 from voicemem.protocol.events import MessageEvent
+from voicemem.protocol.redacted import HIDDEN, is_same_redacted
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import State
@@ -43,6 +44,8 @@ class Standing(NamedTuple):
     role: str
     content: str
     view: MessageView
+    was_put: bool = True
+    """Whether it came by a PUT of a client, and not otherwise."""
 
 
 class Change(NamedTuple):
@@ -65,11 +68,11 @@ def standing(messages: Iterable[Message]) -> list[Standing]:
                 role=kept.role or message.role,
                 content=message.content,
                 id=kept.id or f"{turn}.{number}",
-                created_at=kept.created_at or format_ms(message.timestamp),
-                persisted_at=kept.persisted_at,
+                created_at=shown(kept.created_at) or format_ms(message.timestamp),
+                persisted_at=shown(kept.persisted_at),
                 discrete_memory_extracted=kept.extracted,
             )
-            found.append(Standing(view.id, view.role, view.content, view))
+            found.append(Standing(view.id, view.role, view.content, view, KEPT in message.metadata))
     return found
 
 
@@ -117,8 +120,11 @@ def starts_with(given: Sequence[GivenMessage], known: Sequence[Standing], blurre
 
 
 def is_same(one: Standing, other: GivenMessage, blurred: bool) -> bool:
-    if one.role != other.role or other.id not in (None, one.id):
+    if one.role != other.role:
         return False
+    if other.id not in (None, one.id):  # of an id, digits may be hidden too
+        hidden = HIDDEN in one.id and is_same_redacted(one.id, other.id)
+        return blurred and hidden and is_same_redacted(one.content, other.content)
     return one.content == other.content or (blurred and other.id is not None)
 
 

@@ -63,7 +63,8 @@ class StrategyConfig(Struct, frozen=True):
 class GivenWorkingMemory(Struct, frozen=True):
     """A whole working memory, which takes the place of what stood there."""
 
-    messages: tuple[GivenMessage, ...] = ()
+    messages: tuple[GivenMessage, ...] | UnsetType = UNSET
+    """Missing: the messages that stand, stay."""
     memories: tuple[GivenRecord, ...] = ()
     data: JsonObject | None = None
     context: str | None = None
@@ -73,6 +74,11 @@ class GivenWorkingMemory(Struct, frozen=True):
     long_term_memory_strategy: StrategyConfig = StrategyConfig()
     ttl_seconds: Seconds | None = None
     last_accessed: Time | None = None
+
+    @property
+    def named_messages(self) -> tuple[GivenMessage, ...]:
+        """The messages that are given, if any are."""
+        return () if self.messages is UNSET else self.messages
 
 
 class MessageView(Struct, frozen=True):

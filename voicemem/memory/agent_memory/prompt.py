@@ -25,12 +25,15 @@ Digits = Annotated[str, matching(r"^[1-9][0-9]{0,9}\Z", "A number in a text is 1
 """The client sends the size of a window as a text."""
 
 
+Given = Annotated[str, Meta(min_length=1)]
+
+
 class PromptSession(Struct, frozen=True):
     """The session whose messages come first."""
 
-    session_id: Annotated[str, Meta(min_length=1)]
-    namespace: str | None = None
-    user_id: str | None = None
+    session_id: Given
+    namespace: Given | None = None
+    user_id: Given | None = None
     model_name: str | None = None
     context_window_max: Annotated[int, Meta(ge=1)] | Digits | None = None
 

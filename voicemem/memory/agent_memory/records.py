@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, structs,
 from voicemem.errors import Refused
 from voicemem.memory.agent_memory.filters import MESSAGE_TOPIC
 from voicemem.memory.agent_memory.models import GivenRecord, MemoryType, RecordView, Time
-from voicemem.memory.agent_memory.times import format_ms, format_time, parse_time, to_ms
+from voicemem.memory.agent_memory.times import format_ms, format_time, parse_time, shown, to_ms
 from voicemem.memory.long_term.drafts import GivenMemory, MemoryDraft, MemoryPatch
 from voicemem.memory.long_term.memory import Memory
 from voicemem.protocol.explain import describe_error
@@ -104,6 +104,15 @@ def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "se
     return draft
 
 
+def echo_of(id: str, given: RecordPatch, now_ms: int) -> RecordView:
+    """A changed memory for a caller who may not read it: what he has just given, and no more."""
+    fields = {name: value for name, value in structs.asdict(given).items() if value is not UNSET and value is not None}
+    if "event_date" in fields:
+        fields["event_date"] = format_time(parse_time(fields["event_date"], "event_date"))
+    now = format_ms(now_ms)
+    return RecordView(**{"text": ""} | fields, id=id, last_accessed=now, created_at=now, updated_at=now)
+
+
 def checked(fields: JsonObject, kind: type[T]) -> T:
     """The values as a struct. Raises `Refused` (`invalid_field`)."""
     try:
@@ -141,7 +150,7 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
     """A memory as clients read it; with a score, as a search finds it."""
     kept = kept_of(memory)
     topics = tuple(topic for topic in memory.topics if topic != MESSAGE_TOPIC)
-    accessed = kept.last_accessed or format_ms(memory.created_at)
+    accessed = shown(kept.last_accessed) or format_ms(memory.created_at)
     found: dict[str, Any] = {} if score is None else {"dist": 1.0 - score, "score": score, "score_type": "words"}
     return RecordView(
         id=memory.id,
@@ -150,7 +159,7 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
         user_id=memory.user_id,
         namespace=memory.namespace,
         last_accessed=accessed if memory.last_accessed is None else format_ms(memory.last_accessed),
-        created_at=kept.created_at or format_ms(memory.created_at),
+        created_at=shown(kept.created_at) or format_ms(memory.created_at),
         updated_at=format_ms(memory.updated_at),
         pinned=memory.pinned,
         access_count=memory.access_count,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from voicemem.errors import Refused
+from voicemem.protocol.redacted import HIDDEN
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -44,3 +45,8 @@ def format_time(moment: datetime) -> str:
 
 def format_ms(ms: int) -> str:
     return format_time(from_ms(ms))
+
+
+def shown(time: str | None) -> str | None:
+    """A time that was kept, unless digits of it are hidden (docs/redaction.md)."""
+    return None if time is None or HIDDEN in time else time

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct, structs, to_builtins
 
 from voicemem.errors import Refused
-from voicemem.memory.agent_memory.filters import Filters, TextFilter, TimeFilter
+from voicemem.memory.agent_memory.filters import Filters, TextFilter, TimeFilter, check_named
 from voicemem.memory.agent_memory.long_term import MOST_RESULTS, LongTermRecords
 from voicemem.memory.agent_memory.models import RecordView
 from voicemem.memory.agent_memory.ranking import DAY_MS
@@ -216,6 +216,9 @@ def check_view(given: GivenView) -> None:
     unknown = sorted({*given.group_by, *(given.filters or {})} - {*FIELDS})
     if unknown:
         raise Refused("invalid_field", f"`group_by` and `filters` may only name {', '.join(FIELDS)}.")
+    for name, value in (given.filters or {}).items():
+        if isinstance(value, TextFilter):
+            check_named(name, value)
     if len(set(given.group_by)) < len(given.group_by):
         raise Refused("invalid_field", "`group_by` names a field twice.")
 

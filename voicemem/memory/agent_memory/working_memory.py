@@ -13,7 +13,7 @@ from itertools import islice
 from weakref import WeakValueDictionary
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.memory.add import API_PRODUCER
@@ -38,6 +38,8 @@ from voicemem.protocol.checks import check_text
 from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.events import Event, ServerEvent, SessionUpdate
 from voicemem.protocol.types import JsonObject
+from voicemem.redaction.runs import START
+from voicemem.redaction.texts import redact_text
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -139,8 +141,9 @@ class WorkingMemories:
         for a call that is over, and what is refused of any session or event.
         """
         now_ms = self.clock()
-        check_messages(given.messages, now_ms)
+        check_messages(given.named_messages, now_ms)
         check_text(given.context)
+        given = self.redacted(given)
         check_data(given)
         async with self.locks.setdefault((project, wanted.session_id), asyncio.Lock()):
             for _ in range(MAX_APPEND_ATTEMPTS):
@@ -152,6 +155,13 @@ class WorkingMemories:
                     await self.records.keep_in(written, given.memories)
                     return written
         raise StoreUnavailable("The session changes faster than this change can be stored; try again.")
+
+    def redacted(self, given: GivenWorkingMemory) -> GivenWorkingMemory:
+        """The same with a summary as it is kept."""
+        rules = self.sessions.rules
+        if rules is None or not given.context:
+            return given
+        return structs.replace(given, context=redact_text(given.context, START, rules)[0])
 
     async def replace(
         self, stream: Stream, given: GivenWorkingMemory, key_id: str | None, admit: Admit
@@ -165,7 +175,8 @@ class WorkingMemories:
             return stream
         change = await self.change_of(stream, look, given)
         update = lifetime_update(stream, given, renew=not change.add)
-        if (change.add or update) and stream.state == "ended" and not may_reopen(stream, now_ms):
+        check_forgotten(stream, look, change)
+        if (change.add or change.forget or update) and stream.state == "ended" and not may_reopen(stream, now_ms):
             raise Refused("session_ended")
         state = await self.memories.get_state(stream)
         if state.position != look.position:
@@ -227,6 +238,8 @@ class WorkingMemories:
     async def change_of(self, stream: Stream, look: Look, given: GivenWorkingMemory) -> Change:
         """What a PUT changes in the list of messages."""
         blurred = self.sessions.rules is not None
+        if given.messages is UNSET:
+            return Change(0, ())
         if given.last_accessed is None or starts_with(given.messages, look.messages, blurred):
             return change_of(look.messages, given.messages, None, blurred)
         seen = await self.find_seen(stream, look, parse_time(given.last_accessed, "last_accessed"))
@@ -247,7 +260,14 @@ class WorkingMemories:
 
 
 def is_empty(given: GivenWorkingMemory) -> bool:
-    return not (given.messages or given.memories or given.data or given.context)
+    return not (given.named_messages or given.memories or given.data or given.context)
+
+
+def check_forgotten(stream: Stream, look: Look, change: Change) -> None:
+    """Refuse to take away what was recorded of a call, and not put here. Raises `Refused`."""
+    if not all(one.was_put for one in look.messages[: change.forget]):
+        code = "session_ended" if stream.state == "ended" else "session_in_use"
+        raise Refused(code, "What was said in a call can be added to, but not replaced: send its messages first.")
 
 
 def check_data(given: GivenWorkingMemory) -> None:

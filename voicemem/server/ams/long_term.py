@@ -8,12 +8,12 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.errors import RateLimited
-from voicemem.memory.agent_memory.filters import Filters, TextFilter
+from voicemem.memory.agent_memory.filters import Filters, TextFilter, check_filters
 from voicemem.memory.agent_memory.forgetting import Forgotten, ToForget
 from voicemem.memory.agent_memory.long_term import FoundRecords, GivenRecords, RecordSearch
 from voicemem.memory.agent_memory.models import AgentMemoryAck, RecordView
 from voicemem.memory.agent_memory.prompt import Prompt, PromptRequest
-from voicemem.memory.agent_memory.records import RecordPatch, view_of
+from voicemem.memory.agent_memory.records import RecordPatch, echo_of, view_of
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
@@ -69,7 +69,9 @@ async def create_long_term_memory(request: web.Request, _: NoQuery) -> web.Respo
 
 async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web.Response:
     """Search memories; what the filters do not let through is never found, however few there are."""
-    wanted = convert_body(await read_object(request), RecordSearch)
+    body = await read_object(request)
+    check_filters(body)
+    wanted = convert_body(body, RecordSearch)
     return json_response(await services_of(request).agent_records.search(request[GRANT].project, wanted))
 
 
@@ -83,7 +85,10 @@ async def edit_long_term_memory(request: web.Request, _: NoQuery) -> web.Respons
     """Change a memory; null changes nothing."""
     patch = convert_body(await read_object(request), RecordPatch)
     id, project = request.match_info["memory_id"], request[GRANT].project
-    return json_response(view_of(await services_of(request).agent_records.edit(project, id, patch)))
+    memory = await services_of(request).agent_records.edit(project, id, patch)
+    if request[GRANT].allows("read"):
+        return json_response(view_of(memory))
+    return json_response(echo_of(id, patch, memory.updated_at))
 
 
 async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> web.Response:
@@ -109,7 +114,9 @@ async def compact_long_term_memories(request: web.Request, query: CompactQuery) 
 
 async def make_memory_prompt(request: web.Request, _: OptimizeQuery) -> web.Response:
     """Make a prompt: the summary and the messages of a session, memories that fit the query, and the query."""
-    wanted = convert_body(await read_object(request), PromptRequest)
+    body = await read_object(request)
+    check_filters(body.get("long_term_search"))
+    wanted = convert_body(body, PromptRequest)
     return json_response(await services_of(request).agent_prompts.make(request[GRANT].project, wanted))
 
 

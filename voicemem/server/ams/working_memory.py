@@ -14,6 +14,7 @@ from voicemem.memory.agent_memory.models import (
     GivenWorkingMemory,
     ServerTime,
     SessionList,
+    StrategyConfig,
     WorkingMemoryView,
 )
 from voicemem.memory.agent_memory.owners import Owner, checked_owner
@@ -31,6 +32,8 @@ from voicemem.server.http.request import (
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
 
 TIMES_MISSING = "messages[].created_at is missing; it will be required. Please provide the time of every message."
+Given = Annotated[str, Meta(min_length=1)]
+"""An empty text must not mean everybody."""
 Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
@@ -39,15 +42,15 @@ class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     offset: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
-    namespace: str | None = None
-    user_id: str | None = None
+    namespace: Given | None = None
+    user_id: Given | None = None
 
 
 class WorkingMemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Whose session it is, where that is needed to tell it from others, and how much the client's model takes."""
 
-    user_id: str | None = None
-    namespace: str | None = None
+    user_id: Given | None = None
+    namespace: Given | None = None
     model_name: str | None = None
     context_window_max: Positive | None = None
     recent_messages_limit: Positive | None = None
@@ -56,7 +59,7 @@ class WorkingMemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class PutQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`user_id` goes before the one of the body; the rest says how much the client's model takes."""
 
-    user_id: str | None = None
+    user_id: Given | None = None
     model_name: str | None = None
     context_window_max: Positive | None = None
 
@@ -64,8 +67,8 @@ class PutQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Whose session it is, where that is needed to tell it from others."""
 
-    user_id: str | None = None
-    namespace: str | None = None
+    user_id: Given | None = None
+    namespace: Given | None = None
 
 
 async def health(request: web.Request, _: NoQuery) -> web.Response:
@@ -109,7 +112,9 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Respo
 
     stream = await services.agent_memory.write(grant.project, owner, given, grant.key_id, admit)
     view = await services.agent_memory.view(stream, window_of(query.model_name, query.context_window_max))
-    undated = any(message.created_at is None for message in given.messages)
+    if not grant.allows("read"):
+        view = unread(view, owner)
+    undated = any(message.created_at is None for message in given.named_messages)
     return json_response(view, headers={"X-Deprecation-Warning": TIMES_MISSING} if undated else None)
 
 
@@ -121,6 +126,25 @@ async def delete_working_memory(request: web.Request, query: OwnerQuery) -> web.
     if stream is not None:
         audit("session_erased", grant.key_id, stream.project, stream.id)
     return json_response(AgentMemoryAck("ok"))
+
+
+def unread(view: WorkingMemoryView, owner: Owner) -> WorkingMemoryView:
+    """A working memory for a caller who may not read it: nothing of what stands in it."""
+    return WorkingMemoryView(
+        messages=[],
+        memories=[],
+        data={},
+        context=None,
+        user_id=owner.user_id,
+        tokens=0,
+        session_id=owner.session_id,
+        namespace=owner.namespace,
+        long_term_memory_strategy=StrategyConfig(),
+        ttl_seconds=None,
+        last_accessed=view.last_accessed,
+        created_at=view.created_at,
+        updated_at=view.updated_at,
+    )
 
 
 def named_owner(request: web.Request, namespace: str | None, user_id: str | None) -> Owner:
