@@ -129,6 +129,7 @@ async def test_pages_show_each_once(api: RestClient) -> None:
     ):
         answered = await api.post(PATH, {"query": "tea", "cursor": cursor} | other)
         assert (400, "invalid_cursor") == answered.problem
+        assert "of a page of this same search" in answered.json["detail"]
 
 
 async def test_finding_is_using(app: App, api: RestClient) -> None:

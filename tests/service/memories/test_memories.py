@@ -322,7 +322,16 @@ BAD: dict[str, tuple[JsonObject, str]] = {
     "a large number": ({"text": "A.", "metadata": {"a": 2**60}}, "2^53"),
     "a source": ({"text": "A.", "source": "extracted"}, "api, tool"),
     "none": ({"memories": []}, "memories"),
-    "a bad one of two": ({"memories": [{"text": "A."}, {"text": "B.", "kind": 1}]}, "memories"),
+    "a NUL": ({"text": "a\0b"}, "no NUL character (U+0000): `text`"),
+    "an unknown one": ({"text": "A.", "supersedes": ["nosuch"]}, "no memory with this id: `supersedes[0]`"),
+    "a bad one of two": ({"memories": [{"text": "A."}, {"text": "B.", "kind": 1}]}, "`memories[1].kind`"),
+    "a bad text of two": ({"memories": [{"text": "A."}, {"text": " "}]}, "no space: `memories[1].text`"),
+    "a long text of two": ({"memories": [{"text": "A."}, {"text": "b" * 1_001}]}, "`memories[1]`"),
+    "an unknown field of two": ({"memories": [{"text": "A."}, {"text": "B.", "colour": 1}]}, "memories[1]"),
+    "an unknown one of two": (
+        {"memories": [{"text": "A."}, {"text": "B.", "supersedes": ["nosuch"]}]},
+        "`memories[1].supersedes[0]`",
+    ),
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
@@ -143,8 +144,23 @@ def prepare_fields(fields: dict[str, Any], rules: Rules | None) -> dict[str, Any
             fields[name] = redacted(fields[name], rules)
     if "text" in fields:
         fields["text"] = fields["text"].strip()
+        if "\0" in fields["text"]:
+            raise Refused("invalid_field", "There must be no NUL character (U+0000): `text`")
         check_memory_text(fields["text"])
     return fields
+
+
+@contextmanager
+def naming(place: int | None) -> Iterator[None]:
+    """Errors say which of several memories they are about: `memories[1].text`."""
+    try:
+        yield
+    except Refused as refused:
+        if place is None or type(refused) is not Refused:
+            raise
+        sentence, _, field = refused.detail.rstrip("`").partition(": `")
+        where = f"memories[{place}].{field}" if field else f"memories[{place}]"
+        raise Refused(refused.code, f"{sentence.rstrip('.')}: `{where}`") from None
 
 
 def redacted(value: Any, rules: Rules | None) -> Any:

@@ -27,6 +27,8 @@ from voicemem.search.ranking import FoundBy
 from voicemem.store.ports.heard_index import MAX_FOUND
 from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, Tags
 
+OTHER_SEARCH = "The cursor must be the next_cursor of a page of this same search: only limit may change."
+
 
 class CursorPlace(Struct, array_like=True, frozen=True):
     """How many messages and memories were shown already, and what the best ones of each scored."""
@@ -153,9 +155,9 @@ def parse_cursor(cursor: str, digest: bytes) -> CursorPlace:
         raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         place = msgspec.json.decode(raw[8:], type=CursorPlace)
     except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise Refused("invalid_cursor") from None
+        raise Refused("invalid_cursor", OTHER_SEARCH) from None
     if raw[:8] != digest:
-        raise Refused("invalid_cursor")
+        raise Refused("invalid_cursor", OTHER_SEARCH)
     return place
 
 

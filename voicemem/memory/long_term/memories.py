@@ -19,6 +19,7 @@ from voicemem.memory.long_term.drafts import (
     MemoryDraft,
     MemoryPatch,
     memory_id,
+    naming,
     normalised,
     prepare_draft,
     prepare_patch,
@@ -89,19 +90,24 @@ class LongTermMemory:
         """
         now = self.clock() if now is None else now
         groups: defaultdict[int | str, list[Settled]] = defaultdict(list)
-        for place, draft in enumerate([self.prepare(draft, now) for draft in drafts]):
+        prepared = list[MemoryDraft]()
+        for place, draft in enumerate(drafts):
+            with naming(place if len(drafts) > 1 else None):
+                prepared.append(self.prepare(draft, now))
+        for place, draft in enumerate(prepared):
             owner = MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
             owner, session = await settle_owner(self.store, owner)
             if session is None and draft.source == "extracted":
                 raise Refused("unknown_session")
-            await self.refuse_erased(owner, session)
+            with naming(place if len(drafts) > 1 else None):
+                await self.refuse_erased(owner, session)
             groups[session.key if session is not None else owner.user_id or ""].append(
                 Settled(place, owned(draft, owner), owner, session)
             )
         added: dict[int, MemoryRow] = {}
         for group in groups.values():
             for first in range(0, len(group), MAX_ROWS):
-                added |= await self.add_some(group[first : first + MAX_ROWS], now)
+                added |= await self.add_some(group[first : first + MAX_ROWS], now, len(drafts) > 1)
         return [to_memory(added[place]) for place in range(len(drafts))]
 
     async def add_extracted(
@@ -137,13 +143,16 @@ class LongTermMemory:
             return row
         return structs.replace(row, expires_ms=since_ms + self.ttl_ms[row.kind])
 
-    async def add_some(self, group: Sequence[Settled], now: int) -> dict[int, MemoryRow]:
-        """Keep memories that stand in one journal; the rows by their places."""
+    async def add_some(self, group: Sequence[Settled], now: int, several: bool) -> dict[int, MemoryRow]:
+        """Keep memories that stand in one journal; the rows by their places, which errors name if there are several."""
         owner, session = group[0].owner, group[0].session
         async with self.lock_for(owner, session):
             for _ in range(MAX_APPEND_ATTEMPTS):
                 plan = Plan(await ensure_stream(self.store, owner, session, now), now)
-                rows = {one.place: await self.plan_draft(plan, one) for one in group}
+                rows = dict[int, MemoryRow]()
+                for one in group:
+                    with naming(one.place if several else None):
+                        rows[one.place] = await self.plan_draft(plan, one)
                 if await self.write_or_refuse(plan, session):
                     return rows
         raise StoreUnavailable(TOO_FAST)
@@ -221,9 +230,9 @@ class LongTermMemory:
             return ()
         rows = await self.store.find_memories(owner.project, draft.supersedes)
         there = {row.id for row in rows if row.removed_ms is None and owner_of(row).key == owner.key}
-        missing = [id for id in draft.supersedes if id not in there]
+        missing = [place for place, id in enumerate(draft.supersedes) if id not in there]
         if missing and draft.source != "extracted":
-            raise Refused("invalid_field", f"The same owner has no memory with the id {missing[0]}: `supersedes`")
+            raise Refused("invalid_field", f"The same owner has no memory with this id: `supersedes[{missing[0]}]`")
         return tuple(id for id in draft.supersedes if id in there)
 
     async def without_cycles(self, plan: Plan, draft: MemoryDraft, project: str, id: str) -> MemoryDraft:

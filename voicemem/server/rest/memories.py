@@ -14,7 +14,7 @@ from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_
 from voicemem.memory.long_term.lists import MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.memory import KnownMemory, Memory
 from voicemem.memory.long_term.searches import FoundMemories, MemorySearch
-from voicemem.protocol.types import Name
+from voicemem.protocol.types import JsonObject, Name
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
@@ -77,7 +77,7 @@ async def keep_memories(request: web.Request, _: NoQuery) -> web.Response:
     """
     services, grant = services_of(request), request[GRANT]
     body = await read_object(request)
-    given = convert_body(body, GivenMemories).memories if "memories" in body else [convert_body(body, GivenMemory)]
+    given = given_in(body)
     reach = await token_reach(request)
     if reach is not None:
         given = [reach.own(one) for one in given]
@@ -86,6 +86,26 @@ async def keep_memories(request: web.Request, _: NoQuery) -> web.Response:
     if grant.allows("read", grant.session_id) and (reach is None or reach.user_id is not None):
         return json_response(KeptMemories(kept))
     return json_response(KeptIds([MemoryId(memory.id) for memory in kept]))
+
+
+def given_in(body: JsonObject) -> list[GivenMemory]:
+    """The memories of a body. Raises `Refused`, and says which of them it is about."""
+    if "memories" not in body:
+        return [convert_body(body, GivenMemory)]
+    try:
+        return convert_body(body, GivenMemories).memories
+    except Refused as refused:
+        given = body["memories"] if isinstance(body["memories"], list) else []
+        place = next((place for place, one in enumerate(given) if not is_memory(one)), 0)
+        raise Refused(refused.code, refused.detail.replace("memories[...]", f"memories[{place}]")) from None
+
+
+def is_memory(value: Any) -> bool:
+    try:
+        msgspec.convert(value, GivenMemory)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 async def take_events(request: web.Request, count: int) -> None:
