@@ -117,7 +117,6 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
     ({"memory_type": {"any": ["episodic", "message"]}}, "hello rome"),
     ({"memory_type": {"ne": "semantic"}}, "hello rome"),
     ({"memory_type": {"not_in": ["message"]}}, "coffee rex rome tea"),
-    ({"memory_type": {"eq": "nonsense"}}, ""),
     ({"topics": {"any": ["taste", "x"]}}, "tea"),
     ({"topics": {"all": ["drinks", "taste"]}}, "tea"),
     ({"topics": {"none": ["drinks"]}}, "hello rex rome"),
@@ -383,3 +382,41 @@ async def test_a_filter_without_a_value_is_refused(known: MemoryAPIClient, app: 
     for user_id in ("", None):
         body = {"query": "tea", "session": {"session_id": "s", "user_id": user_id}, "long_term_search": True}
         assert (200 if user_id is None else 400) == (await api.call("POST", "/v1/memory/prompt", json=body)).status
+
+
+async def test_the_same_again_under_new_ids_is_one(client: MemoryAPIClient) -> None:
+    """Clients that do not keep the ids of a working memory's memories make new ones each time."""
+    for n in range(3):
+        several = [
+            record("Ann likes tea.", f"t{n}"),
+            record("Ann likes tea!", f"u{n}"),
+            record("Ann has a dog.", f"d{n}"),
+        ]
+        await client.put_working_memory("s", WorkingMemory(session_id="s", user_id="ann", memories=[*several]))
+        assert {"t0", "d0"} == {one.id for one in (await client.get_working_memory("s")).memories}
+    assert {"t0", "d0"} == {*await ids(client, "Ann")}
+
+
+async def test_what_only_fills_a_page_was_not_found(known: MemoryAPIClient, app: App) -> None:
+    """So it can be forgotten for lack of use."""
+    assert {"tea", "rome"} == {*await ids(known, "green tea", namespace=Namespace(eq="a"))}
+    api = RestClient(app)
+    counts = {id: (await api.get(f"/v1/long-term-memory/{id}")).json["access_count"] for id in ("tea", "rome")}
+    assert {"tea": 1, "rome": 0} == counts
+
+
+async def test_bad_policies_and_types_are_refused(known: MemoryAPIClient, app: App) -> None:
+    """With what would be right."""
+    with pytest.raises(MemoryServerError, match="semantic, episodic, message"):
+        await known.search_long_term_memory("tea", memory_type=MemoryType(eq="bad"))
+    api = RestClient(app)
+    policies: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"max_age_dys": 1}, "max_age_days"),
+        ({"memory_type_allowlist": ["bad"]}, "semantic"),
+        ({"max_age_days": -1}, "max_age_days"),
+        ({"budget": -1}, "budget"),
+    )
+    for policy, hint in policies:
+        answer = await api.call("POST", "/v1/long-term-memory/forget", json={"policy": policy})
+        assert 400 == answer.status, policy
+        assert hint in answer.json["detail"], answer.body

@@ -120,7 +120,10 @@ def branches(
         accessed=between("last_accessed", given.last_accessed),
         event=between("event_date", given.event_date),
     )
-    types = [one for one in TYPES if values_of("memory_type", given.memory_type).takes(one)]
+    wanted_types = values_of("memory_type", given.memory_type)
+    if {*(wanted_types.allowed or ()), *wanted_types.excluded} - {*TYPES}:
+        raise Refused("invalid_field", f"The types of memories are {', '.join(TYPES)}: `memory_type`")
+    types = [one for one in TYPES if wanted_types.takes(one)]
     found = [
         MemoryFilter(**{name: getattr(base, name) for name in base.__struct_fields__} | type_conditions)
         for type_conditions in conditions_of_types(types, tags("topics", given.topics))

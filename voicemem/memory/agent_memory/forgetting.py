@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from voicemem.memory.agent_memory.models import MemoryType
 from voicemem.memory.agent_memory.ranking import DAY_MS, Recency
 from voicemem.memory.agent_memory.records import type_of
 from voicemem.memory.long_term.memory import Memory
@@ -16,7 +17,7 @@ Days = Annotated[float, Meta(ge=0, le=1_000_000)]
 ONLY_RECENCY = Recency(semantic_weight=0.0, recency_weight=1.0)
 
 
-class Policy(Struct, frozen=True):
+class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     """What to forget. Pinned memories are never forgotten.
 
     With both ages, what is old and was not accessed lately; and what is older than `max_age_days` times
@@ -26,12 +27,12 @@ class Policy(Struct, frozen=True):
     max_age_days: Days | None = None
     max_inactive_days: Days | None = None
     budget: Natural | None = None
-    memory_type_allowlist: tuple[str, ...] | None = None
+    memory_type_allowlist: tuple[MemoryType, ...] | None = None
     """Only memories of these types."""
     hard_age_multiplier: Annotated[float, Meta(ge=0, le=1_000_000)] = 12.0
 
 
-class ToForget(Struct, frozen=True):
+class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
     """A policy, and memories that stay whatever it says."""
 
     policy: Policy

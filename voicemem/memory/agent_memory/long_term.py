@@ -136,6 +136,26 @@ class LongTermRecords:
         drafts = [draft_of(with_owner(one, owner), stream.id, "message") for one in new]
         await self.long_term.add(stream.project, drafts)
 
+    async def known_as(self, stream: Stream, records: Sequence[GivenRecord]) -> tuple[GivenRecord, ...]:
+        """What a working memory brings, each with the id under which its session says the same already, if it does."""
+        if not records:
+            return ()
+        owner = owner_of(stream)
+        known = {one.id for one in await self.find_all(stream.project, [one.id or "" for one in records])}
+        said: dict[tuple[object, ...], str] = {}
+        found: dict[str, GivenRecord] = {}
+        for record in records:
+            draft = self.long_term.prepare(draft_of(with_owner(record, owner), stream.id, "message"), self.clock())
+            given = MemoryOwner(stream.project, draft.namespace, draft.user_id, draft.session_id)
+            settled, _ = await settle_owner(self.store, given)
+            id = record.id or ""
+            if id not in known:
+                same = await self.find_same(settled, draft)
+                id = said.get((normalised(draft.text), settled, draft.kind), id) if same is None else same.id
+            said.setdefault((normalised(draft.text), settled, draft.kind), id)
+            found.setdefault(id, structs.replace(record, id=id))
+        return tuple(found.values())
+
     async def find_all(self, project: str, ids: Sequence[str]) -> list[Memory]:
         """Those of these memories that are there."""
         return await self.long_term.find_all(project, ids) if ids else []
@@ -209,7 +229,7 @@ class LongTermRecords:
         page, now_ms = found[wanted.offset : end], self.clock()
         if wanted.recency_boost is not False and wanted.text:
             page = rerank(page, wanted.recency, now_ms)
-        await self.store.touch_memories(project, [memory.id for memory, _ in page], now_ms)
+        await self.store.touch_memories(project, [memory.id for memory, score in page if score > 0], now_ms)
         views = [view_of(memory, score) for memory, score in page]
         return FoundRecords(views, len(found), end if len(found) > end else None)
 

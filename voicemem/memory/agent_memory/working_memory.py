@@ -150,9 +150,10 @@ class WorkingMemories:
                 stream = await self.owned.find(project, wanted)
                 if stream is None:
                     stream = await self.owned.create(project, wanted, given.ttl_seconds, key_id)
-                written = await self.replace(stream, given, key_id, admit)
+                named = structs.replace(given, memories=await self.records.known_as(stream, given.memories))
+                written = await self.replace(stream, named, key_id, admit)
                 if written is not None:
-                    await self.records.keep_in(written, given.memories)
+                    await self.records.keep_in(written, named.memories)
                     return written
         raise StoreUnavailable("The session changes faster than this change can be stored; try again.")
 

@@ -64,7 +64,6 @@ def test_what_nothing_can_be(text: dict[str, Any]) -> None:
         ({"any": ["episodic", "message"]}, [(("episode",), None, None), (None, (MESSAGE_TOPIC,), None)]),
         ({"any": ["semantic", "message"]}, [(("fact", "preference", "summary"), None, None)]),
         ({"any": ["semantic", "episodic", "message"]}, [(None, None, None)]),
-        ({"eq": "nonsense"}, []),
     ],
 )
 def test_types(types: dict[str, Any], expected: list[Any]) -> None:
@@ -120,6 +119,7 @@ def test_a_span_without_a_moment_finds_nothing() -> None:
         {"user_id": {"startswith": "a", "ne": "ab"}},
         {"user_id": {"any": [str(n) for n in range(1001)]}},
         {"user_id": {}},
+        {"memory_type": {"eq": "nonsense"}},
         {"topics": {"any": None}},
         {"created_at": {}},
     ],
