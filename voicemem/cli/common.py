@@ -90,7 +90,12 @@ REST_OPTIONS = (
         callback=check_rest_url,
         help="Address of the REST API.",
     ),
-    click.option("--key", envvar="VOICEMEM_KEY", show_envvar=True, help="A key with the scope read, if keys are used."),
+    click.option(
+        "--key",
+        envvar="VOICEMEM_KEY",
+        show_envvar=True,
+        help="A key, if keys are used; with the scope read, unless the text above says which.",
+    ),
 )
 
 

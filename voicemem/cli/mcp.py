@@ -48,7 +48,8 @@ def mcp(
     """Give LLMs the memory as tools: search_memories, get_context, get_history, remember, forget, recent_calls.
 
     It is a process of its own, which asks a running service over REST. The key, or a session token, says what the
-    client may see; over standard input and output it is VOICEMEM_KEY.
+    client may see; over standard input and output it is VOICEMEM_KEY. It needs the scope read, and ingest for remember
+    and forget.
 
     \b
     Examples:

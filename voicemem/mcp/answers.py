@@ -64,10 +64,12 @@ async def get_context(caller: Caller, given: taken.ContextWithin) -> taken.NextC
 
 
 async def get_history(caller: Caller, given: taken.HistoryWithin) -> taken.HeardHistory:
-    """What was heard on a call, the newest messages."""
+    """What was heard on a call, the newest messages, without those that were forgotten."""
     session_id = session_of(caller, given)
     body = await caller.get(session_path(session_id, "/history"), {"limit": str(given.last + 1)})
-    wanted = body["contents"][-given.last :]
+    forgotten = await forgotten_of(caller, session_id)
+    known = [message for message in body["contents"] if place_of(message) not in forgotten]
+    wanted = known[-given.last :]
     messages = newest_that_fit([shown_message(message) for message in wanted])
     return taken.HeardHistory(
         session_id,
@@ -75,8 +77,20 @@ async def get_history(caller: Caller, given: taken.HistoryWithin) -> taken.Heard
         shown_time(body["started_at"]),
         shown_time(body["ended_at"]),
         messages,
-        len(messages) < len(body["contents"]),
+        len(messages) < len(known),
     )
+
+
+async def forgotten_of(caller: Caller, session_id: str) -> set[tuple[Any, ...]]:
+    """The messages that the call was told to forget: a history has them still, and says why a context has not."""
+    if not (await caller.get(session_path(session_id, "/stats"), {}))["forgotten"]:
+        return set()
+    body = await caller.get(session_path(session_id, "/context"), {"peek": "true", "usage": "true"})
+    return {place_of(message) for message in body["left_out"] if message["reason"] == "forgotten"}
+
+
+def place_of(message: JsonObject) -> tuple[Any, ...]:
+    return message["turn_id"], message["role"], message["timestamp"]
 
 
 def shown_message(message: JsonObject) -> taken.HeardMessage:
@@ -143,7 +157,7 @@ def line_about(row: JsonObject) -> str:
     parts = [row["name"]] if row["name"] else []
     figures = row["figures"]
     if figures is not None:
-        parts.append(f"{figures['turns']} turns")
+        parts.append(f"{figures['turns']} turn{'s' * (figures['turns'] != 1)}")
         last = figures["last"]
         if last is not None:
             parts.append(f"last heard from the {last['role']}: {last['text']}")

@@ -73,7 +73,8 @@ class RememberWithin(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         Meta(
             min_length=1,
             max_length=1000,
-            description="One statement that makes sense alone: names written out, dates absolute.",
+            description="One statement that makes sense alone: names written out, dates absolute. At most 1,000 bytes "
+            "in UTF-8, which are fewer characters in scripts other than Latin.",
         ),
     ]
     kind: Annotated[

@@ -60,7 +60,7 @@ TOOLS = (
         "get_history",
         "Get the history of a call",
         "What was heard on a call, message by message, the newest last. Of a reply that was interrupted it has what "
-        "the caller had heard by then.",
+        "the caller had heard by then. What was forgotten is left out.",
         taken.History,
         taken.HistoryWithin,
         taken.HeardHistory,

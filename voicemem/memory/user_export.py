@@ -63,6 +63,7 @@ class Exporting(Struct):
     lines: int = 0
     sessions: int = 0
     messages: int = 0
+    kept_memories: int = 0
     unreadable: int = 0
 
     def encode(self, lines: Iterable[ExportLine]) -> bytes:
@@ -72,6 +73,7 @@ class Exporting(Struct):
             text += msgspec.json.encode(line) + b"\n"
             self.lines += 1
             self.messages += isinstance(line, ExportedMessage)
+            self.kept_memories += isinstance(line, ExportedMemory)
             self.unreadable += isinstance(line, Unreadable)
         return bytes(text)
 
@@ -102,10 +104,9 @@ class Exporting(Struct):
             yield self.encode([Unreadable(None, "memory")])
 
     async def kept(self, wanted: MemoryFilter) -> AsyncGenerator[bytes, None]:
-        """The memories for which conditions hold, the newest first; of a session without those that the user has."""
-        of_session = wanted.session_ids is not None
+        """The memories for which conditions hold, the newest first."""
         while rows := await self.store.list_memories(wanted):
-            yield self.encode(exported_memory(row) for row in rows if not (of_session and row.user_id == self.user_id))
+            yield self.encode(map(exported_memory, rows))
             wanted = structs.replace(wanted, after=(rows[-1].created_ms, rows[-1].id))
 
     async def session(self, stream: Stream) -> AsyncGenerator[bytes, None]:
@@ -125,8 +126,10 @@ class Exporting(Struct):
             is_readable = False
             yield self.encode([head, Unreadable(stream.id, "memory")])
         self.sessions += 1
-        of_session = MemoryFilter(project=self.project, session_ids=AnyOf((stream.id,)), with_superseded=True)
-        async for piece in self.kept(of_session):
+        of_nobody = MemoryFilter(  # the user's have been written, and another user's are not for this one to see
+            project=self.project, user_ids=AnyOf((None,)), session_ids=AnyOf((stream.id,)), with_superseded=True
+        )
+        async for piece in self.kept(of_nobody):
             yield piece
         deliveries = await self.store.list_deliveries(stream.key)
         yield self.encode(exported_delivery(stream.id, delivery) for delivery in deliveries)
@@ -197,7 +200,8 @@ async def export_user(
         async for piece in export.session(stream):
             if piece:
                 yield piece
-    yield export.encode([ExportEnd(export.lines, export.sessions, export.messages, export.unreadable)])
+    end = ExportEnd(export.lines, export.sessions, export.messages, export.kept_memories, export.unreadable)
+    yield export.encode([end])
 
 
 def turn_lines(session_id: str, memory: ReadModel, numbers: Sequence[int]) -> list[ExportLine]:

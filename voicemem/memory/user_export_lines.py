@@ -124,6 +124,7 @@ class ExportEnd(Struct, frozen=True, tag="end"):
     lines: int
     sessions: int
     messages: int
+    memories: int
     unreadable: int
 
 

@@ -34,6 +34,8 @@ WRONG_KEY = "The key is unknown or was revoked; send another one as Authorizatio
 """One sentence for both: a caller must not learn which keys there were."""
 SEND_KEY = "Send the key as Authorization: Bearer KEY."
 SETS_NOTHING = "A session token cannot change the configuration."
+OF_ANOTHER = "The session token is for another session."
+NO_TOKENS = "A session token cannot do this; use a key."
 TOKEN_SCOPES = ("ingest", "read")
 NO_LIMITS = KeyLimits()
 KEY_CACHE_MS = 1_000
@@ -72,7 +74,7 @@ class Grant(Struct, frozen=True):
         """Raise `Refused` (`forbidden`) unless the caller is allowed this."""
         if not self.allows(scope, session_id):
             if self.session_id is not None and scope in self.scopes:
-                raise Refused("forbidden", "The session token is for another session.")
+                raise Refused("forbidden", OF_ANOTHER if session_id is not None else NO_TOKENS)
             raise Refused("forbidden", f"The key does not have the scope {scope}.")
 
     def require_setting(self) -> None:

@@ -98,6 +98,19 @@ async def test_a_history_is_what_was_heard(client: Client) -> None:
     assert (["My dog is called Rex."], True) == ([message["text"] for message in last["messages"]], last["earlier"])
 
 
+async def test_a_history_is_without_what_was_forgotten(app: App, client: Client) -> None:
+    """Neither by the tool nor as a resource; what is left comes with nothing before it."""
+    assert 200 == (await RestClient(app).post("/v1/sessions/call-1/forget", {"keep_last": 2})).status
+    left = ["Noted.", "My dog is called Rex."]
+    for given in ({}, {"last": 2}):
+        history = await answer_of(client, "get_history", session_id="call-1", **given)
+        assert (left, False) == ([message["text"] for message in history["messages"]], history["earlier"])
+    history = await resource_of(client, "voicemem://sessions/call-1/history")
+    assert left == [message["text"] for message in history["messages"]]
+    assert 200 == (await RestClient(app).post("/v1/sessions/call-1/forget", {"everything": True})).status
+    assert [] == (await answer_of(client, "get_history", session_id="call-1"))["messages"]
+
+
 async def test_a_context_is_for_the_next_request(client: Client) -> None:
     """Messages with role and content, of as many tokens as are wanted."""
     context = await answer_of(client, "get_context", session_id="call-1")

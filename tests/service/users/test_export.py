@@ -107,10 +107,13 @@ async def test_memories_are_there(store: Store) -> None:
         ids.append(await keep("Now coffee.", user_id="ann", supersedes=ids[:1]))
         ids += [await keep("Said so.", session_id="s"), await keep("Also of Ann.", session_id="b", user_id="ann")]
         await keep("Ben likes milk.", session_id="b")
+        await keep("Ben was at Ann's.", session_id="s", user_id="ben")
         await keep("Of nobody.")
-        memories = of_type(await export(api), "memory")
+        lines = await export(api)
+        memories = of_type(lines, "memory")
         shown = (await api.get(f"/v1/memories/{ids[0]}")).json
     assert sorted(ids) == sorted(one["id"] for one in memories)
+    assert len(ids) == lines[-1]["memories"]
     assert shown == next(one for one in memories if one["id"] == ids[0])
     assert ids[120] == shown["superseded_by"]
 

@@ -51,6 +51,16 @@ async def test_without_keys_everybody_may_do_everything(access: Access) -> None:
     assert FULL_GRANT == await access.grant(None) == await access.grant("anything")
 
 
+@pytest.mark.parametrize(
+    ("session_id", "sentence"), [("s2", "is for another session"), (None, "A session token cannot do this; use a key.")]
+)
+def test_a_token_that_is_refused_hears_why(session_id: str | None, sentence: str) -> None:
+    """It is of another session than the path, or the path is of no session, and for keys only."""
+    token = Grant("shop", ("ingest", "read"), "k1", "s1")
+    with pytest.raises(Refused, match=sentence):
+        token.require("read", session_id)
+
+
 async def test_a_key_reads_vm_id_secret_and_gives_its_project_and_scopes(access: Access) -> None:
     """A key has 40 random characters, and opens what it was made for."""
     key, text = await access.create_key("shop", "worker", ["ingest"])

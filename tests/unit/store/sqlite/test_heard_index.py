@@ -129,6 +129,30 @@ async def test_an_index_that_is_damaged_while_it_is_used_is_begun_anew(store: Sq
     assert await found_texts(store, "walnuts") == ["walnuts"]
 
 
+def a_folder(index: Path) -> None:
+    index.mkdir()
+
+
+def a_dangling_link(index: Path) -> None:
+    index.symlink_to(index.with_name("nowhere") / "index")
+
+
+@pytest.mark.parametrize("block", [a_folder, a_dangling_link], ids=lambda one: one.__name__)
+async def test_an_index_that_cannot_be_opened_is_named(
+    store: SqliteStore, path: Path, block: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the refusal, and once in the log, with what to do; once that is done it is made and used."""
+    block(index_of(path))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=str(index_of(path))):
+            await found_texts(store, "walnuts")
+    (line,) = [record.getMessage() for record in caplog.records if str(index_of(path)) in record.getMessage()]
+    assert "move away what is there" in line
+    index_of(path).rename(path.with_name("moved"))
+    await index_call(store, "s", "walnuts")
+    assert await found_texts(store, "walnuts") == ["walnuts"]
+
+
 def on_disk(path: Path, word: bytes = b"quixotic") -> dict[str, int]:
     """How often a word stands in each file of the store that has it."""
     counts = {file.name: file.read_bytes().count(word) for file in path.parent.iterdir()}

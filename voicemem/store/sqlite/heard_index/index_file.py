@@ -37,6 +37,12 @@ SELECT_STORE = "select value from meta where name = 'store'"
 SAVE_STORE = "insert into meta values ('store', ?)"
 
 
+UNUSABLE = (
+    "The index at %s cannot be used (%s), so searches are refused: move away what is there unless it is the index, and"
+    " see that its folder can be written; the index is made again by itself"
+)
+
+
 class IndexFile:
     """The index of the store with this `incarnation`. `path` is that of the store, "" for an index in memory."""
 
@@ -46,6 +52,8 @@ class IndexFile:
         self.incarnation = incarnation
         self.resets = 0
         self.closed = False
+        self.failure: str | None = None
+        """The error for which it cannot be used at the moment."""
         self.writer: apsw.Connection | None = None
         self.reader: apsw.Connection | None = None
         self.opening = threading.Lock()
@@ -73,12 +81,21 @@ class IndexFile:
             raise StoreUnavailable("The store was closed.")
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(thread, job)
+            result = await loop.run_in_executor(thread, job)
+            self.failure = None
+            return result
         except DAMAGES as error:
             await loop.run_in_executor(self.writing, self.begin_anew, f"it is damaged ({type(error).__name__})")
         except (apsw.Error, OSError) as error:
-            raise StoreUnavailable(f"The index cannot be used: {type(error).__name__}.") from None
+            self.note_failure(type(error).__name__)
+            raise StoreUnavailable(f"The index at {self.path} cannot be used: {type(error).__name__}.") from None
         raise StoreUnavailable("The index was damaged, and is being made again.")
+
+    def note_failure(self, failure: str) -> None:
+        """Log that the index cannot be used; once, however often that is tried until it can be used again."""
+        if self.failure is None:
+            LOG.error(UNUSABLE, self.path, failure)
+        self.failure = failure
 
     def run_write(self, job: Callable[[apsw.Connection], T]) -> T:
         connection = self.open_writer()
