@@ -67,10 +67,15 @@ async def state_of(api: RestClient, session_id: str) -> str:
     return str((await api.get(f"/v1/sessions/{session_id}/stats")).json["extraction"]["state"])
 
 
+async def is_remembered(api: RestClient, session_id: str) -> bool:
+    """Whether a call has been read to its end; a node that another one died beside may not have looked at it yet."""
+    return (await kinds_of(api, session_id))["memory.extracted"] > 0 and await state_of(api, session_id) == "current"
+
+
 async def check_all(api: RestClient, llm: RememberingLlm) -> None:
     """Each call was remembered once, by the line that was said in it."""
     for session_id in CALLS:
-        await eventually("current", lambda name=session_id: state_of(api, name), PATIENCE_S)  # type: ignore[misc]
+        await eventually(True, lambda name=session_id: is_remembered(api, name), PATIENCE_S)  # type: ignore[misc]
         kinds = await kinds_of(api, session_id)
         assert (1, 1) == (kinds["memory.extracted"], kinds["memory.added"]), session_id
     found = (await api.get("/v1/users/ann/memories?limit=100")).json["memories"]

@@ -175,7 +175,7 @@ def test_history() -> None:
 def test_contexts() -> None:
     """Each policy is measured on each call, and contexts are asked for while sessions stream."""
     _, told = bench("contexts", "--turns", "21,30", "--calls", "3", "--live", "4", "--rate", "100", "--seconds", "0.3")
-    policies = ("none", "recent", "full", "window", "priority", "summary")
+    policies = ("none", "recent", "full", "window", "priority", "summary", "memories")
     keys = {f"{policy}_{messages}_us" for policy in policies for messages in (42, 60)}
     check_results(told, keys | {"live_p50_ms", "live_p99_ms"})
 

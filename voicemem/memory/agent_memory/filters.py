@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Meta, Struct
 
 from voicemem.errors import Refused
 from voicemem.memory.agent_memory.models import Time
@@ -50,6 +50,10 @@ class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
     none: tuple[str, ...] | None = None
 
 
+Span = Annotated[tuple[Time, ...], Meta(min_length=2, max_length=2)]
+"""A first and a last time; as a pair its schema would have the form `items: false`, which generators do not know."""
+
+
 class TimeFilter(Struct, frozen=True, forbid_unknown_fields=True):
     """When something was; all that is given must hold."""
 
@@ -58,7 +62,7 @@ class TimeFilter(Struct, frozen=True, forbid_unknown_fields=True):
     gte: Time | None = None
     lt: Time | None = None
     lte: Time | None = None
-    between: tuple[Time, Time] | None = None
+    between: Span | None = None
 
 
 class Filters(Struct, frozen=True, forbid_unknown_fields=True):
