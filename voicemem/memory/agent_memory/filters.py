@@ -23,7 +23,7 @@ OWNER_FIELDS = ("user_id", "namespace", "session_id")
 SEMANTIC_KINDS = ("fact", "preference", "summary")
 
 
-class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, rename={"in_word": "in"}):
+class TextFilter(Struct, frozen=True, forbid_unknown_fields=True):
     """Which values a field may have; all that is given must hold.
 
     The server took `eq`, `ne`, `any`, `all` and `startswith`; its client has `in_`, `not_eq` and `not_in` too.
@@ -35,7 +35,6 @@ class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, rename={"in_wo
     all: tuple[str, ...] | None = None
     startswith: str | None = None
     in_: tuple[str, ...] | None = None
-    in_word: tuple[str, ...] | None = None
     not_eq: str | None = None
     not_in: tuple[str, ...] | None = None
 
@@ -184,7 +183,7 @@ def values_of(field: str, given: TextFilter | None) -> Values:
     if given is None:
         return Values(None, (), None)
     check_named(field, given)
-    lists = [given.any, given.in_, given.in_word]
+    lists = [given.any, given.in_]
     lists += [None if given.eq is None else (given.eq,), None if given.all is None else only_one(given.all)]
     allowed: tuple[str, ...] | None = None
     for values in lists:

@@ -332,6 +332,6 @@ def owner_named(record: GivenRecord) -> Owner:
 
 def named_values(given: TextFilter) -> tuple[str, ...]:
     """All values that a filter names."""
-    lists = (given.any, given.all, given.in_, given.in_word, given.not_in)
+    lists = (given.any, given.all, given.in_, given.not_in)
     singles = (given.eq, given.ne, given.not_eq)
     return tuple({*(one for one in singles if one is not None), *(one for several in lists for one in several or ())})

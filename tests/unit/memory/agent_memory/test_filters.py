@@ -30,7 +30,6 @@ def filters(**given: Any) -> list[MemoryFilter]:
         ({"eq": "a"}, AnyOf(("a",))),
         ({"any": ["a", "b"]}, AnyOf(("a", "b"))),
         ({"in_": ["a", "b", "a"]}, AnyOf(("a", "b"))),
-        ({"in": ["a"]}, AnyOf(("a",))),
         ({"all": ["a", "a"]}, AnyOf(("a",))),
         ({"any": ["a", "b"], "in_": ["b", "c"]}, AnyOf(("b",))),
         ({"any": ["a", "b"], "ne": "a"}, AnyOf(("b",))),
