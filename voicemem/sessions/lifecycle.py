@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import builtins
 import hmac
 import logging
@@ -16,6 +14,7 @@ import msgspec
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import different_settings, validate_config
 from voicemem.errors import Refused
+from voicemem.protocol.cursors import join_cursor, split_cursor
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.rules import Rules
 from voicemem.runtime import Runtime
@@ -31,6 +30,8 @@ CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
 OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", LEFT})
 """Reasons of a close that are the service's own words. Any other is a caller's text, which is not logged."""
+SIGNATURE_BYTES = 16
+"""Of a cursor."""
 DIFFERENT = "The session already exists, with a different configuration; what differs"
 
 
@@ -95,14 +96,10 @@ class Sessions:
 
     def format_cursor(self, project: str, last: Stream | SessionOverview) -> str:
         body = msgspec.json.encode([last.started_ms, last.key])
-        return base64.urlsafe_b64encode(self.sign_cursor(project, body) + body).decode().rstrip("=")
+        return join_cursor(self.sign_cursor(project, body), body)
 
     def parse_cursor(self, project: str, cursor: str) -> tuple[int, int]:
-        try:
-            raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        except (binascii.Error, ValueError):
-            raise Refused("invalid_cursor") from None
-        signature, body = raw[:16], raw[16:]
+        signature, body = split_cursor(cursor, SIGNATURE_BYTES)
         if not hmac.compare_digest(signature, self.sign_cursor(project, body)):
             raise Refused("invalid_cursor")
         return msgspec.json.decode(body, type=tuple[int, int])
@@ -110,7 +107,7 @@ class Sessions:
     def sign_cursor(self, project: str, body: bytes) -> bytes:
         """The signature of a cursor, which is valid for one project and one incarnation of the store."""
         scope = f"{self.store.incarnation}\0{project}\0".encode()
-        return hmac.digest(self.store.cursor_secret, scope + body, "sha256")[:16]
+        return hmac.digest(self.store.cursor_secret, scope + body, "sha256")[:SIGNATURE_BYTES]
 
     # Changing
 

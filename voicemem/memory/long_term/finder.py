@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Annotated
@@ -11,7 +9,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from voicemem.errors import Refused
 from voicemem.memory.long_term.by_meaning import find_memories_by_meaning
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.memory import Memory, to_memory
@@ -23,6 +20,7 @@ from voicemem.memory.long_term.searches import (
     MemorySearch,
     found_statement,
 )
+from voicemem.protocol.cursors import format_place, parse_place
 from voicemem.search.ranking import FoundBy
 from voicemem.store.ports.heard_index import MAX_FOUND
 from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, Tags
@@ -52,7 +50,9 @@ class MemoryFinder:
         Of messages and memories that fit equally well, memories come first.
         """
         digest = search_digest(project, wanted)
-        place = CursorPlace() if wanted.cursor is None else parse_cursor(wanted.cursor, digest)
+        place = (
+            CursorPlace() if wanted.cursor is None else parse_place(wanted.cursor, digest, CursorPlace, OTHER_SEARCH)
+        )
         page = await self.messages(project, wanted, place)
         statements, best = await self.statements(project, wanted, place, page.vector)
         shown, messages, count = merged_page(page.messages, statements, wanted.limit)
@@ -60,7 +60,7 @@ class MemoryFinder:
         after = CursorPlace(place.messages + messages, page.best, place.statements + count, best)
         has_more = len(page.messages) > messages and after.messages < MAX_FOUND
         has_more = has_more or (len(statements) > count and after.statements < MAX_FOUND)
-        cursor = format_cursor(after, digest) if has_more else None
+        cursor = format_place(digest, after) if has_more else None
         return FoundMemories(shown, cursor, page.complete, page.mode)
 
     async def messages(self, project: str, wanted: MemorySearch, place: CursorPlace) -> HeardPage:
@@ -140,25 +140,6 @@ def merged_page(
             first += 1
             size += len(message.text)
     return shown, first, second
-
-
-# Cursors
-
-
-def format_cursor(place: CursorPlace, digest: bytes) -> str:
-    return base64.urlsafe_b64encode(digest + msgspec.json.encode(place)).decode().rstrip("=")
-
-
-def parse_cursor(cursor: str, digest: bytes) -> CursorPlace:
-    """Where a page begins. Raises `Refused` for a cursor of another search."""
-    try:
-        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        place = msgspec.json.decode(raw[8:], type=CursorPlace)
-    except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise Refused("invalid_cursor", OTHER_SEARCH) from None
-    if raw[:8] != digest:
-        raise Refused("invalid_cursor", OTHER_SEARCH)
-    return place
 
 
 def search_digest(project: str, wanted: MemorySearch) -> bytes:

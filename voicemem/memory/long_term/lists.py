@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from hashlib import blake2b
 from typing import Annotated, NamedTuple
 
-import msgspec
 from msgspec import Meta, Struct, structs
 
-from voicemem.errors import Refused
 from voicemem.memory.long_term.drafts import Namespace
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.memory import Memory
+from voicemem.protocol.cursors import format_place, parse_place
 from voicemem.protocol.memories import GivenKind, Topic
 from voicemem.protocol.types import Integer, Name
 from voicemem.store.ports.memories import AnyOf, MemoryFilter, Tags
@@ -53,33 +50,18 @@ class LastShown(NamedTuple):
 async def memory_page(long_term: LongTermMemory, wanted: MemoryFilter, cursor: str | None) -> MemoryPage:
     """A page of memories. Raises `Refused` (`invalid_cursor`), `StoreUnavailable`."""
     digest = list_digest(wanted)
-    after = None if cursor is None else parse_cursor(cursor, digest)
+    after = None if cursor is None else parse_place(cursor, digest, LastShown)
     asked = structs.replace(wanted, after=after, limit=wanted.limit + 1)
     found = await long_term.list_memories(wanted.project, asked)
     page = found[: wanted.limit]
-    return MemoryPage(page, format_cursor(page[-1], digest) if len(found) > len(page) else None)
+    if len(found) == len(page):
+        return MemoryPage(page, None)
+    return MemoryPage(page, format_place(digest, LastShown(page[-1].created_at, page[-1].id)))
 
 
 def list_digest(wanted: MemoryFilter) -> bytes:
     """Tells one list from another, whatever the size of its pages."""
     return blake2b(repr(structs.replace(wanted, after=None, limit=0)).encode(), digest_size=8).digest()
-
-
-def format_cursor(last: Memory, digest: bytes) -> str:
-    body = msgspec.json.encode(LastShown(last.created_at, last.id))
-    return base64.urlsafe_b64encode(digest + body).decode().rstrip("=")
-
-
-def parse_cursor(cursor: str, digest: bytes) -> LastShown:
-    """The last memory of the page before. Raises `Refused` for a cursor of another list."""
-    try:
-        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        last = msgspec.json.decode(raw[8:], type=LastShown)
-    except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise Refused("invalid_cursor") from None
-    if raw[:8] != digest:
-        raise Refused("invalid_cursor")
-    return last
 
 
 def list_filter(
