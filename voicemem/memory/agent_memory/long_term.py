@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused
-from voicemem.memory.agent_memory.filters import Branch, Filters, TagFilter, TextFilter, TimeFilter, branches
+from voicemem.memory.agent_memory.filters import Branch, Filters, TextFilter, branches
 from voicemem.memory.agent_memory.forgetting import Forgotten, ToForget, select
 from voicemem.memory.agent_memory.models import GivenRecord, RecordView
 from voicemem.memory.agent_memory.owners import ID_LABEL, Owner, derived_id, owner_of
@@ -52,20 +52,10 @@ class GivenRecords(Struct, frozen=True):
     deduplicate: bool = True
 
 
-class RecordSearch(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What to search for. Without `text`, all memories that the filters let through, the newest first."""
 
     text: Annotated[str, Meta(max_length=100_000)] | None = None
-    session_id: TextFilter | None = None
-    namespace: TextFilter | None = None
-    user_id: TextFilter | None = None
-    memory_type: TextFilter | None = None
-    topics: TagFilter | None = None
-    entities: TagFilter | None = None
-    created_at: TimeFilter | None = None
-    last_accessed: TimeFilter | None = None
-    event_date: TimeFilter | None = None
-    extraction_strategy: TextFilter | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     offset: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
     search_mode: Literal["semantic", "keyword", "hybrid"] = "semantic"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from voicemem.protocol.memories import time_ms
 from voicemem.search.memory_words import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
 from voicemem.store.ports.heard_index import FIRST_MS, LAST_MS, HeardScope
@@ -20,6 +21,16 @@ TOUCH_AGAIN_MS = 60_000
 """A memory is noted as accessed at most once in this time."""
 TAG_END = "\n"
 """Stands around each topic and each entity in their columns; none has it."""
+
+
+STORED = (
+    "stream", "position", "id", "project", "namespace", "user_id", "session_id", "kind", "text", "said_ms",
+    "created_ms", "updated_ms", "event_at", "expires_ms", "pinned", "removed_ms", "last_accessed_ms", "access_count",
+    "topics", "entities", "details", "supersedes",
+)  # fmt: skip
+"""The columns of a memory, in every engine, in the order of `values_of`."""
+IDS = msgspec.json.Decoder(tuple[str, ...])
+"""Decodes the column `supersedes`."""
 
 
 class MemoryRow(Struct, frozen=True, kw_only=True):
@@ -189,9 +200,8 @@ def event_ms_of(event_at: str | None) -> int | None:
     if event_at is None:
         return None
     try:
-        moment = datetime.fromisoformat(event_at)
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    except (ValueError, OverflowError):
+        return time_ms(event_at)
+    except ValueError:
         return None
 
 
@@ -226,3 +236,45 @@ def single_scope(wanted: MemoryFilter) -> HeardScope:
 
 def single_value(condition: Condition | None) -> str | None:
     return condition.values[0] if isinstance(condition, AnyOf) and len(condition.values) == 1 else None
+
+
+def values_of(row: MemoryRow) -> tuple[Any, ...]:
+    """What an engine stores of a memory: the values of `STORED`, and `event_ms`, which is `event_at`, comparable."""
+    return (
+        row.key,
+        row.position,
+        row.id,
+        row.project,
+        row.namespace,
+        row.user_id,
+        row.session_id,
+        row.kind,
+        row.text,
+        row.said_ms,
+        row.created_ms,
+        row.updated_ms,
+        row.event_at,
+        row.expires_ms,
+        row.pinned,
+        row.removed_ms,
+        row.last_accessed_ms,
+        row.access_count,
+        pack_tags(row.topics),
+        pack_tags(row.entities),
+        row.details,
+        msgspec.json.encode(row.supersedes),
+        event_ms_of(row.event_at),
+    )
+
+
+def row_of_values(values: Sequence[Any]) -> MemoryRow:
+    """The memory with these values of `STORED`, whose texts are `str`."""
+    given = dict(zip(STORED, values, strict=True))
+    return MemoryRow(
+        key=given.pop("stream"),
+        pinned=bool(given.pop("pinned")),
+        topics=unpack_tags(given.pop("topics")),
+        entities=unpack_tags(given.pop("entities")),
+        supersedes=IDS.decode(given.pop("supersedes")),
+        **given,
+    )

@@ -5,41 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from voicemem.errors import Refused
 from voicemem.store.ports.heard_index import scope_terms
-from voicemem.store.ports.memories import MemoryRow, event_ms_of, pack_tags, unpack_tags
+from voicemem.store.ports.memories import IDS, STORED, MemoryRow, row_of_values, values_of
 from voicemem.store.postgresql.connection import Row, Session
 
-TYPES = {
-    "stream": "bigint",
-    "position": "bigint",
-    "id": "bytea",
-    "project": "bytea",
-    "namespace": "bytea",
-    "user_id": "bytea",
-    "session_id": "bytea",
-    "kind": "bytea",
-    "text": "bytea",
-    "said_ms": "bigint",
-    "created_ms": "bigint",
-    "updated_ms": "bigint",
-    "event_at": "bytea",
-    "expires_ms": "bigint",
-    "pinned": "boolean",
-    "removed_ms": "bigint",
-    "last_accessed_ms": "bigint",
-    "access_count": "bigint",
-    "topics": "bytea",
-    "entities": "bytea",
-    "details": "bytea",
-    "supersedes": "bytea",
-}
+ACCESSED = ("last_accessed_ms", "access_count")
+"""What stays as it is stored, unless the memory was removed."""
+NUMBERS = ("stream", "position", "said_ms", "created_ms", "updated_ms", "expires_ms", "removed_ms", *ACCESSED)
+TYPES = {name: "boolean" if name == "pinned" else "bigint" if name in NUMBERS else "bytea" for name in STORED}
 """The columns of a memory, and the types in which they are sent."""
 COLUMNS = ", ".join(f"m.{name}" for name in TYPES)
 """As `to_row` takes them."""
-IDS = msgspec.json.Decoder(tuple[str, ...])
 IS_THERE = "exists (select 1 from streams t where t.bucket = m.bucket and t.key = m.stream and t.state <> 'erased')"
 SELECT_TAKEN = f"""
     select m.stream, m.id, {IS_THERE} from memories m
@@ -52,8 +29,6 @@ WORDS = """
     || array_to_tsvector(string_to_array(convert_from(scope, 'UTF8'), ' ')) else '' end
 """
 ARRAYS = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(TYPES.values(), 1))
-ACCESSED = ("last_accessed_ms", "access_count")
-"""What stays as it is stored, unless the memory was removed."""
 KEPT_UNLESS_REMOVED = "{0} = case when memories.removed_ms is null then memories.{0} else excluded.{0} end"
 REPLACED = [name for name in TYPES if name not in ("stream", "id", *ACCESSED)]
 SAVE = f"""
@@ -144,42 +119,11 @@ def words_of_row(row: MemoryRow, secret: bytes) -> tuple[int, str, str, str]:
     return len(said.split()) + len(about.split()), said, about, " ".join(scope_terms(row.scope, secret))
 
 
-def values_of(row: MemoryRow) -> tuple[Any, ...]:
-    """The values of `TYPES`, and `event_ms`."""
-    return (
-        row.key,
-        row.position,
-        row.id,
-        row.project,
-        row.namespace,
-        row.user_id,
-        row.session_id,
-        row.kind,
-        row.text,
-        row.said_ms,
-        row.created_ms,
-        row.updated_ms,
-        row.event_at,
-        row.expires_ms,
-        row.pinned,
-        row.removed_ms,
-        row.last_accessed_ms,
-        row.access_count,
-        pack_tags(row.topics),
-        pack_tags(row.entities),
-        row.details,
-        msgspec.json.encode(row.supersedes),
-        event_ms_of(row.event_at),
-    )
-
-
 def to_row(values: Row) -> MemoryRow:
     """The memory of a row of `COLUMNS`."""
-    given: dict[str, Any] = {
-        name: value.decode() if kind == "bytea" and isinstance(value, bytes) and name != "details" else value
-        for (name, kind), value in zip(TYPES.items(), values, strict=True)
-    }
-    given["key"] = given.pop("stream")
-    given["topics"], given["entities"] = unpack_tags(given["topics"]), unpack_tags(given["entities"])
-    given["supersedes"] = IDS.decode(given["supersedes"])
-    return MemoryRow(**given)
+    return row_of_values(
+        [
+            value.decode() if kind == "bytea" and isinstance(value, bytes) and name != "details" else value
+            for (name, kind), value in zip(TYPES.items(), values, strict=True)
+        ]
+    )

@@ -11,11 +11,19 @@ from msgspec.structs import replace
 from voicemem.search.memory_words import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
 from voicemem.store.ports.heard_index import LAST_MS
-from voicemem.store.ports.memories import TOUCH_AGAIN_MS, MemoryFilter, MemoryRow, check_rows, is_newer, single_scope
+from voicemem.store.ports.memories import (
+    TOUCH_AGAIN_MS,
+    MemoryFilter,
+    MemoryRow,
+    check_rows,
+    is_newer,
+    row_of_values,
+    single_scope,
+)
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.memories.conditions import conditions, match_expression
-from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, refuse_taken_ids, save, to_row
+from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, refuse_taken_ids, save
 from voicemem.store.stream_changes import find
 from voicemem.store.streams import Stream
 
@@ -74,7 +82,7 @@ class SqliteMemories:
         def job(connection: apsw.Connection) -> list[MemoryRow]:
             found: dict[str, MemoryRow] = {}
             for values in connection.execute(FIND_BY_ID.format(marks=marks(ids)), (project, *ids)):
-                row = to_row(values)
+                row = row_of_values(values)
                 found[row.id] = max(found.get(row.id, row), row, key=is_newer)
             return with_newer(connection, project, list(found.values()))
 
@@ -88,7 +96,7 @@ class SqliteMemories:
         query = LIST.format(conditions=clauses)
 
         def job(connection: apsw.Connection) -> list[MemoryRow]:
-            rows = [to_row(row) for row in connection.execute(query, (*values, wanted.limit))]
+            rows = [row_of_values(row) for row in connection.execute(query, (*values, wanted.limit))]
             return with_newer(connection, wanted.project, rows, wanted.as_of_ms) if wanted.with_superseded else rows
 
         return await self.database.scan(job)
@@ -104,7 +112,7 @@ class SqliteMemories:
 
         def job(connection: apsw.Connection) -> list[tuple[MemoryRow, float]]:
             found: list[tuple[Any, ...]] = connection.execute(query, (asked, *values, limit)).fetchall()
-            rows = [to_row(row[1:]) for row in found]
+            rows = [row_of_values(row[1:]) for row in found]
             if wanted.with_superseded:
                 rows = with_newer(connection, wanted.project, rows, wanted.as_of_ms)
             return [(row, score) for row, (score, *_) in zip(rows, found, strict=True)]
@@ -113,7 +121,7 @@ class SqliteMemories:
 
     async def find_expired_memories(self, now_ms: int, limit: int) -> list[MemoryRow]:
         return await self.database.read(
-            lambda connection: [to_row(row) for row in connection.execute(FIND_EXPIRED, (now_ms, limit))]
+            lambda connection: [row_of_values(row) for row in connection.execute(FIND_EXPIRED, (now_ms, limit))]
         )
 
     async def touch_memories(self, project: str, ids: Sequence[str], now_ms: int) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import apsw
 from msgspec.structs import replace
 
-from voicemem.store.ports.memories import MemoryRow, check_rows
+from voicemem.store.ports.memories import MemoryRow, check_rows, row_of_values
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.journal.new_streams import create_user_stream
-from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, save, to_row
+from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, save
 from voicemem.store.sqlite.retention import SELECT_IS_EXPIRED
 from voicemem.store.streams import USER_KIND
 
@@ -33,7 +33,7 @@ class SqliteMovedMemories:
 
     async def list_memories_of(self, key: int, after: str, limit: int) -> list[MemoryRow]:
         return await self.database.read(
-            lambda connection: [to_row(row) for row in connection.execute(LIST, (key, after, limit))]
+            lambda connection: [row_of_values(row) for row in connection.execute(LIST, (key, after, limit))]
         )
 
     async def move_memories(

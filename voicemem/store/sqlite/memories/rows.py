@@ -16,15 +16,11 @@ import msgspec
 from voicemem.errors import Refused
 from voicemem.search.words import WORDS_VERSION
 from voicemem.store.ports.heard_index import scope_terms
-from voicemem.store.ports.memories import MemoryRow, event_ms_of, pack_tags, unpack_tags
+from voicemem.store.ports.memories import STORED, MemoryRow, row_of_values, values_of
 
-STORED = (
-    "stream, position, id, project, namespace, user_id, session_id, kind, text, said_ms, created_ms, updated_ms,"
-    " event_at, expires_ms, pinned, removed_ms, last_accessed_ms, access_count, topics, entities, details, supersedes"
-)
-COLUMNS = ", ".join(f"m.{name}" for name in STORED.split(", "))
-"""As `to_row` takes them."""
-IDS = msgspec.json.Decoder(tuple[str, ...])
+NAMES = ", ".join(STORED)
+COLUMNS = ", ".join(f"m.{name}" for name in STORED)
+"""As `row_of_values` takes them."""
 IS_THERE = "exists (select 1 from streams where key = m.stream and state != 'erased')"
 SELECT_IS_TAKEN = f"""
     select 1 from memories m where project = ? and id = ? and stream != ? and removed_ms is null and {IS_THERE}
@@ -32,9 +28,9 @@ SELECT_IS_TAKEN = f"""
 SELECT_STORED = f"select number, {COLUMNS} from memories m where stream = ? and id = ?"
 SELECT_PORTION = f"select number, {COLUMNS} from memories m where stream = ? limit ?"
 SELECT_BATCH = f"select number, {COLUMNS} from memories m where number > ? order by number limit ?"
-INSERT = f"insert into memories ({STORED}, event_ms) values ({', '.join('?' * 23)})"
+INSERT = f"insert into memories ({NAMES}, event_ms) values ({', '.join('?' * 23)})"
 UPDATE = f"""
-    update memories set ({STORED}, event_ms) = ({", ".join("?" * 23)}) where number = ?
+    update memories set ({NAMES}, event_ms) = ({", ".join("?" * 23)}) where number = ?
 """
 DELETE = "delete from memories where number = ?"
 DELETE_VECTOR = "delete from memory_vectors where number = ?"
@@ -69,7 +65,7 @@ def save(connection: apsw.Connection, row: MemoryRow, secret: bytes) -> None:
         add_words(connection, connection.last_insert_rowid(), row, secret)
         save_links(connection, row, ())
         return
-    number, before = stored[0], to_row(stored[1:])
+    number, before = stored[0], row_of_values(stored[1:])
     if before.removed_ms is None:
         row = msgspec.structs.replace(row, last_accessed_ms=before.last_accessed_ms, access_count=before.access_count)
     connection.execute(UPDATE, (*values_of(row), number))
@@ -94,7 +90,7 @@ def remove_portion(connection: apsw.Connection, key: int, secret: bytes, limit: 
     """Delete memories of a stream with their words, at most `limit`; whether there were any."""
     portion: list[tuple[Any, ...]] = connection.execute(SELECT_PORTION, (key, limit)).fetchall()
     for number, *values in portion:
-        row = to_row(values)
+        row = row_of_values(values)
         delete_words(connection, number, row, secret)
         connection.execute(DELETE_LINKS, (key, row.id))
         connection.execute(DELETE, (number,))
@@ -128,68 +124,6 @@ def make_words(connection: apsw.Connection, secret: bytes) -> None:
     batch: list[tuple[Any, ...]] = connection.execute(SELECT_BATCH, (0, BATCH)).fetchall()
     while batch:
         for number, *values in batch:
-            add_words(connection, number, to_row(values), secret)
+            add_words(connection, number, row_of_values(values), secret)
         batch = connection.execute(SELECT_BATCH, (batch[-1][0], BATCH)).fetchall()
     connection.execute(SAVE_WORDS, (wanted,))
-
-
-# Rows
-
-
-def values_of(row: MemoryRow) -> tuple[Any, ...]:
-    """The values of `STORED`, and `event_ms`."""
-    return (
-        row.key,
-        row.position,
-        row.id,
-        row.project,
-        row.namespace,
-        row.user_id,
-        row.session_id,
-        row.kind,
-        row.text,
-        row.said_ms,
-        row.created_ms,
-        row.updated_ms,
-        row.event_at,
-        row.expires_ms,
-        int(row.pinned),
-        row.removed_ms,
-        row.last_accessed_ms,
-        row.access_count,
-        pack_tags(row.topics),
-        pack_tags(row.entities),
-        row.details,
-        msgspec.json.encode(row.supersedes),
-        event_ms_of(row.event_at),
-    )
-
-
-def to_row(values: Sequence[Any]) -> MemoryRow:
-    """The memory of a row of `COLUMNS`."""
-    *plain, pinned, removed_ms, accessed_ms, count, topics, entities, details, supersedes = values
-    key, position, id, project, namespace, user_id, session_id, kind, text, said_ms, created_ms, updated_ms = plain[:12]
-    return MemoryRow(
-        key=key,
-        position=position,
-        id=id,
-        project=project,
-        namespace=namespace,
-        user_id=user_id,
-        session_id=session_id,
-        kind=kind,
-        text=text,
-        said_ms=said_ms,
-        created_ms=created_ms,
-        updated_ms=updated_ms,
-        event_at=plain[12],
-        expires_ms=plain[13],
-        pinned=bool(pinned),
-        removed_ms=removed_ms,
-        last_accessed_ms=accessed_ms,
-        access_count=count,
-        topics=unpack_tags(topics),
-        entities=unpack_tags(entities),
-        details=details,
-        supersedes=IDS.decode(supersedes),
-    )

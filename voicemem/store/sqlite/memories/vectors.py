@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from voicemem.store.ports.memories import MemoryFilter
+from voicemem.store.ports.memories import MemoryFilter, row_of_values
 from voicemem.store.ports.vectors import (
     Embedded,
     MemoryPlace,
@@ -20,7 +20,7 @@ from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.heard_index.vectors import add_distance
 from voicemem.store.sqlite.memories.conditions import conditions
 from voicemem.store.sqlite.memories.memories import NEWEST_FIRST, with_newer
-from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, to_row
+from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE
 
 IS_MISSING = """
     m.removed_ms is null and not exists (
@@ -103,7 +103,7 @@ class SqliteMemoryVectors:
             max_compared = add_distance(connection)
             given = vector, number, *values, max_compared + 1, limit
             found: list[tuple[Any, ...]] = connection.execute(query, given).fetchall()
-            rows = [to_row(row[2:]) for row in found]
+            rows = [row_of_values(row[2:]) for row in found]
             if wanted.with_superseded:
                 rows = with_newer(connection, wanted.project, rows, wanted.as_of_ms)
             cosines = {}
