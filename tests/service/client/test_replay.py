@@ -36,13 +36,16 @@ async def test_every_event_is_told_once_it_is_on_disk(app: App) -> None:
 
 async def test_events_are_told_while_the_next_is_waited_for(app: App) -> None:
     """At a call's own pace an event is told in the pause after it, not with the next one."""
-    events = [final_transcript(1, ts=1_000), final_transcript(2, ts=1_600)]
+    events = [final_transcript(1, ts=1_000), final_transcript(2, ts=4_000)]
     told: asyncio.Queue[int] = asyncio.Queue()
     one = Replay(events, lambda event: told.put_nowait(event["seq"]))
-    running = asyncio.create_task(one.run(f"ws://{app.ingest_address}", "s", pace=1.0))
+    running = asyncio.create_task(one.run(f"ws://{app.ingest_address}", "s", pace=0.01))  # a pause of five minutes
     assert 1 == await asyncio.wait_for(told.get(), 10)
     assert ([1], False) == (await stored(app), running.done())
-    await running
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await Replay(events, lambda event: told.put_nowait(event["seq"])).run(f"ws://{app.ingest_address}", "s")
     assert 2 == told.get_nowait()
 
 
