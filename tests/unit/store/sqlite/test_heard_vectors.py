@@ -22,8 +22,8 @@ from voicemem.llm.embeddings import to_vector
 from voicemem.store.ports.heard_index import HeardScope
 from voicemem.store.ports.memories import tombstone
 from voicemem.store.ports.vectors import MAX_COMPARED, MemoryPlace, TextToEmbed, VectorQuery
-from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.heard_index import vectors
+from voicemem.store.sqlite import SqliteStore, vectors
+from voicemem.store.sqlite.heard_index.vectors import FIND
 
 EMBEDDER = "noise 256"
 TEXTS = [f"quixotic{number} marzipan" for number in range(60)]
@@ -121,7 +121,7 @@ async def test_a_scan_takes_its_sessions_from_the_newest_on(store: SqliteStore) 
 def plan_of(column: str, connection: apsw.Connection) -> list[str]:
     """The steps in which SQLite finds what is near."""
     vectors.add_distance(connection)
-    query = f"explain query plan {vectors.FIND.format(scope=f's.{column} = ?7')}"
+    query = f"explain query plan {FIND.format(scope=f's.{column} = ?7')}"
     return [str(row[-1]) for row in connection.execute(query, (vector_of("north"), 1, 0, 1, 10, 10, 1))]
 
 

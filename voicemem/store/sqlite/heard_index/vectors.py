@@ -1,23 +1,17 @@
 """The vectors of messages, beside their words in the file of the index; see `voicemem.store.ports.vectors`.
 
 A query is compared with each vector of its scope, of the newest sessions first: nothing is held in memory, and nobody
-else's is looked at. The comparison is sqlite-vec's, of which nothing but one function is used; without it, Python's.
+else's is looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from importlib.util import find_spec
-from operator import mul
-from pathlib import Path
-from typing import Any
 
 import apsw
 
 from voicemem.store.ports.heard_index import FoundMessage
 from voicemem.store.ports.vectors import (
-    MAX_COMPARED,
     Embedded,
     MessagePlace,
     NearMessages,
@@ -26,19 +20,13 @@ from voicemem.store.ports.vectors import (
     VectorQuery,
     VectorSupport,
     embedder_number,
-    floats_of,
 )
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.heard_index.index import select_erased
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.heard_index.rows import scope_numbers
+from voicemem.store.sqlite.vectors import add_distance, cosines_of, support, texts_of_streams
 
-MAX_COMPARED_IN_PYTHON = 2_000
-"""Without sqlite-vec: each takes 20 µs of Python for 256 dimensions, 230 µs for 1,536; with it 1 and 9 µs."""
-SLOW = (
-    "Vectors are compared in Python, which is slow: at most {} of each search's scope. For ten times as many install"
-    " sqlite-vec (pip install 'voicemem-core[vectors]')."
-)
 CHECK = """
     select key, (select count(*) from messages m where m.session = s.key)
     - (select count(*) from vectors v where v.session = s.key and v.embedder = ?) from sessions s
@@ -79,9 +67,7 @@ class SqliteHeardVectors:
     heard: IndexFile
 
     async def prepare_vectors(self) -> VectorSupport:
-        if extension_path() is None:
-            return VectorSupport(MAX_COMPARED_IN_PYTHON, SLOW.format(MAX_COMPARED_IN_PYTHON))
-        return VectorSupport(MAX_COMPARED)
+        return support()
 
     async def check_vectors(self, embedder: str, after_key: int, limit: int) -> VectorCheck:
         values = embedder_number(embedder), after_key, limit
@@ -97,7 +83,13 @@ class SqliteHeardVectors:
         """Nothing of a session that is erased, and of which the index has something yet, is found."""
         erased = await self.database.read(lambda connection: select_erased(connection, keys))
         wanted = [key for key in keys if key not in erased]
-        return await self.heard.read(partial(find_without_vector, embedder_number(embedder), wanted, limit))
+        number = embedder_number(embedder)
+
+        def texts_of(connection: apsw.Connection, key: int, left: int) -> list[TextToEmbed]:
+            rows = connection.execute(SELECT_WITHOUT, (key, number, left))
+            return [TextToEmbed(MessagePlace(key, turn, place), text) for turn, place, text in rows]
+
+        return await self.heard.read(lambda connection: texts_of_streams(connection, texts_of, wanted, limit))
 
     async def save_vectors(self, embedder: str, vectors: Embedded) -> None:
         number = embedder_number(embedder)
@@ -110,16 +102,6 @@ class SqliteHeardVectors:
 
     async def find_near(self, wanted: VectorQuery) -> NearMessages:
         return await self.heard.read(lambda connection: find_near(connection, wanted, self.heard.incarnation))
-
-
-def find_without_vector(number: int, keys: Sequence[int], limit: int, connection: apsw.Connection) -> list[TextToEmbed]:
-    found: list[TextToEmbed] = []
-    for key in keys:
-        for turn, place, text in connection.execute(SELECT_WITHOUT, (key, number, limit - len(found))):
-            found.append(TextToEmbed(MessagePlace(key, turn, place), text))
-        if len(found) >= limit:
-            break
-    return found
 
 
 def find_near(connection: apsw.Connection, wanted: VectorQuery, secret: bytes) -> NearMessages:
@@ -135,39 +117,5 @@ def find_near(connection: apsw.Connection, wanted: VectorQuery, secret: bytes) -
     query = FIND.format(scope=conditions)
     rows = list(connection.execute(query, (*values, *(numbers[kind] for kind in given))))
     found = [FoundMessage(*row[1:]) for row in rows if row[-1] is not None]
-    cosines = {}
-    for place in wanted.also:
-        (cosine,) = connection.execute(SELECT_COSINE, (wanted.vector, *place, number)).fetchone() or (None,)
-        if cosine is not None:
-            cosines[place] = float(cosine)
+    cosines = cosines_of(connection, SELECT_COSINE, wanted.vector, wanted.also, number)
     return NearMessages(found, cosines, bool(rows) and rows[0][0] > max_compared)
-
-
-# The comparison
-
-
-def extension_path() -> Path | None:
-    """The extension of sqlite-vec; None where it is not installed."""
-    spec = find_spec("sqlite_vec")
-    return None if spec is None or spec.origin is None else Path(spec.origin).with_name("vec0")
-
-
-def add_distance(connection: apsw.Connection) -> int:
-    """Give a connection `vec_distance_cosine`, unless it has it; how many vectors it may compare."""
-    path = extension_path()
-    if not connection.execute(HAS_DISTANCE).get:
-        if path is None:
-            connection.create_scalar_function("vec_distance_cosine", distance_of, 2, deterministic=True)
-        else:
-            connection.enable_load_extension(True)
-            connection.load_extension(str(path))
-            connection.enable_load_extension(False)
-    return MAX_COMPARED_IN_PYTHON if path is None else MAX_COMPARED
-
-
-HAS_DISTANCE = "select count(*) from pragma_function_list where name = 'vec_distance_cosine'"
-
-
-def distance_of(*vectors: Any) -> float:
-    """The cosine distance of two vectors of length 1."""
-    return float(1.0 - sum(map(mul, *map(floats_of, vectors))))

@@ -17,10 +17,10 @@ from voicemem.store.ports.vectors import (
     embedder_number,
 )
 from voicemem.store.sqlite.database import Database
-from voicemem.store.sqlite.heard_index.vectors import add_distance
 from voicemem.store.sqlite.memories.conditions import conditions
 from voicemem.store.sqlite.memories.memories import NEWEST_FIRST, with_newer
 from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE
+from voicemem.store.sqlite.vectors import add_distance, cosines_of, texts_of_streams
 
 IS_MISSING = """
     m.removed_ms is null and not exists (
@@ -72,16 +72,11 @@ class SqliteMemoryVectors:
     async def find_memories_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[TextToEmbed]:
         number = embedder_number(embedder)
 
-        def job(connection: apsw.Connection) -> list[TextToEmbed]:
-            found: list[TextToEmbed] = []
-            for key in keys:
-                for id, text in connection.execute(SELECT_WITHOUT, (key, number, limit - len(found))):
-                    found.append(TextToEmbed(MemoryPlace(key, id), text))
-                if len(found) >= limit:
-                    break
-            return found
+        def texts_of(connection: apsw.Connection, key: int, left: int) -> list[TextToEmbed]:
+            rows = connection.execute(SELECT_WITHOUT, (key, number, left))
+            return [TextToEmbed(MemoryPlace(key, id), text) for id, text in rows]
 
-        return await self.database.read(job)
+        return await self.database.read(lambda connection: texts_of_streams(connection, texts_of, keys, limit))
 
     async def save_memory_vectors(self, embedder: str, vectors: Embedded) -> None:
         number = embedder_number(embedder)
@@ -106,11 +101,7 @@ class SqliteMemoryVectors:
             rows = [row_of_values(row[2:]) for row in found]
             if wanted.with_superseded:
                 rows = with_newer(connection, wanted.project, rows, wanted.as_of_ms)
-            cosines = {}
-            for place in also:
-                (cosine,) = connection.execute(SELECT_COSINE, (vector, *place, number)).fetchone() or (None,)
-                if cosine is not None:
-                    cosines[place] = float(cosine)
+            cosines = cosines_of(connection, SELECT_COSINE, vector, also, number)
             near = [(row, float(cosine)) for row, (_, cosine, *_) in zip(rows, found, strict=True)]
             return NearMemories(near, cosines, bool(found) and found[0][0] > max_compared)
 
