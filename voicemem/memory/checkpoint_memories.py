@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, Struct, field, structs
 
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.memory.long_term.drafts import memory_id, redacted
-from voicemem.memory.long_term.memory import Details, changed_row
+from voicemem.memory.long_term.memory import changed_row, details_of, packed_details
 from voicemem.protocol.codec import ENCODER, decode_stored
 from voicemem.protocol.events import JournaledEvent, MemoriesExtracted, MemoryAdded, MemoryEdited, MemoryRemoved
 from voicemem.protocol.strict_json import JSON_DECODER
@@ -59,7 +58,7 @@ def with_content(payload: bytes, row: MemoryRow) -> bytes:
         "topics": row.topics,
         "entities": row.entities,
         "event_at": row.event_at,
-        "metadata": msgspec.json.decode(row.details, type=Details).metadata,
+        "metadata": details_of(row).metadata,
     }
     return ENCODER.encode(JSON_DECODER.decode(payload) | content)
 
@@ -103,16 +102,6 @@ class RestoredMemories(Struct):
 
 def row_of_event(event: MemoryAdded, position: int, received_ms: int) -> MemoryRow:
     """The memory that an event tells of; whose it is follows when it is written."""
-    details = Details(
-        confidence=event.confidence,
-        evidence=event.evidence,
-        source=event.source,
-        strategy=event.strategy,
-        model=event.model,
-        version=event.version,
-        same_as=event.same_as,
-        metadata=event.metadata,
-    )
     return MemoryRow(
         key=0,
         position=position,
@@ -130,7 +119,7 @@ def row_of_event(event: MemoryAdded, position: int, received_ms: int) -> MemoryR
         pinned=event.pinned,
         topics=event.topics,
         entities=event.entities,
-        details=msgspec.json.encode(details),
+        details=packed_details(event, event.same_as),
         supersedes=event.supersedes,
     )
 
@@ -164,7 +153,7 @@ class Renaming(Struct, frozen=True):
 
     def row(self, row: MemoryRow, rules: Rules | None) -> MemoryRow:
         """A memory with the new names, without what must not be kept."""
-        details = msgspec.json.decode(row.details, type=Details)
+        details = details_of(row)
         evidence = tuple(structs.replace(one, session_id=self.session_id(one.session_id)) for one in details.evidence)
         same_as = None if details.same_as is None else self.name(details.same_as)
         fields: dict[str, Any] = {"evidence": evidence, "same_as": same_as}

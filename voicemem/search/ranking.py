@@ -21,6 +21,11 @@ class Ranked(NamedTuple, Generic[Item]):
     by: tuple[FoundBy, ...]
 
 
+def beside(score: float, best: float) -> float:
+    """A score next to the best one of its search, which has 1."""
+    return round(min(1.0, score / best), 4) if best > 0 else 0.0
+
+
 def ranked(
     by_words: Mapping[Item, float], by_vectors: Mapping[Item, float], weight: float, times: Mapping[Item, int]
 ) -> list[Ranked[Item]]:

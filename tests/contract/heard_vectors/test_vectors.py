@@ -12,19 +12,10 @@ from hypothesis import strategies as st
 from tests.support.profiles import examples
 from tests.support.stores.contract import NOW, example_numbers
 from tests.support.stores.heard import index_call, passages, reindex
-from voicemem.llm.embeddings import to_vector
+from tests.support.stores.vectors import EMBEDDER, vector_of
 from voicemem.store.port import Store
 from voicemem.store.ports.heard_index import HeardScope
 from voicemem.store.ports.vectors import MessagePlace, NearMessages, TextToEmbed, VectorQuery
-
-EMBEDDER = "axes 4"
-AXES = {"north": (0.0, 1.0, 0.0, 0.0), "east": (1.0, 0.0, 0.0, 0.0), "northeast": (1.0, 1.0, 0.0, 0.0)}
-
-
-def vector_of(text: str) -> bytes | None:
-    """A vector for the first word of a text: a direction, or one of its own; none for `nothing`."""
-    word = text.split()[0]
-    return None if word == "nothing" else to_vector(AXES.get(word, (0.0, 0.0, 0.1, 1.0)))
 
 
 @pytest.fixture

@@ -22,18 +22,10 @@ from tests.support.stores.memories import (
     stream_of,
     write,
 )
-from voicemem.llm.embeddings import to_vector
+from tests.support.stores.vectors import EMBEDDER, vector_of
 from voicemem.store.port import Store
 from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, Tags, tombstone
 from voicemem.store.ports.vectors import MemoryPlace, NearMemories
-
-EMBEDDER = "axes 4"
-AXES = {"north": (0.0, 1.0, 0.0, 0.0), "east": (1.0, 0.0, 0.0, 0.0), "northeast": (1.0, 1.0, 0.0, 0.0)}
-
-
-def vector_of(text: str) -> bytes | None:
-    word = text.split()[0]
-    return None if word == "nothing" else to_vector(AXES.get(word, (0.0, 0.0, 0.1, 1.0)))
 
 
 @pytest.fixture

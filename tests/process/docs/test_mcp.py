@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from tests.support.callers.mcp_client import answer_of, mcp_at, mcp_client
+from tests.support.callers.mcp_client import answer_of, app_with_call, mcp_at, mcp_client
 from tests.support.callers.rest import client_with_key, make_key
 from tests.support.documentation import TEXTS, code_blocks
-from tests.support.events import final
 from tests.support.needs import needs_module
 from tests.support.services import Serve
 from voicemem.app import App
@@ -35,11 +34,7 @@ STARTED, REACHED, AGORA = (json.loads(block) for block in code_blocks(PAGE, "jso
 @pytest.fixture
 async def app(serve: Serve) -> App:
     """A service with keys, and a call of ann's."""
-    app = await serve()
-    api = await client_with_key(app, "admin")
-    await api.create("call-1", user_id="ann")
-    await api.send(final(1, "I am allergic to walnuts.", 1_790_000_000_000), session_id="call-1")
-    return app
+    return await app_with_call(serve)
 
 
 async def token_of(app: App) -> str:

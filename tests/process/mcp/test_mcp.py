@@ -15,9 +15,8 @@ from contextlib import asynccontextmanager
 import pytest
 from mcp import Client, StdioServerParameters
 
-from tests.support.callers.mcp_client import answer_of, failure_of, mcp_client
+from tests.support.callers.mcp_client import answer_of, app_with_call, failure_of, mcp_client
 from tests.support.callers.rest import RestClient, client_with_key, make_key
-from tests.support.events import final
 from tests.support.processes.ports import free_ports
 from tests.support.services import Serve
 from voicemem.app import App
@@ -60,11 +59,7 @@ async def ended(*arguments: str, **environment: str) -> tuple[int, str]:
 @pytest.fixture
 async def app(serve: Serve) -> App:
     """A service with keys, and a call of ann's."""
-    app = await serve()
-    api = await client_with_key(app, "admin")
-    await api.create("call-1", user_id="ann")
-    await api.send(final(1, "I am allergic to walnuts.", 1_790_000_000_000), session_id="call-1")
-    return app
+    return await app_with_call(serve)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.events import final
 from tests.support.services import Serve
@@ -18,11 +16,6 @@ from voicemem.protocol.memories import Evidence
 from voicemem.protocol.types import JsonObject
 
 PATH = "/v1/sessions/call/memories?superseded=true"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def memories(api: RestClient, path: str = PATH) -> dict[str, JsonObject]:

@@ -14,18 +14,12 @@ import voicemem
 from tests.support.callers.client_sessions import client_to, options
 from tests.support.callers.rest import RestClient
 from tests.support.events import final
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.cli import main
 from voicemem.client import ClientError, RequestRefused, SyncClient
 from voicemem.errors import Refused
 
 NUTS = "Ann is allergic to walnuts."
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def test_the_client_has_all_of_memories(app: App) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 
 from tests.support.callers.rest import RestClient
 from tests.support.plain_fold.calls import call_closed
 from tests.support.profiles import examples
 from tests.support.random_calls.strategies import calls
-from tests.support.services import Serve
 from tests.support.stores.contract import example_numbers
 from voicemem.app import App
 from voicemem.memory.long_term.drafts import MemoryDraft
@@ -19,11 +17,6 @@ from voicemem.protocol.types import JsonObject
 
 SERVERS_OWN = (call_closed(0)["type"], "session.reopened", "session.end")
 TURNS = tuple(range(200))
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def lines_of(app: App, api: RestClient, session_id: str) -> list[str]:

@@ -21,16 +21,6 @@ SAID = "I cannot eat walnuts."
 NUTS = "Ann is allergic to walnuts."
 
 
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
-
-
-@pytest.fixture
-def api(app: App) -> RestClient:
-    return RestClient(app)
-
-
 async def search(api: RestClient, query: str, **wanted: Any) -> JsonObject:
     answered = await api.post(PATH, {"query": query, **wanted})
     assert 200 == answered.status, answered.body

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.callers.rest import RestClient
-from tests.support.services import Serve, node_on
+from tests.support.services import node_on
 from tests.support.waiting import eventually
-from voicemem.app import App
 from voicemem.memory.long_term.forgetting import DAY_MS, ForgetPolicy, forget, remove_expired
 from voicemem.protocol.types import JsonObject
 from voicemem.store.ports.memories import MemoryFilter
@@ -20,16 +19,6 @@ from voicemem.store.sqlite.store import MemoryStore
 
 NOW = 1_790_000_000_000
 PATH = "/v1/users/ann/memories"
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
-
-
-@pytest.fixture
-def api(app: App) -> RestClient:
-    return RestClient(app)
 
 
 async def keep(api: RestClient, *given: str | JsonObject) -> list[str]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from tests.support.callers.rest import RestClient
@@ -24,11 +23,6 @@ from voicemem.store.port import Store
 from voicemem.store.sqlite.store import MemoryStore
 
 SERVERS_OWN = (call_closed(0)["type"], "session.reopened", "session.end")
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def test_the_background_indexes_without_any_search(app: App) -> None:

@@ -26,16 +26,6 @@ LONG_S = 10**7
 OF_ANN = MemoryFilter(project="default", user_ids=AnyOf(("ann",)))
 
 
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
-
-
-@pytest.fixture
-def api(app: App) -> RestClient:
-    return RestClient(app)
-
-
 async def expire(api: RestClient, session_id: str = "s", **config: Any) -> None:
     """End a session, and wait until its time is over."""
     assert 200 == (await api.patch(f"/v1/sessions/{session_id}", {**AT_ONCE, **config})).status

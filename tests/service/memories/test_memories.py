@@ -19,16 +19,6 @@ from voicemem.protocol.types import JsonObject
 NUTS = "Ann is allergic to walnuts."
 
 
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
-
-
-@pytest.fixture
-def api(app: App) -> RestClient:
-    return RestClient(app)
-
-
 async def keep(api: RestClient, text: str = NUTS, **more: Any) -> JsonObject:
     """The memory that is answered."""
     answered = await api.post("/v1/memories", {"text": text, **more})

@@ -14,6 +14,10 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent, TextResourceContents
 
+from tests.support.callers.rest import client_with_key
+from tests.support.events import final
+from tests.support.services import Serve
+from voicemem.app import App
 from voicemem.config.service import Address
 from voicemem.mcp.caller import Service
 from voicemem.mcp.http import HttpSettings, http_server
@@ -97,3 +101,12 @@ async def in_one_task(context: AbstractAsyncContextManager[T]) -> AsyncIterator[
     finally:
         done.set()
         await holding
+
+
+async def app_with_call(serve: Serve) -> App:
+    """A service with keys, and a call of ann's."""
+    app = await serve()
+    api = await client_with_key(app, "admin")
+    await api.create("call-1", user_id="ann")
+    await api.send(final(1, "I am allergic to walnuts.", 1_790_000_000_000), session_id="call-1")
+    return app

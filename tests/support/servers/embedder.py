@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.servers.llm_server import running_llm
 from voicemem.protocol.types import JsonObject
 
 MODEL = "hashed-trigrams (for tests; knows no meaning)"
@@ -84,15 +85,5 @@ def embeddings(vectors: Sequence[Sequence[float]]) -> JsonObject:
 @asynccontextmanager
 async def embedding_server(dimensions: int = DIMENSIONS) -> AsyncIterator[EmbeddingServer]:
     """A running server; its `url` is a base URL."""
-    server = EmbeddingServer(dimensions)
-    app = web.Application(client_max_size=2**24)
-    app.router.add_post("/v1/embeddings", server.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    async with running_llm(EmbeddingServer(dimensions), "/v1/embeddings") as server:
         yield server
-    finally:
-        server.go_on.set()
-        await runner.cleanup()

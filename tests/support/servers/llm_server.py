@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
 from multidict import CIMultiDictProxy
@@ -123,7 +123,16 @@ class LlmServer:
         return response
 
 
-AnyLlm = TypeVar("AnyLlm", bound=LlmServer)
+class Endpoint(Protocol):
+    """What answers requests at a base URL; whoever waits for `go_on` is let go at the end."""
+
+    url: str
+    go_on: asyncio.Event
+
+    async def handle(self, request: web.Request, /) -> web.StreamResponse: ...
+
+
+AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
 
 
 def whole(tool: JsonObject) -> str:
@@ -154,10 +163,10 @@ async def llm_server(*scripts: Script) -> AsyncIterator[LlmServer]:
 
 
 @asynccontextmanager
-async def running_llm(server: AnyLlm) -> AsyncIterator[AnyLlm]:
-    """The same for a server that answers in a way of its own."""
+async def running_llm(server: AnyEndpoint, path: str = "/{path:.*}") -> AsyncIterator[AnyEndpoint]:
+    """The same for a server that answers in a way of its own, on these paths."""
     app = web.Application(client_max_size=2**24)
-    app.router.add_post("/{path:.*}", server.handle)
+    app.router.add_post(path, server.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     try:

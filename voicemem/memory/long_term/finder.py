@@ -21,7 +21,7 @@ from voicemem.memory.long_term.searches import (
     found_statement,
 )
 from voicemem.protocol.cursors import format_place, parse_place
-from voicemem.search.ranking import FoundBy
+from voicemem.search.ranking import FoundBy, beside
 from voicemem.store.ports.heard_index import MAX_FOUND
 from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, Tags
 
@@ -93,10 +93,6 @@ class MemoryFinder:
         restricted, alone = self.long_term.restricted(project, conditions), wanted.mode == "vectors"
         found = await find_memories_by_meaning(self.long_term.store, vectors, restricted, wanted.query, vector, alone)
         return [(to_memory(row), score, by) for row, score, by in found]
-
-
-def beside(score: float, best: float) -> float:
-    return round(min(1.0, score / best), 4) if best > 0 else 0.0
 
 
 def filter_of(project: str, wanted: MemorySearch) -> MemoryFilter:

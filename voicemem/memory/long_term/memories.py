@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -34,6 +34,7 @@ from voicemem.memory.long_term.memory import (
 )
 from voicemem.memory.long_term.owners import MemoryOwner, ensure_stream, settle_owner, stream_of
 from voicemem.memory.long_term.plans import Plan, Settled, continued, owned, owner_of, strengthened
+from voicemem.memory.long_term.superseding import check_superseded, find_cycle, without_cycles
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import Evidence, RemovalReason
 from voicemem.redaction.rules import Rules
@@ -52,7 +53,6 @@ MAX_CHAIN = 100
 MAX_USED = 10_000
 """Memories of a project of which it is noted at a time that they were used."""
 MAX_TOUCHED = 200
-CYCLE = "A memory cannot be out of date by itself, or by one that is out of date by it: `supersedes`"
 TOO_FAST = "Memories change faster than this change can be stored; try again."
 
 
@@ -76,7 +76,7 @@ class LongTermMemory:
         """By project: memories that were found since this was last noted in the store."""
         self.listeners: list[Callable[[Iterable[int]], None]] = []
         """Told of the streams in which memories were written, by key."""
-        self.locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        self.locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         """By stream: writers of one journal in this process take turns, so they do not repeat each other's attempts."""
 
     # Adding
@@ -185,12 +185,12 @@ class LongTermMemory:
     async def plan_draft(self, plan: Plan, settled: Settled) -> MemoryRow:
         """Plan to keep a memory; the row that there is of it then."""
         draft, owner = settled.draft, settled.owner
-        draft = structs.replace(draft, supersedes=await self.check_superseded(draft, owner))
+        draft = structs.replace(draft, supersedes=await check_superseded(self.store, draft, owner))
         if draft.id is not None:
             return await self.plan_given(plan, draft, owner.project)
         same = await self.find_same(plan, draft, owner)
         if same is not None and same.key == plan.stream.key:
-            return plan.edit(same, strengthened(same, await self.without_cycles(plan, draft, owner.project, same.id)))
+            return plan.edit(same, strengthened(same, await without_cycles(self.store, plan, draft, same.id)))
         if same is not None:  # in another journal, whose erasure must not take this one away
             return await self.plan_new(plan, continued(draft, same), owner, same.id)
         return await self.plan_new(plan, draft, owner, None)
@@ -200,7 +200,7 @@ class LongTermMemory:
         id = draft.id
         assert id is not None
         known = plan.rows.get(id) or await self.find_row(project, id)
-        draft = await self.without_cycles(plan, draft, project, id)
+        draft = await without_cycles(self.store, plan, draft, id)
         row = row_of(draft, id, plan.stream.key, project, plan.now_ms, None)
         if known is not None and known.key == plan.stream.key:
             said_ms = known.said_ms if draft.said_at is None else draft.said_at
@@ -215,46 +215,14 @@ class LongTermMemory:
         for count in range(MAX_CHAIN):
             id = memory_id(plan.stream.key, owner.key, normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
-            if known is None and not await self.find_cycle(plan, draft, owner.project, id):
+            if known is None and not await find_cycle(self.store, plan, draft, id):
                 row = row_of(draft, id, plan.stream.key, owner.project, plan.now_ms, same_as)
                 return plan.add(self.with_ttl(row, plan.now_ms))
             if known is not None and normalised(known.text) == normalised(draft.text) and not known.superseded_by:
-                draft = await self.without_cycles(plan, draft, owner.project, id)
+                draft = await without_cycles(self.store, plan, draft, id)
                 after = changed_row(strengthened(known, draft), {"expires_at": draft.expires_at})
                 return plan.edit(known, self.with_ttl(after, plan.now_ms))
         raise Refused("memory_exists")
-
-    async def check_superseded(self, draft: MemoryDraft, owner: MemoryOwner) -> tuple[str, ...]:
-        """The ids of memories that a draft makes out of date, and that are there. Raises `Refused`."""
-        if not draft.supersedes:
-            return ()
-        rows = await self.store.find_memories(owner.project, draft.supersedes)
-        there = {row.id for row in rows if row.removed_ms is None and owner_of(row).key == owner.key}
-        missing = [place for place, id in enumerate(draft.supersedes) if id not in there]
-        if missing and draft.source != "extracted":
-            raise Refused("invalid_field", f"The same owner has no memory with this id: `supersedes[{missing[0]}]`")
-        return tuple(id for id in draft.supersedes if id in there)
-
-    async def without_cycles(self, plan: Plan, draft: MemoryDraft, project: str, id: str) -> MemoryDraft:
-        """The draft of the memory `id`, without those that make it out of date itself. Raises `Refused`."""
-        cycle = await self.find_cycle(plan, draft, project, id)
-        if cycle and draft.source != "extracted":
-            raise Refused("invalid_field", CYCLE)
-        return structs.replace(draft, supersedes=tuple(old for old in draft.supersedes if old not in cycle))
-
-    async def find_cycle(self, plan: Plan, draft: MemoryDraft, project: str, id: str) -> set[str]:
-        """Those that a draft makes out of date which, themselves or by others, do that to the memory `id`."""
-        return {old for old in draft.supersedes if await self.reaches(plan, project, old, id)}
-
-    async def reaches(self, plan: Plan, project: str, first: str, last: str) -> bool:
-        """Whether one memory makes another out of date, itself or by others between them."""
-        seen, next_ids = set[str](), {first}
-        while next_ids and last not in next_ids:
-            seen |= next_ids
-            stored = {row.id: row for row in await self.store.find_memories(project, sorted(next_ids))}
-            rows = [plan.rows.get(one) or stored.get(one) for one in next_ids]
-            next_ids = {old for row in rows if row is not None for old in row.supersedes} - seen
-        return last in next_ids
 
     async def find_same(self, plan: Plan, draft: MemoryDraft, owner: MemoryOwner) -> MemoryRow | None:
         """The memory of the same owner that says the same."""
@@ -374,8 +342,8 @@ class LongTermMemory:
             plan = Plan(await ensure_stream(self.store, owner, session, now), now)
         if "supersedes" in fields:
             draft = MemoryDraft(text=after.text, id=id, supersedes=after.supersedes)
-            draft = structs.replace(draft, supersedes=await self.check_superseded(draft, owner))
-            after = structs.replace(after, supersedes=(await self.without_cycles(plan, draft, project, id)).supersedes)
+            draft = structs.replace(draft, supersedes=await check_superseded(self.store, draft, owner))
+            after = structs.replace(after, supersedes=(await without_cycles(self.store, plan, draft, id)).supersedes)
         if await self.require_row(project, id) != before:
             return None
         if plan.stream.key == before.key:
@@ -432,7 +400,7 @@ class LongTermMemory:
         raise StoreUnavailable(TOO_FAST)
 
     def lock_for(self, owner: MemoryOwner, session: Stream | None) -> asyncio.Lock:
-        name = hash((owner.project, owner.user_id)) if session is None else session.key
+        name = (owner.project, owner.user_id) if session is None else session.key
         return self.locks.setdefault(name, asyncio.Lock())
 
 

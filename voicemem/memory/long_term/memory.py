@@ -124,16 +124,6 @@ def to_memory(row: MemoryRow) -> Memory:
 
 def row_of(draft: MemoryDraft, id: str, key: int, project: str, now_ms: int, same_as: str | None) -> MemoryRow:
     """The row of a memory that is new; its position follows when it is written."""
-    details = Details(
-        confidence=draft.confidence,
-        evidence=draft.evidence,
-        source=draft.source,
-        strategy=draft.strategy,
-        model=draft.model,
-        version=draft.version,
-        same_as=same_as,
-        metadata=draft.metadata,
-    )
     created_ms = now_ms if draft.created_ms is None else draft.created_ms
     return MemoryRow(
         key=key,
@@ -153,9 +143,24 @@ def row_of(draft: MemoryDraft, id: str, key: int, project: str, now_ms: int, sam
         pinned=draft.pinned,
         topics=draft.topics,
         entities=draft.entities,
-        details=msgspec.json.encode(details),
+        details=packed_details(draft, same_as),
         supersedes=draft.supersedes,
     )
+
+
+def packed_details(given: MemoryDraft | MemoryAdded, same_as: str | None) -> bytes:
+    """The rest of what is known of a memory, as a row has it."""
+    details = Details(
+        confidence=given.confidence,
+        evidence=given.evidence,
+        source=given.source,
+        strategy=given.strategy,
+        model=given.model,
+        version=given.version,
+        same_as=same_as,
+        metadata=given.metadata,
+    )
+    return msgspec.json.encode(details)
 
 
 ROW_NAMES = {"said_at": "said_ms", "expires_at": "expires_ms"}

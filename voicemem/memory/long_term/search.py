@@ -12,7 +12,7 @@ from voicemem.memory.long_term.by_meaning import Candidates, SearchMode, Vectors
 from voicemem.memory.long_term.indexer import HeardIndexer
 from voicemem.memory.long_term.searches import MAX_PAGE_BYTES, MESSAGE, FoundMemory, MemorySearch
 from voicemem.protocol.memories import Evidence
-from voicemem.search.ranking import FoundBy
+from voicemem.search.ranking import FoundBy, beside
 from voicemem.search.words import query_words
 from voicemem.store.port import Store
 from voicemem.store.ports.heard_index import MAX_FOUND, FoundMessage, HeardQuery, HeardScope, scope_of
@@ -136,7 +136,7 @@ def to_memory(message: FoundMessage, stream: Stream, best: float, by: tuple[Foun
         user_id=scope.user_id,
         namespace=scope.namespace,
         said_at=message.said_ms,
-        score=round(min(1.0, message.score / best), 4) if best > 0 else 0.0,
+        score=beside(message.score, best),
         by=by,
         evidence=(Evidence(stream.id, message.position, message.position, (message.turn_id,)),),
     )
