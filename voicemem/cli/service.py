@@ -18,6 +18,7 @@ from voicemem.app import App, running
 from voicemem.cli import logs
 from voicemem.cli.common import Command, CommandFailed, run, setting, unknown_variables
 from voicemem.cli.notify import notify
+from voicemem.cli.settings_file import config_option, shown_source
 from voicemem.config.service import (
     MEMORY_STORE,
     NO_WEBHOOK,
@@ -56,6 +57,7 @@ EMBEDDINGS_OPTIONS = (
     ),
 )
 SERVE_OPTIONS = (
+    config_option,
     setting(
         "--store",
         "sqlite:PATH, postgresql://… for several nodes, or memory: to keep nothing after the end.",
@@ -243,6 +245,13 @@ SERVE_OPTIONS = (
 EMBEDDINGS_SETTINGS = ("embeddings_url", "embeddings_model", "embeddings_dimensions", "embeddings_key")
 SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key", "hook_secrets")
 """Of these `check-config` shows only that they are set."""
+REPEATED = {
+    "allow_addresses": "allow_address",
+    "policies": "policy",
+    "model_windows": "model_window",
+    "hook_secrets": "hook_secret",
+}
+"""Settings whose flag, which may be repeated, has the name of one."""
 
 
 def serve_options(command: Command) -> Command:
@@ -318,12 +327,13 @@ def to_settings(options: dict[str, Any]) -> Settings:
 def serve(context: click.Context, /, **options: Any) -> None:
     """Run the service (ingest, REST and webhooks) until SIGTERM or Ctrl-C.
 
-    Every flag can be set by an environment variable instead. On shutdown, it first
-    stores and acknowledges everything received.
+    Every flag can be set by an environment variable instead, or in a file (--config; `voicemem quickstart` writes one).
+    On shutdown, it first stores and acknowledges everything received.
 
     \b
     Examples:
       voicemem serve --store sqlite:calls.db
+      voicemem serve --config voicemem.toml
       voicemem serve --webhook-url https://example.com/calls --webhook-secret my-secret
       VOICEMEM_STORE=sqlite:calls.db VOICEMEM_LOG_LEVEL=info voicemem serve
     """
@@ -421,9 +431,9 @@ async def wait_for_first(*events: asyncio.Event) -> None:
 def check_config(context: click.Context, /, **options: Any) -> None:
     """Check the settings that `serve` would use, and show them without secrets.
 
-    Takes the flags and environment variables of `serve`. The exit code is 0 if the settings are valid, and 1 with one
-    sentence about the first error if not. Nothing is opened: only `serve` can tell whether the ports are free, whether
-    the store can be written, and whether it holds a key.
+    Takes the flags, environment variables and the file of `serve`, and shows where each setting is from. The exit code
+    is 0 if the settings are valid, and 1 with one sentence about the first error if not. Nothing is opened: only
+    `serve` can tell whether the ports are free, whether the store can be written, and whether it holds a key.
 
     \b
     Example:
@@ -441,7 +451,9 @@ def check_config(context: click.Context, /, **options: Any) -> None:
         value = getattr(settings, field)
         shown = "(set)" if value and field in SECRET_SETTINGS else value
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
-        click.echo(f"{field:16} {', '.join(shown) if several else without_user(shown)}")
+        source = shown_source(context, REPEATED.get(field, field))
+        shown_from = f"  (from the {source})" if source else ""
+        click.echo(f"{field:24} {', '.join(shown) if several else without_user(shown)}{shown_from}")
     if unknown:
         click.echo(f"Ignored, since there is no such setting: {', '.join(unknown)}")
     click.echo("The settings are valid.")

@@ -1,6 +1,7 @@
 """The settings of the service: one frozen value, made and checked once (docs/operations.md, "Settings").
 
-Only `voicemem/cli/service.py` reads flags and environment variables; everything else gets its settings as arguments.
+Only `voicemem/cli/service.py` reads flags, environment variables and the settings file; everything else gets its
+settings as arguments.
 """
 
 from __future__ import annotations
