@@ -23,6 +23,7 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.state import State
+from voicemem.transcript.strip import Strip, strip_of
 from voicemem.transcript.turns import compact_number, is_end_to_end
 
 MAX_LAST_TEXT = 160
@@ -41,13 +42,17 @@ class LastWords(Struct, frozen=True):
 
 
 class OverviewFigures(Struct, frozen=True):
-    """What a slim row shows of a memory. `unheard` is in characters, `slowest_ms` the longest end-to-end latency."""
+    """What a slim row shows of a memory. `unheard` is in characters, `slowest_ms` the longest end-to-end latency.
+
+    `strip` is not there in figures that an older version has made.
+    """
 
     turns: int
     interruptions: int
     unheard: int
     slowest_ms: float | None
     last: LastWords | None
+    strip: Strip | None = None
 
 
 class Overviews:
@@ -122,6 +127,7 @@ def figures_of(memory: ReadModel) -> OverviewFigures:
         unheard=unheard(messages).characters,
         slowest_ms=slowest_ms(state),
         last=last_words(memory, messages),
+        strip=strip_of(state, messages),
     )
 
 

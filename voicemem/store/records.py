@@ -116,6 +116,9 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+DeliveryState = Literal["pending", "delivered", "failed"]
+
+
 class SessionOverview(NamedTuple):
     """What a slim list shows of a session, without its configuration. Texts are at most 160 characters long."""
 
@@ -136,6 +139,10 @@ class SessionOverview(NamedTuple):
     figures_position: int | None
     figures: bytes | None
     """What was last saved of its memory, and as of which position; None until then."""
+    webhooks: DeliveryState | None
+    """The worst state of its deliveries: `failed`, else `pending`, else `delivered`; None without any."""
+    next_attempt_ms: int | None
+    """When the first of the pending ones is due."""
 
 
 class Endpoint(Struct, frozen=True):

@@ -49,6 +49,8 @@ async def test_a_row_shows_figures_and_no_configuration(api: RestClient) -> None
     await api.contents()  # brings the memory into the cache, as the open of a producer does
     (row,) = await rows(api)
     assert created["started_at"] <= row.pop("active_at")
+    shown = row["figures"]["strip"]
+    assert {"user", "agent", "unheard", "cut"} == {lane for lane, _, _ in shown["lanes"]}
     assert row == {
         "session_id": "s",
         "name": "desk",
@@ -58,12 +60,14 @@ async def test_a_row_shows_figures_and_no_configuration(api: RestClient) -> None
         "reason": None,
         "started_at": created["started_at"],
         "ended_at": None,
+        "webhooks": None,
         "figures": {
             "turns": 2,
             "interruptions": 1,
             "unheard": 13,
             "slowest_ms": 840,
             "last": {"role": "user", "text": "And th", "open": True},
+            "strip": shown,
         },
     }
 

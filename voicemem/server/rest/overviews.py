@@ -14,16 +14,24 @@ from voicemem.server.http.request import json_response, services_of, stream_body
 from voicemem.server.http.routes import JSON
 from voicemem.services import Services
 from voicemem.sessions.session_info import StateName
-from voicemem.store.records import SessionFilter, SessionOverview
+from voicemem.store.records import DeliveryState, SessionFilter, SessionOverview
 
 PAGE = 50
 """Rows that are read and written at a time, so that figures of many running calls do not hold up others."""
+
+
+class SessionWebhooks(Struct, frozen=True):
+    """The webhooks of a session: `failed` if any has, else `pending` if any is, else `delivered`."""
+
+    state: DeliveryState
+    next_attempt_at: int | None
 
 
 class SessionRow(Struct, frozen=True):
     """A session in a slim list; times are Unix ms, `active_at` is that of the last entry of its journal.
 
     `name` and `reason` have at most 160 characters. `labels` is null without any, and where they take more than 2,048.
+    `webhooks` is null where there was nothing to deliver.
     """
 
     session_id: SessionId
@@ -35,6 +43,7 @@ class SessionRow(Struct, frozen=True):
     started_at: int
     ended_at: int | None
     active_at: int
+    webhooks: SessionWebhooks | None
 
 
 class Overview(SessionRow, frozen=True):
@@ -99,5 +108,6 @@ def overview_of(services: Services, row: SessionOverview) -> EncodedOverview:
         started_at=row.started_ms,
         ended_at=row.ended_ms,
         active_at=row.active_ms,
+        webhooks=None if row.webhooks is None else SessionWebhooks(row.webhooks, row.next_attempt_ms),
         figures=None if figures is None else Raw(figures),
     )

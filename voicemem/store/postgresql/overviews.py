@@ -15,9 +15,14 @@ ACTIVE_MS = """coalesce((
     select j.received_ms from journal j where j.bucket = s.bucket and j.stream = s.key order by j.position desc limit 1
 ), s.ended_ms, s.started_ms)"""
 """When the last entry was journaled; the journal of a session that ended long ago is in the archive."""
+WORST_STATE = """(
+    select case when bool_or(x.state = 'failed') then 'failed' when bool_or(x.state = 'pending') then 'pending'
+    when count(*) > 0 then 'delivered' end from exports x where x.stream = s.key
+)"""
+NEXT_ATTEMPT_MS = "(select min(x.due_ms) from exports x where x.stream = s.key)"
 LIST_OVERVIEWS = f"""
     select s.key, s.id, s.state, s.reason, s.started_ms, s.ended_ms, {ACTIVE_MS}, {POSITION},
-    o.name, o.user_id, o.labels, o.position, o.figures
+    o.name, o.user_id, o.labels, o.position, o.figures, {WORST_STATE}, {NEXT_ATTEMPT_MS}
     from streams s left join overviews o on o.bucket = s.bucket and o.stream = s.key
     where {{conditions}} order by s.started_ms desc, s.key desc limit ${{limit}}
 """
@@ -48,7 +53,8 @@ class PostgresqlOverviews:
 
 
 def to_overview(row: Row) -> SessionOverview:
-    key, session_id, state, reason, *times, position, name, user_id, labels, figures_position, figures = row
+    key, session_id, state, reason, *times, position, name, user_id, labels = row[:11]
+    figures_position, figures, webhooks, due_ms = row[11:]
     started_ms, ended_ms, active_ms = times
     return SessionOverview(
         key=key,
@@ -64,4 +70,6 @@ def to_overview(row: Row) -> SessionOverview:
         labels=to_text(labels),
         figures_position=figures_position,
         figures=figures,
+        webhooks=webhooks,
+        next_attempt_ms=due_ms,
     )

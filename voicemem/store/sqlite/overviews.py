@@ -17,10 +17,16 @@ ACTIVE_MS = """
     ifnull(ended_ms, started_ms))
 """
 """When the last entry was journaled; the journal of a session that ended long ago is in the archive."""
+WORST_STATE = """
+    case when exists (select 1 from exports x where x.stream = streams.key and x.state = 'failed') then 'failed'
+    when exists (select 1 from exports x where x.stream = streams.key and x.state = 'pending') then 'pending'
+    when exists (select 1 from exports x where x.stream = streams.key) then 'delivered' end
+"""
+NEXT_ATTEMPT_MS = "(select min(x.due_ms) from exports x where x.stream = streams.key)"
 LIST_OVERVIEWS = f"""
     select streams.key, id, state, substr(reason, 1, {MAX_OVERVIEW_TEXT}), started_ms, ended_ms, {ACTIVE_MS},
     {POSITION.replace("(position,", "(streams.position,")},
-    overviews.name, overviews.user_id, labels, overviews.position, figures
+    overviews.name, overviews.user_id, labels, overviews.position, figures, {WORST_STATE}, {NEXT_ATTEMPT_MS}
     from streams left join overviews on stream = streams.key
     where {{conditions}} order by started_ms desc, streams.key desc limit ?
 """

@@ -1,0 +1,121 @@
+"""The small picture of a call: who was heard when."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.support.events import delta, done, event, final, interrupt, partial, resume, tts, typed
+from tests.support.paths import FIXTURES
+from tests.support.strategies import PRODUCER_JOURNALS
+from tests.support.transcripts import folded
+from voicemem.transcript.fold import DecodedRow, fold_all
+from voicemem.transcript.history import messages
+from voicemem.transcript.state import State
+from voicemem.transcript.strip import MAX_ENTRIES, PARTS, Strip, strip_of
+
+
+def picture(state: State) -> Strip:
+    return strip_of(state, messages(state))
+
+
+def lanes(*given_events: Any) -> list[Any]:
+    """The entries of a call, in ms from its begin, as its length is 1,000 ms or is taken to be."""
+    return [list(entry) for entry in picture(folded(*given_events)).lanes]
+
+
+def test_who_spoke_when() -> None:
+    """The caller from the first word to the last, the agent from its first audio until it was played."""
+    shown = lanes(
+        partial(1, "How", 1000), final(1, "How are you?", 1200), delta(1, "Fine.", 1250), done(1, 1300),
+        tts(1, 2000, done=True),
+    )  # fmt: skip
+    assert [["user", 0, 200], ["agent", 400, 1000]] == shown
+
+
+def test_the_first_audio_is_when_it_was_reported() -> None:
+    """By playback, else by the latency of the speech synthesis."""
+    said = partial(1, "How", 1000), final(1, "How are you?", 1200), delta(1, "Fine.", 1250)
+    over = tts(1, 2000, done=True)
+    by_latency = event("metric", 1, 1300, name="tts_ttfb", latency_ms=50)
+    assert ["agent", 300, 1000] == lanes(*said, by_latency, over)[1]
+    assert ["agent", 350, 1000] == lanes(*said, by_latency, tts(1, 1350, audio_ms=0), over)[1]
+
+
+def test_a_cut_reply_shows_what_nobody_heard() -> None:
+    """Up to the next reply at most, at 55 ms a character."""
+    cut = (
+        partial(1, "Hm", 1000), final(1, "Hm?", 1100), delta(1, "123456", 1100), done(1, 1150),
+        interrupt(1, 1500, heard_text="1"),
+    )  # fmt: skip
+    later = final(2, "?", 1900), delta(2, "Yes.", 1500), tts(2, 2000, done=True)
+    assert [["cut", 500, 500], ["unheard", 500, 650]] == lanes(*cut, *later)[2:4]
+    end = partial(2, "Well", 1600), partial(2, "Well then", 2000)
+    assert ["unheard", 500, 775] == lanes(*cut, *end)[3]
+
+
+def test_a_false_alarm_leaves_nothing() -> None:
+    """A reply that went on was heard until it was played."""
+    shown = lanes(
+        partial(1, "Hm", 1000), final(1, "Hm?", 1100), delta(1, "One two three.", 1100), done(1, 1150),
+        interrupt(1, 1500, heard_text="One"), resume(1, 1600), tts(1, 2000, done=True),
+    )  # fmt: skip
+    assert [["user", 0, 100], ["agent", 250, 1000]] == shown
+
+
+def test_a_final_alone_was_spoken_before() -> None:
+    """At 60 ms a character."""
+    assert [["user", 0, 600], ["agent", 750, 1000]] == lanes(
+        final(1, "0123456789", 2000), delta(1, "Fine.", 2000), tts(1, 2400, done=True)
+    )
+
+
+def test_typed_texts_and_tools() -> None:
+    """A typed text is a moment; a tool call lasts until the reply that followed."""
+    shown = lanes(
+        typed(1, "Weather?", 1000), event("tool.call", 1, 1100, call_id="c", name="weather", arguments="{}"),
+        event("tool.result", 1, 1500, call_id="c", result="sun"), delta(1, "Sun.", 1600), tts(1, 2000, done=True),
+    )  # fmt: skip
+    assert [["user", 0, 0], ["tool", 100, 600], ["agent", 750, 1000]] == shown
+
+
+def test_a_call_without_words() -> None:
+    """There is nothing to show."""
+    assert Strip(0, []) == picture(folded())
+
+
+def test_a_long_call_keeps_its_picture_small() -> None:
+    """What stands close together is one entry, and no lane is lost."""
+    events = [one for turn in range(1, 500) for one in (
+        final(turn, "Go on.", turn * 3000), delta(turn, "Once upon a time", turn * 3000 + 300),
+        interrupt(turn, turn * 3000 + 900, heard_text="Once"),
+    )]  # fmt: skip
+    shown = picture(folded(*events))
+    assert {"user", "agent", "unheard", "cut"} == {lane for lane, _, _ in shown.lanes}
+    assert len(shown.lanes) <= MAX_ENTRIES
+
+
+def is_sound(strip: Strip) -> bool:
+    begins = [begin for _, begin, _ in strip.lanes]
+    return (
+        len(strip.lanes) <= MAX_ENTRIES
+        and begins == sorted(begins)
+        and all(0 <= begin <= end <= PARTS for _, begin, end in strip.lanes)
+    )
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_recorded_calls_have_a_picture(path: Any) -> None:
+    """Whatever clock they have."""
+    assert is_sound(picture(folded(*map(json.loads, path.read_text("utf-8").splitlines()))))
+
+
+@given(PRODUCER_JOURNALS)
+def test_any_call_has_a_picture(call: list[Any]) -> None:
+    """Whatever order its events have, and whatever times."""
+    rows = [DecodedRow(position, position * 1000, one) for position, one in enumerate(call, 1)]
+    assert is_sound(picture(fold_all(State(), rows)))

@@ -1,0 +1,185 @@
+"""A call as one small picture: who was heard when, what nobody heard, cuts, tools.
+
+All times are the events' `ts`, whatever clock they are of; only their order and distances matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from voicemem.transcript.messages import Message
+from voicemem.transcript.replies.interruptions import timelines
+from voicemem.transcript.replies.sources import sources_of, standing_replies
+from voicemem.transcript.state import Reply, State, Turn
+from voicemem.transcript.timeline import AFTER_ALL
+
+Lane = Literal["user", "agent", "unheard", "cut", "tool"]
+MAX_ENTRIES = 64
+SPOKEN_MS, MAX_SPOKEN_MS = 60, 60_000
+"""How long a character takes of which only the final text is known, and how long all of these take at most."""
+UNHEARD_MS = 55
+"""How long a character of a reply would have taken."""
+FIRST_AUDIO_MS = 150
+"""How long after its first text a reply begins to play, where nothing tells."""
+FIRST_AUDIO = "tts_ttfb"
+"""The latency that is reported when the first audio is there."""
+PARTS = 1000
+"""The whole call."""
+GAPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, PARTS)
+"""Parts between two entries of a lane that are drawn as one, where there are too many: the first that is enough."""
+
+
+class Strip(Struct, frozen=True):
+    """At most 64 entries, each a lane with its begin and end, as parts of a thousand of `length_ms`.
+
+    `unheard` is what was generated and not heard of a reply that was cut. `cut` is a moment.
+    """
+
+    length_ms: int
+    lanes: list[tuple[Lane, int, int]]
+
+
+class Span(NamedTuple):
+    """A part of the call, between two times."""
+
+    lane: Lane
+    begin: int
+    end: int
+
+
+def strip_of(state: State, messages: Iterable[Message]) -> Strip:
+    """The picture of a call, which has these messages."""
+    unheard = unheard_characters(messages)
+    spans = [span for number in state.turn_numbers for span in turn_spans(state, state.turns[number], unheard)]
+    spans = end_before_next(sorted(spans, key=begin_of))
+    if not spans:
+        return Strip(0, [])
+    begin, end = spans[0].begin, max(span.end for span in spans)
+    length = end - begin
+    scale = max(length, 1)
+    entries = [Span(lane, (f - begin) * PARTS // scale, (t - begin) * PARTS // scale) for lane, f, t in spans]
+    return Strip(length, [(lane, f, t) for lane, f, t in joined(entries)])
+
+
+def begin_of(span: Span) -> int:
+    return span.begin
+
+
+def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tuple[int, int]]:
+    """By turn and begin of each reply that was cut: when that was, and how much of it was not heard."""
+    return {
+        (message.turn_id, message.timestamp): (
+            message.metadata["interrupt_timestamp"],
+            max(0, len(message.metadata.get("original", "")) - len(message.content)),
+        )
+        for message in messages
+        if message.role == "assistant" and isinstance(message.metadata.get("interrupt_timestamp"), int)
+    }
+
+
+def turn_spans(state: State, turn: Turn, unheard: dict[tuple[int, int], tuple[int, int]]) -> Iterator[Span]:
+    """What was said in a turn, and its tool calls."""
+    yield from user_spans(turn)
+    replies = standing_replies(state, turn)
+    for reply in replies:
+        yield from reply_spans(state, turn, reply, unheard.get((turn.number, reply.begin)))
+    for call in turn.tool_calls or ():
+        if call.name is not None:
+            answers = (reply.text_ts for reply in replies if call.ts <= reply.text_ts < AFTER_ALL)
+            yield Span("tool", call.ts, min(answers, default=call.ts))
+
+
+def user_spans(turn: Turn) -> Iterator[Span]:
+    spoken = [segment for segment in turn.segments if segment.begin < AFTER_ALL]
+    if spoken:
+        begin, end = min(one.begin for one in spoken), max(max(one.newest_ts, one.begin) for one in spoken)
+        if begin == end:
+            begin -= min(MAX_SPOKEN_MS, SPOKEN_MS * sum(len(one.text) for one in spoken))
+        yield Span("user", begin, end)
+    for typed in turn.typed or ():
+        yield Span("user", typed.begin, typed.begin)
+
+
+def reply_spans(state: State, turn: Turn, reply: Reply, cut: tuple[int, int] | None) -> Iterator[Span]:
+    """When a reply was heard, and where it was cut."""
+    begin = heard_from(state, turn, reply)
+    if begin is None:
+        return
+    if cut is None:
+        yield Span("agent", begin, max(begin, heard_until(state, reply, begin)))
+        return
+    ts, characters = cut
+    yield Span("agent", min(begin, ts), ts)
+    yield Span("cut", ts, ts)
+    if characters:
+        yield Span("unheard", ts, ts + UNHEARD_MS * characters)
+
+
+def heard_from(state: State, turn: Turn, reply: Reply) -> int | None:
+    """When a reply began to play: as it was reported, else by its first text. None without any."""
+    starts = [
+        first.ts
+        for source in sources_of(state, reply)
+        for series in timelines(source, "starts")
+        if (first := series.first(source.until, source.since)) is not None
+    ]
+    if starts:
+        return min(starts)
+    text_ts = reply.text_ts if reply.text_ts < AFTER_ALL else reply.begin
+    if text_ts == AFTER_ALL:
+        return None
+    reported = (one.ts for one in turn.latencies or () if one.name == FIRST_AUDIO and one.ts >= text_ts)
+    return min(reported, default=text_ts + FIRST_AUDIO_MS)
+
+
+def heard_until(state: State, reply: Reply, otherwise: int) -> int:
+    """When a reply that was not cut stopped to play: as it was reported, else when the LLM had finished."""
+    ends = [
+        last.ts
+        for source in sources_of(state, reply)
+        for series in timelines(source, "dones", "audio", "estimated_audio", "texts", "estimated_texts")
+        if (last := series.last(source.until, source.since)) is not None
+    ]
+    if ends:
+        return max(ends)
+    ended, deltas = reply.generation.ended_ts, reply.generation.deltas.times
+    return ended if ended is not None else deltas[-1] if deltas else otherwise
+
+
+def end_before_next(spans: Sequence[Span]) -> list[Span]:
+    """The same, but what was not heard of a reply ends where the next one begins."""
+    made, next_begin = [], AFTER_ALL
+    for span in reversed(spans):
+        if span.lane == "unheard":
+            span = span._replace(end=max(span.begin, min(span.end, next_begin)))
+        elif span.lane == "agent":
+            next_begin = span.begin
+        made.append(span)
+    return made[::-1]
+
+
+def joined(entries: list[Span]) -> list[Span]:
+    """At most `MAX_ENTRIES`: what stands close together becomes one."""
+    for gap in GAPS:
+        if len(entries) <= MAX_ENTRIES:
+            break
+        entries = join_close(entries, gap)
+    return entries
+
+
+def join_close(entries: list[Span], gap: int) -> list[Span]:
+    """Join the entries of a lane between which there are at most so many parts; of cuts the first stays."""
+    made: list[Span] = []
+    newest: dict[str, int] = {}
+    for entry in entries:
+        place = newest.get(entry.lane)
+        if place is not None and entry.begin - made[place].end <= gap:
+            end = made[place].end if entry.lane == "cut" else max(made[place].end, entry.end)
+            made[place] = made[place]._replace(end=end)
+        else:
+            newest[entry.lane] = len(made)
+            made.append(entry)
+    return made
