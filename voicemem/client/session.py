@@ -202,13 +202,17 @@ class ProducerSession(SessionFacts):
     async def turns(
         self,
         *,
+        marks: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
     ) -> list[dict[str, Any]]:
         """Each turn's start, end, cause and latencies, in at most `timeout` seconds, by default `read_timeout_s`.
 
+        With `marks`, also when its parts and its tool calls were.
         Raises `RequestRefused`, `Unreachable`, `Closed`.
         """
-        answer = await self._read("/turns", {}, timeout, self._producer.options.read_timeout_s)
+        answer = await self._read(
+            "/turns", {"marks": True} if marks else {}, timeout, self._producer.options.read_timeout_s
+        )
         turns: list[dict[str, Any]] = answer["turns"]
         return turns
 

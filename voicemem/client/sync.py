@@ -124,9 +124,9 @@ class SyncProducerSession(SessionFacts):
         """As `ProducerSession.context`."""
         return self._thread.run(self._session.context(timeout=timeout, **params))
 
-    def turns(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
+    def turns(self, *, marks: bool = False, timeout: float | None = None) -> list[dict[str, Any]]:
         """As `ProducerSession.turns`."""
-        return self._thread.run(self._session.turns(timeout=timeout))
+        return self._thread.run(self._session.turns(marks=marks, timeout=timeout))
 
     def add(self, *messages: Mapping[str, Any]) -> dict[str, Any]:
         """As `ProducerSession.add`."""

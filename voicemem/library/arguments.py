@@ -82,6 +82,7 @@ class Arguments(Struct, forbid_unknown_fields=True):
     at_turn: Natural | None = None
     reason: str | None = None
     open: bool = False
+    marks: bool = False
 
 
 def check_arguments(**arguments: Any) -> Arguments:

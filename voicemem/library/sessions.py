@@ -244,9 +244,15 @@ class LibrarySession:
         unfinished = check_arguments(open=open).open
         return await self.library.memories.read(await self._stream(), lambda memory: memory.messages(unfinished))
 
-    async def turns(self) -> list[JsonObject]:
-        """Each turn's start, end, cause and latencies."""
-        return await self.library.memories.read(await self._stream(), ReadModel.turns)
+    async def turns(self, marks: bool = False) -> list[JsonObject]:
+        """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""
+        wanted = check_arguments(marks=marks).marks
+
+        def read(memory: ReadModel) -> list[JsonObject]:
+            turns: list[JsonObject] = msgspec.to_builtins(memory.turns(wanted))
+            return turns
+
+        return await self.library.memories.read(await self._stream(), read)
 
     # What the next LLM request gets
 

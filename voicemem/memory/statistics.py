@@ -13,6 +13,7 @@ from voicemem.llm.tokens import TokenCounter
 from voicemem.memory.extraction.state import ExtractionState
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.streams import Stream
+from voicemem.transcript.marks import false_alarms_of
 from voicemem.transcript.messages import Extracted, Message
 from voicemem.transcript.state import State
 
@@ -59,6 +60,8 @@ class Statistics(Struct, frozen=True):
     turns: int
     messages: Roles
     interruptions: int
+    false_alarms: int
+    """Interruptions after which the reply played on."""
     unheard: Unheard
     tokens: Roles
     counter: str
@@ -92,6 +95,7 @@ def statistics_of(
         turns=len({message.turn_id for message in messages}),
         messages=sum_by_role((message.role, 1) for message in messages),
         interruptions=sum("interrupted" in message.metadata for message in messages),
+        false_alarms=sum(false_alarms_of(memory.state, turn) for turn in memory.state.turns.values()),
         unheard=unheard(messages),
         tokens=sum_by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
         counter=counter.name,

@@ -173,6 +173,7 @@ def fold_close_with_frames(state: State, event: SessionClosed, ts: int) -> None:
 
 
 def fold_summary(state: State, event: MemorySummary, _ts: int) -> None:
+    state.memory_positions.append(state.position)
     state.summary = Summary(event.through_turn, event.text, event.messages, event.model)
 
 
@@ -182,6 +183,7 @@ def fold_forgotten(state: State, event: MemoryForgotten, _ts: int) -> None:
     What was forgotten before stays so: the later event may name an earlier turn, or keep messages that are already
     forgotten. "All before `turn`" is "through `turn - 1`". The summary goes, as it may repeat what is now forgotten.
     """
+    state.memory_positions.append(state.position)
     if event.carried:
         state.carried = ()
     before = state.forgotten or Forgotten()
@@ -196,6 +198,7 @@ def fold_forgotten(state: State, event: MemoryForgotten, _ts: int) -> None:
 
 
 def fold_carried(state: State, event: MemoryCarried, _ts: int) -> None:
+    state.memory_positions.append(state.position)
     if state.carried is None:
         state.carried = event.sessions
 

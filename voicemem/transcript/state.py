@@ -22,11 +22,11 @@ from voicemem.transcript.messages import Extracted, Forgotten, Summary
 from voicemem.transcript.metadata import MergedMetadata
 from voicemem.transcript.replies.evidence import Evidence
 from voicemem.transcript.replies.generation import Generation
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Column
 
 T = TypeVar("T")
 Key = TypeVar("Key", "ReplyKey", int)
-SNAPSHOT_VERSION = 16_000 + DIALECTS_VERSION
+SNAPSHOT_VERSION = 17_000 + DIALECTS_VERSION
 """The version of these records, of the fold's rules, and of the dialects; snapshots of other versions are ignored."""
 BOUND = 100_000
 """The most segments, replies, interruptions, resumes and traces of a turn, and words of a reply (rule 11)."""
@@ -144,6 +144,7 @@ class ToolCallRecord(Struct, array_like=True, gc=False):
     arguments: Any = None
     result: Any = None
     answered: bool = False
+    answered_ts: int | None = None
 
 
 class Latency(Struct, array_like=True, gc=False):
@@ -270,6 +271,8 @@ class State(Struct, array_like=True, dict=True):
     carried: tuple[CarriedSession, ...] | None = None
     """What is known from earlier sessions; None until it was looked up, () when there is nothing."""
     extracted: Extracted | None = None
+    memory_positions: Column = field(default_factory=lambda: array("q"))
+    """The positions of summaries, of what was forgotten, and of what was carried over."""
     dirty_turns: set[int] = set()
     """Turns that have changed since their messages were last made."""
 

@@ -18,8 +18,8 @@ def fold_tool_call(state: State, event: ToolCall, ts: int) -> Turn | None:
     if record is None:
         return None
     if waiting is not None and waiting is not record and waiting.name is None:  # it waits in another turn
-        record.result, record.answered = waiting.result, waiting.answered
-        waiting.result, waiting.answered = None, False
+        record.result, record.answered, record.answered_ts = waiting.result, waiting.answered, waiting.answered_ts
+        waiting.result, waiting.answered, waiting.answered_ts = None, False, None
     record.order, record.ts = state.position, ts
     record.name, record.arguments = event.name, event.arguments
     return turn
@@ -37,7 +37,7 @@ def fold_tool_result(state: State, event: ToolResult, ts: int) -> Turn | None:
         return None
     if record.name is None:
         record.ts = ts
-    record.result, record.answered = event.result, True
+    record.result, record.answered, record.answered_ts = event.result, True, ts
     return turn
 
 

@@ -6,6 +6,7 @@ from operator import itemgetter
 from typing import Any
 
 from voicemem.protocol.types import MAX_INTEGER
+from voicemem.transcript.marks import false_alarms_of, tool_marks, turn_marks
 from voicemem.transcript.replies.interruptions import first_marking_cut, timelines
 from voicemem.transcript.replies.playing import is_cut_by_close, settle
 from voicemem.transcript.replies.resumes import resumed_until
@@ -23,6 +24,12 @@ END_TO_END = ("e2e", "e2e_latency", "e2e_latency_ms")
 def turns(state: State) -> list[dict[str, Any]]:
     """One object per turn; times are Unix ms, and `end` is null while the turn goes on."""
     return [turn_object(state, state.turns[number]) for number in state.turn_numbers]
+
+
+def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]:
+    """The same of one turn with its false alarms and, on request, the times of its parts and of its tool calls."""
+    report = {**turn_object(state, turn), "false_alarms": false_alarms_of(state, turn)}
+    return report | {"marks": turn_marks(state, turn), "tools": list(tool_marks(turn))} if marks else report
 
 
 def turn_object(state: State, turn: Turn) -> dict[str, Any]:

@@ -313,6 +313,7 @@ async def test_reading_what_was_acknowledged(app: App) -> None:
         window = await session.context(policy="window", max_tokens=1_000, context_window=8_000, usage=True)
         assert ("window", 8_000, []) == (window["policy"], window["context_window"], window["left_out"])
         assert [1, 2, 3] == [turn["turn_id"] for turn in await session.turns()]
+        assert all(turn["marks"]["user_final"] for turn in await session.turns(marks=True))
         await session.end()
 
         async def state() -> Any:

@@ -14,11 +14,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from voicemem.config.session import parse_config
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
-from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
+from voicemem.server.http.request import get_stream, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
 from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
 from voicemem.sessions.session_info import StateName
 from voicemem.store.streams import Stream
+from voicemem.transcript.marks import ToolMarks, TurnMarks
 from voicemem.transcript.messages import Message, Role
 
 T = TypeVar("T")
@@ -68,6 +69,12 @@ class StandardHistory(SessionMemory, frozen=True):
     contents: list[Spoken]
 
 
+class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`marks` adds when the parts of each turn, and its tool calls, were."""
+
+    marks: bool = False
+
+
 class TurnStart(Struct, frozen=True):
     """When a turn began, and what began it."""
 
@@ -107,6 +114,10 @@ class TurnReport(Struct, frozen=True):
     start: TurnStart | None
     end: TurnEnd | None
     metrics: TurnMetrics
+    false_alarms: int
+    marks: TurnMarks | UnsetType = UNSET
+    """With `marks=true`."""
+    tools: list[ToolMarks] | UnsetType = UNSET
 
 
 class Turns(Struct, frozen=True):
@@ -180,13 +191,14 @@ def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
     return f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
 
 
-async def read_turns(request: web.Request, _: NoQuery) -> web.Response:
+async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, in Agora's form."""
     stream = await get_stream(request)
     channel = parse_config(stream.config).channel or ""
 
     def encode(memory: ReadModel) -> bytes:
-        return msgspec.json.encode(Turns([TurnReport(stream.id, channel, **turn) for turn in memory.turns()]))
+        reports = [TurnReport(stream.id, channel, **turn) for turn in memory.turns(query.marks)]
+        return msgspec.json.encode(Turns(reports))
 
     return json_response(Raw(await services_of(request).memories.read(stream, encode)))
 
@@ -206,7 +218,7 @@ ROUTES = (
         "/v1/sessions/{id}/turns",
         read_turns,
         "read",
-        NoQuery,
+        TurnsQuery,
         json_ok(Turns),
         codes=("session_set_aside",),
     ),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 
 from voicemem.transcript.replies.evidence import Source
-from voicemem.transcript.replies.sources import standing_replies
+from voicemem.transcript.replies.sources import sources_of, standing_replies
 from voicemem.transcript.state import Reply, ReplyKey, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL
 
@@ -63,6 +63,21 @@ def resumed_until(state: State, reply: Reply, sources: list[Source]) -> int:
     """The time of the newest `resume` about a reply: interruptions up to then were false alarms."""
     newest = [resumes[-1] for resumes in resumes_of(state, reply, sources) if resumes]
     return max(newest, default=BEFORE_ALL)
+
+
+def count_false_alarms(state: State, reply: Reply) -> int:
+    """How often a reply played on: the resumes before which it was interrupted, each once. It must be settled."""
+    if reply.resumed_ts is None:
+        return 0
+    sources = sources_of(state, reply)
+    resumes = sorted(ts for known in resumes_of(state, reply, sources) for ts in known)
+    cuts = sorted(cut.ts for source in sources for cut in source.interruptions())
+    found, after = 0, BEFORE_ALL
+    for resume in resumes:
+        began = bisect_left(cuts, after)
+        found += began < len(cuts) and cuts[began] <= resume
+        after = resume + 1
+    return found
 
 
 def resumes_of(state: State, reply: Reply, sources: list[Source]) -> Iterator[list[int]]:

@@ -1,0 +1,207 @@
+"""When the parts of a turn were: speech, the LLM, what was heard, cuts, tool calls."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from tests.support.events import (
+    EventLike,
+    delta,
+    done,
+    event,
+    failed,
+    final,
+    interrupt,
+    message,
+    partial,
+    resume,
+    tts,
+    typed,
+)
+from tests.support.strategies import PRODUCER_JOURNALS
+from tests.support.transcripts import closed, entries, folded, reopened
+from voicemem.protocol.events import JournaledEvent
+from voicemem.transcript.fold import fold_all
+from voicemem.transcript.marks import ToolMarks, TurnMarks, false_alarms_of, tool_marks, turn_marks
+from voicemem.transcript.state import State, decode_state, encode_state
+
+ANSWERED = (
+    partial(1, "How", 1000),
+    final(1, "How are you?", 1400),
+    delta(1, "Fine, ", 1700),
+    delta(1, "thanks.", 1800),
+)
+
+
+def marks(*given_events: EventLike, turn: int = 1) -> TurnMarks:
+    """The marks of a turn after these events."""
+    state = folded(*given_events)
+    return turn_marks(state, state.turns[turn])
+
+
+def alarms(*given_events: EventLike, turn: int = 1) -> int:
+    state = folded(*given_events)
+    return false_alarms_of(state, state.turns[turn])
+
+
+def tools(*given_events: EventLike, turn: int = 1) -> list[ToolMarks]:
+    return list(tool_marks(folded(*given_events).turns[turn]))
+
+
+def tool_call(call_id: str, turn: int, ts: int) -> Any:
+    return event("tool.call", turn, ts, call_id=call_id, name="weather", arguments={})
+
+
+def tool_result(call_id: str, turn: int, ts: int, result: Any = "sunny") -> Any:
+    return event("tool.result", turn, ts, call_id=call_id, result=result)
+
+
+def test_a_turn_of_which_all_is_known() -> None:
+    """Every mark is the time of the event that states it, and nothing is an estimate."""
+    known = (*ANSWERED, done(1, 1900), tts(1, 2000, audio_ms=0), tts(1, 3000, audio_ms=1000), tts(1, 3200, done=True))
+    assert TurnMarks(1000, 1400, 1700, 1900, 2000, 3200) == marks(*known)
+
+
+def test_a_position_tells_when_the_audio_began() -> None:
+    """A voice that is at 400 ms began 400 ms before, but never before its text."""
+    assert 2100 == marks(*ANSWERED, tts(1, 2500, audio_ms=400)).heard_first
+    assert 1700 == marks(*ANSWERED, tts(1, 2500, audio_ms=2400)).heard_first
+
+
+def test_the_pipeline_reports_the_first_audio() -> None:
+    """Without playback, `tts_ttfb` says when the voice began; each is of the newest reply by then."""
+    first, second = event("metric", 1, 1950, name="tts_ttfb", latency_ms=90), delta(1, "Sure.", 4000, item="b")
+    later = event("metric", 1, 4200, name="tts_ttfb", latency_ms=80)
+    assert (1950, ()) == (
+        marks(*ANSWERED, first).heard_first,
+        marks(*ANSWERED, first, tts(1, 2400, done=True)).estimated,
+    )
+    both = marks(*ANSWERED, done(1, 1900), first, second, done(1, 4050, item="b"), later)
+    assert (1950, 4050, ("heard_last",)) == (both.heard_first, both.llm_done, both.estimated)
+
+
+def test_what_no_event_states_is_named() -> None:
+    """A lone final and a reply without playback give estimates, which say so."""
+    made = marks(final(1, "Hello.", 5000), delta(1, "Hi.", 5600), done(1, 5700))
+    assert (4640, 5000) == (made.user_started, made.user_final)
+    assert (5750, 5750) == (made.heard_first, made.heard_last)
+    assert ("user_started", "heard_first", "heard_last") == made.estimated
+
+
+def test_what_has_not_been_has_no_mark() -> None:
+    """A partial is no final; a reply that still grows is not done."""
+    assert TurnMarks(user_started=1000, user_final=None) == marks(partial(1, "Well", 1000))
+    growing = marks(*ANSWERED)
+    assert (1700, None, None, None) == (growing.llm_first, growing.llm_done, growing.cut, growing.resumed)
+
+
+def test_a_cut_ends_what_was_heard() -> None:
+    """The voice ends where it was interrupted, whatever was reported later."""
+    made = marks(*ANSWERED, tts(1, 2000, audio_ms=0), interrupt(1, 2600), tts(1, 2700, audio_ms=600), done(1, 2800))
+    assert (2600, 2600, None, 2800) == (made.cut, made.heard_last, made.resumed, made.llm_done)
+
+
+def test_a_resume_takes_the_cut_back() -> None:
+    """After a false alarm there is no cut; it is counted, and its resume marked."""
+    played = (*ANSWERED, done(1, 1900), tts(1, 2000, audio_ms=0), interrupt(1, 2600), resume(1, 3000))
+    made = marks(*played, tts(1, 3600, done=True))
+    assert (None, 3000, 3600, 1) == (made.cut, made.resumed, made.heard_last, alarms(*played))
+
+
+def test_each_resume_counts_once() -> None:
+    """Two interruptions before one resume are one false alarm; a resume of nothing is none."""
+    played = (*ANSWERED, done(1, 1900), tts(1, 2000, audio_ms=0))
+    first = (interrupt(1, 2600), interrupt(1, 2650), resume(1, 3000), resume(1, 3100))
+    assert 1 == alarms(*played, *first)
+    assert 2 == alarms(*played, *first, interrupt(1, 3500), resume(1, 3700))
+    assert 2 == alarms(*played, *first, interrupt(1, 3500), resume(1, 3700), interrupt(1, 4000))
+    assert 0 == alarms(*played, resume(1, 3000))
+
+
+def test_the_close_cuts_by_the_producers_clock() -> None:
+    """The server's own clock says nothing about a call that is sent later."""
+    playing = [*ANSWERED, tts(1, 2000, audio_ms=0), tts(1, 2500, audio_ms=500)]
+
+    def cut_after(*ending: EventLike) -> int | None:
+        sent = [entry._replace(producer="main") for entry in entries(playing)]
+        own = [entry._replace(position=entry.position + len(sent)) for entry in entries(ending)]
+        state = fold_all(State(), [*sent, *own])
+        return turn_marks(state, state.turns[1]).cut
+
+    assert 2500 == cut_after(closed(9_999_999))
+    assert 2700 == cut_after(event("session.end", ts=2700), closed(9_999_999))
+    assert None is cut_after(closed(9_999_999), reopened())
+
+
+def test_typed_words_take_no_time() -> None:
+    """A typed message begins and ends at once; a greeting has no caller."""
+    made = marks(typed(1, "Tell me.", 1000))
+    assert (1000, 1000, ()) == (made.user_started, made.user_final, made.estimated)
+    greeting = marks(message(1, "Hello.", 1000))
+    assert (None, None, 1000) == (greeting.user_started, greeting.user_final, greeting.llm_first)
+
+
+def test_a_restored_cut_is_where_its_metadata_say() -> None:
+    """Of a restored reply only the cut is known, and of one that only an interruption knew."""
+    metadata = {"interrupted": True, "interrupt_timestamp": 2600, "original": "All of it."}
+    assert 2600 == marks(message(1, "All", 2000, metadata=metadata)).cut
+    heard = marks(interrupt(1, 2600, heard_text="All", more=True))
+    assert (None, 2600) == (heard.heard_first, heard.heard_last)
+
+
+def test_a_failed_llm_is_done() -> None:
+    """An error ends the reply that it is about."""
+    assert 1900 == marks(*ANSWERED, failed(1, 1900)).llm_done
+
+
+def test_tool_calls_begin_and_end() -> None:
+    """A tool call ends with its result, in whatever order they arrive; without one it has no end."""
+    assert [ToolMarks("weather", "a", 1000, 1500, False)] == tools(tool_call("a", 1, 1000), tool_result("a", 1, 1500))
+    assert [ToolMarks("weather", "a", 1000, 1500, False)] == tools(tool_result("a", 1, 1500), tool_call("a", 1, 1000))
+    assert [ToolMarks("weather", "a", 1000, 1500, False)] == tools(tool_result("a", 2, 1500), tool_call("a", 1, 1000))
+    assert [ToolMarks("weather", "a", 1000, None, False)] == tools(tool_call("a", 1, 1000))
+    assert [] == tools(tool_result("a", 1, 1500))
+
+
+@pytest.mark.parametrize(
+    ("result", "is_failed"),
+    [
+        ({"error": "no such town"}, True), ({"is_error": True}, True), ({"isError": True}, True),
+        ({"error": None}, False), ({"is_error": False}, False), ("error", False), ([], False),
+    ],
+)  # fmt: skip
+def test_a_result_may_say_that_it_failed(result: Any, is_failed: bool) -> None:
+    """The usual fields for an error count when they hold one."""
+    (made,) = tools(tool_call("a", 1, 1000), tool_result("a", 1, 1500, result))
+    assert is_failed is made.failed
+
+
+def test_a_clock_in_seconds_breaks_nothing() -> None:
+    """Times are passed on in whatever unit they are; what is known stays in order."""
+    made = marks(final(1, "Hello.", 5), delta(1, "Hi.", 6), done(1, 6), tts(1, 7, audio_ms=800), tts(1, 8, done=True))
+    assert (5, 6, 6, 8) == (made.user_final, made.llm_first, made.heard_first, made.heard_last)
+
+
+def test_a_snapshot_keeps_them() -> None:
+    """What was saved and loaded again has the same marks."""
+    state = folded(*ANSWERED, tool_call("a", 1, 1000), tool_result("a", 1, 1500), interrupt(1, 2000), resume(1, 2100))
+    loaded = decode_state(encode_state(state))
+    for made in (state, loaded):
+        assert (2100, 1) == (turn_marks(made, made.turns[1]).resumed, false_alarms_of(made, made.turns[1]))
+    assert list(tool_marks(state.turns[1])) == list(tool_marks(loaded.turns[1]))
+
+
+@given(PRODUCER_JOURNALS)
+def test_any_events_give_marks(given_events: list[JournaledEvent]) -> None:
+    """Whatever producers send, marks can be made and written; a voice never ends before it begins."""
+    state = folded(*given_events)
+    for turn in state.turns.values():
+        made = turn_marks(state, turn)
+        msgspec.json.decode(msgspec.json.encode([made, list(tool_marks(turn)), false_alarms_of(state, turn)]))
+        if made.heard_first is not None and made.heard_last is not None:
+            assert made.heard_first <= made.heard_last

@@ -1,0 +1,230 @@
+"""When the parts of a turn were, for whoever draws it: speech, the LLM, what was heard, cuts, tool calls.
+
+All times are the `ts` of events. What no event states is worked out from them, and named in `estimated`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from voicemem.transcript.replies.evidence import Source
+from voicemem.transcript.replies.interruptions import first_marking_cut, first_progress, timelines
+from voicemem.transcript.replies.playing import is_cut_by_close, settle
+from voicemem.transcript.replies.resumes import count_false_alarms, resumed_until
+from voicemem.transcript.replies.sources import sources_of, standing_replies
+from voicemem.transcript.state import Reply, Segment, State, ToolCallRecord, Turn
+from voicemem.transcript.timeline import AFTER_ALL
+
+CHARACTER_MS = 60
+"""How long a character takes to say, where only the end of an utterance is known."""
+VOICE_MS = 150
+"""How long a voice takes to begin after the first text, where only that is known."""
+FIRST_AUDIO = "tts_ttfb"
+"""The latency that a pipeline reports when the audio of a reply begins."""
+FAILURES = ("is_error", "isError", "error")
+"""Fields by which the result of a tool call says that it failed, when they are neither false nor empty."""
+
+
+class TurnMarks(Struct, frozen=True):
+    """When the parts of a turn were, in Unix ms; null what has not been, or is not known."""
+
+    user_started: int | None = None
+    user_final: int | None = None
+    llm_first: int | None = None
+    llm_done: int | None = None
+    heard_first: int | None = None
+    heard_last: int | None = None
+    cut: int | None = None
+    resumed: int | None = None
+    estimated: tuple[str, ...] = ()
+    """The names of those that no event states."""
+
+
+class ToolMarks(Struct, frozen=True):
+    """When a tool call was made, and when its result came; `failed` if that says that it did."""
+
+    name: str
+    call_id: str
+    started: int
+    ended: int | None
+    failed: bool
+
+
+class ReplyMarks(Struct, frozen=True):
+    """The same of one reply: the LLM from `first` to `done`, the voice from `heard_first` to `heard_last`."""
+
+    first: int | None = None
+    done: int | None = None
+    heard_first: int | None = None
+    heard_last: int | None = None
+    cut: int | None = None
+    resumed: int | None = None
+    is_begin_estimated: bool = False
+    is_end_estimated: bool = False
+
+
+def turn_marks(state: State, turn: Turn) -> TurnMarks:
+    """The marks of a turn: of several replies, from the first to the last."""
+    user_started, is_estimate, user_final = user_marks(turn)
+    replies = marks_of_replies(state, turn)
+    dones = [one.done for one in replies]
+    first = earliest(replies, "heard_first")
+    last = latest(replies, "heard_last")
+    estimated = {
+        "user_started": is_estimate,
+        "heard_first": any(one.is_begin_estimated and one.heard_first == first for one in replies),
+        "heard_last": any(one.is_end_estimated and one.heard_last == last for one in replies),
+    }
+    return TurnMarks(
+        user_started=user_started,
+        user_final=user_final,
+        llm_first=earliest(replies, "first"),
+        llm_done=None if None in dones else latest(replies, "done"),
+        heard_first=first,
+        heard_last=last,
+        cut=earliest(replies, "cut"),
+        resumed=latest(replies, "resumed"),
+        estimated=tuple(name for name, is_estimated in estimated.items() if is_estimated),
+    )
+
+
+def earliest(replies: Iterable[ReplyMarks], name: str) -> int | None:
+    return min((ts for one in replies if (ts := getattr(one, name)) is not None), default=None)
+
+
+def latest(replies: Iterable[ReplyMarks], name: str) -> int | None:
+    return max((ts for one in replies if (ts := getattr(one, name)) is not None), default=None)
+
+
+# The caller
+
+
+def user_marks(turn: Turn) -> tuple[int | None, bool, int | None]:
+    """When the caller began, whether that is an estimate, and when the last final came."""
+    said = [one for one in turn.segments if one.text and one.begin < AFTER_ALL]
+    begins = [(began(one), is_lone_final(one)) for one in said]
+    finals = [one.final_ts for one in said if one.final]
+    typed = [one.begin for one in turn.typed or ()]
+    start, is_estimate = min([*begins, *((ts, False) for ts in typed)], default=(None, False))
+    return start, is_estimate, max([*finals, *typed], default=None)
+
+
+def is_lone_final(segment: Segment) -> bool:
+    """Whether nothing but its end is known of an utterance."""
+    return segment.final and segment.begin == segment.newest_ts
+
+
+def began(segment: Segment) -> int:
+    """When a caller began to say this."""
+    return segment.begin - CHARACTER_MS * len(segment.text) if is_lone_final(segment) else segment.begin
+
+
+# Replies
+
+
+def marks_of_replies(state: State, turn: Turn) -> list[ReplyMarks]:
+    """The marks of each reply of a turn, in their order."""
+    settle(state)
+    replies = standing_replies(state, turn)
+    audio = first_audio(turn, [reply.begin for reply in replies])
+    return [reply_marks(state, reply, audio.get(place)) for place, reply in enumerate(replies)]
+
+
+def first_audio(turn: Turn, begins: list[int]) -> dict[int, int]:
+    """When the pipeline reported the first audio of each reply, by its place: what it reports is of the newest."""
+    found: dict[int, int] = {}
+    for one in turn.latencies or ():
+        if one.name == FIRST_AUDIO:
+            place = max(0, bisect_right(begins, one.ts) - 1)
+            found[place] = min(one.ts, found.get(place, one.ts))
+    return found
+
+
+def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
+    """The marks of one reply, whose first audio was reported at a time."""
+    sources = sources_of(state, reply)
+    cut = cut_ts(state, reply, sources)
+    if reply.heard_only or reply.restored:  # only the cut is known of it
+        return ReplyMarks(heard_last=cut, cut=cut, done=reply.generation.ended_ts if reply.restored else None)
+    begin, is_begin_estimated = heard_first(reply, sources, audio_ts)
+    end, is_end_estimated = heard_last(reply, sources) if cut is None else (cut, False)
+    return ReplyMarks(
+        first=reply.text_ts if reply.text_ts < AFTER_ALL else None,
+        done=reply.generation.ended_ts,
+        heard_first=begin,
+        heard_last=end if end is None or begin is None else max(begin, end),
+        cut=cut,
+        resumed=reply.resumed_ts,
+        is_begin_estimated=is_begin_estimated,
+        is_end_estimated=is_end_estimated,
+    )
+
+
+def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
+    """When a reply was cut: a `resume` takes that back. A close cuts by the clock of who sent the reply."""
+    if reply.restored:
+        ts = (reply.metadata or {}).get("interrupt_timestamp", (0, 0, None))[2]
+        return ts if isinstance(ts, int) else reply.begin
+    if reply.cut_ts is not None:
+        first = first_marking_cut(sources, resumed_until(state, reply, sources), reply.heard_ts)
+        return None if first is None else first.ts
+    if state.closed_ts is None or not is_cut_by_close(state, reply):
+        return None
+    return state.clock_of(reply.producer, state.closed_ts) if state.ended_ts is None else state.ended_ts
+
+
+def heard_first(reply: Reply, sources: list[Source], audio_ts: int | None) -> tuple[int | None, bool]:
+    """When the voice of a reply began, and whether that is an estimate: it never begins before the text."""
+    begins = [
+        first.ts - first.value
+        for source in sources
+        for series in timelines(source, "starts", "audio")
+        if (first := series.first(source.until, source.since)) is not None
+    ]
+    if begins:
+        return max(min(begins), reply.text_ts), False
+    known = first_progress(sources) if audio_ts is None else audio_ts
+    if known is not None:
+        return known, False
+    return (None, False) if reply.text_ts == AFTER_ALL else (reply.text_ts + VOICE_MS, True)
+
+
+def heard_last(reply: Reply, sources: list[Source]) -> tuple[int | None, bool]:
+    """When the voice of a reply ended, or how far it is known to have come; and whether that is an estimate."""
+    for names in (("dones",), ("starts", "audio", "estimated_audio", "texts", "estimated_texts")):
+        ends = [
+            last.ts
+            for source in sources
+            for series in timelines(source, *names)
+            if (last := series.last(source.until, source.since)) is not None
+        ]
+        if ends:
+            return max(ends), False
+    known = [*reply.generation.deltas.times[-1:], reply.generation.ended_ts]
+    return max((ts for ts in known if ts is not None), default=None), True
+
+
+def false_alarms_of(state: State, turn: Turn) -> int:
+    """How often a reply of a turn played on after an interruption."""
+    settle(state)
+    return sum(count_false_alarms(state, reply) for reply in standing_replies(state, turn))
+
+
+# Tools
+
+
+def tool_marks(turn: Turn) -> Iterator[ToolMarks]:
+    """The tool calls of a turn, in the order of their arrival."""
+    for record in turn.tool_calls or ():
+        if record.name is not None:
+            yield ToolMarks(record.name, record.call_id, record.ts, record.answered_ts, has_failed(record))
+
+
+def has_failed(record: ToolCallRecord) -> bool:
+    """Whether the result of a tool call says that it failed."""
+    result: Any = record.result
+    return isinstance(result, dict) and any(result.get(name) for name in FAILURES)
