@@ -17,13 +17,14 @@ from voicemem.context.plugins import load_policies
 from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
 from voicemem.security.gate import Gate
-from voicemem.server import agora
+from voicemem.security.page_origin import PageOrigin
+from voicemem.server import agora, page
 from voicemem.server.http.connections import PortConnections, ingest_limits, rest_limits
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import listen
 from voicemem.server.http.request import DECODING, GAUGES
 from voicemem.server.ingest.server import IngestServer
-from voicemem.server.rest import application
+from voicemem.server.rest import ROUTES, application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges
 from voicemem.sessions.nodes.watcher import watch_leases_forever
@@ -54,6 +55,8 @@ class App:
         rest = application(services, gate, agora.DOCUMENTED)
         rest[DECODING] = self.decoding
         agora.mount(rest, gate.granting(services.agora_apps.grant), settings.agora_contents)
+        if settings.ui:
+            page.mount(rest, ROUTES, gate, PageOrigin(settings.ui_origin, settings.insecure))
         self.gauges = rest[GAUGES] = Gauges(
             services.telemetry.metrics,
             services.presence,

@@ -129,7 +129,7 @@ def test_the_constraints_are_exact_versions() -> None:
 
 
 def test_files_that_are_not_python_are_in_the_wheel() -> None:
-    """Migrations, the demo's call and the marker of types are package data."""
+    """Migrations, the page, the demo's call and the marker of types are package data."""
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["voicemem"]
     packed = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
     files = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}

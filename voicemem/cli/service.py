@@ -89,6 +89,18 @@ SERVE_OPTIONS = (
         "--insecure", "Listen beyond loopback without keys: anyone who can connect may read and write.", is_flag=True
     ),
     setting(
+        "--ui",
+        "Whether the page on which people look at calls is served, at /ui/ of the REST port.",
+        type=click.Choice(("on", "off")),
+        default="on",
+        show_default=True,
+    ),
+    setting(
+        "--ui-origin",
+        "Where browsers see the page if that is not this machine, such as https://memory.example behind a proxy."
+        " Default: the page answers loopback names only.",
+    ),
+    setting(
         "--log-format",
         "Format of the log on stderr.",
         type=click.Choice(logs.FORMATS),
@@ -283,6 +295,8 @@ def to_settings(options: dict[str, Any]) -> Settings:
         webhook_secret=options["webhook_secret"],
         webhook_contents=options["webhook_contents"],
         insecure=options["insecure"],
+        ui=options["ui"] == "on",
+        ui_origin=options["ui_origin"],
         admin_key=options["admin_key"],
         allow_addresses=tuple(options["allow_address"]),
         agora_contents=options["agora_contents"],

@@ -62,6 +62,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhook_contents: Literal["full", "standard"] = "full"
     """The fields of messages in these webhooks; `standard`: only role and content, for strict receivers."""
     insecure: bool = False
+    ui: bool = True
+    """Whether the page is served, at `/ui/` of the REST port."""
+    ui_origin: str | None = None
+    """Where browsers see the page behind a proxy, such as `https://memory.example`; None: on loopback only."""
     admin_key: str | None = None
     allow_addresses: tuple[str, ...] = ()
     """Private networks that may be addressed through the API; by default only public addresses may."""
@@ -147,6 +151,7 @@ def check_service_settings(settings: Settings) -> None:
         check_webhook_secret(settings.webhook_secret)
     except Refused as refused:
         raise CannotStart(refused.detail) from None
+    check_ui_origin(settings)
     check_hook_secrets(settings.hook_secrets)
     check_redactions(settings.redact)
     parse_memories_ttl(settings.memories_ttl)
@@ -166,6 +171,17 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("A quota must be a number, or 0 for no limit.")
     if settings.connections_per_address < 0:
         raise CannotStart("The connections of one address must be a number, or 0 for no limit.")
+
+
+def check_ui_origin(settings: Settings) -> None:
+    """Check where browsers see the page. Raises `CannotStart`."""
+    if settings.ui_origin is None:
+        return
+    match = re.fullmatch(r"(https?)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", settings.ui_origin)
+    if match is None:
+        raise CannotStart("--ui-origin is what a browser shows, in small letters: https://NAME, or https://NAME:PORT.")
+    if match[1] == "http" and not is_loopback(match[2]) and not settings.insecure:
+        raise CannotStart("--ui-origin must begin with https://: keys and calls would cross the network in the clear.")
 
 
 def check_redactions(names: Sequence[str]) -> None:

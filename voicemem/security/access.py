@@ -64,6 +64,8 @@ class Grant(Struct, frozen=True):
     """Those of the key."""
     reaches_user: bool = False
     """Whether a token also reaches what is remembered of its session's user."""
+    via: str | None = None
+    """`page` for who has signed in to the page with a key."""
 
     def allows(self, scope: str, session_id: str | None = None) -> bool:
         """Whether the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""

@@ -24,6 +24,7 @@ Act = Literal[
     "agora_app_removed",
     "agora_certificate_rotated",
     "agora_certificate_retired",
+    "page_signed_in",
     "calling_out_changed",
     "session_erased",
     "user_exported",

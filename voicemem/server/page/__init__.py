@@ -1,0 +1,72 @@
+"""The page at `/ui/`: its files, its door, and the API behind that door (docs/page.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from voicemem.security.gate import Gate
+from voicemem.security.page_origin import PageOrigin
+from voicemem.server.http.listener import answer_expect
+from voicemem.server.http.problems import Handler
+from voicemem.server.http.routes import Route
+from voicemem.server.page.door import Door, guard_page
+from voicemem.server.page.files import get_asset, get_shell, page_files
+from voicemem.server.page.headers import add_headers
+from voicemem.server.page.sign_in import PATH as SIGN_IN_PATH
+from voicemem.server.page.sign_in import SignIn
+
+BASES = ("/ui", "/ui/p/{project}")
+"""Without the name of a project, the first one that the browser is signed in to."""
+TABS = "conversation|timeline|memory|deliveries|journal|settings|played"
+PAGES = (
+    "/",
+    "/calls",
+    "/calls/{id}",
+    f"/calls/{{id}}/{{tab:{TABS}}}",
+    "/deliveries",
+    "/deliveries/{endpoint}",
+    "/operator",
+    "/sign-in",
+)
+"""Where the shell is served; anything else below `/ui` is not there."""
+
+
+def mount(app: web.Application, routes: Iterable[Route[Any]], gate: Gate, origin: PageOrigin) -> None:
+    """Add the page to the REST application; behind its door are those of the routes that need a key."""
+    door = Door(gate, origin)
+    page_files()
+    app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.append(door.renew)
+    app.router.add_route("GET", "/", to_page, expect_handler=answer_expect)
+    app.router.add_route("GET", "/ui", to_page, expect_handler=answer_expect)
+    app.router.add_get("/ui/assets/{version}/{path:.+}", on_host(get_asset, door), expect_handler=answer_expect)
+    for method, handler in SignIn(door).handlers().items():
+        app.router.add_route(method, SIGN_IN_PATH, handler, expect_handler=answer_expect)
+    behind = [route for route in routes if route.scope is not None and route.path.startswith("/v1/")]
+    for base in BASES:
+        for page in PAGES:
+            app.router.add_get(base + page, on_host(get_shell, door), expect_handler=answer_expect)
+        for route in behind:
+            guarded = guard_page(route, door)
+            app.router.add_route(route.method, base + route.path, guarded, expect_handler=answer_expect)
+
+
+def on_host(handler: Handler, door: Door) -> Handler:
+    """A handler of files: they hold nothing of anybody, so only the host is checked."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        door.origin.check_host(request.headers.get("Host"))
+        return await handler(request)
+
+    return handle
+
+
+async def to_page(request: web.Request) -> web.Response:
+    """Lead a browser to the page; for programs there is nothing here."""
+    accepted = request.headers.get("Accept", "")
+    if request.path == "/" and "text/html" not in accepted:
+        raise web.HTTPNotFound
+    return web.Response(status=303, headers={"Location": "/ui/"})

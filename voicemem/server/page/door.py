@@ -1,0 +1,84 @@
+"""The guard before the page's paths: host, sender, and instead of a key the cookie of who has signed in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from voicemem.errors import Refused
+from voicemem.security.access import FULL_GRANT, Grant
+from voicemem.security.gate import Gate
+from voicemem.security.page_cookies import LIFE_S, MOST, NAME, NOT_SIGNED_IN, PATH, SECURE_NAME, PageCookies, SignedIn
+from voicemem.security.page_origin import PageOrigin
+from voicemem.server.http.listener import authenticated
+from voicemem.server.http.problems import Handler
+from voicemem.server.http.request import GRANT, TURNS, parse_query
+from voicemem.server.http.routes import Route
+
+RENEWED = web.RequestKey("renewed", SignedIn)
+"""Who is to get a new cookie with the answer."""
+
+
+class Door:
+    """Lets in the page itself, for those who have signed in; while there is no key, everybody on this machine."""
+
+    def __init__(self, gate: Gate, origin: PageOrigin) -> None:
+        self.gate = gate
+        self.origin = origin
+        self.cookies = PageCookies(gate.access)
+
+    def check(self, request: web.Request) -> None:
+        """Check that the page itself sends this. Raises `Refused` (`foreign_host`, `foreign_origin`)."""
+        self.origin.check_host(request.headers.get("Host"))
+        self.origin.check_sender(request.method, request.headers)
+
+    async def admit(self, request: web.Request) -> Grant:
+        """What the sender may do, in the project that the path names, or else the first one. Raises `Refused`."""
+        self.check(request)
+        project = request.match_info.get("project")
+        if not await self.gate.access.needs_key():
+            if project not in (None, FULL_GRANT.project):
+                raise Refused("unauthorized", NOT_SIGNED_IN)
+            return FULL_GRANT
+        signed_in = await self.cookies.read(request.cookies)
+        one = next((one for one in signed_in if project in (None, one.grant.project)), None)
+        if one is None:
+            raise Refused("unauthorized", NOT_SIGNED_IN)
+        self.gate.limits.count_request(one.grant.caller)
+        if one.is_half_over(self.gate.access.clock() // 1000):
+            request[RENEWED] = one
+        return one.grant
+
+    async def renew(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Give who uses the page a new cookie in time; called when an answer is about to be sent."""
+        one = request.get(RENEWED)
+        if one is not None:
+            value, _ = await self.cookies.make(one.grant)
+            self.set_cookie(request, response, one.number, value)
+
+    def set_cookie(self, request: web.Request, response: web.StreamResponse, number: int, value: str) -> None:
+        https = self.origin.is_https(request.headers.get("Host"), request.headers.get("Origin"))
+        name = f"{SECURE_NAME if https else NAME}{number}"
+        response.set_cookie(name, value, max_age=LIFE_S, path=PATH, httponly=True, samesite="Strict", secure=https)
+
+    def clear_cookies(self, request: web.Request, response: web.StreamResponse, numbers: set[int]) -> None:
+        for number in range(MOST):
+            for name in (f"{SECURE_NAME}{number}", f"{NAME}{number}"):
+                if number in numbers and name in request.cookies:
+                    secure = name.startswith(SECURE_NAME)
+                    response.set_cookie(name, "", max_age=0, path=PATH, httponly=True, samesite="Strict", secure=secure)
+
+
+def guard_page(route: Route[Any], door: Door) -> Handler:
+    """Return a route's handler behind the door instead of the gate."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        grant = await door.admit(request)
+        grant.require(str(route.scope))
+        authenticated(request)
+        request[GRANT] = grant
+        await request.app[TURNS].take(grant.project)
+        return await route.handler(request, parse_query(request, route.query))
+
+    return handler

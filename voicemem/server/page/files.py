@@ -1,0 +1,93 @@
+"""The files of the page, read once: the shell, and the assets below a name that changes with any of them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from aiohttp import web
+
+FOLDER = Path(__file__).parent / "assets"
+SHELL = "index.html"
+MEDIA_TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".html": "text/html; charset=utf-8",
+}
+IMMUTABLE = "public, max-age=31536000, immutable"
+
+
+class Asset(NamedTuple):
+    """A file as it is sent."""
+
+    body: bytes
+    zipped: bytes
+    media_type: str
+    etag: str
+
+    @classmethod
+    def of(cls, body: bytes, suffix: str) -> Asset:
+        """What stands in a file with this suffix."""
+        return cls(body, gzip.compress(body, 9, mtime=0), MEDIA_TYPES[suffix], hashlib.sha256(body).hexdigest()[:32])
+
+
+class PageFiles(NamedTuple):
+    """All files of one version of the page."""
+
+    version: str
+    """The hash of all of them, which stands in their addresses: a browser never mixes two versions."""
+    shell: Asset
+    assets: dict[str, Asset]
+    """By their path below the folder."""
+
+
+@cache
+def page_files() -> PageFiles:
+    """The files that came with the package."""
+    paths = sorted(path for path in FOLDER.rglob("*") if path.suffix in MEDIA_TYPES)
+    bodies = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in paths}
+    summed = hashlib.sha256()
+    for name, body in bodies.items():
+        summed.update(f"{name}\n{len(body)}\n".encode() + body)
+    version = summed.hexdigest()[:16]
+    shell = bodies.pop(SHELL).replace(b"{{assets}}", f"/ui/assets/{version}".encode())
+    assets = {name: Asset.of(body, Path(name).suffix) for name, body in bodies.items()}
+    return PageFiles(version, Asset.of(shell, ".html"), assets)
+
+
+async def get_shell(request: web.Request) -> web.Response:
+    """The one document of the page, the same at each of its addresses; its script sees which it is."""
+    return answer_file(request, page_files().shell)
+
+
+async def get_asset(request: web.Request) -> web.Response:
+    """A module, the stylesheet or a picture; nothing at the address of another version."""
+    files = page_files()
+    asset = files.assets.get(request.match_info["path"])
+    if asset is None or request.match_info["version"] != files.version:
+        raise web.HTTPNotFound
+    response = answer_file(request, asset)
+    response.headers["Cache-Control"] = IMMUTABLE
+    return response
+
+
+def answer_file(request: web.Request, asset: Asset) -> web.Response:
+    headers = {"Content-Type": asset.media_type, "ETag": f'"{asset.etag}"', "Vary": "Accept-Encoding"}
+    if any(tag.value in (asset.etag, "*") for tag in request.if_none_match or ()):
+        return web.Response(status=304, headers=headers)
+    if takes_gzip(request.headers.get("Accept-Encoding", "")):
+        return web.Response(body=asset.zipped, headers=headers | {"Content-Encoding": "gzip"})
+    return web.Response(body=asset.body, headers=headers)
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether an `Accept-Encoding` names gzip, and does not refuse it."""
+    for one in accepted.lower().split(","):
+        name, _, weight = one.partition(";")
+        if name.strip() == "gzip":
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False

@@ -1,0 +1,97 @@
+"""Signing in to the page with a key, and out again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from msgspec import Struct
+
+from voicemem.security.access import FULL_GRANT, Grant
+from voicemem.security.audit import audit
+from voicemem.security.page_cookies import free_number
+from voicemem.server.http.listener import authenticated
+from voicemem.server.http.request import NoQuery, convert_body, json_response, parse_query, read_object
+from voicemem.server.page.door import Door
+
+PATH = "/ui/session"
+MAX_KEY_BYTES = 1_024
+
+
+class GivenKey(Struct, frozen=True, forbid_unknown_fields=True):
+    """The key that somebody signs in with."""
+
+    key: str
+
+
+class ShownProject(Struct, frozen=True):
+    """A project that this browser may look at."""
+
+    project: str
+    scopes: tuple[str, ...]
+    key_id: str | None
+
+
+class ShownSession(Struct, frozen=True):
+    """Whether the page has to ask for a key, and what it may show."""
+
+    signed_in: bool
+    keys_required: bool
+    projects: list[ShownProject]
+
+
+class SignOutQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """The project to sign out of; by default all."""
+
+    project: str | None = None
+
+
+class SignIn:
+    """The handlers of `/ui/session`."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+
+    def handlers(self) -> dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]]:
+        """By method."""
+        return {"GET": self.show, "POST": self.sign_in, "DELETE": self.sign_out}
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Tell the page whether to ask for a key."""
+        self.door.check(request)
+        parse_query(request, NoQuery)
+        if not await self.door.gate.access.needs_key():
+            return json_response(ShownSession(True, False, [shown(FULL_GRANT)]))
+        signed_in = await self.door.cookies.read(request.cookies)
+        return json_response(ShownSession(bool(signed_in), True, [shown(one.grant) for one in signed_in]))
+
+    async def sign_in(self, request: web.Request) -> web.Response:
+        """Take a key for a cookie."""
+        self.door.check(request)
+        parse_query(request, NoQuery)
+        given = convert_body(await read_object(request), GivenKey)
+        response = web.Response(status=204)
+        if not await self.door.gate.access.needs_key():
+            return response
+        grant = await self.door.gate.grant_token(given.key.strip(), request.remote)
+        value, _ = await self.door.cookies.make(grant)
+        self.door.gate.limits.count_request(grant.caller)
+        authenticated(request)
+        signed_in = await self.door.cookies.read(request.cookies)
+        self.door.set_cookie(request, response, free_number(request.cookies, signed_in, grant.project), value)
+        audit("page_signed_in", grant.key_id, grant.project)
+        return response
+
+    async def sign_out(self, request: web.Request) -> web.Response:
+        """Take the cookies away again; others that the key has let in stay in until it is revoked."""
+        self.door.check(request)
+        project = parse_query(request, SignOutQuery).project
+        signed_in = await self.door.cookies.read(request.cookies)
+        response = web.Response(status=204)
+        numbers = {one.number for one in signed_in if project in (None, one.grant.project)}
+        self.door.clear_cookies(request, response, numbers)
+        return response
+
+
+def shown(grant: Grant) -> ShownProject:
+    return ShownProject(grant.project, grant.scopes, grant.key_id)
