@@ -19,6 +19,7 @@ from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.embeddings import Embedder, embeddings_endpoint
 from voicemem.llm.lanes import Lanes
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.memory.agent_memory.finding import RecordFinder
 from voicemem.memory.agent_memory.long_term import LongTermRecords
 from voicemem.memory.agent_memory.prompt import Prompts
 from voicemem.memory.agent_memory.sessions import OwnedSessions
@@ -143,9 +144,9 @@ class Services:
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
         secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
         owned = OwnedSessions(store, self.memories, self.sessions)
-        self.agent_records = LongTermRecords(self.long_term, owned)
+        self.agent_records = LongTermRecords(self.long_term, owned, RecordFinder(self.long_term, self.vectors))
         self.agent_memory = WorkingMemories(store, self.memories, self.recorder, self.sessions, self.agent_records)
-        self.agent_prompts = Prompts(self.agent_memory, self.agent_records)
+        self.agent_prompts = Prompts(self.agent_memory, self.agent_records.finder)
         self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
         followed = FollowedMemories(self.memories)
         sources = TailSources(store, followed, runtime.clock, self.draining, turn=asyncio.Lock())
@@ -153,7 +154,7 @@ class Services:
         self.watcher = Watcher(store, self.tails)
         self.retention = RetentionWorker(store, self.memories, runtime.clock, token, MemoryKeeper(store).keep)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock, rules)
-        self.agent_views = SummaryViews(self.working_memory, self.agent_records)
+        self.agent_views = SummaryViews(self.working_memory, self.agent_records.finder)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, telemetry)
         self.outbox = OutboxWorker(store, self.memories, send, runtime, token)

@@ -86,6 +86,31 @@ async def test_what_is_put_is_read_again(client: MemoryAPIClient) -> None:
         assert (["tea"], ["Ann"]) == (answer.memories[0].topics, answer.memories[0].entities)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "config", "extract"),
+    [
+        ("preferences", {}, {"strategy": "preferences"}),
+        ("summary", {"max_summary_length": 90}, {"strategy": "summary", "instructions": "Write at most 90 words."}),
+        ("custom", {"custom_prompt": "{current_datetime}"}, {"strategy": "custom", "prompt": "{now}\n\n{messages}"}),
+        ("custom", {"custom_prompt": "Pets: {message}"}, {"strategy": "custom", "prompt": "Pets: {messages}"}),
+        ("custom", {}, None),
+    ],
+)  # fmt: skip
+async def test_a_strategy_is_the_sessions_way_to_extract(
+    client: MemoryAPIClient, app: App, strategy: Any, config: dict[str, Any], extract: dict[str, str] | None
+) -> None:
+    """Set by a PUT, kept by the same PUT again without a change, and taken back by `discrete`."""
+    given = memory(*HELLO, long_term_memory_strategy=MemoryStrategyConfig(strategy=strategy, config=config))
+    await client.put_working_memory("s", given)
+    first = (await RestClient(app).get("/v1/sessions/s")).json
+    assert extract == (first["config"].get("memory") or {}).get("extract")
+    await client.put_working_memory("s", given)
+    assert first["position"] == (await RestClient(app).get("/v1/sessions/s")).json["position"]
+    await client.put_working_memory("s", memory(*HELLO))
+    last = (await RestClient(app).get("/v1/sessions/s")).json["config"]
+    assert None is (last.get("memory") or {}).get("extract")
+
+
 async def test_an_unknown_session_is_not_found(client: MemoryAPIClient) -> None:
     """The client makes it then, and knows that it did."""
     with pytest.raises(MemoryNotFoundError):

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, to_builtins
 
 from voicemem.memory.agent_memory.messages import Change, Standing, standing
 from voicemem.memory.agent_memory.models import GivenWorkingMemory, StrategyConfig
@@ -121,8 +121,6 @@ def data_event(memory: ReadModel, given: GivenWorkingMemory, rules: Rules | None
     data: JsonObject = given.data or {}
     if rules is not None:
         data = redact_value(data, rules)
-        strategy: JsonObject = redact_value(to_builtins(kept.strategy), rules)
-        kept = structs.replace(kept, strategy=msgspec.convert(strategy, StrategyConfig))
     if kept != KeptData():
         data = data | {KEPT_DATA: {name: listed(value) for name, value in to_builtins(kept).items()}}
     if data == memory.state.data:

@@ -6,8 +6,10 @@ import base64
 import hashlib
 from typing import NamedTuple
 
+from voicemem.config.extraction import MESSAGES, NOW
 from voicemem.config.session import parse_config
 from voicemem.errors import Refused
+from voicemem.memory.agent_memory.models import StrategyConfig
 from voicemem.protocol.types import JsonObject
 from voicemem.store.records import CLIENT_ID_LABEL
 from voicemem.store.streams import Stream
@@ -23,6 +25,9 @@ REOPEN_WINDOW_S = 10**9
 """A working memory can be written to for as long as it is there."""
 MEMORIES_TTL_S = 10**9
 """How long memories outlive the working memory that brought them: thirty years."""
+MAX_SUMMARY_WORDS = 10_000
+PROMPT_NAMES = {"{message}": MESSAGES, "{current_datetime}": NOW}
+"""What the placeholders of a client's prompt are in ours."""
 
 
 class Owner(NamedTuple):
@@ -89,6 +94,23 @@ def lifetime(ttl_s: int | None) -> JsonObject:
         return {"idle_timeout": IDLE_TIMEOUT_S, "ttl_seconds": None, "memories_ttl_seconds": None}
     idle = max(1, min(IDLE_TIMEOUT_S, ttl_s))
     return {"idle_timeout": idle, "ttl_seconds": max(0, ttl_s - idle), "memories_ttl_seconds": MEMORIES_TTL_S}
+
+
+def extract_of(given: StrategyConfig) -> JsonObject | None:
+    """The setting `memory.extract` for a client's strategy; None, the service's default, for `discrete`."""
+    length, prompt = given.config.get("max_summary_length"), given.config.get("custom_prompt")
+    match given.strategy:
+        case "preferences":
+            return {"strategy": "preferences"}
+        case "summary" if type(length) is int and 0 < length <= MAX_SUMMARY_WORDS:
+            return {"strategy": "summary", "instructions": f"Write at most {length} words."}
+        case "summary":
+            return {"strategy": "summary"}
+        case "custom" if isinstance(prompt, str) and prompt.strip():
+            for theirs, ours in PROMPT_NAMES.items():
+                prompt = prompt.replace(theirs, ours)
+            return {"strategy": "custom", "prompt": prompt if MESSAGES in prompt else f"{prompt}\n\n{MESSAGES}"}
+    return None
 
 
 def ttl_of(stream: Stream) -> int | None:

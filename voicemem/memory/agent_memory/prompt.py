@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused
 from voicemem.memory.agent_memory.filters import TextFilter
-from voicemem.memory.agent_memory.long_term import LongTermRecords, RecordSearch
+from voicemem.memory.agent_memory.finding import RecordFinder, RecordSearch
 from voicemem.memory.agent_memory.models import RecordView, WorkingMemoryView
 from voicemem.memory.agent_memory.owners import checked_owner
 from voicemem.memory.agent_memory.windows import Window, window_of
@@ -70,7 +70,7 @@ class Prompt(Struct, frozen=True):
 class Prompts:
     """Makes prompts; no LLM is asked for that."""
 
-    def __init__(self, working: WorkingMemories, records: LongTermRecords) -> None:
+    def __init__(self, working: WorkingMemories, records: RecordFinder) -> None:
         self.working = working
         self.records = records
 

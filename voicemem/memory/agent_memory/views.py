@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, structs, to_builtins
 
 from voicemem.errors import Refused
 from voicemem.memory.agent_memory.filters import Filters, TextFilter, TimeFilter, check_named
-from voicemem.memory.agent_memory.long_term import MOST_RESULTS, LongTermRecords
+from voicemem.memory.agent_memory.finding import MOST_RESULTS, RecordFinder
 from voicemem.memory.agent_memory.models import RecordView
 from voicemem.memory.agent_memory.ranking import DAY_MS
 from voicemem.memory.agent_memory.records import view_of
@@ -97,7 +97,7 @@ class ViewTask(Struct, frozen=True):
 class SummaryViews:
     """The views of all projects."""
 
-    def __init__(self, documents: WorkingMemory, records: LongTermRecords) -> None:
+    def __init__(self, documents: WorkingMemory, records: RecordFinder) -> None:
         self.documents = documents
         self.records = records
         self.clock = records.clock

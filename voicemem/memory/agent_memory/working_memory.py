@@ -29,8 +29,8 @@ from voicemem.memory.agent_memory.looks import (
     summary_event,
 )
 from voicemem.memory.agent_memory.messages import Change, change_of, check_messages, events_of, starts_with
-from voicemem.memory.agent_memory.models import GivenWorkingMemory, WorkingMemoryView
-from voicemem.memory.agent_memory.owners import Owner, is_own, lifetime, owner_of, ttl_of
+from voicemem.memory.agent_memory.models import GivenWorkingMemory, StrategyConfig, WorkingMemoryView
+from voicemem.memory.agent_memory.owners import Owner, extract_of, is_own, lifetime, owner_of, ttl_of
 from voicemem.memory.agent_memory.records import check_record, draft_of, view_of
 from voicemem.memory.agent_memory.times import format_ms, format_time, parse_time, to_ms
 from voicemem.memory.agent_memory.windows import SUMMARY_SHARE, Window, count_tokens, first_fitting, percent
@@ -39,7 +39,7 @@ from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.events import Event, ServerEvent, SessionUpdate
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.runs import START
-from voicemem.redaction.texts import redact_text
+from voicemem.redaction.texts import redact_text, redact_value
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -158,11 +158,14 @@ class WorkingMemories:
         raise StoreUnavailable("The session changes faster than this change can be stored; try again.")
 
     def redacted(self, given: GivenWorkingMemory) -> GivenWorkingMemory:
-        """The same with a summary as it is kept."""
+        """The same with its summary and strategy as they are kept."""
         rules = self.sessions.rules
-        if rules is None or not given.context:
+        if rules is None:
             return given
-        return structs.replace(given, context=redact_text(given.context, START, rules)[0])
+        context = redact_text(given.context, START, rules)[0] if given.context else given.context
+        strategy: JsonObject = redact_value(msgspec.to_builtins(given.long_term_memory_strategy), rules)
+        kept = msgspec.convert(strategy, StrategyConfig)
+        return structs.replace(given, context=context, long_term_memory_strategy=kept)
 
     async def replace(
         self, stream: Stream, given: GivenWorkingMemory, key_id: str | None, admit: Admit
@@ -175,7 +178,7 @@ class WorkingMemories:
         if is_empty(given) and now_ms < stream.started_ms + FRESH_MS:
             return stream
         change = await self.change_of(stream, look, given)
-        update = lifetime_update(stream, given, renew=not change.add)
+        update = config_update(stream, given, renew=not change.add)
         check_forgotten(stream, look, change)
         if (change.add or change.forget or update) and stream.state == "ended" and not may_reopen(stream, now_ms):
             raise Refused("session_ended")
@@ -280,8 +283,13 @@ def check_data(given: GivenWorkingMemory) -> None:
         draft_of(record, None, "message")
 
 
-def lifetime_update(stream: Stream, given: GivenWorkingMemory, renew: bool) -> JsonObject:
-    """The configuration to change: another lifetime, or the same one from now on."""
-    if not is_own(stream) or (given.ttl_seconds == ttl_of(stream) and not (renew and given.ttl_seconds)):
+def config_update(stream: Stream, given: GivenWorkingMemory, renew: bool) -> JsonObject:
+    """The configuration to change: another lifetime, or the same one from now on, and another strategy."""
+    if not is_own(stream):
         return {}
-    return lifetime(given.ttl_seconds)
+    stays = given.ttl_seconds == ttl_of(stream) and not (renew and given.ttl_seconds)
+    update = {} if stays else lifetime(given.ttl_seconds)
+    extract = extract_of(given.long_term_memory_strategy)
+    if extract != (stream.config.get("memory") or {}).get("extract"):
+        update["memory"] = {"extract": extract}
+    return update

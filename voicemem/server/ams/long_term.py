@@ -9,8 +9,9 @@ from msgspec import Meta, Struct
 
 from voicemem.errors import RateLimited
 from voicemem.memory.agent_memory.filters import Filters, TextFilter, check_filters
+from voicemem.memory.agent_memory.finding import FoundRecords, RecordSearch
 from voicemem.memory.agent_memory.forgetting import Forgotten, ToForget
-from voicemem.memory.agent_memory.long_term import FoundRecords, GivenRecords, RecordSearch
+from voicemem.memory.agent_memory.long_term import GivenRecords
 from voicemem.memory.agent_memory.models import AgentMemoryAck, RecordView
 from voicemem.memory.agent_memory.prompt import Prompt, PromptRequest
 from voicemem.memory.agent_memory.records import RecordPatch, echo_of, view_of
@@ -72,7 +73,7 @@ async def search_long_term_memory(request: web.Request, _: OptimizeQuery) -> web
     body = await read_object(request)
     check_filters(body)
     wanted = convert_body(body, RecordSearch)
-    return json_response(await services_of(request).agent_records.search(request[GRANT].project, wanted))
+    return json_response(await services_of(request).agent_records.finder.search(request[GRANT].project, wanted))
 
 
 async def get_long_term_memory(request: web.Request, _: NoQuery) -> web.Response:
