@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tests.support.stores.contract import NOW, ODD_NAMES, event_types
 from tests.support.stores.memories import (
+    event_of,
     found,
     listed,
     memory_of,
@@ -19,7 +20,7 @@ from tests.support.stores.memories import (
 )
 from voicemem.errors import Refused
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MAX_ROWS, TOUCH_AGAIN_MS, tombstone
+from voicemem.store.ports.memories import MAX_ROWS, TOUCH_AGAIN_MS, ReplacedMemory, tombstone
 
 
 async def test_a_memory_is_read_as_it_was_written(store: Store) -> None:
@@ -66,6 +67,39 @@ async def test_events_and_rows_are_one_step(store: Store) -> None:
     assert await store.write_memories(stream.key, [b"{}"], 0, [late], NOW) is None
     assert await store.find_memories("p", ["late"]) == []
     assert ["memory.added"] * 2 == await event_types(store, stream.key)
+
+
+async def test_a_memory_goes_on_in_another_stream_in_one_step(store: Store) -> None:
+    """Under its id; it is removed where it stood, with an event there, and found once."""
+    session = await session_of(store)
+    before = await remember(store, "m", "walnuts", stream=session)
+    user = await stream_of(store)
+    after = memory_of(user, "m", "pecans", created_ms=before.created_ms)
+    replaced = [ReplacedMemory(before, b'{"type":"memory.removed","memory_id":"m"}')]
+    written = await store.write_memories(user.key, [event_of(after)], user.position, [after], NOW + 5, replaced)
+    assert written is not None
+    assert after == await one(store, "m")
+    assert [[], ["m"], ["m"]] == [await found(store, "walnuts"), await found(store, "pecans"), await listed(store)]
+    assert ["memory.added", "memory.removed"] == await event_types(store, session.key)
+    assert ["memory.added"] == await event_types(store, user.key)
+
+
+async def test_what_has_changed_meanwhile_is_not_replaced(store: Store) -> None:
+    """Neither one that was edited nor one that was removed; nothing is written then, in either stream."""
+    user = await stream_of(store)
+    before = await remember(store, "m", stream=await session_of(store))
+    edited = await remember(store, "m", "almonds", stream=await session_of(store))
+    session = await session_of(store)
+    after = memory_of(user, "m", "pecans")
+    for stale in (before, replace(edited, position=edited.position + 1)):
+        replaced = [ReplacedMemory(stale, b"{}")]
+        assert await store.write_memories(user.key, [event_of(after)], user.position, [after], NOW, replaced) is None
+    assert await write(store, session, tombstone(edited, session.position + 1, NOW)) is not None
+    replaced = [ReplacedMemory(edited, b"{}")]
+    assert await store.write_memories(user.key, [event_of(after)], user.position, [after], NOW, replaced) is None
+    assert 3 == (await session_of(store)).position
+    assert user.position == (await stream_of(store)).position
+    assert [] == await listed(store)
 
 
 async def test_rows_may_come_without_events(store: Store) -> None:

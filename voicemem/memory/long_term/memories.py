@@ -176,10 +176,13 @@ class LongTermMemory:
         if not plan.payloads:
             return plan.stream
         rows, key = list(plan.rows.values()), plan.stream.key
-        written = await self.store.write_memories(key, plan.payloads, plan.stream.position, rows, plan.now_ms)
+        written = await self.store.write_memories(
+            key, plan.payloads, plan.stream.position, rows, plan.now_ms, plan.replaced
+        )
         if written is not None:
+            keys = (key, *(row.key for row, _ in plan.replaced))
             for listener in self.listeners:
-                listener((key,))
+                listener(keys)
         return written
 
     async def plan_draft(self, plan: Plan, settled: Settled) -> MemoryRow:
@@ -207,7 +210,7 @@ class LongTermMemory:
             row = structs.replace(row, created_ms=known.created_ms, said_ms=said_ms, position=known.position)
             return plan.edit(known, self.with_ttl(row, known.created_ms))
         if known is not None:
-            await self.remove_rows([known], "replaced")
+            plan.replace(known)
         return plan.add(self.with_ttl(row, plan.now_ms))
 
     async def plan_new(self, plan: Plan, draft: MemoryDraft, owner: MemoryOwner, same_as: str | None) -> MemoryRow:
@@ -328,7 +331,8 @@ class LongTermMemory:
     ) -> tuple[Plan, Stream | None, MemoryRow] | None:
         """Plan a change: the plan, the session in whose journal it is, and the row after it.
 
-        None when the memory has changed meanwhile. One that gets another owner is removed from the old one's journal.
+        None when the memory has changed meanwhile. One that gets another owner leaves the old one's journal in the same
+        step.
         """
         before = await self.require_row(project, id)
         after = changed_row(before, fields)
@@ -348,7 +352,7 @@ class LongTermMemory:
             return None
         if plan.stream.key == before.key:
             return plan, session, plan.edit(before, after)
-        await self.remove_rows([before], "replaced")
+        plan.replace(before)
         return plan, session, plan.add(structs.replace(after, updated_ms=now))
 
     async def require_stream(self, row: MemoryRow) -> Stream:

@@ -12,7 +12,7 @@ from voicemem.memory.long_term.memory import added_event, changed_row, details_o
 from voicemem.memory.long_term.owners import MemoryOwner
 from voicemem.protocol.events import MemoryRemoved
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, RemovalReason
-from voicemem.store.ports.memories import MemoryRow, tombstone
+from voicemem.store.ports.memories import MemoryRow, ReplacedMemory, tombstone
 from voicemem.store.streams import SESSION_KIND, Stream
 
 
@@ -24,6 +24,8 @@ class Plan:
         self.now_ms = now_ms
         self.payloads: list[bytes] = []
         self.rows: dict[str, MemoryRow] = {}
+        self.replaced: list[ReplacedMemory] = []
+        """Memories of other streams whose ids go on here."""
 
     @property
     def session_id(self) -> str | None:
@@ -43,6 +45,11 @@ class Plan:
             return before
         after = structs.replace(after, updated_ms=self.now_ms)
         return self.note(after, self.append(edited_event(before, after)))
+
+    def replace(self, row: MemoryRow) -> None:
+        """Remove a memory of another stream, whose id is added here."""
+        event = MemoryRemoved(memory_id=row.id, reason="replaced")
+        self.replaced.append(ReplacedMemory(row, msgspec.json.encode(event)))
 
     def remove(self, row: MemoryRow, reason: RemovalReason) -> None:
         position = self.append(MemoryRemoved(memory_id=row.id, reason=reason))

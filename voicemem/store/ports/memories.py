@@ -147,6 +147,13 @@ class MemoryFilter(Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
+class ReplacedMemory(NamedTuple):
+    """A memory whose id goes on in another stream, as it stands, and the event that removes it from its own."""
+
+    row: MemoryRow
+    payload: bytes
+
+
 class Memories(Protocol):
     """Memories, each in the journal of a stream and in a row, from which it is found.
 
@@ -155,14 +162,21 @@ class Memories(Protocol):
     """
 
     async def write_memories(
-        self, key: int, payloads: Sequence[bytes], expected: int, rows: Sequence[MemoryRow], now_ms: int
+        self,
+        key: int,
+        payloads: Sequence[bytes],
+        expected: int,
+        rows: Sequence[MemoryRow],
+        now_ms: int,
+        replaced: Sequence[ReplacedMemory] = (),
     ) -> Stream | None:
         """Journal events of the server's own from position `expected` + 1 on, and insert or replace rows, in one step.
 
         None, with nothing changed, when that position is taken. A row replaces the one of the same id in this stream;
         when that was accessed last stays what is stored, unless it was removed. They are found by their words once this
-        returns. At most `MAX_ROWS` rows. Raises `Refused` (`unknown_session`; `memory_exists` when a memory of another
-        stream of the project has the id, and is not removed).
+        returns. Memories of other streams that they replace are removed in the same step; None too when one of these
+        has changed. At most `MAX_ROWS` rows. Raises `Refused` (`unknown_session`; `memory_exists` when a memory of
+        another stream of the project has the id, and is not removed).
         """
 
     async def find_memories(self, project: str, ids: Sequence[str]) -> list[MemoryRow]:

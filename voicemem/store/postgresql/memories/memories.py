@@ -9,12 +9,21 @@ from msgspec.structs import replace
 from voicemem.search.memory_words import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
 from voicemem.store.ports.heard_index import LAST_MS, asked_terms
-from voicemem.store.ports.memories import TOUCH_AGAIN_MS, MemoryFilter, MemoryRow, check_rows, is_newer, single_scope
+from voicemem.store.ports.memories import (
+    TOUCH_AGAIN_MS,
+    MemoryFilter,
+    MemoryRow,
+    ReplacedMemory,
+    check_rows,
+    is_newer,
+    single_scope,
+    tombstone,
+)
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.memories.conditions import Parameters, conditions, scope_of
-from voicemem.store.postgresql.memories.rows import COLUMNS, IS_THERE, refuse_taken_ids, save, to_row
+from voicemem.store.postgresql.memories.rows import COLUMNS, IS_THERE, is_there, refuse_taken_ids, save, to_row
 from voicemem.store.postgresql.ranking import ranked
 from voicemem.store.stream_changes import find
 from voicemem.store.streams import Stream
@@ -46,15 +55,27 @@ class PostgresqlMemories:
     database: Database
 
     async def write_memories(
-        self, key: int, payloads: Sequence[bytes], expected: int, rows: Sequence[MemoryRow], now_ms: int
+        self,
+        key: int,
+        payloads: Sequence[bytes],
+        expected: int,
+        rows: Sequence[MemoryRow],
+        now_ms: int,
+        replaced: Sequence[ReplacedMemory] = (),
     ) -> Stream | None:
         check_rows(rows)
         secret = self.database.identity["cursor_secret"]
 
         def job(changes: Rows) -> Stream | None:
             stream = find(changes, key)
-            if stream.position != expected:
+            if stream.position != expected or not all(is_there(changes.session, row) for row, _ in replaced):
                 return None
+            for row, payload in replaced:
+                before = find(changes, row.key)
+                changes.append_server_event(before, now_ms, payload)
+                changes.save_stream(before)
+                gone = tombstone(row, before.position, now_ms)
+                save(changes.session, row.key, row.project, [gone], secret)
             refuse_taken_ids(changes.session, stream.project, key, rows)
             for payload in payloads:
                 changes.append_server_event(stream, now_ms, payload)

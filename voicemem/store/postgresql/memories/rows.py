@@ -22,6 +22,10 @@ SELECT_TAKEN = f"""
     select m.stream, m.id, {IS_THERE} from memories m
     where project = $1 and id = any($2::bytea[]) and removed_ms is null and stream <> $3
 """
+SELECT_IS_THERE = f"""
+    select 1 from memories m
+    where m.bucket = $1 % 64 and m.stream = $1 and m.id = $2 and m.position = $3 and m.removed_ms is null and {IS_THERE}
+"""
 DELETE_LEFT_OVER = "delete from memories where bucket = $1 % 64 and stream = $1 and id = $2"
 WORDS = """
     case when removed_ms is null then setweight(to_tsvector('voicemem', convert_from(said, 'UTF8')), 'A')
@@ -81,6 +85,11 @@ def refuse_taken_ids(session: Session, project: str, key: int, rows: Sequence[Me
         raise Refused("memory_exists")
     for stream, memory_id, _ in taken:
         session.execute(DELETE_LEFT_OVER, (stream, memory_id))
+
+
+def is_there(session: Session, row: MemoryRow) -> bool:
+    """Whether a memory stands in its stream as it does in a row."""
+    return session.row(SELECT_IS_THERE, (row.key, row.id.encode(), row.position)) is not None
 
 
 def save(session: Session, key: int, project: str, rows: Sequence[MemoryRow], secret: bytes) -> None:

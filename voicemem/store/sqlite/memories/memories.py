@@ -15,15 +15,17 @@ from voicemem.store.ports.memories import (
     TOUCH_AGAIN_MS,
     MemoryFilter,
     MemoryRow,
+    ReplacedMemory,
     check_rows,
     is_newer,
     row_of_values,
     single_scope,
+    tombstone,
 )
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.memories.conditions import conditions, match_expression
-from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, refuse_taken_ids, save
+from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, is_there, refuse_taken_ids, save
 from voicemem.store.stream_changes import find
 from voicemem.store.streams import Stream
 
@@ -58,22 +60,35 @@ class SqliteMemories:
     identity: dict[str, bytes]
 
     async def write_memories(
-        self, key: int, payloads: Sequence[bytes], expected: int, rows: Sequence[MemoryRow], now_ms: int
+        self,
+        key: int,
+        payloads: Sequence[bytes],
+        expected: int,
+        rows: Sequence[MemoryRow],
+        now_ms: int,
+        replaced: Sequence[ReplacedMemory] = (),
     ) -> Stream | None:
         check_rows(rows)
+        secret = self.identity["cursor_secret"]
 
         def job(connection: apsw.Connection) -> Stream | None:
             view = StreamView(self.database.rows)
             stream = find(view, key)
-            if stream.position != expected:
+            if stream.position != expected or not all(is_there(connection, row) for row, _ in replaced):
                 return None
-            refuse_taken_ids(connection, stream.project, key, rows)
+            replaced_ids = {row.id for row, _ in replaced}
+            refuse_taken_ids(connection, stream.project, key, [row for row in rows if row.id not in replaced_ids])
+            for row, payload in replaced:
+                before = find(view, row.key)
+                view.append_server_event(before, now_ms, payload)
+                view.save_stream(before)
+                save(connection, tombstone(row, before.position, now_ms), secret)
             for payload in payloads:
                 view.append_server_event(stream, now_ms, payload)
             if payloads:
                 view.save_stream(stream)
             for row in rows:
-                save(connection, replace(row, key=key, project=stream.project), self.identity["cursor_secret"])
+                save(connection, replace(row, key=key, project=stream.project), secret)
             return stream
 
         return await self.database.write(job)

@@ -25,6 +25,9 @@ IS_THERE = "exists (select 1 from streams where key = m.stream and state != 'era
 SELECT_IS_TAKEN = f"""
     select 1 from memories m where project = ? and id = ? and stream != ? and removed_ms is null and {IS_THERE}
 """
+SELECT_IS_THERE = f"""
+    select 1 from memories m where stream = ? and id = ? and position = ? and removed_ms is null and {IS_THERE}
+"""
 SELECT_STORED = f"select number, {COLUMNS} from memories m where stream = ? and id = ?"
 SELECT_PORTION = f"select number, {COLUMNS} from memories m where stream = ? limit ?"
 SELECT_BATCH = f"select number, {COLUMNS} from memories m where number > ? order by number limit ?"
@@ -55,6 +58,11 @@ def refuse_taken_ids(connection: apsw.Connection, project: str, key: int, rows: 
     for row in rows:
         if row.removed_ms is None and connection.execute(SELECT_IS_TAKEN, (project, row.id, key)).fetchone():
             raise Refused("memory_exists")
+
+
+def is_there(connection: apsw.Connection, row: MemoryRow) -> bool:
+    """Whether a memory stands in its stream as it does in a row."""
+    return bool(connection.execute(SELECT_IS_THERE, (row.key, row.id, row.position)).fetchall())
 
 
 def save(connection: apsw.Connection, row: MemoryRow, secret: bytes) -> None:
