@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import AsyncIterator
@@ -18,6 +19,16 @@ from tests.support.needs import needs
 
 START_S = 60.0
 PAGE_S = 30.0
+PHONE_PX = 600
+KEYS = {
+    "Tab": (9, None),
+    "Enter": (13, "\r"),
+    "Escape": (27, None),
+    " ": (32, " "),
+    "ArrowDown": (40, None),
+    "ArrowUp": (38, None),
+}
+"""By name: the number of a key, and what it writes."""
 
 
 class Page:
@@ -26,6 +37,15 @@ class Page:
     def __init__(self, devtools: ClientConnection) -> None:
         self.devtools = devtools
         self.numbers = count(1)
+        self.problems: list[str] = []
+        """What went wrong in the page since `watch`: errors, failed requests, breaches of its policy."""
+        self.requests: list[str] = []
+        """The URLs that the page asked for since `watch`."""
+
+    async def watch(self) -> None:
+        """Note from now on what the page asks for, and what goes wrong in it."""
+        for domain in ("Runtime", "Log", "Network", "Audits"):
+            await self.ask(f"{domain}.enable")
 
     async def open(self, url: str) -> None:
         """Go there, and wait until the page and its scripts are loaded."""
@@ -47,15 +67,73 @@ class Page:
                     return
                 await asyncio.sleep(0.05)
 
+    async def click(self, selector: str) -> None:
+        """Click on the middle of an element, as a mouse does."""
+        box = await self.evaluate(f"""(() => {{
+            const element = document.querySelector({json.dumps(selector)});
+            element.scrollIntoView({{ block: "center", behavior: "instant" }});
+            const {{ x, y, width, height }} = element.getBoundingClientRect();
+            return [x + width / 2, y + height / 2];
+        }})()""")
+        where = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        for step in ("mousePressed", "mouseReleased"):
+            await self.ask("Input.dispatchMouseEvent", type=step, **where)
+
+    async def press(self, key: str, times: int = 1) -> None:
+        """Press a key such as `Tab` or `Enter`, as a keyboard does."""
+        code, text = KEYS.get(key, (0, None))
+        for _ in range(times):
+            pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+            await self.ask("Input.dispatchKeyEvent", type="keyDown", **pressed, **({"text": text} if text else {}))
+            await self.ask("Input.dispatchKeyEvent", type="keyUp", **pressed)
+
+    async def type(self, text: str) -> None:
+        """Write into what has the focus."""
+        await self.ask("Input.insertText", text=text)
+
+    async def viewport(self, width: int, height: int = 900) -> None:
+        """Give the page this size, in CSS pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < PHONE_PX}
+        await self.ask("Emulation.setDeviceMetricsOverride", **size)
+
+    async def media(self, **features: str) -> None:
+        """Have the page see these preferences: `prefers_color_scheme="dark"`."""
+        given = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        await self.ask("Emulation.setEmulatedMedia", features=given)
+
+    async def screenshot(self, path: Path) -> None:
+        """Keep a picture of what the page shows, as PNG."""
+        picture = await self.ask("Page.captureScreenshot", format="png")
+        save(path, base64.b64decode(picture["data"]))
+
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self.numbers)
         await self.devtools.send(json.dumps({"id": number, "method": method, "params": params}))
         async with asyncio.timeout(PAGE_S):
             while True:
                 answer = json.loads(await self.devtools.recv())
-                if answer.get("id") == number:  # the rest are notices
+                if answer.get("id") == number:
                     assert "error" not in answer, answer
                     return dict(answer["result"])
+                self.note(answer.get("method", ""), answer.get("params", {}))
+
+    def note(self, method: str, params: dict[str, Any]) -> None:
+        """Keep what a notice of the browser says, where that is of interest."""
+        if method == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.problems.append(json.dumps(params["exceptionDetails"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.problems.append(json.dumps(params["entry"]))
+        elif method == "Runtime.consoleAPICalled" and params["type"] == "error":
+            self.problems.append(json.dumps(params["args"]))
+        elif method == "Audits.issueAdded" and "contentSecurityPolicy" in json.dumps(params["issue"]["details"]):
+            self.problems.append(json.dumps(params["issue"]))
+
+
+def save(path: Path, body: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(body)
 
 
 @asynccontextmanager
