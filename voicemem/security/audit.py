@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from voicemem.security.access import Grant
+
 LOG = logging.getLogger("voicemem.audit")
 LOG.setLevel(logging.INFO)  # independent of the level of the other logs
 COMMAND_LINE = "command line"
@@ -26,6 +28,7 @@ Act = Literal[
     "agora_certificate_retired",
     "page_signed_in",
     "calling_out_changed",
+    "session_ended",
     "session_erased",
     "user_exported",
     "user_erased",
@@ -43,8 +46,10 @@ Act = Literal[
 ]
 
 
-def audit(act: Act, by: str | None, project: str | None, session: str | None = None, **more: object) -> None:
-    """Log an act, once it is done. `by` is the id of the key; None stands for a caller of a service without keys."""
+def audit(act: Act, by: Grant | str | None, project: str | None, session: str | None = None, **more: object) -> None:
+    """Log an act, once it is done. `by` is who acted, or the id of the key; None: the service has no keys."""
+    if isinstance(by, Grant):
+        by, more = by.key_id, {"via": by.via, **more}
     line = {"act": act, "by": by, "project": project, "session": session, **more}
     line = {name: value for name, value in line.items() if value is not None}
     LOG.info("%s", msgspec.json.encode(line).decode(), extra={LINE_ATTRIBUTE: line})

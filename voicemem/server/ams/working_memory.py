@@ -124,7 +124,7 @@ async def delete_working_memory(request: web.Request, query: OwnerQuery) -> web.
     owner = named_owner(request, query.namespace, query.user_id)
     stream = await services_of(request).agent_memory.owned.delete(grant.project, owner)
     if stream is not None:
-        audit("session_erased", grant.key_id, stream.project, stream.id)
+        audit("session_erased", grant, stream.project, stream.id)
     return json_response(AgentMemoryAck("ok"))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
 
-from voicemem.errors import Refused
-from voicemem.security.access import FULL_GRANT, Grant
+from voicemem.errors import Refused, StoreUnavailable
+from voicemem.security.access import DEFAULT_PROJECT, SCOPES, Grant
 from voicemem.security.gate import Gate
 from voicemem.security.page_cookies import LIFE_S, MOST, NAME, NOT_SIGNED_IN, PATH, SECURE_NAME, PageCookies, SignedIn
 from voicemem.security.page_origin import PageOrigin
@@ -16,6 +17,8 @@ from voicemem.server.http.problems import Handler
 from voicemem.server.http.request import GRANT, TURNS, parse_query
 from voicemem.server.http.routes import Route
 
+EVERYBODY = Grant(DEFAULT_PROJECT, SCOPES, via="page")
+"""The grant of every sender while there is no key."""
 RENEWED = web.RequestKey("renewed", SignedIn)
 """Who is to get a new cookie with the answer."""
 
@@ -38,9 +41,9 @@ class Door:
         self.check(request)
         project = request.match_info.get("project")
         if not await self.gate.access.needs_key():
-            if project not in (None, FULL_GRANT.project):
+            if project not in (None, DEFAULT_PROJECT):
                 raise Refused("unauthorized", NOT_SIGNED_IN)
-            return FULL_GRANT
+            return EVERYBODY
         signed_in = await self.cookies.read(request.cookies)
         one = next((one for one in signed_in if project in (None, one.grant.project)), None)
         if one is None:
@@ -53,14 +56,20 @@ class Door:
     async def renew(self, request: web.Request, response: web.StreamResponse) -> None:
         """Give who uses the page a new cookie in time; called when an answer is about to be sent."""
         one = request.get(RENEWED)
-        if one is not None:
+        if one is None:
+            return
+        with suppress(Refused, StoreUnavailable):  # the answer stands all the same
             value, _ = await self.cookies.make(one.grant)
-            self.set_cookie(request, response, one.number, value)
+            name = self.set_cookie(request, response, one.number, value)
+            # By now aiohttp has made headers of the cookies.
+            response.headers.add("Set-Cookie", response.cookies[name].output(header="").strip())
 
-    def set_cookie(self, request: web.Request, response: web.StreamResponse, number: int, value: str) -> None:
+    def set_cookie(self, request: web.Request, response: web.StreamResponse, number: int, value: str) -> str:
+        """Set a cookie, and return its name."""
         https = self.origin.is_https(request.headers.get("Host"), request.headers.get("Origin"))
         name = f"{SECURE_NAME if https else NAME}{number}"
         response.set_cookie(name, value, max_age=LIFE_S, path=PATH, httponly=True, samesite="Strict", secure=https)
+        return name
 
     def clear_cookies(self, request: web.Request, response: web.StreamResponse, numbers: set[int]) -> None:
         for number in range(MOST):

@@ -7,15 +7,14 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from msgspec import Struct
 
-from voicemem.security.access import FULL_GRANT, Grant
+from voicemem.security.access import Grant
 from voicemem.security.audit import audit
 from voicemem.security.page_cookies import free_number
 from voicemem.server.http.listener import authenticated
 from voicemem.server.http.request import NoQuery, convert_body, json_response, parse_query, read_object
-from voicemem.server.page.door import Door
+from voicemem.server.page.door import EVERYBODY, Door
 
 PATH = "/ui/session"
-MAX_KEY_BYTES = 1_024
 
 
 class GivenKey(Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +60,7 @@ class SignIn:
         self.door.check(request)
         parse_query(request, NoQuery)
         if not await self.door.gate.access.needs_key():
-            return json_response(ShownSession(True, False, [shown(FULL_GRANT)]))
+            return json_response(ShownSession(True, False, [shown(EVERYBODY)]))
         signed_in = await self.door.cookies.read(request.cookies)
         return json_response(ShownSession(bool(signed_in), True, [shown(one.grant) for one in signed_in]))
 
@@ -79,7 +78,7 @@ class SignIn:
         authenticated(request)
         signed_in = await self.door.cookies.read(request.cookies)
         self.door.set_cookie(request, response, free_number(request.cookies, signed_in, grant.project), value)
-        audit("page_signed_in", grant.key_id, grant.project)
+        audit("page_signed_in", grant, grant.project)
         return response
 
     async def sign_out(self, request: web.Request) -> web.Response:

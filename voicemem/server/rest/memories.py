@@ -181,7 +181,7 @@ async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response
     policy = policy_of(body, project, user_id_of(request))
     ids = await forget(long_term, project, policy, body.dry_run)
     if not body.dry_run:
-        audit("memories_forgotten", request[GRANT].key_id, project, memories=len(ids))
+        audit("memories_forgotten", request[GRANT], project, memories=len(ids))
     return json_response(ForgottenMemories(ids, body.dry_run))
 
 

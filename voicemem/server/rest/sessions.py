@@ -118,7 +118,7 @@ def check_outbound_change(request: web.Request, config: JsonObject) -> None:
 def note_outbound_change(request: web.Request, config: JsonObject, stream: Stream) -> None:
     """Audit a change of settings that make the service send requests."""
     if changes_outbound(config):
-        audit("calling_out_changed", request[GRANT].key_id, stream.project, stream.id)
+        audit("calling_out_changed", request[GRANT], stream.project, stream.id)
 
 
 def parse_label(text: str | None) -> tuple[str, str] | None:
@@ -212,7 +212,10 @@ async def end_session(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     ending = convert_body(await read_object(request), Ending)
     check_text(ending.reason)
-    return json_response(info_of(await services_of(request).sessions.end(stream, ending.reason)))
+    ended = await services_of(request).sessions.end(stream, ending.reason)
+    if request[GRANT].via is not None:  # agents end calls all the time; a person at the page acts
+        audit("session_ended", request[GRANT], stream.project, stream.id)
+    return json_response(info_of(ended))
 
 
 async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -234,7 +237,7 @@ async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     services = services_of(request)
     await services.sessions.erase(stream)
     services.memories.discard(stream.key)
-    audit("session_erased", request[GRANT].key_id, stream.project, stream.id)
+    audit("session_erased", request[GRANT], stream.project, stream.id)
     return web.Response(status=204)
 
 

@@ -155,7 +155,7 @@ def checked_fields(body: Struct) -> JsonObject:
 
 
 def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **more: object) -> None:
-    audit(act, request[GRANT].key_id, request[GRANT].project, None, webhook=endpoint_id, **more)
+    audit(act, request[GRANT], request[GRANT].project, None, webhook=endpoint_id, **more)
 
 
 async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:

@@ -144,7 +144,7 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
         raise Refused("no_keys")
     limits = KeyLimits(body.events_per_second, body.bytes_per_second, body.open_sessions, body.sessions_per_day)
     key, text = await services_of(request).access.create_key(grant.project, body.name, body.scopes, limits)
-    audit("key_created", grant.key_id, key.project, key=key.id, scopes=key.scopes)
+    audit("key_created", grant, key.project, key=key.id, scopes=key.scopes)
     return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
 
 
@@ -153,7 +153,7 @@ async def change_limits(request: web.Request, _: NoQuery) -> web.Response:
     grant, key_id = request[GRANT], request.match_info["key_id"]
     given = fields_given(convert_body(await read_object(request), ChangedLimits))
     key = await services_of(request).access.change_limits(grant.project, key_id, given)
-    audit("key_limits_changed", grant.key_id, grant.project, key=key_id, limits=given)
+    audit("key_limits_changed", grant, grant.project, key=key_id, limits=given)
     return json_response(key_view(key))
 
 
@@ -161,7 +161,7 @@ async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
     """Revoke a key of the project: it is refused from now on, and its open connections are closed."""
     grant, key_id = request[GRANT], request.match_info["key_id"]
     await services_of(request).access.revoke_key(grant.project, key_id)
-    audit("key_revoked", grant.key_id, grant.project, key=key_id)
+    audit("key_revoked", grant, grant.project, key=key_id)
     return web.Response(status=204)
 
 
@@ -175,7 +175,7 @@ async def create_token(request: web.Request, _: NoQuery) -> web.Response:
     access = services_of(request).access
     reach = {} if body.memories is None else {"memories": body.memories}
     token, expires_ms = await access.create_token(grant, stream.id, body.ttl_seconds, body.memories == USER_MEMORIES)
-    audit("token_created", grant.key_id, stream.project, stream.id, expires_at=expires_ms, **reach)
+    audit("token_created", grant, stream.project, stream.id, expires_at=expires_ms, **reach)
     return json_response(MadeToken(token, stream.id, expires_ms), 201)
 
 
@@ -196,7 +196,7 @@ async def add_agora_app(request: web.Request, _: NoQuery) -> web.Response:
     if grant.key_id is None:
         raise Refused("no_keys")
     app = await services_of(request).agora_apps.add(grant.project, body.app_id, body.certificate, body.scopes)
-    audit("agora_app_added", grant.key_id, app.project, app=app.app_id, scopes=app.scopes)
+    audit("agora_app_added", grant, app.project, app=app.app_id, scopes=app.scopes)
     return json_response(app_view(app), 201)
 
 
@@ -205,7 +205,7 @@ async def rotate_agora_certificate(request: web.Request, _: NoQuery) -> web.Resp
     grant, app_id = request[GRANT], request.match_info["app_id"]
     body = convert_body(await read_object(request), NewCertificate)
     app = await services_of(request).agora_apps.rotate(grant.project, app_id, body.certificate)
-    audit("agora_certificate_rotated", grant.key_id, grant.project, app=app_id)
+    audit("agora_certificate_rotated", grant, grant.project, app=app_id)
     return json_response(app_view(app))
 
 
@@ -213,7 +213,7 @@ async def retire_agora_certificate(request: web.Request, _: NoQuery) -> web.Resp
     """Refuse from now on what is signed with the certificate before the last rotation."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
     app = await services_of(request).agora_apps.retire(grant.project, app_id)
-    audit("agora_certificate_retired", grant.key_id, grant.project, app=app_id)
+    audit("agora_certificate_retired", grant, grant.project, app=app_id)
     return json_response(app_view(app))
 
 
@@ -221,7 +221,7 @@ async def remove_agora_app(request: web.Request, _: NoQuery) -> web.Response:
     """Remove an app of Agora's and its certificates: its tokens are refused from now on."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
     await services_of(request).agora_apps.remove(grant.project, app_id)
-    audit("agora_app_removed", grant.key_id, grant.project, app=app_id)
+    audit("agora_app_removed", grant, grant.project, app=app_id)
     return web.Response(status=204)
 
 
