@@ -49,7 +49,7 @@ Act = Literal[
 def audit(act: Act, by: Grant | str | None, project: str | None, session: str | None = None, **more: object) -> None:
     """Log an act, once it is done. `by` is who acted, or the id of the key; None: the service has no keys."""
     if isinstance(by, Grant):
-        by, more = by.key_id, {"via": by.via, **more}
+        more, by = {"via": by.via, **more}, by.key_id
     line = {"act": act, "by": by, "project": project, "session": session, **more}
     line = {name: value for name, value in line.items() if value is not None}
     LOG.info("%s", msgspec.json.encode(line).decode(), extra={LINE_ATTRIBUTE: line})
