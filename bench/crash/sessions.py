@@ -18,8 +18,8 @@ from bench.crash.producers import GONE, HttpProducer, Producer, SocketProducer, 
 from voicemem.client import ClientError
 
 CLOSE_S = NOTICE_S = 300.0
-"""Longer than any lease, on a machine however busy: what has not come by then never will. `bench.nodes` measures how soon
-it comes."""
+"""Longer than any lease, on a machine however busy: what has not come by then never will. `bench.nodes` measures how
+soon it comes."""
 TRANSPORTS: dict[str, type[Producer]] = {"websocket": SocketProducer, "http": HttpProducer, "client": ClientProducer}
 
 
