@@ -24,6 +24,8 @@ from voicemem.store.port import Directory
 from voicemem.store.records import ApiKey, KeyLimits
 
 SCOPES = ("ingest", "read", "admin")
+ANY_SCOPE = "any"
+"""What a route asks for that is open to every key."""
 DEFAULT_PROJECT = "default"
 KEY_PATTERN = re.compile(r"vm_([0-9a-z]{12})_([0-9A-Za-z]{40})\Z", re.ASCII)
 KEY_ID_PATTERN = re.compile(r"[0-9a-z]{12}\Z", re.ASCII)
@@ -70,12 +72,15 @@ class Grant(Struct, frozen=True):
     def allows(self, scope: str, session_id: str | None = None) -> bool:
         """Whether the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""
         in_reach = self.session_id is None or self.session_id == session_id
-        return in_reach and (scope in self.scopes or "admin" in self.scopes)
+        return in_reach and self.has_scope(scope)
+
+    def has_scope(self, scope: str) -> bool:
+        return scope == ANY_SCOPE or scope in self.scopes or "admin" in self.scopes
 
     def require(self, scope: str, session_id: str | None = None) -> None:
         """Raise `Refused` (`forbidden`) unless the caller is allowed this."""
         if not self.allows(scope, session_id):
-            if self.session_id is not None and scope in self.scopes:
+            if self.session_id is not None and self.has_scope(scope):
                 raise Refused("forbidden", OF_ANOTHER if session_id is not None else NO_TOKENS)
             raise Refused("forbidden", f"The key does not have the scope {scope}.")
 

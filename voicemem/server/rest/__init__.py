@@ -37,7 +37,7 @@ from voicemem.server.rest import (
     webhooks,
     working_memory,
 )
-from voicemem.server.rest.operator import asyncapi, health, keys
+from voicemem.server.rest.operator import asyncapi, health, keys, me
 from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (
@@ -47,6 +47,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *events.ROUTES,
     *health.ROUTES,
     *keys.ROUTES,
+    *me.ROUTES,
     *tails.ROUTES,
     *webhooks.ROUTES,
     *deliveries.ROUTES,
