@@ -202,7 +202,8 @@ def check_memory(call: Call, final: Final) -> Iterator[str]:
         yield f"{len(wanted)} notices came for which there was no close"
     if digest(final.contents) != shown(state):
         yield "the history is not the fold of the journal"
-    if [{key: turn[key] for key in turn if key not in ("agent_id", "channel")} for turn in final.turns] != turns(state):
+    told = [{key: turn[key] for key in turn if key not in ("agent_id", "channel")} for turn in final.turns]
+    if told != turns(state):
         yield "the turns are not those of the fold of the journal"
 
 

@@ -21,13 +21,13 @@ TYPED_START_TYPES = {"command": "api_think", "asr": "voice_input"}
 END_TO_END = ("e2e", "e2e_latency", "e2e_latency_ms")
 
 
-def turns(state: State) -> list[dict[str, Any]]:
+def turns(state: State, marks: bool = False) -> list[dict[str, Any]]:
     """One object per turn; times are Unix ms, and `end` is null while the turn goes on."""
-    return [turn_object(state, state.turns[number]) for number in state.turn_numbers]
+    return [turn_report(state, state.turns[number], marks) for number in state.turn_numbers]
 
 
 def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]:
-    """The same of one turn with its false alarms and, on request, the times of its parts and of its tool calls."""
+    """One turn with its false alarms and, on request, the times of its parts and of its tool calls."""
     report = {**turn_object(state, turn), "false_alarms": false_alarms_of(state, turn)}
     return report | {"marks": turn_marks(state, turn), "tools": list(tool_marks(turn))} if marks else report
 

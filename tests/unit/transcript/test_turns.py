@@ -32,7 +32,7 @@ def metric(name: str, latency_ms: float, turn: int = 1) -> JsonObject:
 
 
 def test_a_turn_from_voice_to_voice() -> None:
-    """A turn begins with the user's first word, ends with the last word heard, and has Agora's fields."""
+    """A turn begins with the user's first word, ends with the last word heard, and has Agora's fields, and one of ours."""
     turn = only(
         partial(1, "How", 1000),
         final(1, "How are you?", 1400),
@@ -53,6 +53,7 @@ def test_a_turn_from_voice_to_voice() -> None:
             "e2e_latency_ms": 455.5,
             "segmented_latency_ms": [{"name": name, "latency": latency} for name, latency in latencies],
         },
+        "false_alarms": 0,
     }
 
 

@@ -25,7 +25,7 @@ from voicemem.transcript.history import SpeechTimes, turn_times
 from voicemem.transcript.messages import Message, ToolUse
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, decode_state, encode_state
-from voicemem.transcript.turns import turn_report
+from voicemem.transcript.turns import turns
 
 LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""
@@ -301,7 +301,7 @@ class ReadModel:
 
     def turns(self, marks: bool = False) -> list[JsonObject]:
         """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""
-        return [turn_report(self.state, self.state.turns[number], marks) for number in self.state.turn_numbers]
+        return turns(self.state, marks)
 
     def tool_uses(self) -> list[ToolUse]:
         return history.tool_uses(self.state)
