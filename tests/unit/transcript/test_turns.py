@@ -32,7 +32,7 @@ def metric(name: str, latency_ms: float, turn: int = 1) -> JsonObject:
 
 
 def test_a_turn_from_voice_to_voice() -> None:
-    """A turn begins with the user's first word, ends with the last word heard, and has Agora's fields, and one of ours."""
+    """A turn begins with the user's first word, ends with the last word heard, and has Agora's fields and ours."""
     turn = only(
         partial(1, "How", 1000),
         final(1, "How are you?", 1400),
