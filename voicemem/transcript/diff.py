@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from voicemem.transcript.history import turn_entries
+from voicemem.transcript.open_messages import InProgress, in_progress, shown_entries, turns_to_look_at
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, put
 
@@ -53,13 +53,21 @@ class TurnMarks(NamedTuple):
 
 
 NO_MESSAGES = TurnMarks()
+NOTHING = InProgress()
 
 
 class MessageMarks:
     """The messages of a call as they were at a position."""
 
-    def __init__(self, position: int = 0, turns: dict[int, TurnMarks] | None = None) -> None:
+    def __init__(
+        self,
+        position: int = 0,
+        turns: dict[int, TurnMarks] | None = None,
+        progress: InProgress = NOTHING,
+    ) -> None:
         self.position = position
+        self.progress = progress
+        """What was in progress, where that is shown."""
         self.turns = turns or {}
         """By number: the turns that ever had messages."""
         self.shown = sorted(number for number, marks in self.turns.items() if marks.packed)
@@ -73,6 +81,7 @@ class Comparison(NamedTuple):
     turns: dict[int, TurnMarks]
     shown: list[int]
     changes: Changes
+    progress: InProgress
 
 
 def compare(
@@ -86,6 +95,8 @@ def compare(
     settle(state)
     turns: dict[int, TurnMarks] = {}
     shown, changes = marks.shown.copy(), Changes([], [])
+    if unfinished:
+        changed = {*changed, *turns_to_look_at(state, marks.progress)}
     for number in sorted({*changed, *behind}):
         before = marks.turns.get(number, NO_MESSAGES)
         sent = behind.get(number, before)
@@ -100,21 +111,23 @@ def compare(
             after = None if previous is None else (turns.get(previous) or marks.turns[previous]).last_key
             changes.removed.extend(key for key in known if key not in encoded)
             changes.upserts.extend(upserts(known, dict(unpack(now)), encoded, after))
-    return Comparison(state.position, turns, shown, changes)
+    progress = in_progress(state, marks.progress, changed) if unfinished else NOTHING
+    return Comparison(state.position, turns, shown, changes, progress)
 
 
 def mark_messages(state: State, unfinished: bool) -> MessageMarks:
     """The marks of all messages."""
     settle(state)
     turns = {number: mark_turn(encode_turn(state, number, unfinished)) for number in state.turn_numbers}
-    return MessageMarks(state.position, turns)
+    progress = in_progress(state, NOTHING, turns) if unfinished else NOTHING
+    return MessageMarks(state.position, turns, progress)
 
 
 def encode_turn(state: State, number: int, unfinished: bool) -> dict[str, bytes]:
     """The messages of a turn as they are now, as JSON by key."""
     encoded: dict[str, bytes] = {}
     turn = state.turns.get(number)
-    for entry in turn_entries(state, turn, unfinished) if turn is not None else ():
+    for entry in shown_entries(state, turn, unfinished) if turn is not None else ():
         encoded[unused_key(entry.order, encoded)] = msgspec.json.encode(entry.message)
     return encoded
 

@@ -18,6 +18,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.transcript.diff import Changes, MessageMarks, TurnMarks, compare, mark_messages, upserts
 from voicemem.transcript.fold import fold
 from voicemem.transcript.history import messages
+from voicemem.transcript.open_messages import open_messages
 from voicemem.transcript.state import State, decode_state, encode_state
 
 
@@ -48,7 +49,8 @@ def data_of(changes: Changes) -> JsonObject:
 
 
 def history_of(state: State, unfinished: bool) -> list[JsonObject]:
-    return list(json.loads(msgspec.json.encode(messages(state, unfinished))))
+    shown = open_messages(state) if unfinished else messages(state)
+    return list(json.loads(msgspec.json.encode(shown)))
 
 
 @given(ANY_JOURNALS, st.booleans(), st.data())

@@ -23,6 +23,7 @@ from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import SpeechTimes, turn_times
 from voicemem.transcript.messages import Message, ToolUse
+from voicemem.transcript.open_messages import open_messages
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, decode_state, encode_state
 from voicemem.transcript.turns import turns
@@ -201,7 +202,7 @@ class ReadModel:
     def messages(self, unfinished: bool = False) -> list[Message]:
         """The messages in order; with `unfinished`, those in progress too. The list is the caller's."""
         if unfinished:
-            return history.messages(self.state, unfinished=True)
+            return open_messages(self.state)
         return self.current_messages().copy()
 
     def current_messages(self) -> list[Message]:

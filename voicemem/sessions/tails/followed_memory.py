@@ -127,7 +127,7 @@ class FollowedMemory:
                 other.behind.setdefault(number, before)
             marks.turns[number] = now
             self.marks_bytes += weight_of(now) - (0 if before is NO_MESSAGES else weight_of(before))
-        marks.position, marks.shown = comparison.position, comparison.shown
+        marks.position, marks.shown, marks.progress = comparison.position, comparison.shown, comparison.progress
         reader.behind, reader.position = {}, comparison.position
         self.charge()
 

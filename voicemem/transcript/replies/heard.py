@@ -85,8 +85,16 @@ class Cut:
 
     def heard_text(self) -> HeardText:
         """The text of the best evidence."""
-        exact = chain(self.as_stated(estimated=False), self.by_share(estimated=False))
-        return next(chain(exact, self.as_stated(estimated=True), self.by_share(estimated=True), self.by_clock()))
+        return next(chain(self.reported(), self.by_clock()))
+
+    def reported(self) -> Iterator[HeardText]:
+        """What the evidence says, the best first; nothing where only the clock says how long the reply played."""
+        yield from self.as_stated(estimated=False)
+        yield from self.by_share(estimated=False)
+        yield from self.as_stated(estimated=True)
+        yield from self.by_share(estimated=True)
+        if self.position(estimated=False) or self.position(estimated=True):
+            yield from self.by_clock()
 
     def as_stated(self, estimated: bool) -> Iterator[HeardText]:
         """The kinds a to d: texts, counts, and positions against words."""
@@ -231,3 +239,10 @@ def find_cut(state: State, reply: Reply) -> Cut | None:
         return None
     close = Interruption(state.closed_ts, state.position, closing=True, cause=state.close_reason)
     return Cut(state, reply, sources, BEFORE_ALL, close)
+
+
+def heard_so_far(state: State, reply: Reply) -> str | None:
+    """What was heard of a reply that is neither cut nor over, as if it were cut now; None where nothing says so."""
+    now = Interruption(BEFORE_ALL, state.position, closing=True)
+    found = next(Cut(state, reply, sources_of(state, reply), BEFORE_ALL, now).reported(), None)
+    return None if found is None else found.text
