@@ -15,10 +15,11 @@ from msgspec import Struct
 
 from voicemem.errors import SessionSetAside, StoreUnavailable
 from voicemem.memory.statistics import unheard
+from voicemem.protocol.types import MAX_INTEGER
 from voicemem.sessions.read_models.cache import ReadModelCache, is_ready
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store import port
-from voicemem.store.records import SessionOverview
+from voicemem.store.records import SavedFigures, SessionOverview
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Message, Role
@@ -68,7 +69,10 @@ class Overviews:
         """The figures of a row as JSON: of now where the memory is at hand, else as last saved, perhaps None."""
         memory = self.memories.cached.get(row.key)
         if memory is not None and is_ready(memory, row.position, with_messages=False) and is_small(memory):
-            return encoded_figures(memory)
+            made = made_figures(row.key, memory)
+            if (made.interruptions, made.slowest_ms) != (row.interruptions or 0, row.slowest_ms):
+                self.want(row.key, row.position)  # filters go by what is saved
+            return made.figures
         if row.figures_position != row.position:
             self.want(row.key, row.position)
         return row.figures
@@ -87,20 +91,20 @@ class Overviews:
         for key in list(islice(self.wanted, SLICE)):
             position = self.wanted.pop(key)
             with suppress(SessionSetAside):
-                made.append((key, *await self.compute(key, position)))
+                made.append(await self.compute(key, position))
         if made:
             await self.store.save_figures(made)
 
-    async def compute(self, key: int, position: int) -> tuple[int, bytes]:
-        """The position and the figures of a memory at `position` or later. Raises `SessionSetAside`."""
-        memories = self.memories
+    async def compute(self, key: int, position: int) -> SavedFigures:
+        """The figures of a memory at `position` or later. Raises `SessionSetAside`."""
+        memories, make = self.memories, partial(made_figures, key)
         memory = memories.cached.get(key)
         if memory is not None and memory.loaded:
             async with memory.lock:
                 if memories.cached.get(key) is memory:
                     await memories.prepare(key, memory, position, background=True)
-                    return await memories.perform(key, memory, partial(placed_figures, memory), memory.is_large, True)
-        return await memories.compute_as_of(key, position, placed_figures, background=True)
+                    return await memories.perform(key, memory, partial(make, memory), memory.is_large, True)
+        return await memories.compute_as_of(key, position, make, background=True)
 
 
 def is_small(memory: ReadModel) -> bool:
@@ -108,15 +112,13 @@ def is_small(memory: ReadModel) -> bool:
     return not (memory.is_large or memory.has_large_refresh)
 
 
-def placed_figures(memory: ReadModel) -> tuple[int, bytes]:
-    return memory.position, encoded_figures(memory)
-
-
-def encoded_figures(memory: ReadModel) -> bytes:
-    """The figures as JSON; they are made once for each position."""
-    if memory.figures is None or memory.figures[0] != memory.position:
-        memory.figures = memory.position, msgspec.json.encode(figures_of(memory))
-    return memory.figures[1]
+def made_figures(key: int, memory: ReadModel) -> SavedFigures:
+    """The figures of a memory; they are made once for each position."""
+    if memory.figures is None or memory.figures.position != memory.position:
+        made = figures_of(memory)
+        slowest = None if made.slowest_ms is None else int(min(max(made.slowest_ms, -MAX_INTEGER), MAX_INTEGER))
+        memory.figures = SavedFigures(key, memory.position, msgspec.json.encode(made), made.interruptions, slowest)
+    return memory.figures
 
 
 def figures_of(memory: ReadModel) -> OverviewFigures:

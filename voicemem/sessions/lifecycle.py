@@ -21,7 +21,7 @@ from voicemem.runtime import Runtime
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON
 from voicemem.sessions.recording.redaction import redact_rows
 from voicemem.store.port import Store
-from voicemem.store.records import LIST_BYTES, RestoredSession, SessionFilter, SessionOverview
+from voicemem.store.records import LIST_BYTES, MAX_COUNTED, RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import SessionEnding, Stream
 from voicemem.transcript.frames import LEFT
 
@@ -81,21 +81,23 @@ class Sessions:
         """
         after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
         page, has_more = await self.store.list_page(msgspec.structs.replace(wanted, after=after), LIST_BYTES)
-        return page, self.format_cursor(wanted.project, page[-1]) if has_more else None
+        last = (page[-1].started_ms, page[-1].key) if has_more else None
+        return page, None if last is None else self.format_cursor(wanted.project, last)
 
     async def list_overviews(
         self, wanted: SessionFilter, cursor: str | None
     ) -> tuple[builtins.list[SessionOverview], str | None]:
-        """The same page as slim rows, never shorter."""
-        after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
-        page = await self.store.list_overviews(msgspec.structs.replace(wanted, after=after, limit=wanted.limit + 1))
-        if len(page) <= wanted.limit:
-            return page, None
-        page = page[: wanted.limit]
-        return page, self.format_cursor(wanted.project, page[-1])
+        """The same page as slim rows; it is shorter than asked for where many sessions had to be looked at."""
+        place = None if cursor is None else self.parse_cursor(wanted.project, cursor)
+        page, after = await self.store.list_overviews(msgspec.structs.replace(wanted, after=place))
+        return page, None if after is None else self.format_cursor(wanted.project, after)
 
-    def format_cursor(self, project: str, last: Stream | SessionOverview) -> str:
-        body = msgspec.json.encode([last.started_ms, last.key])
+    async def count_overviews(self, wanted: SessionFilter) -> int | None:
+        """How many slim rows all pages have, one more than `MAX_COUNTED` for more; None where that takes too long."""
+        return await self.store.count_overviews(wanted, MAX_COUNTED + 1)
+
+    def format_cursor(self, project: str, last: tuple[int, int]) -> str:
+        body = msgspec.json.encode(last)
         return join_cursor(self.sign_cursor(project, body), body)
 
     def parse_cursor(self, project: str, cursor: str) -> tuple[int, int]:

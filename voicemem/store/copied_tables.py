@@ -46,7 +46,7 @@ def table(name: str, key: str, **columns: str) -> CopiedTable:
 STREAMS = table(
     "streams",
     "key",
-    number="key position started_ms ended_ms silent_since_ms ending_ms ending_ts due_ms",
+    number="key position started_ms ended_ms silent_since_ms ending_ms ending_ts due_ms interruptions slowest_ms",
     text="project id reason ending_reason key_id",
     word="kind state",
     blob="config",

@@ -99,10 +99,16 @@ MAX_COUNTED = 10_000
 """Sessions that a list counts on all of its pages, at most: a project may have millions."""
 
 
+SLOW_MS = 1_000
+"""Calls with a latency from here on are found by an index."""
+
+
 class SessionFilter(Struct, frozen=True, kw_only=True):
     """Which sessions to list: those for which all conditions hold.
 
     `label` is a name and its value. `after` is the (started_ms, key) of the last session of the page before.
+    `interrupted` and `slow_ms` (the longest end-to-end latency is at least that) are those of the figures that were
+    saved last. `webhook` means sessions with any delivery in that state. `keys` are those to choose among.
     """
 
     project: str
@@ -112,8 +118,22 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
     started_after: int | None = None
     started_before: int | None = None
     channel: str | None = None
+    interrupted: bool | None = None
+    slow_ms: int | None = None
+    webhook: Literal["failed", "pending"] | None = None
+    keys: tuple[int, ...] | None = None
     after: tuple[int, int] | None = None
     limit: int = 100
+
+
+class SavedFigures(NamedTuple):
+    """What slim rows show of a memory at a position, as bytes that are only passed on, and what filters go by."""
+
+    key: int
+    position: int
+    figures: bytes
+    interruptions: int
+    slowest_ms: int | None
 
 
 DeliveryState = Literal["pending", "delivered", "failed"]
@@ -139,6 +159,9 @@ class SessionOverview(NamedTuple):
     figures_position: int | None
     figures: bytes | None
     """What was last saved of its memory, and as of which position; None until then."""
+    interruptions: int | None
+    slowest_ms: int | None
+    """What was saved with the figures for filters."""
     webhooks: DeliveryState | None
     """The worst state of its deliveries: `failed`, else `pending`, else `delivered`; None without any."""
     next_attempt_ms: int | None

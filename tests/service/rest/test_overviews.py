@@ -16,6 +16,7 @@ from voicemem.app import App
 from voicemem.memory import overviews
 from voicemem.protocol.types import JsonObject
 from voicemem.server.rest.overviews import PAGE
+from voicemem.store import looks
 from voicemem.store.records import SessionFilter
 
 
@@ -93,7 +94,7 @@ async def test_figures_are_there_after_the_close_without_the_memory(tmp_path: Pa
         await api.end()
 
         async def is_saved() -> bool:
-            (row,) = await app.services.store.list_overviews(everything())
+            ((row,), _) = await app.services.store.list_overviews(everything())
             return row.figures is not None and row.figures_position == row.position
 
         await eventually(True, is_saved)
@@ -209,3 +210,51 @@ async def test_projects_do_not_see_each_other(serve: Serve) -> None:
 async def test_bad_queries_are_refused(api: RestClient, query: str) -> None:
     """As for the whole list."""
     assert 400 == (await api.get(f"/v1/sessions?{query}")).status
+
+
+async def test_slim_rows_are_filtered_by_what_happened(app: App, api: RestClient) -> None:
+    """By interruptions and latencies, also of running calls once a list has shown them; and counted."""
+    await api.create("cut")
+    await api.send(*dialogue(1), interrupt(1, 5, heard_text=""), session_id="cut")
+    await api.create("slow")
+    await api.send(*dialogue(1), event("metric", 1, name="e2e", latency_ms=1500.5), session_id="slow")
+    await api.create("quiet")
+    await api.end("quiet")
+
+    async def found(query: str) -> list[str]:
+        return [row["session_id"] for row in await rows(api, query)]
+
+    for query, expected in (
+        ("&interrupted=true", ["cut"]),
+        ("&slow=1500", ["slow"]),
+        ("&slow=1501", []),
+        ("&webhook=pending", []),
+        ("&interrupted=false&state=running", ["slow"]),
+    ):
+
+        async def is_found(query: str = query) -> list[str]:
+            await rows(api)
+            return await found(query)
+
+        await eventually(expected, is_found)
+    answered = (await api.get("/v1/sessions?fields=overview&limit=1&count=true")).json
+    assert (3, 1) == (answered["total"], len(answered["sessions"]))
+    assert "total" not in (await api.get("/v1/sessions?fields=overview")).json
+    full = (await api.get("/v1/sessions?slow=1500")).json["sessions"]
+    assert ["slow"] == [session["session_id"] for session in full]
+
+
+async def test_a_page_of_few_among_many_ends_early(api: RestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cursor leads on to the rest."""
+    monkeypatch.setattr(looks, "MAX_LOOKS", 2)
+    for number in range(7):
+        await api.create(f"s{number}", labels={"rare": str(number in (0, 6))})
+    met, cursor, pages = [], "", 0
+    while pages < 20:
+        page = (await api.get(f"/v1/sessions?fields=overview&label=rare:True{cursor}")).json
+        met += [row["session_id"] for row in page["sessions"]]
+        pages += 1
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert (["s6", "s0"], True) == (met, pages > 2)

@@ -34,6 +34,7 @@ from voicemem.store.records import (
     DeliveryFilter,
     KeyLimits,
     Node,
+    SavedFigures,
     SessionFilter,
     SetAside,
     Snapshot,
@@ -231,7 +232,7 @@ class FullStore:
 
     async def figure(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
-            await self.store.save_figures([(key, amount, b'{"n":%d}' % amount)])
+            await self.store.save_figures([SavedFigures(key, amount, b'{"n":%d}' % amount, amount, amount)])
             await self.store.save_snapshot(key, Snapshot(1, 1, b"state"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 from msgspec import structs
 
@@ -74,7 +75,7 @@ class OwnedSessions:
         total = await self.store.count_sessions(wanted)
         after = None
         if page.start:
-            skipped = await self.store.list_overviews(wanted)
+            skipped, _ = await self.store.list_overviews(wanted, most_looks=sys.maxsize)
             if len(skipped) < page.start:
                 return SessionList([], total)
             after = skipped[-1].started_ms, skipped[-1].key

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 from aiohttp import web
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from voicemem.memory.overviews import OverviewFigures
 from voicemem.protocol.types import SessionId
@@ -60,36 +60,50 @@ class EncodedOverview(SessionRow, frozen=True):
 
 
 class OverviewPage(Struct, frozen=True):
-    """With `fields=overview`: the newest sessions first; `next_cursor` is null on the last page."""
+    """With `fields=overview`: the newest sessions first; `next_cursor` is null on the last page.
+
+    `total` is there with `count=true`: how many match over all pages, 10,001 for more than 10,000, and null where too
+    many sessions would have to be looked at.
+    """
 
     sessions: list[Overview]
     next_cursor: str | None
+    total: int | UnsetType | None = UNSET
 
 
-async def answer_overviews(request: web.Request, conditions: SessionFilter, cursor: str | None) -> web.StreamResponse:
+async def answer_overviews(
+    request: web.Request, conditions: SessionFilter, cursor: str | None, with_total: bool
+) -> web.StreamResponse:
     """Answer with an `OverviewPage`."""
     services, limit = services_of(request), conditions.limit
     first = msgspec.structs.replace(conditions, limit=min(PAGE, limit))
+    total = b""
+    if with_total:
+        total = b',"total":' + msgspec.json.encode(await services.sessions.count_overviews(conditions))
     page, cursor = await services.sessions.list_overviews(first, cursor)
-    if cursor is None or limit <= PAGE:
-        body = b'{"sessions":[' + encode_rows(services, page) + b'],"next_cursor":' + msgspec.json.encode(cursor) + b"}"
-        return json_response(Raw(body))
-    return await stream_body(request, {"Content-Type": JSON}, rows_in_pieces(services, conditions, page, cursor))
+    if cursor is None or limit <= PAGE or len(page) < first.limit:
+        return json_response(Raw(b'{"sessions":[' + encode_rows(services, page) + end_of_page(cursor, total)))
+    pieces = rows_in_pieces(services, conditions, page, cursor, total)
+    return await stream_body(request, {"Content-Type": JSON}, pieces)
 
 
 async def rows_in_pieces(
-    services: Services, conditions: SessionFilter, page: list[SessionOverview], cursor: str | None
+    services: Services, conditions: SessionFilter, page: list[SessionOverview], cursor: str | None, total: bytes
 ) -> AsyncGenerator[bytes, None]:
-    """Yield an `OverviewPage` that begins with this page."""
+    """Yield an `OverviewPage` that begins with this page. It ends where many were looked at."""
     yield b'{"sessions":[' + encode_rows(services, page)
-    count = len(page)
-    while cursor is not None and count < conditions.limit:
-        fewer = msgspec.structs.replace(conditions, limit=min(PAGE, conditions.limit - count))
-        page, cursor = await services.sessions.list_overviews(fewer, cursor)
+    count, asked = len(page), len(page)
+    while cursor is not None and count < conditions.limit and len(page) == asked:
+        asked = min(PAGE, conditions.limit - count)
+        page, cursor = await services.sessions.list_overviews(msgspec.structs.replace(conditions, limit=asked), cursor)
         if page:
             yield b"," + encode_rows(services, page)
         count += len(page)
-    yield b'],"next_cursor":' + msgspec.json.encode(cursor) + b"}"
+    yield end_of_page(cursor, total)
+
+
+def end_of_page(cursor: str | None, total: bytes) -> bytes:
+    return b'],"next_cursor":' + msgspec.json.encode(cursor) + total + b"}"
 
 
 def encode_rows(services: Services, page: list[SessionOverview]) -> bytes:

@@ -53,13 +53,19 @@ Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY
 class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`label` is `key:value` or `key=value`; the first of the two signs ends the key.
 
-    With `fields=overview` the rows have no configuration, but figures of the memory.
+    With `fields=overview` the rows have no configuration, but figures of the memory. Only these have `total`, for
+    `count=true`. `interrupted`, and `slow` in ms, go by the figures that were saved last; `webhook` means calls with
+    any delivery in that state.
     """
 
     fields: Literal["full", "overview"] = "full"
     state: Literal["running", "ended"] | None = None
     user_id: str | None = None
     label: Label | None = None
+    interrupted: bool | None = None
+    slow: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
+    webhook: Literal["failed", "pending"] | None = None
+    count: bool = False
     started_after: Millis | None = None
     started_before: Millis | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -140,12 +146,15 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
         state=query.state,
         user_id=query.user_id,
         label=parse_label(query.label),
+        interrupted=query.interrupted,
+        slow_ms=query.slow,
+        webhook=query.webhook,
         started_after=query.started_after,
         started_before=query.started_before,
         limit=query.limit,
     )
     if query.fields == "overview":
-        return await answer_overviews(request, conditions, query.cursor)
+        return await answer_overviews(request, conditions, query.cursor, query.count)
     conditions = msgspec.structs.replace(conditions, limit=min(PAGE, query.limit))
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
     if cursor is None or query.limit <= PAGE:

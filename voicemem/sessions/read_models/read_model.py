@@ -18,7 +18,7 @@ from voicemem.protocol import codec
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.weight import SAMPLE, SMALL_SAMPLE, weigh
-from voicemem.store.records import JournalRow
+from voicemem.store.records import JournalRow, SavedFigures
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import SpeechTimes, turn_times
@@ -99,8 +99,8 @@ class ReadModel:
         """By bound: how many ignored events were counted, of those in `state.ignored`."""
         self.last_round = 0
         """The round of maintenance in which it was used last."""
-        self.figures: tuple[int, bytes] | None = None
-        """A position, and what a slim list shows of the memory there."""
+        self.figures: SavedFigures | None = None
+        """What a slim list shows of the memory, at a position."""
         self.known_position = 0
         """The last position that is known to be in the journal, when it was not folded at once."""
 
@@ -121,7 +121,7 @@ class ReadModel:
     @property
     def weight(self) -> int:
         """About how many bytes it takes in memory."""
-        figures = 0 if self.figures is None else FIGURES_BYTES + len(self.figures[1])
+        figures = 0 if self.figures is None else FIGURES_BYTES + len(self.figures.figures)
         if self.unpacked is None:
             return PACKED_BYTES + len(self.packed) + figures
         return EMPTY_BYTES + int(self.ratio * self.folded_bytes) + figures

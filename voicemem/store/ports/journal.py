@@ -7,14 +7,15 @@ from typing import Literal, Protocol
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.store.admission import Batch
+from voicemem.store.looks import OverviewPage
 from voicemem.store.records import (
     MAX_COUNTED,
     AppendResult,
     JournalRow,
     OpenResult,
     RestoredSession,
+    SavedFigures,
     SessionFilter,
-    SessionOverview,
     Snapshot,
 )
 from voicemem.store.streams import SessionEnding, Stream
@@ -241,11 +242,17 @@ class Journal(Protocol):
 class Overviews(Protocol):
     """Slim rows of sessions: a list of a thousand must not read a configuration, nor fold a memory."""
 
-    async def list_overviews(self, wanted: SessionFilter) -> list[SessionOverview]:
-        """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories."""
+    async def list_overviews(self, wanted: SessionFilter, most_looks: int | None = None) -> OverviewPage:
+        """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories.
 
-    async def save_figures(self, made: Sequence[tuple[int, int, bytes]]) -> None:
-        """Save what slim rows show of memories: key, position, and bytes that are only passed on.
+        A page ends early, with a place to go on from, when so many sessions were looked at (`MAX_LOOKS` unless given).
+        """
+
+    async def count_overviews(self, wanted: SessionFilter, most: int) -> int | None:
+        """How many sessions match over all pages, up to `most`; None where too many would have to be looked at."""
+
+    async def save_figures(self, made: Sequence[SavedFigures]) -> None:
+        """Save what slim rows show of memories.
 
         They replace what was saved before. Does nothing for erased sessions.
         """

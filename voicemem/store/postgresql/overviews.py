@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from voicemem.store.postgresql.connection import Row
+import msgspec
+
+from voicemem.store import looks
+from voicemem.store.looks import OverviewPage, Place, among, find_keys, plan_of
+from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
-from voicemem.store.postgresql.journal.reads import conditions
+from voicemem.store.postgresql.journal.reads import FILTERS, IS_LISTED, clauses_of
 from voicemem.store.postgresql.journal.rows import POSITION, Rows, to_text
-from voicemem.store.records import SessionFilter, SessionOverview
-from voicemem.store.streams import MAX_OVERVIEW_TEXT
+from voicemem.store.records import SLOW_MS, SavedFigures, SessionFilter, SessionOverview
+from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
 
 ACTIVE_MS = """coalesce((
     select j.received_ms from journal j where j.bucket = s.bucket and j.stream = s.key order by j.position desc limit 1
@@ -20,16 +26,36 @@ WORST_STATE = """(
     when count(*) > 0 then 'delivered' end from exports x where x.stream = s.key
 )"""
 NEXT_ATTEMPT_MS = "(select min(x.due_ms) from exports x where x.stream = s.key)"
+INDEXED = ("keys", "user_id", "interrupted", "slow_ms", "state")
+"""The fields by which an index finds sessions, in the order of a list."""
+LITERALS = {"interrupted": " and s.interruptions > 0", "slow_ms": f" and s.slowest_ms >= {SLOW_MS}"}
+"""The conditions of partial indexes."""
+ALL, AMONG = "streams s", "(select * from streams s where {found} offset 0) s"
+"""Where sessions come from; those of given keys are found first, since there are few."""
+LOOK = """
+    select s.key, s.started_ms, {checked} from {source} where {found}
+    order by s.started_ms desc, s.key desc limit ${limit}
+"""
+COUNT_LOOKS = """
+    select count(*), count(*) filter (where matches)
+    from (select {checked} as matches from {source} where {found} limit ${limit}) looked
+"""
+SELECT_CANDIDATES = "select distinct stream from exports where state = '{state}' limit $1"
 LIST_OVERVIEWS = f"""
     select s.key, s.id, s.state, s.reason, s.started_ms, s.ended_ms, {ACTIVE_MS}, {POSITION},
-    o.name, o.user_id, o.labels, o.position, o.figures, {WORST_STATE}, {NEXT_ATTEMPT_MS}
-    from streams s left join overviews o on o.bucket = s.bucket and o.stream = s.key
-    where {{conditions}} order by s.started_ms desc, s.key desc limit ${{limit}}
+    o.name, o.user_id, o.labels, o.position, o.figures, s.interruptions, s.slowest_ms, {WORST_STATE}, {NEXT_ATTEMPT_MS}
+    from unnest($1::bigint[]) as wanted (key) join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key
+    left join overviews o on o.bucket = s.bucket and o.stream = s.key
+    where s.state <> 'erased' order by s.started_ms desc, s.key desc
 """
 SAVE_FIGURES = """
     insert into overviews (bucket, stream, position, figures) select $1 % 64, $1, $2, $3
     where exists (select 1 from streams where bucket = $1 % 64 and key = $1 and state != 'erased')
     on conflict (bucket, stream) do update set position = excluded.position, figures = excluded.figures
+"""
+SAVE_FILTERED = """
+    update streams set interruptions = $2, slowest_ms = $3 where bucket = $1 % 64 and key = $1 and state != 'erased'
+    and (interruptions, slowest_ms) is distinct from ($2, $3)
 """
 
 
@@ -38,38 +64,73 @@ class PostgresqlOverviews:
 
     database: Database
 
-    async def list_overviews(self, wanted: SessionFilter) -> list[SessionOverview]:
-        clauses, values = conditions(wanted)
-        query = LIST_OVERVIEWS.format(conditions=clauses, limit=len(values) + 1)
-        rows = await self.database.read(lambda session: session.rows(query, (*values, wanted.limit)))
-        return [to_overview(row) for row in rows]
+    async def list_overviews(self, wanted: SessionFilter, most_looks: int | None = None) -> OverviewPage:
+        def job(session: Session) -> OverviewPage:
+            found = with_candidates(session, wanted)
 
-    async def save_figures(self, made: Sequence[tuple[int, int, bytes]]) -> None:
+            def look(place: Place | None, size: int) -> list[Any]:
+                query, values = look_query(LOOK, msgspec.structs.replace(found, after=place))
+                return session.rows(query, (*values, size))
+
+            keys, after = find_keys(found, most_looks or looks.MAX_LOOKS, look)
+            return OverviewPage([to_overview(row) for row in session.rows(LIST_OVERVIEWS, (keys,))], after)
+
+        return await self.database.read(job)
+
+    async def count_overviews(self, wanted: SessionFilter, most: int) -> int | None:
+        def job(session: Session) -> int | None:
+            found = msgspec.structs.replace(with_candidates(session, wanted), after=None)
+            bound = looks.MAX_COUNT_LOOKS if plan(found, INDEXED).checked else most
+            query, values = look_query(COUNT_LOOKS, found)
+            looked, count = session.one(query, (*values, bound))
+            return None if looked == bound and count < most else min(count, most)
+
+        return await self.database.read(job)
+
+    async def save_figures(self, made: Sequence[SavedFigures]) -> None:
         def job(rows: Rows) -> None:
-            for entry in sorted(made):
-                rows.session.execute(SAVE_FIGURES, entry)
+            for one in sorted(made):
+                rows.session.execute(SAVE_FIGURES, one[:3])
+                rows.session.execute(SAVE_FILTERED, (one.key, one.interruptions, one.slowest_ms))
 
         await self.database.write(job)
 
 
+plan = partial(plan_of, conditions=FILTERS)
+
+
+def look_query(query: str, wanted: SessionFilter) -> tuple[str, list[Any]]:
+    """A query over the sessions that an index finds, with its values; one more is the number of sessions."""
+    by, found, checked = plan(wanted, INDEXED)
+    values: list[Any] = [wanted.project, Word(SESSION_KIND)]
+    where = " and ".join([IS_LISTED, *clauses_of(wanted, found, values)]) + LITERALS.get(by or "", "")
+    checks = " and ".join(f"({check})" for check in clauses_of(wanted, checked, values)) or "true"
+    source = AMONG.format(found=where) if by == "keys" else ALL
+    return query.format(checked=checks, source=source, found=where, limit=len(values) + 1), values
+
+
+def with_candidates(session: Session, wanted: SessionFilter) -> SessionFilter:
+    """The filter by the sessions that have deliveries in its state, where these are not too many."""
+    if wanted.webhook is None or wanted.keys is not None:
+        return wanted
+    rows = session.rows(SELECT_CANDIDATES.format(state=wanted.webhook), (looks.MAX_CANDIDATES + 1,))
+    return among(wanted, [key for (key,) in rows])
+
+
 def to_overview(row: Row) -> SessionOverview:
     key, session_id, state, reason, *times, position, name, user_id, labels = row[:11]
-    figures_position, figures, webhooks, due_ms = row[11:]
     started_ms, ended_ms, active_ms = times
     return SessionOverview(
-        key=key,
-        session_id=session_id.decode(),
-        state=state,
-        reason=None if reason is None else reason.decode()[:MAX_OVERVIEW_TEXT],
-        started_ms=started_ms,
-        ended_ms=ended_ms,
-        active_ms=active_ms,
-        position=position,
-        name=to_text(name),
-        user_id=to_text(user_id),
-        labels=to_text(labels),
-        figures_position=figures_position,
-        figures=figures,
-        webhooks=webhooks,
-        next_attempt_ms=due_ms,
+        key,
+        session_id.decode(),
+        state,
+        None if reason is None else reason.decode()[:MAX_OVERVIEW_TEXT],
+        started_ms,
+        ended_ms,
+        active_ms,
+        position,
+        to_text(name),
+        to_text(user_id),
+        to_text(labels),
+        *row[11:],
     )

@@ -90,6 +90,9 @@ CLAIM = """
     where r.bucket = found.bucket and r.stream = found.stream
 """
 SELECT_IS_EXPIRED = "select 1 from retention where bucket = $1 % 64 and stream = $1 and expires_ms <= $2"
+FORGET_FIGURES = """
+    update streams set interruptions = null, slowest_ms = null where bucket = $1 % 64 and key = $1
+"""
 RENAME_STREAM = "update streams set kind = $2, id = $3 where bucket = $1 % 64 and key = $1"
 RENAME_ID = "update stream_ids set kind = $1, id = $2 where project = $3 and kind = $4 and id = $5"
 MARK_ERASED = """
@@ -162,6 +165,7 @@ def erase(rows: Rows, stream: Stream, now_ms: int) -> None:
         return
     mark_erased(stream, now_ms)
     rows.save_stream(stream)
+    rows.session.execute(FORGET_FIGURES, (stream.key,))
     rows.session.execute(DELETE_LABELS, (stream.key,))
     rows.session.execute(RELEASE_NAME, (stream.key,))
     if stream.kind == USER_KIND:

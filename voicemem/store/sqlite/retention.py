@@ -97,7 +97,7 @@ SCRUB_AGAIN_S = 20.0
 MEMORIES = 5
 """Memories in a portion: each takes milliseconds, since its words are overwritten."""
 SELECT_STATE_IS_ERASED = "select 1 from streams where key = ? and state = 'erased'"
-FORGET_USER = "update streams set user_id = null where key = ? and user_id is not null"
+FORGET_REPEATED = "update streams set (user_id, interruptions, slowest_ms) = (null, null, null) where key = ?"
 RENAME_STREAM = "update streams set kind = ?, id = ? where key = ?"
 IS_FREE = "(node is null or node = ?2 or leased_until_ms <= ?1)"
 """Whether this node (?2) may claim the row of a session now (?1)."""
@@ -210,7 +210,7 @@ def erase(rows: RowCache, stream: Stream, now_ms: int) -> None:
         return
     mark_erased(stream, now_ms)
     rows.save_stream(stream)
-    rows.connection.execute(FORGET_USER, (stream.key,))
+    rows.connection.execute(FORGET_REPEATED, (stream.key,))
     if stream.kind == USER_KIND:
         drop_name(rows, stream)
     rows.connection.execute(MARK_ERASED, (stream.key, now_ms))

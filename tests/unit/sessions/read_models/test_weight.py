@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from voicemem.memory.overviews import encoded_figures
+from voicemem.memory.overviews import made_figures
 from voicemem.protocol.codec import decode_journaled
 from voicemem.sessions.read_models.kept import KeptReadModels
 from voicemem.sessions.read_models.read_model import EMPTY_BYTES, PACKED_BYTES, ReadModel
@@ -112,7 +112,7 @@ def test_the_weight_of_packed_memories_is_near_what_python_takes(has_figures: bo
         memory = kept.keep(key)
         fold_all(memory.state, [DecodedRow(n, NOW + n, event, "main") for n, event in rows])
         if has_figures:
-            encoded_figures(memory)
+            made_figures(1, memory)
         memory.pack()
         kept.note_ended(key)
         kept.charge(key, memory)

@@ -20,7 +20,7 @@ from voicemem.store.sqlite.memories.conditions import conditions as memory_condi
 from voicemem.store.sqlite.memories.conditions import match_expression
 from voicemem.store.sqlite.memories.memories import FIND_BY_WORDS
 from voicemem.store.sqlite.memories.memories import LIST as LIST_MEMORIES
-from voicemem.store.sqlite.overviews import LIST_OVERVIEWS
+from voicemem.store.sqlite.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_query
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
 BY_USER = "SEARCH streams USING INDEX streams_by_user (project=? AND kind=? AND user_id=?"
@@ -47,12 +47,47 @@ async def test_a_list_is_read_in_the_order_of_an_index(
     sqlite: SqliteStore, wanted: dict[str, Any], found_by: str
 ) -> None:
     """A page costs what is on it: sessions in another state are not looked at, and nothing is sorted."""
-    clauses, values = conditions(SessionFilter(project="p", **wanted))
-    for listing in (LIST_STREAMS, LIST_OVERVIEWS):
-        query = f"explain query plan {listing.format(conditions=clauses)}"
-        found = await sqlite.database.write(partial(explain, query=query, values=(*values, 10)))
-        assert found_by == found[0]
+    everything = SessionFilter(project="p", **wanted)
+    clauses, values = conditions(everything)
+    for listing, given in ((LIST_STREAMS.format(conditions=clauses), values), look_query(LOOK, everything)):
+        query = f"explain query plan {listing}"
+        found = await sqlite.database.write(partial(explain, query=query, values=(*given, 10)))
+        assert found_by == found[0].replace("COVERING INDEX", "INDEX")
         assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN streams")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found_by"),
+    [
+        ({"interrupted": True}, "streams_interrupted (project=? AND kind=?)"),
+        ({"interrupted": True, "slow_ms": 1500, "after": (NOW, 7)}, "streams_interrupted (project=? AND kind=?"),
+        ({"slow_ms": 1500}, "streams_slow (project=? AND kind=?)"),
+        ({"slow_ms": 1500, "state": "running"}, "streams_slow (project=? AND kind=?)"),
+        ({"slow_ms": 100}, "streams_by_start (project=? AND kind=?)"),
+        ({"interrupted": False, "label": ("a", "b")}, "streams_by_start (project=? AND kind=?)"),
+    ],
+)
+async def test_slim_rows_are_found_by_what_was_saved_of_memories(
+    sqlite: SqliteStore, wanted: dict[str, Any], found_by: str
+) -> None:
+    """Other calls are not looked at, and nothing is sorted."""
+    for listing in (LOOK, COUNT_LOOKS):
+        query, values = look_query(listing, SessionFilter(project="p", **wanted))
+        found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=(*values, 10)))
+        (step,) = (step for step in found if step.startswith("SEARCH streams"))
+        assert f"USING INDEX {found_by}" in step.replace("COVERING INDEX", "INDEX")
+        assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN streams")]
+
+
+async def test_sessions_of_given_keys_are_found_by_these(sqlite: SqliteStore) -> None:
+    """Then the order comes last, and a list of rows reads no other session."""
+    query, values = look_query(LOOK, SessionFilter(project="p", keys=(1, 2), user_id="u"))
+    found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=(*values, 10)))
+    rows = await sqlite.database.write(
+        partial(explain, query=f"explain query plan {LIST_OVERVIEWS}", values=("[1,2]",))
+    )
+    for steps in (found, rows):
+        assert "SEARCH streams USING INTEGER PRIMARY KEY (rowid=?)" in steps
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ async def test_slim_rows_of_earlier_sessions_are_filled(path: str, monkeypatch: 
                 value = config if isinstance(config, bytes) else msgspec.json.encode(config)
                 await store.database.write(partial(add_session, session_id=f"s{number}", config=value))
     async with opened_session(path) as store:
-        rows = await store.list_overviews(SessionFilter(project="p"))
+        rows, _ = await store.list_overviews(SessionFilter(project="p"))
         shown = {row.session_id: (row.name, row.user_id, row.labels) for row in rows}
         nothing = (None, None, None)
         assert {"s0": ("n" * 160, "ann", '{"a":"1"}'), "s1": nothing, "s2": nothing, "s3": nothing} == shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -57,9 +57,18 @@ FILTERS = {
     "channel": "s.channel = ${}",
     "started_after": "s.started_ms > ${}",
     "started_before": "s.started_ms < ${}",
+    "interrupted": "(coalesce(s.interruptions, 0) > 0) = ${}",
+    "slow_ms": "s.slowest_ms >= ${}",
+    "webhook": "exists (select 1 from exports x where x.stream = s.key and x.state = ${})",
+    "keys": "s.key = any(${}::bigint[])",
     "after": "(s.started_ms, s.key) < (${}, ${})",
 }
 """The condition of each field of a `SessionFilter` that is set; a field with two marks is a pair."""
+
+
+IS_LISTED = "s.project = $1 and s.kind = $2 and s.state <> 'erased'"
+WORDS = ("state", "webhook")
+"""The fields whose values are the service's own words."""
 
 
 class PostgresqlJournalReads:
@@ -149,16 +158,24 @@ class PostgresqlJournalReads:
 
 def conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:
     """The where clause of a list of sessions, and its values."""
-    clauses, values = ["s.project = $1 and s.kind = $2 and s.state <> 'erased'"], [wanted.project, Word(SESSION_KIND)]
-    for field, clause in FILTERS.items():
+    values: list[Any] = [wanted.project, Word(SESSION_KIND)]
+    return " and ".join([IS_LISTED, *clauses_of(wanted, FILTERS, values)]), values
+
+
+def clauses_of(wanted: SessionFilter, fields: Iterable[str], values: list[Any]) -> list[str]:
+    """The conditions of those of these fields that are set; their values are added to those that are given."""
+    clauses = []
+    for field in fields:
         value: Any = getattr(wanted, field)
         if value is None:
             continue
         if field == "label":
             value = label_digest(*value)
-        elif field == "state":
+        elif field in WORDS:
             value = Word(value)
+        elif field == "keys":
+            value = [*value]
         given = value if isinstance(value, tuple) else (value,)
-        clauses.append(clause.format(*range(len(values) + 1, len(values) + 1 + len(given))))
+        clauses.append(FILTERS[field].format(*range(len(values) + 1, len(values) + 1 + len(given))))
         values.extend(given)
-    return " and ".join(clauses), values
+    return clauses

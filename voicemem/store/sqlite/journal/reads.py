@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apsw
@@ -43,7 +43,9 @@ SELECT_NEWEST_KEYS = """
 SELECT_KEYS_AFTER = """
     select key from streams indexed by streams_by_key where project = ? and kind = ? and key > ? order by key limit ?
 """
-IS_LISTED = "project = ? and kind = ? and state != 'erased'"
+IN_PROJECT = "project = ? and kind = ?"
+IS_LISTED = f"{IN_PROJECT} and state != 'erased'"
+"""The condition of the index by start. Where a state is asked for, the index by state leads to fewer sessions."""
 SESSION_FILTERS = {
     "state": "state = ?",
     "user_id": "streams.user_id = ?",
@@ -51,6 +53,10 @@ SESSION_FILTERS = {
     "channel": "json_extract(config, '$.channel') = ?",
     "started_after": "started_ms > ?",
     "started_before": "started_ms < ?",
+    "interrupted": "(ifnull(interruptions, 0) > 0) = ?",
+    "slow_ms": "slowest_ms >= ?",
+    "webhook": "exists (select 1 from exports x where x.stream = streams.key and x.state = ?)",
+    "keys": "streams.key in (select value from json_each(?))",
     "after": "(started_ms, key) < (?, ?)",
 }
 """The condition of each field of a `StreamFilter` that is set; a field with two marks is a pair."""
@@ -167,17 +173,29 @@ class SqliteJournalReads:
 
 def is_scan(wanted: SessionFilter) -> bool:
     """Whether a list is found by looking through rows, which may be all of a project's, instead of by an index."""
-    return (wanted.label is not None and wanted.label[0] != CLIENT_ID_LABEL) or wanted.channel is not None
+    checked = (wanted.channel, wanted.interrupted, wanted.slow_ms, wanted.webhook)
+    has_label = wanted.label is not None and wanted.label[0] != CLIENT_ID_LABEL
+    return has_label or any(condition is not None for condition in checked)
 
 
 def conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:
     """The where clause of a list of sessions, and its values."""
-    clauses, values = [IS_LISTED], [wanted.project, SESSION_KIND]
-    for field, clause in SESSION_FILTERS.items():
-        value = getattr(wanted, field)
+    clauses, values = clauses_of(wanted, SESSION_FILTERS)
+    listed = IN_PROJECT if wanted.state in ("running", "ended") else IS_LISTED
+    return " and ".join([listed, *clauses]), [wanted.project, SESSION_KIND, *values]
+
+
+def clauses_of(wanted: SessionFilter, fields: Iterable[str]) -> tuple[list[str], list[Any]]:
+    """The conditions of those of these fields that are set, and their values."""
+    clauses: list[str] = []
+    values: list[Any] = []
+    for field in fields:
+        clause, value = SESSION_FILTERS[field], getattr(wanted, field)
         if field == "label" and value is not None and value[0] == CLIENT_ID_LABEL:
             clause, value = HAS_CLIENT_ID, value[1]
+        elif field == "keys" and value is not None:
+            value = msgspec.json.encode(value).decode()
         if value is not None:
             clauses.append(clause)
             values.extend(value if isinstance(value, tuple) else (value,))
-    return " and ".join(clauses), values
+    return clauses, values
