@@ -14,6 +14,7 @@ from voicemem.cli.memories import memories, reindex, search
 from voicemem.cli.migrate import migrate
 from voicemem.cli.moving.command import import_ams
 from voicemem.cli.nodes import nodes
+from voicemem.cli.page import ui
 from voicemem.cli.restored import restored
 from voicemem.cli.service import check_config, serve
 from voicemem.cli.tail import tail
@@ -43,6 +44,7 @@ for command in (
     demo,
     serve,
     check_config,
+    ui,
     replay,
     history,
     search,

@@ -118,6 +118,12 @@ def render_message(message: dict[str, Any], styled: bool) -> Text:
         unheard = original.removeprefix(message["content"])
         text.append(unheard if styled else f"~~{unheard}~~", style="strike dim red")
         text.append("  ← interrupted; the rest was never heard", style="dim italic")
+    elif metadata.get("open"):
+        text.stylize("italic" if metadata.get("partial") else "", len(text) - len(message["content"]))
+        heard = metadata.get("heard_so_far")
+        if heard is not None and message["content"].startswith(heard):
+            text.stylize("dim", len(text) - len(message["content"]) + len(heard))
+        text.append(" …", style="dim")
     return text
 
 

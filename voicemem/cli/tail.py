@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from voicemem.cli.common import end_on_interrupt, rest_options, run
 from voicemem.cli.demo import render_message
+from voicemem.cli.redraw import Redrawn
 from voicemem.client.tail import TailEvent, TailReader, tail_url
 
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
@@ -47,7 +48,8 @@ def tail(
     """Follow a call from its beginning until it can no longer be reopened, or until Ctrl-C.
 
     Without SESSION, follow every call running now or started later. It reconnects and misses nothing. The first column
-    is the position in the journal; with --messages, it is the message's key.
+    is the position in the journal; with --messages, it is the message's key. On a terminal, messages are drawn again
+    where they stand when they change; in a pipe, each change is a line.
 
     \b
     Examples:
@@ -62,24 +64,44 @@ def tail(
     flags = {"view": messages and "messages", "open": unfinished and "true", "label": label, "user_id": user_id}
     query = {name: str(value) for name, value in flags.items() if value}
     reader = TailReader(tail_url(url, session, query), key, single_session=session is not None)
+    console = None if as_json else Console(highlight=False, soft_wrap=True)
+    redraws = messages and console is not None and console.is_terminal and not console.is_dumb_terminal
     try:
-        run(print_tail(reader, None if as_json else Console(highlight=False, soft_wrap=True), session is None))
+        run(print_tail(reader, console, session is None, redraws))
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-async def print_tail(reader: TailReader, console: Console | None, several: bool) -> None:
+async def print_tail(reader: TailReader, console: Console | None, several: bool, redraws: bool) -> None:
     end_on_interrupt()
     say_waiting = partial(click.echo, "waiting for calls", err=True)
     waiting = asyncio.get_running_loop().call_later(WAITING_AFTER_S, say_waiting) if several else None
-    async with aclosing(reader.events()) as events:
-        async for event in events:
-            if waiting is not None:
-                waiting.cancel()
-            print_event(event, console, several)
-            sys.stdout.flush()
+    with ExitStack() as stack:
+        redrawn = stack.enter_context(Redrawn()) if redraws else None
+        async with aclosing(reader.events()) as events:
+            async for event in events:
+                if waiting is not None:
+                    waiting.cancel()
+                if redrawn is None or not redraw_event(event, redrawn, several):
+                    print_event(event, console, several)
+                sys.stdout.flush()
+
+
+def redraw_event(event: TailEvent, redrawn: Redrawn, several: bool) -> bool:
+    """Draw what changed of the messages on a terminal; False for an event that is shown as a line."""
+    if event.event == "messages":
+        session = event.data["session_id"]
+        upserts = [
+            (one["key"], one.get("after"), message_line(event, one, True, several)) for one in event.data["upserts"]
+        ]
+        redrawn.change(session, event.data["removed"], upserts)
+    elif event.event == "end":
+        redrawn.end(event.data["session_id"], end_line(event))
+    else:
+        return False
+    return True
 
 
 def print_event(event: TailEvent, console: Console | None, several: bool) -> None:
@@ -95,11 +117,20 @@ def print_event(event: TailEvent, console: Console | None, several: bool) -> Non
             for key in event.data["removed"]:
                 console.print(Text(f"{session}{key:>6} ", "dim") + Text("withdrawn", "dim italic"))
             for upsert in event.data["upserts"]:
-                message = render_message(upsert["message"], console.is_terminal)
-                console.print(Text(f"{session}{upsert['key']:>6} ", "dim") + message)
+                console.print(message_line(event, upsert, console.is_terminal, several))
         case "end":
-            reason = event.data["reason"]
-            console.print(f"{event.data['session_id']} {event.data['state']}{f' ({reason})' if reason else ''}")
+            console.print(end_line(event))
+
+
+def message_line(event: TailEvent, upsert: dict[str, Any], styled: bool, several: bool) -> Text:
+    """A message with its key, and with its session if there are several."""
+    session = f"{event.data['session_id']} " if several else ""
+    return Text(f"{session}{upsert['key']:>6} ", "dim") + render_message(upsert["message"], styled)
+
+
+def end_line(event: TailEvent) -> str:
+    reason = event.data["reason"]
+    return f"{event.data['session_id']} {event.data['state']}{f' ({reason})' if reason else ''}"
 
 
 def entry_line(data: dict[str, Any]) -> Text:
