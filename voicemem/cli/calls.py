@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 
 from voicemem.cli.common import CommandFailed, end_on_interrupt, rest_options, run
 from voicemem.cli.demo import demo as run_demo
 from voicemem.cli.demo import render_message
 from voicemem.cli.demo_nodes import demo_nodes
-from voicemem.cli.truth.calls import load_call
-from voicemem.cli.truth.derive import derive
 from voicemem.cli.truth.kinds import KINDS, Kind
+from voicemem.cli.truth.replay import LONGEST_PAUSE_S, read_true_call, stage
 from voicemem.client import Options
 from voicemem.client.replay import Replay, load_recording
 from voicemem.client.transport.dial import PATH
@@ -80,7 +78,16 @@ def demo(fast: bool, nodes: bool) -> None:
     type=click.Choice(list(KINDS)),
     help="What the engine of a true call knows of the playback: docs/evidence.md explains the kinds (words).",
 )
+@click.option(
+    "--rest-url",
+    envvar="VOICEMEM_URL",
+    show_envvar=True,
+    help="With --truth: address of the REST API, where what was played is kept beside the call. Default: this one's,"
+    " if --url is.",
+)
+@click.pass_context
 def replay(
+    context: click.Context,
     file: Path,
     session: str | None,
     url: str,
@@ -88,6 +95,7 @@ def replay(
     pace: float | None,
     truth: bool,
     evidence: str | None,
+    rest_url: str | None,
 ) -> None:
     """Send a recorded call to a running server.
 
@@ -95,7 +103,8 @@ def replay(
     may be repeated.
 
     With --truth, FILE says what was really played on a call. The events that an engine would send about it are sent in
-    real time, and then you see what was really heard of each interrupted reply; compare it with `voicemem history`.
+    real time, as of a call that begins now, and then you see what was really heard of each interrupted reply. What was
+    played, word by word, is kept in the session's data, so that the page (`voicemem ui`) shows it beside the memory.
 
     \b
     Examples:
@@ -105,7 +114,9 @@ def replay(
     if evidence is not None and not truth:
         raise click.UsageError("--evidence is for true calls; add --truth.")
     if truth:
-        run(send_truth(file, KINDS[evidence or "words"], session, url, key, pace))
+        at_home = context.get_parameter_source("url") is click.core.ParameterSource.DEFAULT
+        rest_url = rest_url or (f"http://{Settings().rest}" if at_home else None)
+        run(send_truth(file, KINDS[evidence or "words"], session, url, rest_url, key, pace or 1.0))
     else:
         run(send_recording(file, session, url, key, pace))
 
@@ -115,24 +126,26 @@ async def send_recording(file: Path, session: str | None, url: str, key: str | N
 
 
 async def send_truth(
-    file: Path, kind: Kind, session: str | None, url: str, key: str | None, pace: float | None
+    file: Path, kind: Kind, session: str | None, url: str, rest_url: str | None, key: str | None, pace: float
 ) -> None:
     """Send what an engine would have sent about a true call, then print what was heard of it."""
-    try:
-        call = load_call(file)
-    except msgspec.DecodeError as error:
-        raise CommandFailed(f"{file} is not a true call, as in fixtures/truth/calls: {error}.") from None
-    events = [{**event, "seq": number} for number, event in enumerate(derive(call, kind), 1)]
-    await send_events(events, session, url, key, pace or 1.0)
-    for reply in call.cut_replies:
+    staged = await stage(read_true_call(file), kind, session, rest_url, key, pace)
+    await send_events(staged.events, staged.session, url, key, pace, LONGEST_PAUSE_S)
+    for reply in staged.call.cut_replies:
         click.echo(f"{reply.item}: {reply.heard()!r} was heard of {reply.text!r}")
 
 
 async def send_events(
-    events: list[JsonObject], session: str | None, url: str, key: str | None, pace: float | None
+    events: list[JsonObject],
+    session: str | None,
+    url: str,
+    key: str | None,
+    pace: float | None,
+    longest_pause_s: float | None = None,
 ) -> None:
     with click.progressbar(length=len(events), label=f"sending {len(events)} events to {url}", file=sys.stderr) as bar:
-        result = await Replay(events, lambda event: bar.update(1)).run(url, session, key, pace)
+        replay = Replay(events, lambda event: bar.update(1), longest_pause_s)
+        result = await replay.run(url, session, key, pace)
     for error in result.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)
     skipped = f", {result.skipped} were there already" if result.skipped else ""

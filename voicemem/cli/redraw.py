@@ -77,12 +77,8 @@ class Redrawn:
         """Put a message where it belongs: what is new at the end, unless it stands after one that is shown."""
         if key in self.texts:
             self.order.remove(key)
-        own = [index for index, other in enumerate(self.order) if other[0] == key[0]]
-        if after in self.texts:
-            index = self.order.index(after) + 1
-        else:
-            index = own[0] if own else len(self.order)
-        self.order.insert(index, key)
+        first = next((index for index, other in enumerate(self.order) if other[0] == key[0]), len(self.order))
+        self.order.insert(self.order.index(after) + 1 if after in self.texts else first, key)
 
     def draw(self) -> None:
         self.let_go()

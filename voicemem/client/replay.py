@@ -60,7 +60,7 @@ def load_recording(path: Path) -> list[JsonObject]:
     return [{**event, "seq": event.get("seq", number)} for number, event in enumerate(events, start=1)]
 
 
-def pauses_before(events: Sequence[JsonObject], pace: float) -> list[float]:
+def pauses_before(events: Sequence[JsonObject], pace: float, longest_s: float = LONGEST_PAUSE_S) -> list[float]:
     """Seconds to wait before each event, at `pace` times the original speed."""
     waits, latest = [], None
     for event in events:
@@ -69,7 +69,7 @@ def pauses_before(events: Sequence[JsonObject], pace: float) -> list[float]:
             waits.append(0.0)
             continue
         since = 0.0 if latest is None else (ts - latest) / 1000
-        waits.append(min(LONGEST_PAUSE_S, max(0.0, since)) / pace)
+        waits.append(min(longest_s, max(0.0, since)) / pace)
         latest = ts if latest is None else max(latest, ts)
     return waits
 
@@ -78,9 +78,13 @@ class Replay:
     """Sends one recording into one session. `on_settled` gets each event once it is acknowledged or refused."""
 
     def __init__(
-        self, events: Sequence[JsonObject], on_settled: Callable[[JsonObject], Any] = lambda event: None
+        self,
+        events: Sequence[JsonObject],
+        on_settled: Callable[[JsonObject], Any] = lambda event: None,
+        longest_pause_s: float | None = None,
     ) -> None:
         self.events = events
+        self.longest_pause_s = LONGEST_PAUSE_S if longest_pause_s is None else longest_pause_s
         self.on_settled = on_settled
         self.acked = 0
         self.errors: list[JsonObject] = []
@@ -114,7 +118,7 @@ class Replay:
 
     async def send_all(self, session: ProducerSession, skipped: int, pace: float | None) -> None:
         """Send what the server does not have yet."""
-        waits = pauses_before(self.events, pace) if pace else [0.0] * len(self.events)
+        waits = pauses_before(self.events, pace, self.longest_pause_s) if pace else [0.0] * len(self.events)
         for event, wait in list(zip(self.events, waits, strict=True))[skipped:]:
             if wait:
                 await self.pause(wait)

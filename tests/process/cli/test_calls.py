@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.callers.rest import RestClient
 from tests.support.paths import FIXTURES, TRUTH
 from tests.support.services import Serve
 from voicemem.app import App
@@ -76,6 +77,29 @@ async def test_a_true_call_is_replayed_in_real_time(serve: Serve) -> None:
     finally:
         process.kill()
         await process.wait()
+
+
+async def test_what_was_played_is_kept_beside_the_call(serve: Serve) -> None:
+    """The session's data has it word by word, in the times of the call's events, which are those of now."""
+    app = await serve()
+    rest = f"http://{app.rest_address}"
+    file = str(TRUTH / "calls" / "taxi.json")
+    arguments = ("replay", "--truth", file, "--pace", "50", "--url", ingest(app), "--rest-url", rest)
+    code, output, errors = await voicemem(*arguments)
+    session = output.split("session ")[1].split(":")[0]
+    assert (code, f"watch it: {rest}/ui/calls/{session}/played" in errors) == (0, True)
+    api = RestClient(app)
+    played = (await api.get(f"/v1/sessions/{session}/data")).json["played"]
+    assert (played["call"], played["evidence"]) == ("taxi", "words")
+    history = (await api.get(f"/v1/sessions/{session}/history")).json
+    spoken = [message for message in history["contents"] if message["role"] == "assistant"]
+    assert [message["content"] for message in spoken] == [reply["heard"] for reply in played["replies"]]
+    cuts = [message["metadata"].get("interrupt_timestamp") for message in spoken]
+    assert cuts == [reply["cut_ms"] for reply in played["replies"]]
+    assert history["started_at"] - 3_600_000 < played["began_ms"] < played["ended_ms"] < history["ended_at"] + 3_600_000
+    code, output, _ = await voicemem(*arguments, "--session", session)
+    assert (code, "0 events sent" in output) == (0, True)
+    assert played == (await api.get(f"/v1/sessions/{session}/data")).json["played"]
 
 
 async def test_what_is_not_a_true_call_is_one_sentence() -> None:
