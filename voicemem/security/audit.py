@@ -30,6 +30,7 @@ Act = Literal[
     "calling_out_changed",
     "session_ended",
     "session_erased",
+    "calls_exported",
     "user_exported",
     "user_erased",
     "memories_forgotten",

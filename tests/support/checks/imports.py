@@ -11,7 +11,7 @@ from tests.support.paths import PACKAGE
 
 PURE = (
     *("errors", "version", "backoff", "protocol", "documents", "config", "dialects", "redaction", "transcript"),
-    "search",
+    *("exports", "search"),
 )
 """Without async, clock, randomness, environment, threads or sockets."""
 ORDER = (
@@ -24,6 +24,7 @@ ORDER = (
     "dialects",
     "redaction",
     "transcript",
+    "exports",
     "search",
     "runtime",
     "store",

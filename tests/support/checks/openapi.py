@@ -79,4 +79,6 @@ def values_of(media_type: str, body: bytes) -> list[Any]:
             ]
         case "text/plain":
             return []
+        case "text/vtt" | "text/markdown" | "text/csv" | "application/x-subrip":
+            return [body.decode()]
     return [json.loads(body)]

@@ -1,0 +1,42 @@
+"""CSV, as Python's own reader reads it."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import csv as reader
+import io
+
+from hypothesis import given
+
+from tests.support.samples.exported_calls import EVENTS, JOKE, TEXTS, call_after, said
+from voicemem.exports.csv import COLUMNS, FORMULA, csv
+from voicemem.exports.plain_text import without_hidden
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(reader.DictReader(io.StringIO(text, newline="")))
+
+
+def test_each_message_is_a_row() -> None:
+    """With what was heard, what was not, and when."""
+    _, reply, last = rows(csv(call_after(*EVENTS)))
+    assert {
+        "session_id": "call-1", "turn_id": "2", "role": "assistant", "speaker": "Agent",
+        "began_at": "2026-09-21T14:13:22.000Z", "start_ms": "2000", "end_ms": "5000",
+        "text": "Why did the scarecrow ", "interrupted": "true", "interrupted_at": "2026-09-21T14:13:25.000Z",
+        "unheard": JOKE[22:], "heard_by": "exact", "source": "llm",
+    } == reply  # fmt: skip
+    assert ("false", "", "", "", "") == tuple(
+        last[name] for name in ("interrupted", "interrupted_at", "unheard", "heard_by", "end_ms")
+    )
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_no_text_is_a_formula_or_another_field(text: str, heard: str, unheard: str) -> None:
+    """What a spreadsheet would take for a formula has an apostrophe in front; quotes and line breaks stay."""
+    call = said(text, heard, unheard)
+    read = rows(csv(call))
+    assert [set(COLUMNS)] * len(call.utterances) == [set(row) for row in read]
+    for row, one in zip(read, call.utterances, strict=True):
+        assert without_hidden(one.heard) == row["text"].removeprefix("'") or one.heard.startswith("'")
+        assert not any(FORMULA.match(value) for value in row.values())

@@ -1,0 +1,38 @@
+"""Times as text."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voicemem.exports.times import FIRST_MS, LAST_MS, cue_time, date_and_clock, date_time, length
+
+
+@given(st.integers(FIRST_MS, LAST_MS))
+def test_dates_are_those_of_the_calendar(ms: int) -> None:
+    """Python's own calendar agrees, from the year 1 to 9999."""
+    expected = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    assert expected == datetime.fromisoformat(date_time(ms))
+    assert tuple(expected.strftime("%H:%M:%S").split()) == date_and_clock(ms)[1:]
+
+
+@pytest.mark.parametrize(("ms", "shown"), [(-(2**53), "0001-01-01T00:00:00.000Z"), (2**53, "9999-12-31T23:59:59.999Z")])
+def test_what_no_date_can_name_is_the_nearest_that_can(ms: int, shown: str) -> None:
+    """A producer's numbers are not always Unix ms."""
+    assert shown == date_time(ms)
+
+
+def test_cue_times_have_as_many_hours_as_it_takes() -> None:
+    """Two digits at least."""
+    assert ["00:00:00.000", "01:02:03.004", "1000:00:00.000"] == [
+        cue_time(ms, ".") for ms in (0, 3_723_004, 3_600_000_000)
+    ]
+
+
+def test_lengths_are_short() -> None:
+    """Hours only where there are any."""
+    assert ["0:00", "0:48", "12:05", "1:02:03"] == [length(ms) for ms in (999, 48_000, 725_000, 3_723_000)]

@@ -1,0 +1,1 @@
+"""A call as a document for other programs and for people: from its messages to text (docs/exports.md)."""

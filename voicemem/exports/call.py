@@ -1,0 +1,131 @@
+"""What an export says of a call: its facts, and what was said in it, each with the time in which it could be heard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from voicemem.transcript.history import SpeechTimes, is_number
+from voicemem.transcript.messages import Message, Summary, ToolUse
+from voicemem.transcript.state import State
+
+CALLER, AGENT = "Caller", "Agent"
+NEAR_MS = 24 * 3600 * 1000
+"""A speech time that is further from its message than this counts in another unit, or from another beginning."""
+
+
+class CallFacts(Struct, frozen=True, kw_only=True):
+    """The session of a call; times are Unix ms by the server's clock."""
+
+    session_id: str
+    state: str
+    started_ms: int
+    ended_ms: int | None = None
+    reason: str | None = None
+    name: str | None = None
+    channel: str | None = None
+    user_id: str | None = None
+    labels: dict[str, str] = {}
+
+
+class Utterance(Struct, frozen=True):
+    """A message, who said it, and when it could be heard; times are Unix ms by the producer's clock."""
+
+    message: Message
+    speaker: str
+    start_ms: int
+    end_ms: int | None
+    """None where nothing tells."""
+    unheard: str
+    """What was generated and not heard."""
+
+    @property
+    def heard(self) -> str:
+        return self.message.content
+
+    @property
+    def is_cut(self) -> bool:
+        return self.message.metadata.get("interrupted") is True
+
+
+class Call(Struct, frozen=True):
+    """A call, as exports need it."""
+
+    facts: CallFacts
+    utterances: list[Utterance]
+    tools: list[ToolUse]
+    summary: Summary | None = None
+
+    @property
+    def start_ms(self) -> int:
+        """When the first of it began to be heard; that of the session where nothing was said."""
+        return min((one.start_ms for one in self.utterances), default=self.facts.started_ms)
+
+    @property
+    def end_ms(self) -> int:
+        """When the last of it that is known had been heard, at the earliest."""
+        known = (max(one.start_ms, one.end_ms or one.start_ms) for one in self.utterances)
+        return max(known, default=self.facts.ended_ms or self.facts.started_ms)
+
+    def in_order(self) -> Iterator[Utterance | ToolUse]:
+        """All of it: a tool call stands before what began later in its turn."""
+        waiting = sorted(self.tools, key=tool_order, reverse=True)
+        for one in self.utterances:
+            place = one.message.turn_id, one.message.timestamp
+            while waiting and tool_order(waiting[-1]) < place:
+                yield waiting.pop()
+            yield one
+        yield from reversed(waiting)
+
+
+def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], state: State) -> Call:
+    """A call from its messages with their speech times, and the state that they were made from."""
+    return Call(facts, [utterance_of(*pair) for pair in timed], all_tool_uses(state), state.summary)
+
+
+def utterance_of(message: Message, times: SpeechTimes) -> Utterance:
+    start = near(times.get("speech_start_ms"), message.timestamp)
+    start_ms = message.timestamp if start is None else start
+    end_ms = near(times.get("speech_end_ms"), start_ms)
+    if message.metadata.get("interrupted") is True:
+        cut_ms = near(message.metadata.get("interrupt_timestamp"), start_ms)
+        end_ms = end_ms if cut_ms is None else cut_ms
+    if end_ms is not None and end_ms <= start_ms:
+        end_ms = None
+    return Utterance(message, speaker_of(message), start_ms, end_ms, unheard_of(message))
+
+
+def near(value: Any, ms: int) -> int | None:
+    """A time as a whole number of ms, if it is one, and is anywhere near `ms`."""
+    return int(value) if is_number(value) and abs(value - ms) <= NEAR_MS else None
+
+
+def speaker_of(message: Message) -> str:
+    if message.role == "assistant":
+        return AGENT
+    user = message.metadata.get("user")
+    return user if isinstance(user, str) and user.strip() else CALLER
+
+
+def unheard_of(message: Message) -> str:
+    """What was generated beyond the heard text; all of it where the heard text is not how it begins."""
+    original = message.metadata.get("original")
+    if message.metadata.get("interrupted") is not True or not isinstance(original, str):
+        return ""
+    return original.removeprefix(message.content)
+
+
+def all_tool_uses(state: State) -> list[ToolUse]:
+    """The tool calls in the order of turns, also those that are forgotten."""
+    return [
+        ToolUse(number, one.ts, one.call_id, one.name, one.arguments, one.result, one.answered)
+        for number in state.turn_numbers
+        for one in state.turns[number].tool_calls or ()
+        if one.name is not None
+    ]
+
+
+def tool_order(tool: ToolUse) -> tuple[int, int]:
+    return tool.turn_id, tool.timestamp

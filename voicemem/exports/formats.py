@@ -1,0 +1,49 @@
+"""The formats that a call can be exported in, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+from voicemem.exports.call import Call
+from voicemem.exports.csv import HEAD as CSV_HEAD
+from voicemem.exports.csv import csv
+from voicemem.exports.jsonl import jsonl
+from voicemem.exports.markdown import markdown
+from voicemem.exports.srt import srt
+from voicemem.exports.vcon import vcon
+from voicemem.exports.webvtt import webvtt
+
+FormatName = Literal["vcon", "webvtt", "srt", "markdown", "csv", "jsonl"]
+FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
+
+
+class ExportFormat(NamedTuple):
+    """How a call is written, and what the result is called."""
+
+    write: Callable[[Call], str]
+    media_type: str
+    suffix: str
+    head: str = ""
+    """With which each document begins; once is enough where several follow each other in one file."""
+    is_joinable: bool = True
+    """Whether several documents may follow each other in one file."""
+    separator: str = ""
+    """What stands between them."""
+    is_json: bool = False
+    """Whether a document is one JSON value."""
+
+
+FORMATS: dict[FormatName, ExportFormat] = {
+    "vcon": ExportFormat(vcon, "application/vcon+json", ".vcon.json", is_json=True),
+    "webvtt": ExportFormat(webvtt, "text/vtt; charset=utf-8", ".vtt", is_joinable=False),
+    "srt": ExportFormat(srt, "application/x-subrip; charset=utf-8", ".srt", is_joinable=False),
+    "markdown": ExportFormat(markdown, "text/markdown; charset=utf-8", ".md", separator="\n"),
+    "csv": ExportFormat(csv, "text/csv; charset=utf-8; header=present", ".csv", head=CSV_HEAD),
+    "jsonl": ExportFormat(jsonl, "application/x-ndjson", ".jsonl"),
+}
+
+
+def file_name(session_id: str, name: FormatName) -> str:
+    """A name for the file of a call: no two sessions have the same, and every system takes it."""
+    return session_id.replace(":", "%3A") + FORMATS[name].suffix

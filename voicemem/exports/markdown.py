@@ -1,0 +1,92 @@
+"""Markdown (CommonMark, with GitHub's strikethrough): a call to read, where what nobody heard is struck out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from voicemem.exports.call import Call, Utterance
+from voicemem.exports.plain_text import one_line
+from voicemem.exports.times import date_and_clock, length
+from voicemem.transcript.messages import ToolUse
+
+MARKUP = re.compile(r"([\\`*_{}\[\]<>&~|#$^]|:(?=/)|(?<=www)\.|(?<=\w)@(?=\w))", re.IGNORECASE)
+"""What could be markup, HTML, or the address of a link."""
+LINE_START = re.compile(r"([-+=]|\d{1,9}(?=[.)]))")
+"""What begins a list, a rule or a heading at the start of a line."""
+LEGEND = "*Struck out: the agent had it, and nobody heard it.*"
+
+
+def markdown(call: Call) -> str:
+    """A heading, the facts, and a paragraph for each utterance."""
+    blocks = [f"# {escaped(call.facts.name or call.facts.session_id)}", "\n".join(facts(call)), "---"]
+    if call.summary is not None:
+        blocks += [f"**Summary of the first {call.summary.messages} messages**", escaped(call.summary.text)]
+    for one in call.in_order():
+        blocks += tool_blocks(one) if isinstance(one, ToolUse) else utterance_blocks(call, one)
+    if not call.utterances:
+        blocks.append("*Nothing was said.*")
+    if any(one.unheard.strip() for one in call.utterances):
+        blocks += ["---", LEGEND]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def facts(call: Call) -> Iterator[str]:
+    known = call.facts
+    day, clock = date_and_clock(call.start_ms)
+    yield f"- **Session** {code(known.session_id)}"
+    if known.user_id is not None:
+        yield f"- **User** {code(known.user_id)}"
+    yield f"- **Began** {day} {clock} UTC"
+    yield f"- **Lasted** {length(call.end_ms - call.start_ms)}"
+    reason = f" ({escaped(known.reason)})" if known.reason else ""
+    yield f"- **State** {escaped(known.state)}{reason}"
+    if known.labels:
+        labels = ", ".join(code(f"{name}: {value}") for name, value in sorted(known.labels.items()))
+        yield f"- **Labels** {labels}"
+
+
+def utterance_blocks(call: Call, one: Utterance) -> list[str]:
+    """Who spoke and when, then what was heard and what was not."""
+    head = f"**{escaped(one.speaker)}** · {length(one.start_ms - call.start_ms)}"
+    if one.is_cut:
+        after = "" if one.end_ms is None else f" after {(one.end_ms - one.start_ms) / 1000:.1f} s"
+        head += f" · *interrupted{after}*"
+    heard, unheard = escaped(one.heard), escaped(one.unheard)
+    if not unheard:
+        return [head, heard or "*(nothing)*"]
+    return [head, f"{heard}{gap(one)}~~{unheard}~~" if heard else f"~~{unheard}~~"]
+
+
+def gap(one: Utterance) -> str:
+    """Nothing where a word was cut in two; strikethrough next to a mark needs a space."""
+    left, right = one_line(one.heard)[-1:], one_line(one.unheard)[:1]
+    is_split = not one.heard[-1:].isspace() and not one.unheard[:1].isspace() and left.isalnum() and right.isalnum()
+    return "" if is_split else " "
+
+
+def tool_blocks(tool: ToolUse) -> list[str]:
+    """A tool call and its result, as JSON."""
+    given = code(f"{tool.name}({msgspec.json.encode(tool.arguments).decode()})")
+    result = f" → {code(msgspec.json.encode(tool.result).decode())}" if tool.answered else " · *no result*"
+    return [f"*Tool* {given}{result}"]
+
+
+def escaped(text: str) -> str:
+    """A text on one line that Markdown shows as it is."""
+    marked = MARKUP.sub(r"\\\1", one_line(text))
+    start = LINE_START.match(marked)
+    if start is None:
+        return marked
+    end = start.end()
+    return f"{marked[:end]}\\{marked[end:]}" if start[1].isdigit() else f"\\{marked}"
+
+
+def code(text: str) -> str:
+    """A code span; it shows everything as it is, between more backticks than stand together in it."""
+    line = one_line(text) or " "
+    fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{pad}{line}{pad}{fence}"

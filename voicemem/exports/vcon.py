@@ -1,0 +1,141 @@
+"""vCon (draft-ietf-vcon-vcon-core-04, unsigned): a text dialog for each utterance, interruptions as analysis.
+
+Nothing of the core has another meaning here and no extension is used, so every reader of the draft reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from voicemem.exports.call import AGENT, CALLER, Call, CallFacts, Utterance
+from voicemem.exports.times import date_time
+from voicemem.transcript.messages import ToolUse
+from voicemem.version import __version__
+
+SYNTAX = "0.4.0"
+"""The draft's own version of its syntax."""
+VENDOR = "voicemem"
+MAKER = {"vendor": VENDOR, "product": f"{VENDOR} {__version__}"}
+
+
+def vcon(call: Call) -> str:
+    """One JSON object on one line."""
+    return msgspec.json.encode(vcon_object(call)).decode() + "\n"
+
+
+def vcon_object(call: Call) -> dict[str, Any]:
+    """A vCon of a call: the same call always gives the same one."""
+    facts, places = call.facts, {AGENT: 0}
+    callers = [one.speaker for one in call.utterances if one.message.role == "user"] or [CALLER]
+    for speaker in callers:
+        places.setdefault(as_caller(speaker), len(places))
+    subject = {} if facts.name is None else {"subject": facts.name}
+    return {
+        "vcon": SYNTAX,
+        "uuid": vcon_uuid(facts),
+        "created_at": date_time(facts.started_ms),
+        "updated_at": date_time(facts.ended_ms or max(facts.started_ms, call.end_ms)),
+        **subject,
+        "parties": [party(name, place, facts) for name, place in places.items()],
+        "dialog": [dialog(one, places) for one in call.utterances],
+        "analysis": [*interruptions(call), *(tool_analysis(call, tool) for tool in call.tools), *about(call)],
+    }
+
+
+def as_caller(speaker: str) -> str:
+    """The key of a caller; one who is called like the agent is still another party."""
+    return f"{speaker} " if speaker == AGENT else speaker
+
+
+def party(key: str, place: int, facts: CallFacts) -> dict[str, Any]:
+    """A party by the name that is known; the session's user has its `user_id` as unique identifier."""
+    named = {"name": key.rstrip() or key, "validation": "none"}
+    if place == 1 and key == CALLER and facts.user_id is not None:
+        return named | {"uuid": facts.user_id}
+    return named
+
+
+def dialog(one: Utterance, places: dict[str, int]) -> dict[str, Any]:
+    """What was heard of an utterance; `duration` is in seconds, where it is known."""
+    key = AGENT if one.message.role == "assistant" else as_caller(one.speaker)
+    duration = {} if one.end_ms is None else {"duration": (one.end_ms - one.start_ms) / 1000}
+    return {
+        "type": "text",
+        "start": date_time(one.start_ms),
+        **duration,
+        "parties": [places[key]],
+        "mediatype": "text/plain",
+        "encoding": "none",
+        "body": one.heard,
+    }
+
+
+def interruptions(call: Call) -> Iterator[dict[str, Any]]:
+    """Where a reply was cut, and what of it was not heard."""
+    for index, one in enumerate(call.utterances):
+        if one.is_cut:
+            metadata = one.message.metadata
+            cut_at = metadata.get("interrupt_timestamp")
+            body = {
+                "turn_id": one.message.turn_id,
+                "interrupted_at": date_time(cut_at) if isinstance(cut_at, int) else None,
+                "heard": one.heard,
+                "unheard": one.unheard,
+                "generated": metadata.get("original"),
+                "heard_by": metadata.get("heard", "exact"),
+            }
+            yield analysis("interruption", index, body)
+
+
+def tool_analysis(call: Call, tool: ToolUse) -> dict[str, Any]:
+    """A tool call, with the utterances of its turn."""
+    places = [place for place, one in enumerate(call.utterances) if one.message.turn_id == tool.turn_id]
+    body = {
+        "turn_id": tool.turn_id,
+        "called_at": date_time(tool.timestamp),
+        "call_id": tool.call_id,
+        "name": tool.name,
+        "arguments": tool.arguments,
+        "result": tool.result,
+    }
+    return analysis("tool_call", places, body)
+
+
+def about(call: Call) -> Iterator[dict[str, Any]]:
+    """The summary of the call, if there is one, and what the session says of itself."""
+    summary, facts = call.summary, call.facts
+    if summary is not None:
+        covered = [n for n, one in enumerate(call.utterances) if one.message.turn_id <= summary.through_turn]
+        text = {"mediatype": "text/plain", "encoding": "none", "body": summary.text}
+        yield {"type": "summary", "dialog": covered, **MAKER, **text}
+    body = {
+        "session_id": facts.session_id,
+        "state": facts.state,
+        "reason": facts.reason,
+        "started_at": date_time(facts.started_ms),
+        "ended_at": None if facts.ended_ms is None else date_time(facts.ended_ms),
+        "channel": facts.channel,
+        "user_id": facts.user_id,
+        "labels": facts.labels,
+    }
+    yield analysis("session", list(range(len(call.utterances))), body)
+
+
+def analysis(kind: str, places: int | list[int], body: dict[str, Any]) -> dict[str, Any]:
+    """An object of JSON about some of the dialog; `schema` names its form in docs/exports.md."""
+    form = {"schema": f"{VENDOR}.{kind}.v1", "mediatype": "application/json", "encoding": "json", "body": body}
+    return {"type": kind, "dialog": places, **MAKER, **form}
+
+
+def vcon_uuid(facts: CallFacts) -> str:
+    """A UUID of version 8, made of what no other session has."""
+    name = f"{facts.session_id}\0{facts.started_ms}".encode()
+    digest = bytearray(blake2b(name, digest_size=16, person=b"voicemem vcon").digest())
+    digest[6] = digest[6] & 0x0F | 0x80
+    digest[8] = digest[8] & 0x3F | 0x80
+    text = digest.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
