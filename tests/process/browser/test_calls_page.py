@@ -1,0 +1,104 @@
+"""The list of calls, as people see it in a real browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.callers.browser import Page, browser_page
+from tests.support.callers.rest import RestClient
+from tests.support.paths import ROOT
+from tests.support.services import Serve
+from voicemem.app import App
+
+pytestmark = pytest.mark.needs("chromium")
+CALLS = "[...document.querySelectorAll('.calls tbody tr')].map((row) => row.dataset.id)"
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[Page]:
+    """A browser that notes what goes wrong."""
+    async with browser_page(tmp_path / "profile") as shown:
+        await shown.watch()
+        yield shown
+        assert shown.problems == []
+
+
+async def record(app: App, session_id: str, fixture: str, **config: object) -> None:
+    """Replay one of the project's calls under this name."""
+    rest = RestClient(app)
+    assert (await rest.post("/v1/sessions", {"session_id": session_id, "idle_timeout": 0, **config})).status == 201
+    lines = (ROOT / "fixtures" / "voicemem" / f"{fixture}.jsonl").read_bytes()
+    assert (await rest.post(f"/v1/sessions/{session_id}/events?producer=main", lines)).appended["errors"] == []
+
+
+async def test_every_call_has_its_row(serve: Serve, page: Page) -> None:
+    """The list shows each call with its user, its picture and its last words, and nothing goes wrong in the browser."""
+    app = await serve()
+    await record(app, "call-1", "barge_in_twice_in_one_reply", user_id="ann", name="front desk")
+    await record(app, "call-2", "still_running")
+    await page.open(f"http://{app.rest_address}/ui/")
+    await page.until(f"{CALLS}.length === 2 && document.querySelectorAll('.mini .cutmark').length > 1")
+    assert await page.evaluate(CALLS) == ["call-2", "call-1"]
+    text = await page.evaluate("document.querySelector('[data-id=call-1]').textContent")
+    assert "ann" in text
+    assert "Enjoy the slopes!" in text
+    assert await page.evaluate("document.querySelector('h1 + span').textContent") == "1 live"
+
+
+async def test_filters_stand_in_the_address(serve: Serve, page: Page) -> None:
+    """Reload, back and a sent link give the list that was chosen."""
+    app = await serve()
+    await record(app, "call-1", "chinese", user_id="ann")
+    await record(app, "call-2", "still_running", user_id="bo")
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until(f"{CALLS}.length === 2")
+    await page.click("input[value=running]")
+    await page.until(f"{CALLS}.join() === 'call-2'")
+    assert await page.evaluate("location.search") == "?state=running"
+    await page.ask("Page.reload")
+    await page.until(f"document.readyState === 'complete' && {CALLS}.join() === 'call-2'")
+    assert await page.evaluate("document.querySelector('input[value=running]').checked")
+    await page.evaluate("history.back()")
+    await page.until(f"{CALLS}.length === 2")
+    await page.open(f"http://{app.rest_address}/ui/calls?user=ann")
+    await page.until(f"{CALLS}.join() === 'call-1'")
+
+
+async def test_a_call_that_begins_appears_by_itself(serve: Serve, page: Page) -> None:
+    """Nobody reloads: the first call takes the place of the word that there is none."""
+    app = await serve()
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until("document.querySelector('.empty h2')?.textContent === 'No calls yet'")
+    await record(app, "call-1", "still_running")
+    await page.until(f"{CALLS}.join() === 'call-1' && !document.querySelector('.empty')")
+
+
+async def test_the_theme_is_kept(serve: Serve, page: Page) -> None:
+    """The button goes from the system's theme to light and to dark, by the keyboard too; a reload keeps it."""
+    app = await serve()
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until("document.querySelector('.who button') !== null")
+    await page.evaluate("document.querySelector('.who button').focus()")
+    await page.press("Enter", times=2)
+    assert await page.evaluate("document.documentElement.dataset.theme") == "dark"
+    await page.ask("Page.reload")
+    await page.until("document.querySelector('.who button')?.textContent === 'Theme: dark'")
+    assert await page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+
+
+async def test_what_was_said_is_text(serve: Serve, page: Page) -> None:
+    """Markup in names, labels and words is shown as it is written, and does nothing."""
+    hostile = "<img src=x onerror=alert(1)>"
+    app = await serve()
+    rest = RestClient(app)
+    config = {"session_id": "call-1", "name": hostile, "user_id": hostile, "labels": {"a": hostile}}
+    assert (await rest.post("/v1/sessions", config)).status == 201
+    assert (await rest.post("/v1/sessions/call-1/messages", {"role": "user", "content": hostile})).status == 200
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until(f"document.querySelector('.last')?.textContent.includes({json.dumps(hostile)})")
+    assert await page.evaluate("document.images.length") == 0
+    assert (await page.evaluate("document.querySelector('tbody').textContent")).count(hostile) == 4

@@ -1,0 +1,158 @@
+// @ts-check
+/** The list of calls: the newest first, live and ended, kept up to date while one looks. */
+import { get } from "../base/api.js";
+import { h, replace } from "../base/dom.js";
+import { go, link } from "../base/routes.js";
+import { length } from "../base/times.js";
+import { filterBar, isFiltered, parameters } from "./filters.js";
+import { followCalls } from "./live.js";
+import { callRow, lengthOf } from "./row.js";
+
+const ROWS = 50;
+const MOST = 10_000; // more is not counted
+const TICK_MS = 1000;
+const COLUMNS = ["Call", "User", "Started", ["Length"], "Caller above, agent below", ["Turns"], ["Cut"], ["Unheard", "Characters that were generated and that nobody heard"], ["Slowest reply"], "Last words", "Webhook"];
+
+/** @typedef {{rows: Map<string, any>, next: string | null, total: number | null}} Shown */
+
+/** @param {HTMLElement} container @param {{query: URLSearchParams}} route */
+export function show(container, route) {
+  const body = h("tbody");
+  const summary = h("span", { class: "soft num", role: "status" });
+  const more = h("div", { class: "more" });
+  const message = h("div", { class: "message" });
+  const lost = h("span", { class: "state wait", role: "status" });
+  const list = { query: route.query, rows: new Map(), next: null, total: null, asked: 0, closed: false };
+  const heads = COLUMNS.map((column) => (Array.isArray(column) ? h("th", { scope: "col", class: "r", title: column[1] }, column[0]) : h("th", { scope: "col" }, column)));
+  const table = h("table", { class: "calls", hidden: true }, h("caption", { class: "sr" }, "Calls, the newest first"), h("thead", null, h("tr", null, ...heads)), body);
+  const parts = { body, summary, more, message, table, lost };
+  const bar = filterBar(route.query, () => load(list, parts));
+  container.append(h("div", { class: "title" }, h("h1", null, "Calls"), summary, lost), bar, message, table, more);
+  document.title = "Calls · voicemem";
+  load(list, parts);
+  const timer = setInterval(() => tick(list, body), TICK_MS);
+  return {
+    close() {
+      list.closed = true;
+      list.tail?.close();
+      clearInterval(timer);
+    },
+  };
+}
+
+/** Read the first page for the address, and follow it. @param {any} list @param {any} parts */
+async function load(list, parts) {
+  const mine = ++list.asked;
+  list.query = new URLSearchParams(location.search);
+  list.tail?.close();
+  const asked = { ...parameters(list.query), limit: ROWS };
+  const cursor = list.query.get("cursor");
+  const answer = await get("/v1/sessions", { ...asked, cursor }).catch((problem) => problem);
+  if (mine !== list.asked || list.closed) return;
+  if (!answer.sessions) return fail(parts, answer);
+  list.rows = new Map(answer.sessions.map((/** @type {any} */ row) => [row.session_id, row]));
+  list.next = answer.next_cursor;
+  list.total = answer.total ?? null;
+  draw(list, parts);
+  if (cursor) return;
+  list.tail = followCalls(asked, {
+    changed: (row) => update(list, parts, row),
+    gone: (id) => remove(list, parts, id),
+    lost: (isLost) => replace(parts.lost, isLost ? [h("span", { class: "dot wait" }), "connection lost, trying again"] : null),
+  });
+}
+
+/** @param {any} list @param {any} parts */
+function draw(list, parts) {
+  replace(parts.body, ...[...list.rows.values()].map(callRow));
+  parts.table.hidden = list.rows.size === 0;
+  replace(parts.message, list.rows.size ? null : empty(list.query));
+  count(list, parts);
+}
+
+/** @param {any} list @param {any} parts */
+function count(list, parts) {
+  const live = [...list.rows.values()].filter((row) => row.state === "running").length;
+  const known = list.total === null ? null : list.total > MOST ? `more than ${MOST.toLocaleString("en")}` : list.total.toLocaleString("en");
+  const all = known === null ? null : `${known} ${isFiltered(list.query) ? "found" : list.total === 1 ? "call" : "calls"}`;
+  const liveWords = live ? h("span", { class: "state live" }, h("span", { class: "dot" }), `${live} live`) : null;
+  replace(parts.summary, liveWords, liveWords && all ? " " : null, all);
+  const older = list.next ? link(`/calls?${olderQuery(list)}`, "Older calls") : null;
+  const newest = list.query.get("cursor") ? link("/calls?" + newestQuery(list.query), "Newest calls") : null;
+  replace(parts.more, list.rows.size ? h("span", null, `${list.rows.size} shown`) : null, h("span", { class: "pages" }, newest, older));
+}
+
+/** @param {any} list */
+function olderQuery(list) {
+  const query = new URLSearchParams(list.query);
+  query.set("cursor", list.next);
+  return query;
+}
+
+/** @param {URLSearchParams} query */
+function newestQuery(query) {
+  const without = new URLSearchParams(query);
+  without.delete("cursor");
+  return without;
+}
+
+/** @param {URLSearchParams} query */
+function empty(query) {
+  if (!isFiltered(query) && !query.get("cursor")) {
+    return h("div", { class: "panel empty" }, h("h2", null, "No calls yet"), h("p", null, "Calls appear here by themselves as soon as an agent sends one. To see what it looks like, replay a call that comes with the package:"), h("p", null, h("code", { class: "command" }, "voicemem demo")));
+  }
+  const reset = h("button", { class: "btn", type: "button" }, "Show all calls");
+  reset.addEventListener("click", () => go("/calls"));
+  return h("div", { class: "panel empty" }, h("h2", null, "No call is like that"), h("p", null, reset));
+}
+
+/** @param {any} parts @param {any} problem */
+function fail(parts, problem) {
+  parts.table.hidden = true;
+  replace(parts.summary);
+  replace(parts.more);
+  replace(parts.message, h("p", { class: "alert", role: "alert" }, `The calls cannot be shown: ${problem.detail ?? problem.message}`));
+}
+
+/** Show a row that changed, or is new. @param {any} list @param {any} parts @param {any} row */
+function update(list, parts, row) {
+  const known = list.rows.get(row.session_id);
+  if (known && JSON.stringify(known) === JSON.stringify(row)) return;
+  const made = callRow(row);
+  const shown = rowOf(parts.body, row.session_id);
+  list.rows.set(row.session_id, row);
+  if (shown) {
+    const focused = shown.contains(document.activeElement);
+    shown.replaceWith(made);
+    if (focused) made.querySelector("a")?.focus();
+  } else {
+    const rows = [...list.rows.values()].sort((one, other) => other.started_at - one.started_at);
+    list.rows = new Map(rows.map((one) => [one.session_id, one]));
+    const after = rows[rows.indexOf(row) + 1];
+    parts.body.insertBefore(made, after ? rowOf(parts.body, after.session_id) : null);
+    if (list.total !== null) list.total += 1;
+    parts.table.hidden = false;
+    replace(parts.message);
+  }
+  count(list, parts);
+}
+
+/** @param {any} list @param {any} parts @param {string} id */
+function remove(list, parts, id) {
+  if (!list.rows.delete(id)) return;
+  rowOf(parts.body, id)?.remove();
+  if (list.total !== null) list.total -= 1;
+  if (!list.rows.size) draw(list, parts);
+  else count(list, parts);
+}
+
+/** @param {HTMLElement} body @param {string} id */
+const rowOf = (body, id) => [...body.children].find((row) => /** @type {HTMLElement} */ (row).dataset.id === id) ?? null;
+
+/** Let the lengths of running calls grow. @param {any} list @param {HTMLElement} body */
+function tick(list, body) {
+  for (const row of list.rows.values()) {
+    const cell = row.state === "running" && rowOf(body, row.session_id)?.querySelector('[data-name="length"]');
+    if (cell) cell.textContent = length(lengthOf(row));
+  }
+}
