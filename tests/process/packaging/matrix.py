@@ -17,12 +17,14 @@ import sys
 import tarfile
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD_CALL = Path(__file__).with_name("record_call.py")
@@ -125,7 +127,18 @@ def build(folder: Path, python: str) -> Built:
     if any(name.startswith("tests") for name in names):
         raise FailedCheck("the source distribution holds tests, and not what they need")
     (wheel,) = (folder / "dist").glob("*.whl")
+    check_files(wheel, source)
     return Built(wheel, folder)
+
+
+def check_files(wheel: Path, source: Path) -> None:
+    """Everything of the package is in the wheel, above all what nothing imports: migrations, and the page."""
+    package = source / "voicemem"
+    files = {path.relative_to(source).as_posix() for path in package.rglob("*") if path.is_file()}
+    with zipfile.ZipFile(wheel) as opened:
+        missing = sorted(files - set(opened.namelist()))
+    if missing:
+        raise FailedCheck(f"the wheel lacks {', '.join(missing)}")
 
 
 @contextmanager
@@ -145,6 +158,18 @@ def serving(environment: Environment) -> Iterator[tuple[str, str]]:
             yield found[1], found[2]
         finally:
             process.terminate()
+
+
+def check_page(service: tuple[str, str]) -> str:
+    """The installed service shows the page, with everything that its document names."""
+    with urlopen(f"{service[1]}/ui/") as answer:
+        document = answer.read().decode()
+    named = re.findall(r'(?:src|href)="(/ui/[^"]+)"', document)
+    for path in named:
+        urlopen(service[1] + path).close()  # raises what is not there
+    if not named:
+        raise FailedCheck("its document names nothing")
+    return f"a document that names {len(named)} files"
 
 
 def check_python(built: Built, python: str, service: tuple[str, str]) -> str:
@@ -213,6 +238,7 @@ def main(words: list[str]) -> int:
         service = built.environment("service", oldest, built.server)
         with serving(service) as addresses:
             checks: dict[str, Callable[[], str]] = {"each websockets": partial(check_websockets, built, oldest)}
+            checks["the page"] = partial(check_page, addresses)
             for framework in FRAMEWORKS:
                 checks[f"next to {framework}"] = partial(check_framework, built, oldest, framework, addresses)
             for python in {oldest, newest}:
