@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.config.session import CLOSE_EVENTS, HISTORY_EVENT, LEFT_EVENT, parse_config
 from voicemem.protocol.types import JsonObject
-from voicemem.store.records import ClaimedDelivery, Endpoint, SessionHeader, notice_id
+from voicemem.store.records import ClaimedDelivery, Delivery, Endpoint, EndpointDelivery, SessionHeader, notice_id
 from voicemem.store.streams import Stream
 
 DELIVERY_COLUMNS = ", ".join(f"x.{name}" for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
@@ -32,6 +32,9 @@ SELECT_LEASED_BY_OTHERS = """
     where x.node is not null and x.leased_until_ms > $1 and x.node != $2 group by e.url
 """
 """How many deliveries to each URL other nodes than $2 have under lease at $1."""
+LISTED_COLUMNS = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state, x.waiting_for"
+MOST_SCANNED = 5_000
+"""Deliveries that one page of a project's list looks at, since they may be of other projects."""
 CLOSING_DECODER = msgspec.json.Decoder(SessionHeader)
 EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
 
@@ -154,3 +157,45 @@ def to_endpoint(values: Sequence[Any]) -> Endpoint:
 def to_text(value: Any) -> Any:
     """A text that an engine keeps as bytes; other values stay as they are."""
     return value.decode() if isinstance(value, bytes) else value
+
+
+# Lists of a project
+
+
+class ListedDelivery(NamedTuple):
+    """A delivery of a project's session, and the endpoint that it goes to, which may be the session's own."""
+
+    delivery: EndpointDelivery
+    endpoint: Endpoint
+
+
+class DeliveryPage(NamedTuple):
+    """The newest first; `next_before` is the key with which the list goes on, None at its end.
+
+    There may be fewer than were asked for, or none, before the end.
+    """
+
+    deliveries: list[ListedDelivery]
+    next_before: int | None
+
+
+class EndpointCounts(NamedTuple):
+    """How an endpoint does: its deliveries made since a time that were delivered or failed, and all that wait."""
+
+    delivered: int = 0
+    failed: int = 0
+    pending: int = 0
+
+
+def listed_delivery(row: Sequence[Any], attempts: Callable[[int], list[Any]]) -> ListedDelivery:
+    """The delivery of a row of `LISTED_COLUMNS` and `ENDPOINT_COLUMNS`; `attempts` reads those of a key."""
+    key, session_id, made_ms, due_ms, notice_id, url, event_type, state, waiting_for, *endpoint = row
+    delivery = Delivery(to_text(notice_id), to_text(url), event_type, state, attempts(key), waiting_for)
+    return ListedDelivery(EndpointDelivery(key, to_text(session_id), made_ms, due_ms, delivery), to_endpoint(endpoint))
+
+
+def page_of(rows: Sequence[ListedDelivery], limit: int, scanned: int, last_scanned: int | None) -> DeliveryPage:
+    """A page of rows, of which there may be one too many, out of so many that were looked at."""
+    if len(rows) > limit:
+        return DeliveryPage([*rows[:limit]], rows[limit - 1].delivery.key)
+    return DeliveryPage([*rows], last_scanned if scanned >= MOST_SCANNED else None)

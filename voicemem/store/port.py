@@ -6,6 +6,7 @@ It is split by use:
 - `Overviews`: slim rows of sessions;
 - `Outbox`: deliveries, which are webhook notices on their way to endpoints;
 - `Endpoints`: the receivers that projects registered, and their deliveries;
+- `DeliveryLists`: the deliveries of a project's sessions, and how its endpoints do;
 - `SetAsides`: sessions whose memory cannot be made;
 - `Retention`: expiry, erasure and compaction, in small steps;
 - `Directory`: API keys, apps of Agora's, the operator's endpoint, and the store's own identity;
@@ -43,7 +44,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from voicemem.store.ports.deliveries import Endpoints, Outbox
+from voicemem.store.ports.deliveries import DeliveryLists, Endpoints, Outbox
 from voicemem.store.ports.directory import Directory
 from voicemem.store.ports.extraction import Extractions
 from voicemem.store.ports.heard_index import HeardIndex
@@ -55,6 +56,7 @@ from voicemem.store.ports.vectors import HeardVectors, MemoryVectors
 
 __all__ = [
     "Claims",
+    "DeliveryLists",
     "Directory",
     "Endpoints",
     "Extractions",
@@ -78,6 +80,7 @@ class Store(
     Overviews,
     Outbox,
     Endpoints,
+    DeliveryLists,
     SetAsides,
     Retention,
     Directory,

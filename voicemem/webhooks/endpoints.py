@@ -6,14 +6,15 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
-from voicemem.store.port import Endpoints
+from voicemem.store.delivery_rows import DeliveryPage, EndpointCounts, ListedDelivery
+from voicemem.store.port import DeliveryLists, Endpoints
 from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, Send
 from voicemem.webhooks.outbox import make_attempt_request
@@ -22,6 +23,7 @@ from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID
 MAX_ENDPOINTS = 50
 """Per project: every session makes notices for each of them."""
 SECRET_BYTES = 24
+DAY_MS = 86_400_000
 OPERATOR_ID = "operator"
 """The id of the operator's endpoint, which the project `default` can see, but not change."""
 
@@ -33,6 +35,10 @@ class HealthCheckResult(NamedTuple):
     answer: AttemptResult
 
 
+class EndpointStore(Endpoints, DeliveryLists, Protocol):
+    """What of a store is needed here."""
+
+
 class Webhooks:
     """Manages endpoints by project and id.
 
@@ -42,7 +48,7 @@ class Webhooks:
 
     def __init__(
         self,
-        store: Endpoints,
+        store: EndpointStore,
         send: Send,
         runtime: Runtime,
         wake: asyncio.Event,
@@ -144,6 +150,22 @@ class Webhooks:
         if len(page) <= filter.limit:
             return page, None
         return page[: filter.limit], page[filter.limit - 1].key
+
+    async def project_deliveries(self, project: str, filter: DeliveryFilter, stream: int | None = None) -> DeliveryPage:
+        """A page of deliveries of a project's sessions over all endpoints, or of one session."""
+        return await self.store.list_project_deliveries(project, filter, project == DEFAULT_PROJECT, stream)
+
+    async def project_delivery(self, project: str, delivery: int) -> tuple[ListedDelivery, bytes | None]:
+        """One of them, and what is sent, once it is made. Raises `Refused` (`unknown_delivery`)."""
+        found = await self.store.find_project_delivery(project, delivery, project == DEFAULT_PROJECT)
+        if found is None:
+            raise Refused("unknown_delivery")
+        return found
+
+    async def counts_of_day(self, endpoints: Sequence[Endpoint]) -> dict[int, EndpointCounts]:
+        """How endpoints did in the last 24 hours, by key."""
+        keys = [endpoint.key for endpoint in endpoints]
+        return await self.store.count_endpoint_deliveries(keys, self.clock() - DAY_MS)
 
     async def resend(self, project: str, endpoint_id: str, delivery: int) -> EndpointDelivery:
         """Make a delivery due now. Raises `Refused` (`unknown_webhook`, `unknown_delivery`, `webhook_disabled`)."""

@@ -93,3 +93,20 @@ async def test_other_receivers_are_not_disabled_for_failing(store: Store) -> Non
     for delivery in await claim_deliveries(store):
         await store.finish_delivery(delivery, attempt_of(500), "failed", None)
         assert not await store.disable_failing(delivery.endpoint.key, NOW + 10, NOW + 10)
+
+
+async def test_the_operators_endpoint_fails_and_stays(store: Store) -> None:
+    """It is known since when it fails, until it works; it is never disabled for that."""
+    await store.set_operator_endpoint("https://operator.example/all", None, "full", NOW)
+    await closed_session(store, hook=None)
+    (delivery,) = await claim_deliveries(store)
+    await store.finish_delivery(delivery, attempt_of(500, started_ms=NOW + 1), "pending", NOW + 2)
+    failing = await store.find_operator_endpoint()
+    assert failing is not None
+    assert (NOW + 1, None) == (failing.failing_since_ms, failing.disabled_ms)
+    assert not await store.disable_failing(failing.key, NOW + 1, NOW + 2)
+    (delivery,) = await claim_deliveries(store, NOW + 2)
+    await store.finish_delivery(delivery, attempt_of(), "delivered", None)
+    well = await store.find_operator_endpoint()
+    assert well is not None
+    assert well.failing_since_ms is None

@@ -38,6 +38,7 @@ REACHED = [
     ("POST", "/v1/sessions/{id}/forget"),
     ("POST", "/v1/sessions/{id}/messages"),
     ("GET", "/v1/sessions/{id}/stats"),
+    ("GET", "/v1/sessions/{id}/deliveries"),
     ("GET", "/v1/sessions/{id}/memories"),
     ("POST", "/v1/sessions/{id}/memories/extract"),
     *((method, "/v1/sessions/{id}/working-memory") for method in ("GET", "PUT", "PATCH", "DELETE")),

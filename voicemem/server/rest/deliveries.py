@@ -77,18 +77,22 @@ class Recovered(Struct, frozen=True):
 
 
 def delivery_view(item: EndpointDelivery) -> WebhookDelivery:
-    delivery: Any = item.delivery
-    return WebhookDelivery(
-        id=str(item.key),
-        notice_id=delivery.notice_id,
-        session_id=item.session_id,
-        event_type=delivery.event_type,
-        state=delivery.state,
-        created_at=item.made_ms,
-        next_attempt_at=item.due_ms,
-        attempts=[DeliveryAttempt(*attempt) for attempt in delivery.attempts],
-        waiting_for=(delivery.state == "pending" and delivery.waiting_for) or UNSET,
-    )
+    return WebhookDelivery(**delivery_fields(item))
+
+
+def delivery_fields(item: EndpointDelivery) -> dict[str, Any]:
+    delivery = item.delivery
+    return {
+        "id": str(item.key),
+        "notice_id": delivery.notice_id,
+        "session_id": item.session_id,
+        "event_type": delivery.event_type,
+        "state": delivery.state,
+        "created_at": item.made_ms,
+        "next_attempt_at": item.due_ms,
+        "attempts": [DeliveryAttempt(*attempt) for attempt in delivery.attempts],
+        "waiting_for": (delivery.state == "pending" and delivery.waiting_for) or UNSET,
+    }
 
 
 async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:

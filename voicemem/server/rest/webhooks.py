@@ -26,9 +26,11 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.store.delivery_rows import EndpointCounts
 from voicemem.store.records import Endpoint
 
 MAX_DAYS = 7
+NO_DELIVERIES = EndpointCounts()
 Contents = Literal["full", "standard"]
 Description = Annotated[str, Meta(max_length=1000)]
 PRINTABLE_ASCII = "A secret must be 8 to 256 printable ASCII characters without spaces"
@@ -65,7 +67,10 @@ class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Webhook(Struct, frozen=True):
-    """An endpoint. `failing_since` is the time of the first failed attempt since the last success."""
+    """An endpoint. `failing_since` is the time of the first failed attempt since the last success.
+
+    `delivered_24h` and `failed_24h` count the notices made in the last 24 hours, `pending` those that wait.
+    """
 
     id: str
     url: str
@@ -76,6 +81,9 @@ class Webhook(Struct, frozen=True):
     disabled_at: int | None
     disabled_reason: Literal["request", "gone", "failing"] | None
     failing_since: int | None
+    delivered_24h: int
+    failed_24h: int
+    pending: int
     old_secret_until: int | None
     created_at: int
 
@@ -110,7 +118,7 @@ class CheckResults(Struct, frozen=True):
     results: list[CheckResult]
 
 
-def endpoint_fields(endpoint: Endpoint) -> JsonObject:
+def endpoint_fields(endpoint: Endpoint, counts: EndpointCounts = NO_DELIVERIES) -> JsonObject:
     return {
         "id": endpoint.id,
         "url": endpoint.url if endpoint.project else origin_of(endpoint.url),
@@ -121,6 +129,9 @@ def endpoint_fields(endpoint: Endpoint) -> JsonObject:
         "disabled_at": endpoint.disabled_ms,
         "disabled_reason": endpoint.disabled_reason,
         "failing_since": endpoint.failing_since_ms,
+        "delivered_24h": counts.delivered,
+        "failed_24h": counts.failed,
+        "pending": counts.pending,
         "old_secret_until": endpoint.old_secret_until_ms,
         "created_at": endpoint.created_ms,
     }
@@ -132,8 +143,13 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def with_secret(endpoint: Endpoint) -> WebhookWithSecret:
-    return WebhookWithSecret(**endpoint_fields(endpoint), secret=endpoint.secret or "")
+def with_secret(endpoint: Endpoint, counts: EndpointCounts = NO_DELIVERIES) -> WebhookWithSecret:
+    return WebhookWithSecret(**endpoint_fields(endpoint, counts), secret=endpoint.secret or "")
+
+
+async def counts_of(request: web.Request, endpoint: Endpoint) -> EndpointCounts:
+    """How an endpoint did in the last 24 hours."""
+    return (await services_of(request).webhooks.counts_of_day([endpoint]))[endpoint.key]
 
 
 def endpoint_of(request: web.Request) -> tuple[str, str]:
@@ -177,13 +193,16 @@ async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
 
 async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
     """List the endpoints of the project; for `default`, the operator's comes first."""
-    endpoints = await services_of(request).webhooks.list(request[GRANT].project)
-    return json_response(WebhookList([Webhook(**endpoint_fields(endpoint)) for endpoint in endpoints]))
+    webhooks = services_of(request).webhooks
+    endpoints = await webhooks.list(request[GRANT].project)
+    counts = await webhooks.counts_of_day(endpoints)
+    return json_response(WebhookList([Webhook(**endpoint_fields(one, counts[one.key])) for one in endpoints]))
 
 
 async def read_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Read an endpoint, and whether it works."""
-    return json_response(Webhook(**endpoint_fields(await services_of(request).webhooks.get(*endpoint_of(request)))))
+    endpoint = await services_of(request).webhooks.get(*endpoint_of(request))
+    return json_response(Webhook(**endpoint_fields(endpoint, await counts_of(request, endpoint))))
 
 
 async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
@@ -192,7 +211,7 @@ async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
     enabled = changes.pop("enabled", None)
     changed = await services_of(request).webhooks.change(*endpoint_of(request), changes, enabled)
     audit_endpoint(request, "webhook_changed", changed.id)
-    return json_response(Webhook(**endpoint_fields(changed)))
+    return json_response(Webhook(**endpoint_fields(changed, await counts_of(request, changed))))
 
 
 async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
@@ -210,7 +229,7 @@ async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     webhooks = services_of(request).webhooks
     rotated = await webhooks.rotate_secret(*endpoint_of(request), secret, body.overlap_seconds)
     audit_endpoint(request, "webhook_secret_rotated", rotated.id)
-    return json_response(with_secret(rotated))
+    return json_response(with_secret(rotated, await counts_of(request, rotated)))
 
 
 async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
+from voicemem.store.delivery_rows import DeliveryPage, EndpointCounts, ListedDelivery
 from voicemem.store.records import (
     Attempt,
     ClaimedDelivery,
@@ -58,7 +59,8 @@ class Outbox(Protocol):
         """Log an attempt, set what comes next, and end the lease; False, with nothing changed, if the lease was lost.
 
         A delivery that was failed meanwhile (its endpoint was disabled) is not tried again, but `delivered` counts.
-        Also keeps `failing_since_ms` of a project's endpoint: the first failed attempt since the last success.
+        Also keeps `failing_since_ms` of an endpoint that is no session's own: the first failed attempt since the last
+        success.
         """
 
     async def postpone_delivery(self, delivery: ClaimedDelivery, waiting_for: str, due_ms: int) -> None:
@@ -120,3 +122,23 @@ class Endpoints(Protocol):
 
     async def resend_failed(self, key: int, since_ms: int, now_ms: int) -> int:
         """Do the same for all failed deliveries made at `since_ms` or later. Returns how many there are."""
+
+
+class DeliveryLists(Protocol):
+    """Deliveries of a project's sessions over all endpoints, the sessions' own included; none of erased sessions.
+
+    With `operators` also those to the operator's endpoint.
+    """
+
+    async def list_project_deliveries(
+        self, project: str, wanted: DeliveryFilter, operators: bool, stream: int | None = None
+    ) -> DeliveryPage:
+        """Those that match, the newest first; with `stream` only those of one session."""
+
+    async def find_project_delivery(
+        self, project: str, delivery: int, operators: bool
+    ) -> tuple[ListedDelivery, bytes | None] | None:
+        """One of them, and the payload of its body, None before it is made; None when it is unknown."""
+
+    async def count_endpoint_deliveries(self, keys: Sequence[int], since_ms: int) -> dict[int, EndpointCounts]:
+        """How the endpoints with these keys do; deliveries made before `since_ms` count only while they wait."""

@@ -11,6 +11,7 @@ from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.connection import Session, Word
 from voicemem.store.postgresql.database import SELECT_NOW, Database
 from voicemem.store.postgresql.deliveries.endpoints import PostgresqlEndpoints
+from voicemem.store.postgresql.deliveries.lists import PostgresqlDeliveryLists
 from voicemem.store.postgresql.deliveries.outbox import PostgresqlOutbox
 from voicemem.store.postgresql.directory import PostgresqlDirectory
 from voicemem.store.postgresql.heard_index import PostgresqlHeardIndex
@@ -44,6 +45,7 @@ class PostgresqlStore(
     PostgresqlOverviews,
     PostgresqlOutbox,
     PostgresqlEndpoints,
+    PostgresqlDeliveryLists,
     PostgresqlSetAside,
     PostgresqlErasure,
     PostgresqlArchive,

@@ -13,6 +13,7 @@ from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Figures, Quotas
 from voicemem.store.sqlite.database import IN_MEMORY, Database
 from voicemem.store.sqlite.deliveries.endpoints import SqliteEndpoints
+from voicemem.store.sqlite.deliveries.lists import SqliteDeliveryLists
 from voicemem.store.sqlite.deliveries.outbox import SqliteOutbox
 from voicemem.store.sqlite.directory import SqliteDirectory
 from voicemem.store.sqlite.heard_index.index import SqliteHeardIndex, new_index_file
@@ -66,6 +67,7 @@ class SqliteStore(
     SqliteOverviews,
     SqliteOutbox,
     SqliteEndpoints,
+    SqliteDeliveryLists,
     SqliteSetAside,
     SqliteErasure,
     SqliteArchive,

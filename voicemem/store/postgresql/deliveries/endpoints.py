@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.store.delivery_rows import ENDPOINT_COLUMNS, to_endpoint
+from voicemem.store.delivery_rows import ENDPOINT_COLUMNS, LISTED_COLUMNS, to_endpoint
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.deliveries.outbox import NOT_ERASED, attempts_of, fail_pending
@@ -30,9 +30,8 @@ SELECT_OPERATOR_ENDPOINT = f"""
     where stream is null and project is null and disabled_ms is distinct from 0
 """
 LOCK_PROJECT = "select pg_advisory_xact_lock(hashtextextended(encode($1, 'hex'), 0))"
-DELIVERY_COLUMNS = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state, x.waiting_for"
 SELECT_DELIVERIES = f"""
-    select {DELIVERY_COLUMNS} from exports x join endpoints e on e.key = x.endpoint
+    select {LISTED_COLUMNS} from exports x join endpoints e on e.key = x.endpoint
     join streams s on s.bucket = x.stream % 64 and s.key = x.stream
 """
 SELECT_DELIVERY = f"{SELECT_DELIVERIES} where x.key = $1"

@@ -85,7 +85,7 @@ CLEAR_FAILING_SINCE = """
 """
 SET_FAILING_SINCE = """
     update endpoints set failing_since_ms = $2
-    where key = $1 and failing_since_ms is null and project is not null
+    where key = $1 and failing_since_ms is null and stream is null
 """
 
 
@@ -198,7 +198,7 @@ def fail_pending(session: Session, endpoint: int) -> None:
 
 
 def record_health(session: Session, endpoint: int, attempt: Attempt, state: str) -> None:
-    """Note since when every attempt at a project's endpoint has failed."""
+    """Note since when every attempt at an endpoint that is no session's own has failed."""
     if state == "delivered":
         session.execute(CLEAR_FAILING_SINCE, (endpoint,))
     else:

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from voicemem.store.delivery_rows import ENDPOINT_COLUMNS, to_endpoint
+from voicemem.store.delivery_rows import ENDPOINT_COLUMNS, LISTED_COLUMNS, to_endpoint
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.deliveries.outbox import NOT_ERASED, attempts_of, fail_pending
@@ -26,9 +26,8 @@ SELECT_OPERATOR_ENDPOINT = f"""
     select {ENDPOINT_COLUMNS} from endpoints e indexed by endpoints_of_operator
     where stream is null and project is null and disabled_ms is not 0
 """
-DELIVERY_COLUMNS = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state, x.waiting_for"
 SELECT_DELIVERIES = f"""
-    select {DELIVERY_COLUMNS}
+    select {LISTED_COLUMNS}
     from exports x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream
 """
 SELECT_DELIVERY = f"{SELECT_DELIVERIES} where x.key = ?"

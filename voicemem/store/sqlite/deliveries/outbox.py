@@ -81,7 +81,7 @@ CLEAR_FAILING_SINCE = """
     update endpoints set failing_since_ms = null where key = ? and failing_since_ms is not null
 """
 SET_FAILING_SINCE = """
-    update endpoints set failing_since_ms = ? where key = ? and failing_since_ms is null and project not null
+    update endpoints set failing_since_ms = ? where key = ? and failing_since_ms is null and stream is null
 """
 
 
@@ -191,7 +191,7 @@ def fail_pending(connection: apsw.Connection, endpoint: int) -> None:
 
 
 def record_health(connection: apsw.Connection, endpoint: int, attempt: Attempt, state: str) -> None:
-    """Note since when every attempt at a project's endpoint has failed."""
+    """Note since when every attempt at an endpoint that is no session's own has failed."""
     if state == "delivered":
         connection.execute(CLEAR_FAILING_SINCE, (endpoint,))
     else:

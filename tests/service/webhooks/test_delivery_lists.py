@@ -1,0 +1,76 @@
+"""Deliveries over all endpoints, over REST; and how endpoints do."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import pytest
+
+from tests.support.callers.rest import RestClient
+from tests.support.callers.webhooks import CALL, add, finish, read, settled
+from tests.support.servers.webhook_receiver import Reply, WebhookReceiver
+from tests.support.waiting import eventually
+
+
+async def test_of_a_session_with_its_own_receiver(caller: RestClient, hook: WebhookReceiver) -> None:
+    """What goes to its own receiver is there, and has no endpoint that one could ask for it again."""
+    made = await add(caller, hook.url("/shared?token=hidden"), 102, description="shared")
+    await finish(caller, "s", *CALL, webhook={"url": hook.url("/own")})
+    await finish(caller, "other")
+
+    async def states() -> list[str]:
+        page = (await caller.get("/v1/sessions/s/deliveries")).json
+        return [one["state"] for one in page["deliveries"]]
+
+    await eventually(["delivered"] * 2, states)
+    page = (await caller.get("/v1/sessions/s/deliveries")).json
+    receivers = {one["event_type"]: one["webhook"] for one in page["deliveries"]}
+    assert {102: made["id"], 103: None} == {number: one["id"] for number, one in receivers.items()}
+    assert {"shared", ""} == {one["description"] for one in receivers.values()}
+    assert {hook.url("").rstrip("/")} == {one["origin"] for one in receivers.values()}
+    assert page["next_before"] is None
+    assert 3 == len((await caller.get("/v1/deliveries")).json["deliveries"])
+    assert (404, "unknown_session") == (await caller.get("/v1/sessions/nobody/deliveries")).problem
+
+
+async def test_what_was_sent(caller: RestClient, hook: WebhookReceiver) -> None:
+    """The payload is the one that the receiver got, and is there only when asked for."""
+    made = await add(caller, hook.url(), 103)
+    await finish(caller, "s", *CALL)
+    (sent,) = await settled(caller, made, "delivered")
+    found = (await caller.get(f"/v1/deliveries/{sent['id']}?payload=true")).json
+    assert hook.notices[0].payload == found["payload"]
+    without = (await caller.get(f"/v1/deliveries/{sent['id']}")).json
+    assert {**without, "payload": found["payload"]} == found
+    assert sent == {name: value for name, value in without.items() if name != "webhook"}
+    assert (404, "unknown_delivery") == (await caller.get("/v1/deliveries/999")).problem
+    assert (400, "invalid_field") == (await caller.get("/v1/deliveries/none")).problem
+
+
+async def test_pages(caller: RestClient, hook: WebhookReceiver) -> None:
+    """A list goes on where the page before ended, and can be of one state."""
+    made = await add(caller, hook.url(), 101, 102, 103)
+    await finish(caller)
+    await settled(caller, made, *["delivered"] * 3)
+    first = (await caller.get("/v1/deliveries?limit=2&state=delivered")).json
+    second = (await caller.get(f"/v1/deliveries?limit=2&before={first['next_before']}")).json
+    assert [2, 1] == [len(page["deliveries"]) for page in (first, second)]
+    assert [] == (await caller.get("/v1/deliveries?state=failed")).json["deliveries"]
+
+
+@pytest.mark.parametrize(("status", "counts"), [(200, (1, 0, 0)), (410, (0, 1, 0)), (500, (0, 0, 1))])
+async def test_how_an_endpoint_does(
+    caller: RestClient, hook: WebhookReceiver, status: int, counts: tuple[int, int, int]
+) -> None:
+    """What was delivered and failed in the last day is counted, and what waits; in the list too."""
+    hook.otherwise = Reply(status)
+    made = await add(caller, hook.url(), 103)
+    assert (0, 0, 0) == tuple(made[name] for name in ("delivered_24h", "failed_24h", "pending"))
+    await finish(caller)
+
+    async def counted() -> tuple[int, int, int]:
+        shown = await read(caller, made)
+        return shown["delivered_24h"], shown["failed_24h"], shown["pending"]
+
+    await eventually(counts, counted)
+    (listed,) = (await caller.get("/v1/webhooks")).json["webhooks"]
+    assert counts == (listed["delivered_24h"], listed["failed_24h"], listed["pending"])
