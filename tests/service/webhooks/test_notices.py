@@ -139,9 +139,7 @@ async def test_what_became_of_the_operators_notices(serve: Serve, hook: WebhookR
     )
     (delivery,) = await settled(own, OPERATORS, "delivered")
     shown = await read(own, OPERATORS)
-    assert (None, 1, 0, 0) == tuple(
-        shown[name] for name in ("failing_since", "delivered_24h", "failed_24h", "pending")
-    )
+    assert (None, 1, 0, 0) == tuple(shown[name] for name in ("failing_since", "delivered_24h", "failed_24h", "pending"))
     assert {"webhooks": [shown]} == (await own.get("/v1/webhooks")).json
     assert ("theirs", [500, 200]) == (delivery["session_id"], [one["status"] for one in delivery["attempts"]])
     place = "/v1/webhooks/operator"

@@ -57,13 +57,14 @@ class SqliteDeliveryLists:
         values = {"project": project, "operators": operators, "stream": stream}
         values |= {field: getattr(wanted, field) for field in DeliveryFilter.__struct_fields__}
         query = LIST.format(scanned=scanned, conditions=conditions)
+        count = COUNT_SCANNED.format(scanned=scanned)
 
         def job(connection: apsw.Connection) -> DeliveryPage:
             rows = connection.execute(query, values).fetchall()
             found = [listed_delivery(row, partial(attempts_of, connection)) for row in rows]
             if len(found) > wanted.limit:
                 return page_of(found, wanted.limit, 0, None)
-            return page_of(found, wanted.limit, *fetch_one(connection, COUNT_SCANNED.format(scanned=scanned), values))
+            return page_of(found, wanted.limit, *(connection.execute(count, values).fetchone() or (0, None)))
 
         return await self.database.read(job)
 
