@@ -1,0 +1,156 @@
+// @ts-check
+/** What the page knows of one call, kept up to date by one tail, and told in one piece before each frame. */
+import { get } from "../base/api.js";
+import { follow } from "../base/tail.js";
+
+/** @typedef {import("./words.js").Message} Message */
+/** @typedef {{fresh: boolean, keys: Set<string>, removed: Set<string>, turns: Set<number>, memory: boolean, state: boolean}} Change */
+/** @typedef {ReturnType<typeof openCall>} Call */
+
+const TURNS_MS = 400; // after a change of the messages: so many changes are one reading of the turns
+
+/** @returns {Change} */
+const nothing = () => ({ fresh: false, keys: new Set(), removed: new Set(), turns: new Set(), memory: false, state: false });
+
+/**
+ * Follow a call. What is read first and what changes later come in the same way.
+ * @param {any} session the answer of GET /v1/sessions/{id}
+ */
+export function openCall(session) {
+  const id = session.session_id;
+  const listeners = new Set();
+  let change = nothing();
+  let frame = 0;
+  let reading = 0;
+  const path = `/v1/sessions/${encodeURIComponent(id)}`;
+  const call = {
+    id,
+    session,
+    /** @type {string[]} keys of messages, in their order */
+    keys: [],
+    /** @type {Map<string, Message>} */
+    messages: new Map(),
+    /** @type {Map<number, any>} */
+    turns: new Map(),
+    /** @type {Map<string, any>} calls of tools with what they were asked and answered */
+    tools: new Map(),
+    /** @type {any} */
+    memory: null,
+    /** @type {"loading" | "open" | "lost" | "over"} */
+    connection: "loading",
+    erased: false,
+    lastEvent: 0,
+    /** @returns {Message[]} */
+    list: () => call.keys.map((key) => /** @type {Message} */ (call.messages.get(key))),
+    listen(/** @type {(change: Change) => void} */ listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    close() {
+      cancelAnimationFrame(frame);
+      clearTimeout(reading);
+      listeners.clear();
+      tail.close();
+    },
+  };
+  const tell = () => {
+    frame = 0;
+    const told = change;
+    change = nothing();
+    for (const listener of [...listeners]) listener(told);
+  };
+  const soon = () => {
+    if (!frame) frame = requestAnimationFrame(tell);
+  };
+  const arrived = (/** @type {(data: any) => void} */ apply) => (/** @type {any} */ data) => {
+    call.lastEvent = Date.now();
+    if (call.connection !== "over") call.connection = "open";
+    apply(data);
+    soon();
+  };
+  const handlers = {
+    reset() {
+      Object.assign(call, { keys: [], messages: new Map(), turns: new Map() });
+      change = { ...nothing(), fresh: true, state: true };
+    },
+    messages: arrived((data) => {
+      upsert(call, data, change);
+      if (!reading) reading = window.setTimeout(readTurns, TURNS_MS);
+    }),
+    end: arrived((end) => {
+      Object.assign(call.session, { state: end.state, reason: end.reason });
+      Object.assign(call, { connection: "over", erased: end.state === "erased" });
+      change.state = true;
+      tail.close();
+      readTurns();
+    }),
+  };
+  const readTurns = async () => {
+    reading = 0;
+    const { turns } = await get(`${path}/turns`, { marks: true }).catch(() => ({ turns: [] }));
+    for (const row of turns) {
+      if (JSON.stringify(row) === JSON.stringify(call.turns.get(row.turn_id))) continue;
+      call.turns.set(row.turn_id, row);
+      change.turns.add(row.turn_id);
+    }
+    if (change.turns.size) soon();
+  };
+  const lost = async () => {
+    connection("lost")();
+    const known = await get(path).catch((problem) => problem);
+    if (known.status !== 404 && known.status !== 410) return;
+    Object.assign(call, { connection: "over", erased: true });
+    tail.close();
+    soon();
+  };
+  const connection = (/** @type {"open" | "lost"} */ state) => () => {
+    if (call.connection === "over") return;
+    call.connection = state;
+    change.state = true;
+    soon();
+  };
+  const tail = follow(`${path}/events`, { view: "messages", open: true }, handlers, {
+    onLost: lost,
+    onBack: connection("open"),
+  });
+  return call;
+}
+
+/**
+ * Apply a step of the memory: remove, then put each message behind the one that it names.
+ * @param {any} call
+ * @param {any} step
+ * @param {Change} change
+ */
+export function upsert(call, step, change) {
+  for (const key of step.removed ?? []) {
+    if (call.messages.delete(key)) call.keys.splice(call.keys.lastIndexOf(key), 1);
+    change.keys.delete(key);
+    change.removed.add(key);
+  }
+  for (const { key, after, message } of step.upserts ?? []) {
+    if (call.messages.has(key)) call.keys.splice(call.keys.lastIndexOf(key), 1);
+    const place = after === null || after === undefined ? 0 : call.keys.lastIndexOf(after) + 1;
+    call.keys.splice(place, 0, key);
+    call.messages.set(key, message);
+    change.keys.add(key);
+    change.removed.delete(key);
+  }
+}
+
+/**
+ * What tools were asked and what they answered, of one turn or of all of them; it stands in the journal alone.
+ * @param {Call} call
+ * @param {number | null} turn
+ */
+export async function readTools(call, turn) {
+  const path = `/v1/sessions/${encodeURIComponent(call.id)}/events`;
+  const rows = await get(path, { native: true });
+  for (const { event } of rows) {
+    if (!event.type.startsWith("tool.") || (turn !== null && (event.turn_id ?? turn) !== turn)) continue;
+    const known = call.tools.get(event.call_id) ?? { turn_id: event.turn_id };
+    if (event.type === "tool.call") Object.assign(known, { name: event.name, arguments: event.arguments });
+    if (event.type === "tool.result") Object.assign(known, { result: event.result, answered: true });
+    call.tools.set(event.call_id, known);
+  }
+}

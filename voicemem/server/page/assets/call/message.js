@@ -1,0 +1,126 @@
+// @ts-check
+/** One message of the conversation: who, when, what was heard, what was not, and how that is known. */
+import { h, replace, s } from "../base/dom.js";
+import { length, milliseconds } from "../base/times.js";
+import { folded } from "./fold.js";
+import { between, latenciesOf, SLOW_MS, toolsOf } from "./marks.js";
+import { falseAlarms, notesOf, partsOf, speaker } from "./words.js";
+
+/** @typedef {import("./words.js").Message} Message */
+
+const FIRST_STRONG = /[A-Za-z\u00aa-\u058f\u0900-\u1fff\u3040-\uabff]|([\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc])/;
+
+/** An empty place for a message. @param {string} key */
+export function messageItem(key) {
+  return h(
+    "li",
+    { class: "msg", id: `m-${key}`, dataset: { key } },
+    h("span", { class: "rail" }),
+    h("a", { class: "at", href: `#m-${key}` }),
+    h("span", { class: "who-s" }),
+    h("div", { class: "said" }),
+    h("div", { class: "lat" }),
+  );
+}
+
+/**
+ * Write a message into its place; `answers` says that the turn's figures and tools stand here.
+ * @param {HTMLElement} item
+ * @param {{message: Message, turn: any, tools: Map<string, any>, start: number, answers: boolean}} given
+ */
+export function fillMessage(item, { message, turn, tools, start, answers }) {
+  const [, at, who, said, lat] = /** @type {HTMLElement[]} */ ([...item.children]);
+  const isUser = message.role === "user";
+  item.classList.toggle("u", isUser);
+  item.classList.toggle("a", !isUser);
+  item.classList.toggle("open", message.metadata?.open === true);
+  at.textContent = length(message.timestamp - start);
+  who.textContent = speaker(message);
+  const alarm = answers ? falseAlarms(turn, (ms) => length(ms - start)) : null;
+  replace(
+    said,
+    wordsOf(message, turn),
+    answers ? toolsOf(turn).map((tool) => toolNote(tool, tools.get(tool.call_id))) : null,
+    [...notesOf(message, turn), alarm].map((note) => (note ? h("span", { class: "note" }, note) : null)),
+  );
+  replace(lat, answers ? latencyOf(turn) : null);
+}
+
+/** The text with its stroke and what was not heard. @param {Message} message @param {any} turn */
+function wordsOf(message, turn) {
+  const { heard, ahead, unheard, apart } = partsOf(message);
+  const { open, interrupted } = message.metadata ?? {};
+  const ends = open ? (message.role === "user" ? "words partial" : "words coming") : "words";
+  return h(
+    "p",
+    { class: ends, dir: FIRST_STRONG.exec(message.content || unheard)?.[1] ? "rtl" : "ltr" },
+    h("bdi", { dataset: { part: "heard" } }, folded(heard)),
+    ahead ? h("bdi", { class: "ahead", dataset: { part: "ahead" } }, folded(ahead)) : null,
+    interrupted ? h("span", { class: "cutline" }, cutAfter(message, turn)) : null,
+    unheard
+      ? [
+          h(
+            "del",
+            null,
+            h("span", { class: "sr" }, apart ? "Generated instead: " : "Not heard: "),
+            h("bdi", { dataset: { part: "unheard" } }, folded(unheard)),
+          ),
+          h("span", { class: "sr" }, " End of what was not heard."),
+        ]
+      : null,
+  );
+}
+
+/** When a reply was cut, from its first sound, where that is known. @param {Message} message @param {any} turn */
+function cutAfter(message, turn) {
+  const cut = message.metadata?.interrupt_timestamp;
+  const first = turn?.marks?.heard_first;
+  const began = first >= message.timestamp && first <= cut ? first : message.timestamp;
+  const after = between(began, cut);
+  return after === null ? "cut" : `cut after ${milliseconds(after)}`;
+}
+
+/** What a tool was asked, what it answered, and how long that took. @param {any} tool @param {any} asked */
+function toolNote(tool, asked) {
+  const took = between(tool.started, tool.ended);
+  const answer = asked?.answered ? ` → ${written(asked.result)}` : tool.ended ? "" : " → no answer yet";
+  return h(
+    "span",
+    { class: tool.failed ? "note t failed" : "note t" },
+    folded(`${tool.name}(${asked ? argumentsOf(asked.arguments) : ""})${answer}`),
+    tool.failed ? " · failed" : null,
+    took === null ? null : ` · ${milliseconds(took)}`,
+  );
+}
+
+/** @param {any} value */
+function argumentsOf(value) {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return written(value);
+  return Object.entries(value)
+    .map(([name, given]) => `${name}: ${written(given)}`)
+    .join(", ");
+}
+
+/** @param {any} value */
+const written = (value) => (typeof value === "string" ? value : (JSON.stringify(value) ?? ""));
+
+/** How long the reply took, in a number and a bar of its parts. @param {any} turn */
+function latencyOf(turn) {
+  const { whole, asr, tool, llm, tts } = latenciesOf(turn);
+  if (whole === null) return null;
+  const slow = whole > SLOW_MS;
+  const words = `reply after ${milliseconds(whole)}${slow ? ", slow" : ""}`;
+  const bar = s("svg", { viewBox: "0 0 120 8", preserveAspectRatio: "none", role: "img", "aria-label": words });
+  let x = 0;
+  for (const [kind, value] of /** @type {[string, number | null][]} */ ([
+    ["asr", asr],
+    ["tk", tool],
+    ["llm", llm],
+    ["tts", tts],
+  ])) {
+    const width = Math.min(((value ?? 0) * 120) / 2500, 120 - x);
+    if (width > 0) bar.append(s("rect", { class: kind, x: x.toFixed(1), y: 0, width: width.toFixed(1), height: 8 }));
+    x += width;
+  }
+  return [h("span", slow ? { class: "slow", title: "slow: over 1.5 s" } : null, milliseconds(whole)), bar];
+}

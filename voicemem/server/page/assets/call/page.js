@@ -1,0 +1,121 @@
+// @ts-check
+/** The page of one call: its head, its strip, and the tabs. */
+import * as api from "../base/api.js";
+import { h, replace } from "../base/dom.js";
+import { link } from "../base/routes.js";
+import { figuresOf } from "./figures.js";
+import { head } from "./head.js";
+import { openCall } from "./live.js";
+import { strip } from "./strip.js";
+
+const TABS = {
+  conversation: { words: "Conversation", load: () => import("./conversation.js") },
+  timeline: { words: "Timeline", load: () => import("./timeline.js") },
+  memory: { words: "Memory", load: () => import("./memory.js") },
+  deliveries: { words: "Deliveries", load: () => import("./deliveries_tab.js") },
+  journal: { words: "Journal", load: () => import("./journal.js") },
+  settings: { words: "Settings", load: () => import("./settings.js") },
+};
+const FIGURES_MS = 250; // at least between two counts of a call that grows
+
+/**
+ * Show a call.
+ * @param {HTMLElement} container
+ * @param {{id: string, tab?: string, project?: string, query: URLSearchParams}} route
+ * @param {any} shell
+ */
+export function show(container, route, shell) {
+  const page = { closed: false, /** @type {(() => void)[]} */ closers: [] };
+  const close = () => {
+    page.closed = true;
+    while (page.closers.length) page.closers.pop()?.();
+  };
+  begin(container, route, shell, page, close).catch((problem) => {
+    if (!page.closed) replace(container, missing(route.id, problem));
+  });
+  return { close };
+}
+
+/** @param {HTMLElement} container @param {any} route @param {any} shell @param {any} page @param {() => void} close */
+async function begin(container, route, shell, page, close) {
+  const session = await api.get(`/v1/sessions/${encodeURIComponent(route.id)}`);
+  if (page.closed) return;
+  const call = openCall(session);
+  page.closers.push(call.close);
+  const [top, picture, body] = [h("div", null), h("div", null), h("div", { class: "tab-body" })];
+  const tab = TABS[route.tab] ? route.tab : "conversation";
+  replace(container, top, picture, tabs(route.id, tab), body);
+  const headOf = head(top, call, shell);
+  const stripOf = strip(picture);
+  page.closers.push(stripOf.close);
+  const draw = () => {
+    const figures = figuresOf(call.turns, call.list());
+    const live = call.session.state === "running";
+    headOf.draw(figures);
+    stripOf.draw(figures.picture, `${figures.messages} messages, ${figures.interruptions} interrupted`, live);
+    document.title = `${live ? "● " : ""}${route.id} · voicemem`;
+  };
+  draw();
+  page.closers.push(onChange(call, draw, () => {
+    close();
+    document.title = "voicemem";
+    replace(container, erased());
+  }));
+  const module = await TABS[tab].load().catch(() => null);
+  if (page.closed) return;
+  if (!module) return body.append(h("p", { class: "soft", role: "alert" }, "This part of the page could not be loaded."));
+  const shown = module.show(body, { session, id: route.id, api, call }, shell);
+  page.closers.push(() => shown?.close?.());
+}
+
+/** Draw after changes, not more often than is of use; tell once when the call is erased. */
+function onChange(/** @type {any} */ call, /** @type {() => void} */ draw, /** @type {() => void} */ gone) {
+  let timer = 0;
+  const now = () => {
+    timer = 0;
+    draw();
+  };
+  const unlisten = call.listen((/** @type {any} */ change) => {
+    if (call.erased) gone();
+    else if (change.state || change.fresh) draw();
+    else if (!timer) timer = window.setTimeout(now, FIGURES_MS);
+  });
+  return () => {
+    unlisten();
+    clearTimeout(timer);
+  };
+}
+
+/** @param {string} id @param {string} current */
+function tabs(id, current) {
+  const links = Object.entries(TABS).map(([tab, { words }]) => {
+    const path = `/calls/${encodeURIComponent(id)}${tab === "conversation" ? "" : `/${tab}`}`;
+    const made = link(path, words);
+    if (tab === current) made.setAttribute("aria-current", "page");
+    return made;
+  });
+  return h("nav", { class: "tabs", "aria-label": "This call" }, ...links);
+}
+
+/** @returns {HTMLElement} */
+function erased() {
+  return h(
+    "section",
+    { class: "panel gone-page", role: "status" },
+    h("h1", null, "This call was erased"),
+    h("p", null, "Nothing of it is left, here or in the store."),
+    h("p", null, link("/calls", "To the calls")),
+  );
+}
+
+/** @param {string} id @param {any} problem */
+function missing(id, problem) {
+  const unknown = problem?.status === 404 || problem?.status === 410;
+  return h(
+    "section",
+    { class: "panel gone-page" },
+    h("h1", null, unknown ? "There is no such call" : "This call cannot be shown"),
+    h("p", null, unknown ? `${id} never was here, or was erased.` : (problem?.detail ?? String(problem))),
+    h("p", null, link("/calls", "To the calls")),
+  );
+}
