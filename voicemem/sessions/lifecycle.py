@@ -63,6 +63,9 @@ class Sessions:
         """Called with each session that was closed; they must be fast."""
         self.change_listeners: builtins.list[Callable[[Stream], None]] = []
         """Called with each session that was restored, or whose configuration was changed; they must be fast."""
+        self.list_listeners: builtins.list[Callable[[Stream], None]] = []
+        """Called with each session that a list may show in another way now: the same, and those that were begun, closed
+        or erased."""
 
     # Reading
 
@@ -136,6 +139,7 @@ class Sessions:
         if result == "created":
             log_session("opened", stream.project, stream.id)
             self.notices_due.set()
+            self.on_listed(stream)
         return stream, result == "created"
 
     async def restore(
@@ -186,6 +190,12 @@ class Sessions:
         """Report that the service has journaled something in a session itself, other than its close."""
         for listener in self.change_listeners:
             listener(stream)
+        self.on_listed(stream)
+
+    def on_listed(self, stream: Stream) -> None:
+        """Report that lists may show a session in another way now."""
+        for listener in self.list_listeners:
+            listener(stream)
 
     async def end(self, stream: Stream, reason: str | None) -> Stream:
         """End and close a session at once; one that has ended stays as it is."""
@@ -206,10 +216,12 @@ class Sessions:
         self.note_ended(stream.key)
         for listener in self.close_listeners:
             listener(stream)
+        self.on_listed(stream)
 
     async def erase(self, stream: Stream) -> None:
         """Make everything of a session unreadable; its content leaves the store soon after."""
         await self.store.erase(stream.key, self.clock())
+        self.on_listed(stream)
 
 
 def log_session(what: str, project: str, session_id: str, **more: object) -> None:

@@ -15,7 +15,8 @@ from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, get_stream, services_of, stream_body
 from voicemem.server.http.routes import JSON_LINES, ResponseSpec, Route
 from voicemem.server.rest.history import read_at_once
-from voicemem.server.rest.sessions import Label, Millis, parse_label
+from voicemem.server.rest.lists.filters import Label, parse_label
+from voicemem.server.rest.sessions import Millis
 from voicemem.store.records import SessionFilter
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator
 from typing import Annotated, Literal
 
@@ -14,7 +13,8 @@ from voicemem.config.secrets import changes_outbound
 from voicemem.config.session import SessionConfig
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId, matching
+from voicemem.protocol.sse import EVENT_STREAM
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
@@ -31,7 +31,10 @@ from voicemem.server.http.request import (
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
 from voicemem.server.http.schemas import reference
 from voicemem.server.http.token_reach import token_reach
-from voicemem.server.rest.overviews import OverviewPage, answer_overviews
+from voicemem.server.rest.lists.filters import Label, parse_label
+from voicemem.server.rest.lists.live import LiveListData, answer_live
+from voicemem.server.rest.lists.overviews import OverviewPage, answer_overviews
+from voicemem.server.rest.tails import wants_tail
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.session_info import SessionInfo, info_of
 from voicemem.store.ports.heard_index import NAMESPACE_LABEL
@@ -47,7 +50,6 @@ WHAT_TOKENS_LIST = (
     "namespace, with fields=overview."
 )
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
-Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
 
 
 class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,16 +129,10 @@ def note_outbound_change(request: web.Request, config: JsonObject, stream: Strea
         audit("calling_out_changed", request[GRANT], stream.project, stream.id)
 
 
-def parse_label(text: str | None) -> tuple[str, str] | None:
-    """Split the label of a query into its key and value."""
-    if text is None:
-        return None
-    key, value = re.split("[:=]", text, maxsplit=1)
-    return key, value
-
-
 async def list_sessions(request: web.Request, query: SessionsQuery) -> web.StreamResponse:
     """List the sessions of the project, the newest first.
+
+    With `fields=overview` and `Accept: text/event-stream` the first rows are followed: `docs/tail.md`.
 
     A session token that reaches the memories of its user lists the user's, with `fields=overview`.
     """
@@ -153,6 +149,8 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
         started_before=query.started_before,
         limit=query.limit,
     )
+    if query.fields == "overview" and wants_tail(request):
+        return await answer_live(request, conditions)
     if query.fields == "overview":
         return await answer_overviews(request, conditions, query.cursor, query.count)
     conditions = msgspec.structs.replace(conditions, limit=min(PAGE, query.limit))
@@ -269,8 +267,8 @@ ROUTES = (
         list_sessions,
         "read",
         SessionsQuery,
-        json_ok(SessionPage | OverviewPage),
-        codes=("invalid_cursor",),
+        {200: ResponseSpec({JSON: SessionPage | OverviewPage, EVENT_STREAM: LiveListData})},
+        codes=("invalid_cursor", "draining"),
         for_tokens=True,
     ),
     Route("GET", "/v1/sessions/{id}", read_session, "read", NoQuery, json_ok(SessionInfo)),

@@ -19,7 +19,7 @@ from voicemem.protocol.types import Reason, SessionId
 from voicemem.server.http.request import GRANT, services_of, stream_body
 from voicemem.server.http.routes import ResponseSpec, Route
 from voicemem.server.http.schemas import reference
-from voicemem.server.rest.sessions import Label, parse_label
+from voicemem.server.rest.lists.filters import Label, parse_label
 from voicemem.sessions.tails.session import MemoryChange, NewEntry, Tail, TailEnd, TailItem, TailView
 from voicemem.store.records import JournalRow, SessionFilter
 from voicemem.store.streams import Stream

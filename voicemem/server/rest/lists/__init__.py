@@ -1,0 +1,1 @@
+"""Lists of sessions: filters, slim rows, and the list that is told as it changes."""
