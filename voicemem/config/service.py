@@ -173,12 +173,16 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart("The connections of one address must be a number, or 0 for no limit.")
 
 
+DEFAULT_PORTS = {"http": 80, "https": 443}
+"""Those that browsers leave out of an origin."""
+
+
 def check_ui_origin(settings: Settings) -> None:
     """Check where browsers see the page. Raises `CannotStart`."""
     if settings.ui_origin is None:
         return
     match = re.fullmatch(r"(https?)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", settings.ui_origin)
-    if match is None:
+    if match is None or settings.ui_origin == f"{match[1]}://{match[2]}:{DEFAULT_PORTS[match[1]]}":
         raise CannotStart("--ui-origin is what a browser shows, in small letters: https://NAME, or https://NAME:PORT.")
     if match[1] == "http" and not is_loopback(match[2]) and not settings.insecure:
         raise CannotStart("--ui-origin must begin with https://: keys and calls would cross the network in the clear.")

@@ -31,6 +31,7 @@ READ_NEEDED = "This key may only send events. To look at calls, sign in with one
 class SignedIn(Struct, frozen=True):
     """A cookie that stands, and what its holder may do."""
 
+    name: str
     number: int
     grant: Grant
     expires_s: int
@@ -57,16 +58,19 @@ class PageCookies:
         return f"{grant.key_id}.{expires_s}.{mac(secret, grant.key_id, expires_s)}", expires_s
 
     async def read(self, cookies: Mapping[str, str]) -> list[SignedIn]:
-        """Those of a request's cookies that stand, in the order of their numbers; a project has one."""
+        """Those of a request's cookies that stand, in the order of their numbers; of a project the one that lasts."""
         found: dict[str, SignedIn] = {}
         for number in range(MOST):
             for name in (f"{SECURE_NAME}{number}", f"{NAME}{number}"):
-                one = await self.verify(number, cookies[name]) if name in cookies else None
-                if one is not None:
-                    found.setdefault(one.grant.project, one)
+                one = await self.verify(name, number, cookies[name]) if name in cookies else None
+                if one is None:
+                    continue
+                known = found.setdefault(one.grant.project, one)
+                if one.expires_s > known.expires_s:
+                    found[one.grant.project] = one
         return list(found.values())
 
-    async def verify(self, number: int, value: str) -> SignedIn | None:
+    async def verify(self, name: str, number: int, value: str) -> SignedIn | None:
         """What a cookie opens; None for one that is not ours, has expired, or whose key was revoked."""
         match, now_s = VALUE.match(value), self.access.clock() // 1000
         if match is None or not now_s < int(match[2]) <= now_s + LIFE_S:
@@ -78,7 +82,9 @@ class PageCookies:
         expires_s = int(match[2])
         if not hmac.compare_digest(mac(secret, match[1], expires_s), match[3]) or not grant.allows("read"):
             return None
-        return SignedIn(number, msgspec.structs.replace(grant, expires_ms=expires_s * 1000, via="page"), expires_s)
+        return SignedIn(
+            name, number, msgspec.structs.replace(grant, expires_ms=expires_s * 1000, via="page"), expires_s
+        )
 
 
 def mac(secret: bytes, key_id: str, expires_s: int) -> str:

@@ -52,6 +52,8 @@ async def test_a_key_is_shown_once_and_kept_nowhere(serve: Serve, page: Page) ->
     base = f"http://{app.rest_address}"
     await page.ask("Page.enable")
     await page.ask("Page.navigate", url=f"{base}/ui/calls?user=ann")
+    await page.until("document.activeElement?.id === 'key'")
+    assert [] == page.problems
     await sign_in(page, f"{ADMIN_KEY} not")
     await page.until("document.querySelector('[role=alert]')?.textContent.includes('not known')")
     assert [] == await cookies_of(page, app, "/ui/")

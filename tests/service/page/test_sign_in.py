@@ -97,6 +97,29 @@ async def test_behind_https_the_cookie_stays_there(serve: Serve) -> None:
     assert [f"{NAME}0"] == list(beside.cookies)
 
 
+async def test_a_cookie_is_renewed_under_its_name() -> None:
+    """Also where the proxy does not pass on the name that the browser asked for, and reads show no origin."""
+    clock = ManualClock()
+    async with node_on(MemoryStore(), clock, admin_key=ADMIN_KEY, ui_origin=NAMED) as app:
+        page = PageClient(app)
+        await page.call("POST", "/ui/session", {"Origin": NAMED}, json={"key": ADMIN_KEY})
+        clock.wait(LIFE_S - 1)
+        await page.get("/ui/v1/sessions")
+        ((name, cookie),) = page.last_cookies.items()
+    assert (f"{SECURE_NAME}0", True) == (name, cookie["secure"])
+
+
+@pytest.mark.parametrize("path", ["/ui/", "/ui/session", "/ui/v1/sessions"])
+async def test_without_keys_a_name_of_ones_own_opens_nothing(serve: Serve, path: str) -> None:
+    """Else everybody who reaches the proxy could read and erase; with the first key it is answered."""
+    app = await serve(ui_origin=NAMED)
+    named = PageClient(app, Host="memory.example")
+    assert (403, "foreign_host") == (await named.get(path)).problem
+    assert 200 == (await PageClient(app).get(path)).status
+    await make_key(app, "read")
+    assert (401 if "v1" in path else 200) == (await named.get(path)).status
+
+
 async def test_rest_takes_no_cookie_and_the_page_no_key(app: App) -> None:
     """Each door has its own: so a cookie changes nothing for REST, and a key sent along nothing for the page."""
     page = await signed_in(app, "admin")

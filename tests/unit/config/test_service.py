@@ -97,6 +97,11 @@ def test_other_machines_and_spellings(host: str) -> None:
         {"embeddings_url": "http://10.0.0.1/v1", "embeddings_model": "m", "embeddings_dimensions": 4096},
         {"embeddings_weight": 0.0, "embeddings_wait_ms": 1},
         {"request_rate": 0.0, "event_rate": 0.5},
+        {"ui": False},
+        {"ui_origin": "https://memory.example"},
+        {"ui_origin": "https://[2001:db8::1]:8443"},
+        {"ui_origin": "http://localhost:9000"},
+        {"ui_origin": "http://memory.example", "insecure": True},
     ],
 )
 def test_good_settings(settings: dict[str, Any]) -> None:
@@ -154,6 +159,15 @@ def test_good_settings(settings: dict[str, Any]) -> None:
         ({"byte_rate": -1.0}, "rate"),
         ({"event_rate": float("nan")}, "rate"),
         ({"request_rate": float("inf")}, "rate"),
+        *(
+            ({"ui_origin": origin}, "--ui-origin is what a browser shows")
+            for origin in (
+                *("", "memory.example", "https://", "https://memory.example/", "https://Memory.example"),
+                *("https://u:hunter2@memory.example", "https://memory.example:443", "http://localhost:80", "ftp://x"),
+                *("https://memory.example\n", "https://memory.example/ui/"),
+            )
+        ),
+        ({"ui_origin": "http://memory.example"}, "in the clear"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, Any], word: str) -> None:

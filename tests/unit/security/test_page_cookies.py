@@ -72,6 +72,16 @@ async def test_half_its_life_is_told_and_its_end_kept(access: Access, clock: Man
     assert await projects(access, **{f"{NAME}0": value}) == []
 
 
+async def test_of_two_cookies_of_a_project_the_later_one_counts(access: Access, clock: ManualClock) -> None:
+    """Whatever their names and numbers: that which was renewed."""
+    key, first = await made(access, "read")
+    clock.wait(60)
+    second, _ = await PageCookies(access).make(await access.grant(key))
+    for early, late in ((f"{NAME}0", f"{NAME}1"), (f"{NAME}1", f"{NAME}0"), (f"{SECURE_NAME}0", f"{NAME}0")):
+        (one,) = await PageCookies(access).read({early: first, late: second})
+        assert one.name == late
+
+
 async def test_whatever_is_changed_opens_nothing(access: Access) -> None:
     """Each part of it, and its length, is what was made here."""
     _, value = await made(access, "read")
@@ -125,7 +135,7 @@ async def test_cookies_under_other_names_are_not_looked_at(access: Access) -> No
 
 
 def signed_in(number: int, project: str) -> SignedIn:
-    return SignedIn(number, Grant(project, ("read",)), 0)
+    return SignedIn(f"{NAME}{number}", number, Grant(project, ("read",)), 0)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def on_host(handler: Handler, door: Door) -> Handler:
     """A handler of files: they hold nothing of anybody, so only the host is checked."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        door.origin.check_host(request.headers.get("Host"))
+        await door.check_host(request)
         return await handler(request)
 
     return handle

@@ -10,7 +10,7 @@ from aiohttp import web
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT, SCOPES, Grant
 from voicemem.security.gate import Gate
-from voicemem.security.page_cookies import LIFE_S, MOST, NAME, NOT_SIGNED_IN, PATH, SECURE_NAME, PageCookies, SignedIn
+from voicemem.security.page_cookies import LIFE_S, NAME, NOT_SIGNED_IN, PATH, SECURE_NAME, PageCookies, SignedIn
 from voicemem.security.page_origin import PageOrigin
 from voicemem.server.http.listener import authenticated
 from voicemem.server.http.problems import Handler
@@ -31,16 +31,26 @@ class Door:
         self.origin = origin
         self.cookies = PageCookies(gate.access)
 
-    def check(self, request: web.Request) -> None:
-        """Check that the page itself sends this. Raises `Refused` (`foreign_host`, `foreign_origin`)."""
-        self.origin.check_host(request.headers.get("Host"))
+    async def check_host(self, request: web.Request) -> bool:
+        """Check the host, and return whether a key is needed; without one only loopback is answered, as by REST.
+
+        Raises `Refused` (`foreign_host`, `foreign_origin`).
+        """
+        host = request.headers.get("Host")
+        self.origin.check_host(host)
+        return await self.gate.check_origin(host, request.headers.get("Origin"))
+
+    async def check(self, request: web.Request) -> bool:
+        """Check that the page itself sends this, and return whether a key is needed. Raises likewise."""
+        needed = await self.check_host(request)
         self.origin.check_sender(request.method, request.headers)
+        return needed
 
     async def admit(self, request: web.Request) -> Grant:
         """What the sender may do, in the project that the path names, or else the first one. Raises `Refused`."""
-        self.check(request)
+        needed = await self.check(request)
         project = request.match_info.get("project")
-        if not await self.gate.access.needs_key():
+        if not needed:
             if project not in (None, DEFAULT_PROJECT):
                 raise Refused("unauthorized", NOT_SIGNED_IN)
             return EVERYBODY
@@ -60,23 +70,20 @@ class Door:
             return
         with suppress(Refused, StoreUnavailable):  # the answer stands all the same
             value, _ = await self.cookies.make(one.grant)
-            name = self.set_cookie(request, response, one.number, value)
+            set_cookie(response, one.name, value)
             # By now aiohttp has made headers of the cookies.
-            response.headers.add("Set-Cookie", response.cookies[name].output(header="").strip())
+            response.headers.add("Set-Cookie", response.cookies[one.name].output(header="").strip())
 
-    def set_cookie(self, request: web.Request, response: web.StreamResponse, number: int, value: str) -> str:
-        """Set a cookie, and return its name."""
+    def name_cookie(self, request: web.Request, number: int) -> str:
+        """The name of a cookie with this number, which over https says that it stays there."""
         https = self.origin.is_https(request.headers.get("Host"), request.headers.get("Origin"))
-        name = f"{SECURE_NAME if https else NAME}{number}"
-        response.set_cookie(name, value, max_age=LIFE_S, path=PATH, httponly=True, samesite="Strict", secure=https)
-        return name
+        return f"{SECURE_NAME if https else NAME}{number}"
 
-    def clear_cookies(self, request: web.Request, response: web.StreamResponse, numbers: set[int]) -> None:
-        for number in range(MOST):
-            for name in (f"{SECURE_NAME}{number}", f"{NAME}{number}"):
-                if number in numbers and name in request.cookies:
-                    secure = name.startswith(SECURE_NAME)
-                    response.set_cookie(name, "", max_age=0, path=PATH, httponly=True, samesite="Strict", secure=secure)
+
+def set_cookie(response: web.StreamResponse, name: str, value: str, max_age: int = LIFE_S) -> None:
+    """Give the browser a cookie, for the page's paths alone; with `max_age` 0 take it away."""
+    secure = name.startswith(SECURE_NAME)
+    response.set_cookie(name, value, max_age=max_age, path=PATH, httponly=True, samesite="Strict", secure=secure)
 
 
 def guard_page(route: Route[Any], door: Door) -> Handler:

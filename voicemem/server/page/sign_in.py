@@ -12,7 +12,7 @@ from voicemem.security.audit import audit
 from voicemem.security.page_cookies import free_number
 from voicemem.server.http.listener import authenticated
 from voicemem.server.http.request import NoQuery, convert_body, json_response, parse_query, read_object
-from voicemem.server.page.door import EVERYBODY, Door
+from voicemem.server.page.door import EVERYBODY, Door, set_cookie
 
 PATH = "/ui/session"
 
@@ -57,38 +57,39 @@ class SignIn:
 
     async def show(self, request: web.Request) -> web.Response:
         """Tell the page whether to ask for a key."""
-        self.door.check(request)
+        needed = await self.door.check(request)
         parse_query(request, NoQuery)
-        if not await self.door.gate.access.needs_key():
+        if not needed:
             return json_response(ShownSession(True, False, [shown(EVERYBODY)]))
         signed_in = await self.door.cookies.read(request.cookies)
         return json_response(ShownSession(bool(signed_in), True, [shown(one.grant) for one in signed_in]))
 
     async def sign_in(self, request: web.Request) -> web.Response:
         """Take a key for a cookie."""
-        self.door.check(request)
+        needed = await self.door.check(request)
         parse_query(request, NoQuery)
         given = convert_body(await read_object(request), GivenKey)
         response = web.Response(status=204)
-        if not await self.door.gate.access.needs_key():
+        if not needed:
             return response
         grant = await self.door.gate.grant_token(given.key.strip(), request.remote)
         value, _ = await self.door.cookies.make(grant)
         self.door.gate.limits.count_request(grant.caller)
         authenticated(request)
         signed_in = await self.door.cookies.read(request.cookies)
-        self.door.set_cookie(request, response, free_number(request.cookies, signed_in, grant.project), value)
+        number = free_number(request.cookies, signed_in, grant.project)
+        set_cookie(response, self.door.name_cookie(request, number), value)
         audit("page_signed_in", grant, grant.project)
         return response
 
     async def sign_out(self, request: web.Request) -> web.Response:
         """Take the cookies away again; others that the key has let in stay in until it is revoked."""
-        self.door.check(request)
+        await self.door.check(request)
         project = parse_query(request, SignOutQuery).project
-        signed_in = await self.door.cookies.read(request.cookies)
         response = web.Response(status=204)
-        numbers = {one.number for one in signed_in if project in (None, one.grant.project)}
-        self.door.clear_cookies(request, response, numbers)
+        for one in await self.door.cookies.read(request.cookies):
+            if project in (None, one.grant.project):
+                set_cookie(response, one.name, "", max_age=0)
         return response
 
 

@@ -57,8 +57,9 @@ async function enter() {
 /** What the key is. A project's name in the path that is not one's own is answered by asking for a key. */
 async function whoAmI() {
   const session = await readSession();
-  if (!session.signed_in) toSignIn();
-  return get("/v1/me");
+  if (session.signed_in) return get("/v1/me");
+  toSignIn();
+  return new Promise(() => {}); // until the browser is there
 }
 
 /** @param {{detail?: string, message: string}} problem */
