@@ -82,7 +82,7 @@ async def victim(app: App, folder: Path) -> AsyncIterator[Page]:
     """A browser that is signed in to the page with the operator's key, and a running call."""
     await RestClient(app, ADMIN_KEY).create("s", name="A secret name")
     async with browser_page(folder / "profile", f"--host-resolver-rules=MAP {FOREIGN} 127.0.0.1") as page:
-        await page.open(f"http://{app.rest_address}/ui/")
+        await page.open(f"http://{app.rest_address}/ui/sign-in")
         headers = {"Content-Type": "application/json"}
         body = json.dumps({"key": ADMIN_KEY})
         assert "basic 204 " == await page.evaluate(tried("/ui/session", method="POST", headers=headers, body=body))
@@ -132,7 +132,7 @@ async def test_a_page_of_others_does_nothing(
         assert "foreign_origin" in await page.evaluate("document.body.textContent")
         assert "running" == await state_of(app)
         assert signed_in == acts(caplog)
-        await page.open(f"{base}/ui/")
+        await page.open(f"{base}/ui/operator")
         assert "basic 200" in await page.evaluate(tried("/ui/v1/sessions/s/end", **wanted))
     assert "ended" == await state_of(app)
 

@@ -33,7 +33,7 @@ async def test_the_page_behind_nginx(serve: Serve, tmp_path: Path) -> None:
     async with nginx(app, tmp_path) as proxy:
         resolve = f"--host-resolver-rules=MAP {NAME}:443 127.0.0.1:{proxy.port}"
         async with browser_page(tmp_path / "profile", resolve, "--ignore-certificate-errors") as page:
-            await page.open(f"{origin}/ui/")
+            await page.open(f"{origin}/ui/sign-in")
             assert "h2" == await page.evaluate("performance.getEntriesByType('navigation')[0].nextHopProtocol")
             status = "fetch('/ui/session', %s).then((answer) => answer.status)"
             assert 204 == await page.evaluate(status % json.dumps(signing_in))

@@ -31,6 +31,14 @@ KEYS = {
 """By name: the number of a key, and what it writes."""
 
 
+GONE = ("target navigated or closed", "context was destroyed", "find default execution context")
+"""What the browser says when a page went away while it was asked."""
+
+
+class PageGone(Exception):
+    """Another page has come in the place of the one that was asked."""
+
+
 class Page:
     """The browser's only page."""
 
@@ -63,8 +71,9 @@ class Page:
         """Wait until an expression is true."""
         async with asyncio.timeout(PAGE_S):
             while True:
-                if await self.evaluate(expression):
-                    return
+                with suppress(PageGone):  # the next page may be what is waited for
+                    if await self.evaluate(expression):
+                        return
                 await asyncio.sleep(0.05)
 
     async def click(self, selector: str) -> None:
@@ -113,6 +122,8 @@ class Page:
             while True:
                 answer = json.loads(await self.devtools.recv())
                 if answer.get("id") == number:
+                    if any(sign in str(answer.get("error")) for sign in GONE):
+                        raise PageGone
                     assert "error" not in answer, answer
                     return dict(answer["result"])
                 self.note(answer.get("method", ""), answer.get("params", {}))
