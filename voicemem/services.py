@@ -19,6 +19,7 @@ from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.embeddings import Embedder, embeddings_endpoint
 from voicemem.llm.lanes import Lanes
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.memory.account import Accounts
 from voicemem.memory.agent_memory.finding import RecordFinder
 from voicemem.memory.agent_memory.long_term import LongTermRecords
 from voicemem.memory.agent_memory.prompt import Prompts
@@ -60,6 +61,7 @@ from voicemem.sessions.recording.recorder import Recorder
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
 from voicemem.sessions.tails.followed_memory import FollowedMemories
+from voicemem.sessions.tails.followed_turns import FollowedTurns
 from voicemem.sessions.tails.hub import TailHub
 from voicemem.sessions.tails.session import TailSources
 from voicemem.store.memory_budget import MemoryBudget
@@ -148,12 +150,13 @@ class Services:
         self.agent_memory = WorkingMemories(store, self.memories, self.recorder, self.sessions, self.agent_records)
         self.agent_prompts = Prompts(self.agent_memory, self.agent_records.finder)
         self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
-        followed = FollowedMemories(self.memories)
-        sources = TailSources(store, followed, runtime.clock, self.draining, turn=asyncio.Lock())
+        self.working_memory = WorkingMemory(store, self.memories, runtime.clock, rules)
+        self.accounts = Accounts(store, self.memories, self.working_memory)
+        followed = FollowedMemories(self.memories), FollowedTurns(self.memories), self.accounts
+        sources = TailSources(store, *followed, runtime.clock, self.draining, turn=asyncio.Lock())
         self.tails = TailHub(sources, self.recorder.feed)
         self.watcher = Watcher(store, self.tails)
         self.retention = RetentionWorker(store, self.memories, runtime.clock, token, MemoryKeeper(store).keep)
-        self.working_memory = WorkingMemory(store, self.memories, runtime.clock, rules)
         self.agent_views = SummaryViews(self.working_memory, self.agent_records.finder)
         self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, telemetry)

@@ -238,6 +238,11 @@ class ProducerSession(SessionFacts):
             raise ValueError("say what to forget: through_turn, keep_last or everything")
         return await self._write("POST", "/forget", body)
 
+    async def memory(self) -> dict[str, Any]:
+        """What the memory has besides its messages: `summaries`, `forgotten`, `carried`. Raises as `history`."""
+        answer: dict[str, Any] = await self._read("/memory", {}, None, self._producer.options.read_timeout_s)
+        return answer
+
     @property
     def working_memory(self) -> Documents:
         """The document of the session, or of its user. Raises `ClientError` without a `rest_url`."""

@@ -139,6 +139,10 @@ class SyncProducerSession(SessionFacts):
         forgetting = self._session.forget(through_turn=through_turn, keep_last=keep_last, everything=everything)
         return self._thread.run(forgetting)
 
+    def memory(self) -> dict[str, Any]:
+        """As `ProducerSession.memory`."""
+        return self._thread.run(self._session.memory())
+
     @property
     def working_memory(self) -> SyncDocuments:
         """As `ProducerSession.working_memory`."""

@@ -32,6 +32,7 @@ from voicemem.library.arguments import (
 )
 from voicemem.library.documents import Documents
 from voicemem.library.memories import Memories
+from voicemem.memory.account import MemoryAccount
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
 from voicemem.memory.checkpoint import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.forget import ForgetRequest, Forgot, forget
@@ -280,6 +281,10 @@ class LibrarySession:
         counter = (await self._select(ContextOptions(peek=True))).counter
         stream, now_ms = await self._stream(), library.services.runtime.clock()
         return await library.memories.read(stream, lambda memory: statistics_of(stream, memory, counter, None, now_ms))
+
+    async def memory(self) -> MemoryAccount:
+        """What the memory has besides its messages: summaries, what was forgotten, what was carried over."""
+        return await self.library.services.accounts.read(await self._stream())
 
     @property
     def working_memory(self) -> Documents:

@@ -314,6 +314,7 @@ async def test_reading_what_was_acknowledged(app: App) -> None:
         assert ("window", 8_000, []) == (window["policy"], window["context_window"], window["left_out"])
         assert [1, 2, 3] == [turn["turn_id"] for turn in await session.turns()]
         assert all(turn["marks"]["user_final"] for turn in await session.turns(marks=True))
+        assert [] == (await session.memory())["summaries"]
         await session.end()
 
         async def state() -> Any:

@@ -21,7 +21,9 @@ def test_the_methods_are_those_of_the_library(tmp_path: Path) -> None:
         call = library.create("call-1", user_id="ann")
         call.add({"role": "user", "content": "Hi"})
         assert ["Hi"] == [one.content for one in call.history()]
+        assert [True] == ["marks" in turn for turn in call.turns(marks=True)]
         assert "Tea." == call.working_memory.append("Tea.").content
+        assert 1 == call.memory().working_memory.version
         library.user_memory("ann").append("Jazz.")
         assert "call-2" == call.fork(at_turn=1, session_id="call-2").session_id
     with voicemem.open_sync(store, project="shop") as library:

@@ -21,6 +21,7 @@ from voicemem.server.http.request import ASYNCAPI_DOCUMENT, BODIES, OPENAPI_DOCU
 from voicemem.server.http.request_turns import RequestTurns
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
+    account,
     chat,
     checkpoints,
     context,
@@ -56,6 +57,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *delivery_lists.ROUTES,
     *chat.ROUTES,
     *working_memory.ROUTES,
+    *account.ROUTES,
     *checkpoints.ROUTES,
     *messages.ROUTES,
     *users.ROUTES,

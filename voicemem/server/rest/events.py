@@ -32,9 +32,10 @@ from voicemem.server.http.routes import JSON, JSON_LINES, BodySpec, ResponseSpec
 from voicemem.server.http.schemas import reference
 from voicemem.server.rest.tails import (
     TAIL_CODES,
+    CallData,
     JournalEntry,
+    SessionTailQuery,
     TailData,
-    TailQuery,
     event_json,
     tail_session,
     wants_tail,
@@ -65,7 +66,7 @@ class AppendQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """The body holds frames of this stack, bare or in envelopes, instead of events."""
 
 
-class JournalQuery(TailQuery, frozen=True, forbid_unknown_fields=True):
+class JournalQuery(SessionTailQuery, frozen=True, forbid_unknown_fields=True):
     """Only entries at positions above `after`. `limit` is for JSON lines, `view` and `open` are for a live tail.
 
     With `native` there are events in place of other stacks' frames, at the positions of these.
@@ -233,7 +234,7 @@ ROUTES = (
         read_journal,
         "read",
         JournalQuery,
-        {200: ResponseSpec({JSON_LINES: list[JournalEntry], EVENT_STREAM: TailData}), 204: ResponseSpec()},
+        {200: ResponseSpec({JSON_LINES: list[JournalEntry], EVENT_STREAM: TailData | CallData}), 204: ResponseSpec()},
         codes=TAIL_CODES,
     ),
 )

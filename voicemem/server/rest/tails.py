@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import CODES, Refused, VoicememError
+from voicemem.memory.account import MemoryAccount
 from voicemem.protocol import sse
 from voicemem.protocol.codec import on_one_line
 from voicemem.protocol.sse import EVENT_STREAM
@@ -19,7 +20,10 @@ from voicemem.protocol.types import Reason, SessionId
 from voicemem.server.http.request import GRANT, services_of, stream_body
 from voicemem.server.http.routes import ResponseSpec, Route
 from voicemem.server.http.schemas import reference
+from voicemem.server.rest.history import TurnReport
 from voicemem.server.rest.lists.filters import Label, parse_label
+from voicemem.sessions.session_info import StateName
+from voicemem.sessions.tails.call import AccountChange, StateChange, TurnChange
 from voicemem.sessions.tails.session import MemoryChange, NewEntry, Tail, TailEnd, TailItem, TailView
 from voicemem.store.records import JournalRow, SessionFilter
 from voicemem.store.streams import Stream
@@ -39,6 +43,13 @@ class TailQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`view=messages` follows the memory instead of the journal; `open` adds replies and partials in progress."""
 
     view: Literal["journal", "messages"] = "journal"
+    open: bool = False
+
+
+class SessionTailQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """The same for one session; `view=call` follows its memory, what is in progress, its turns and its state."""
+
+    view: Literal["journal", "messages", "call"] = "journal"
     open: bool = False
 
 
@@ -80,6 +91,23 @@ class EncodedChanges(Struct, frozen=True):
     upserts: list[Upsert]
 
 
+class TurnUpdate(TurnReport, frozen=True, kw_only=True):
+    """A turn as it is now, in place of what was sent of it before: a row of `…/turns?marks=true`."""
+
+    session_id: SessionId
+    position: int
+
+
+class SessionUpdate(Struct, frozen=True):
+    """Whether the session runs. Times are Unix ms."""
+
+    session_id: SessionId
+    state: StateName
+    reason: str | None
+    ended_at: int | None
+    position: int
+
+
 class SessionOver(Struct, frozen=True):
     """Nothing more comes of this session."""
 
@@ -118,6 +146,8 @@ class TailEntry(Struct, frozen=True):
 
 TailData = TailEntry | MessageChanges | SessionOver | TailCut
 """The `data` of the events `entry`, `messages`, `end`, and of `goaway` and `error`."""
+CallData = TurnUpdate | MemoryAccount | SessionUpdate
+"""That of `turn`, `memory` and `state`."""
 
 
 def wants_tail(request: web.Request) -> bool:
@@ -126,12 +156,14 @@ def wants_tail(request: web.Request) -> bool:
     return any(part.partition(";")[0].strip().lower() == EVENT_STREAM for part in accepted.split(","))
 
 
-async def tail_session(request: web.Request, query: TailQuery, stream: Stream, after: int = 0) -> web.StreamResponse:
+async def tail_session(
+    request: web.Request, query: SessionTailQuery, stream: Stream, after: int = 0
+) -> web.StreamResponse:
     """Follow one session, from `Last-Event-ID` or else from a position."""
     tails = services_of(request).tails
-    tail = await tails.tail_session(
-        stream, TailView(query.view == "messages", query.open), last_event_id(request), after
-    )
+    is_call = query.view == "call"
+    view = TailView(query.view != "journal", query.open or is_call, is_call)
+    tail = await tails.tail_session(stream, view, last_event_id(request), after)
     if last_event_id(request) is not None and tail.is_finished:
         return web.Response(status=204)  # a browser then stops connecting again
     return await stream_tail(request, tail)
@@ -226,6 +258,15 @@ def encode_item(item: TailItem) -> bytes:
         case MemoryChange(session_id, position, changes):
             changed = EncodedChanges(session_id, position, changes.removed, changes.upserts)
             return encode_event(item.cursor, "messages", changed)
+        case TurnChange(stream, row):
+            channel = stream.config.get("channel") or ""
+            turn = TurnUpdate(stream.id, channel, **row, session_id=stream.id, position=stream.position)
+            return encode_event(item.cursor, "turn", turn)
+        case AccountChange(account):
+            return encode_event(item.cursor, "memory", account)
+        case StateChange(stream):
+            state = SessionUpdate(stream.id, stream.state, stream.reason, stream.ended_ms, stream.position)
+            return encode_event(item.cursor, "state", state)
         case TailEnd(session_id, state, reason):
             return encode_event(item.cursor, "end", SessionOver(session_id, state, reason))
     return sse.encode(id=item.cursor)

@@ -13,8 +13,10 @@ from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 from voicemem.errors import SessionSetAside
+from voicemem.sessions.tails.call import AccountReader, CallContent, CallReader
 from voicemem.sessions.tails.cursor import format_pair, format_session_cursor
 from voicemem.sessions.tails.followed_memory import FollowedMemories, MemoryReader
+from voicemem.sessions.tails.followed_turns import FollowedTurns
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream, may_reopen
@@ -31,10 +33,14 @@ POLL_S = 0.5
 
 
 class TailView(NamedTuple):
-    """What a tail sends: the journal, or with `messages` the memory, with `unfinished` also what is in progress."""
+    """What a tail sends: the journal, or with `messages` the memory, with `unfinished` also what is in progress.
+
+    With `call` it also sends the turns, the rest of the memory, and whether the session runs.
+    """
 
     messages: bool = False
     unfinished: bool = False
+    call: bool = False
 
 
 class NewEntry(NamedTuple):
@@ -64,7 +70,7 @@ class TailItem(NamedTuple):
     """One item of a tail, and the place from which a reader that has it resumes; the first item may be a place only."""
 
     cursor: str
-    content: NewEntry | MemoryChange | TailEnd | None
+    content: NewEntry | MemoryChange | CallContent | TailEnd | None
 
 
 class FollowedSession:
@@ -74,6 +80,8 @@ class FollowedSession:
         self.stream = stream
         self.reader: MemoryReader | None = None
         """What was sent of its memory; None before the first item, and in a tail of journals."""
+        self.call: CallReader | None = None
+        """What else was sent, in a tail of a call."""
         self.move(at)
 
     def move(self, position: int) -> None:
@@ -90,6 +98,8 @@ class TailSources(NamedTuple):
 
     store: Store
     memories: FollowedMemories
+    turns: FollowedTurns
+    accounts: AccountReader
     clock: Callable[[], int]
     draining: asyncio.Event
     turn: asyncio.Lock
@@ -214,9 +224,9 @@ class Tail:
             if self.is_too_early(stream):
                 continue
             before = session.position
-            if before < stream.position:
+            if before < stream.position or self.view.call:
                 try:
-                    items = await (self.read_changes(session) if self.view.messages else self.read_entries(session))
+                    items = await self.read_items(session)
                 except SessionSetAside:
                     if not self.is_endless:
                         raise
@@ -227,6 +237,24 @@ class Tail:
                 yield [self.finish(session, stream.state, stream.reason)]
             elif before < session.position < stream.position:
                 self.dirty_keys.add(key)
+
+    async def read_items(self, session: FollowedSession) -> list[TailItem]:
+        """What a session has to send, in the view of the tail."""
+        if self.view.call:
+            return await self.read_call(session)
+        return await (self.read_changes(session) if self.view.messages else self.read_entries(session))
+
+    async def read_call(self, session: FollowedSession) -> list[TailItem]:
+        """What has changed of a call. Its messages come last, as only they bring the reader to another place.
+
+        So one that returns is sent whatever it may have missed.
+        """
+        if session.call is None:
+            session.call = CallReader(self.sources.turns.begin_reading(session.stream.key), self.sources.accounts)
+        contents, place = await session.call.read_changes(session.stream), self.cursor
+        is_behind = session.position < session.stream.position
+        messages = await self.read_changes(session) if is_behind else []
+        return [*(TailItem(place, content) for content in contents), *messages]
 
     async def read_entries(self, session: FollowedSession) -> list[TailItem]:
         """The next page of a session's journal."""
