@@ -43,6 +43,8 @@ class ContextParams(TypedDict, total=False):
     usage: bool
     data: bool
     peek: bool
+    at: int
+    at_turn: int
 
 
 class SearchParams(TypedDict, total=False):

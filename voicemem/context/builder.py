@@ -54,6 +54,10 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     """Whether to show the session's data."""
     peek: bool = False
     """Whether to journal nothing. What earlier sessions leave is missing until another context puts it together."""
+    at: int | None = None
+    """A journal position: the context as it was there."""
+    at_turn: int | None = None
+    """A turn: the context as it was for the first request of this turn."""
 
 
 class ContextSelection(NamedTuple):

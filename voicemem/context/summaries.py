@@ -126,9 +126,7 @@ class Summaries:
         if (
             self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY
         ):  # asked for in this context alone
-            return SummaryState(
-                "none" if remembered.summary is None else "current", *summary_extent(remembered.summary)
-            )
+            return settled_state(selection)
         job, due = self.jobs.get(stream.key), policy.find_due(remembered)
         if not peek:
             self.changed.setdefault(stream.key, stream)
@@ -289,6 +287,14 @@ def is_still_valid(due: DueSummary, memory: ReadModel) -> bool:
     since, until = (bisect_right(messages, turn, key=attrgetter("turn_id")) for turn in (before, due.through_turn))
     tools = [use for use in memory.tool_uses() if use.answered and before < use.turn_id <= due.through_turn]
     return is_same(due.messages, messages[since:until]) and is_same(due.tools, tools)
+
+
+def settled_state(selection: ContextSelection) -> SummaryState | None:
+    """The state of the summary that a context shows, where none is to follow; None if its policy writes none."""
+    summary = selection.remembered.summary
+    if not isinstance(selection.policy, SummaryPolicy):
+        return None
+    return SummaryState("none" if summary is None else "current", *summary_extent(summary))
 
 
 def summary_extent(summary: Summary | None) -> tuple[int | None, int]:

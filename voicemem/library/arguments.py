@@ -29,7 +29,7 @@ from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, S
 from voicemem.security.access import PROJECT_PATTERN
 
 T = TypeVar("T")
-CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, peek, memory"
+CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, peek, at, at_turn, memory"
 
 
 def policies_from_options(policies: Any, memory: Any, model_windows: Any) -> Policies:
@@ -108,6 +108,8 @@ class ContextArguments(Struct, forbid_unknown_fields=True):
     max_history: MaxHistory | None = None
     data: bool = False
     peek: bool = False
+    at: Natural | None = None
+    at_turn: Natural | None = None
 
 
 def context_options(arguments: Mapping[str, Any]) -> ContextOptions:

@@ -15,7 +15,8 @@ import msgspec
 from msgspec import structs
 
 from voicemem.config.service import Settings, check_redactions, check_store
-from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
+from voicemem.context.builder import ContextOptions, ContextSelection, render_body
+from voicemem.context.earlier import select_context_at
 from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
@@ -260,8 +261,8 @@ class LibrarySession:
     async def context(self, **options: Any) -> JsonObject:
         """The whole body of the next LLM request.
 
-        `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data` and `peek` are as in `GET …/context`;
-        `memory` replaces the section `memory` of the configuration for this request.
+        `enrich` (a list), `style`, `alternate`, `tools`, `max_history`, `data`, `peek`, `at` and `at_turn` are as in
+        `GET …/context`; `memory` replaces the section `memory` of the configuration for this request.
         """
         checked = context_options(options)
         return render_body(await self._select(checked), checked)
@@ -273,7 +274,7 @@ class LibrarySession:
     async def _select(self, options: ContextOptions) -> ContextSelection:
         with with_policy_reason():
             library, stream = self.library, await self._stream()
-            return await select_context(library.memories, library.policies, stream, options, library.services.recall)
+            return await select_context_at(library.memories, library.policies, stream, options, library.services.recall)
 
     async def statistics(self) -> Statistics:
         """Counts of messages, turns, interruptions, tokens, latencies and tools."""

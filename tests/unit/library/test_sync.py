@@ -23,6 +23,7 @@ def test_the_methods_are_those_of_the_library(tmp_path: Path) -> None:
         assert ["Hi"] == [one.content for one in call.history()]
         assert [True] == ["marks" in turn for turn in call.turns(marks=True)]
         assert "Tea." == call.working_memory.append("Tea.").content
+        assert [] == call.context(at=0)["messages"]
         assert 1 == call.memory().working_memory.version
         library.user_memory("ann").append("Jazz.")
         assert "call-2" == call.fork(at_turn=1, session_id="call-2").session_id

@@ -10,11 +10,13 @@ from msgspec import Meta, Struct
 
 from voicemem.config.memory import MemoryConfig, Messages, PolicyName, Tokens, check_memory
 from voicemem.config.recall import RecallConfig, RecalledKind, RecalledKinds, RecallSource, RecallTokens
-from voicemem.context.builder import ContextOptions, render_body, select_context
+from voicemem.context.builder import ContextOptions, render_body
+from voicemem.context.earlier import select_context_at
 from voicemem.context.formats import ENRICHERS
+from voicemem.context.summaries import settled_state
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
-from voicemem.protocol.types import JsonObject, matching
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, matching
 from voicemem.server.http.request import get_stream, json_response, services_of
 from voicemem.server.http.routes import Route, json_ok
 
@@ -30,6 +32,8 @@ Kinds = Annotated[str, matching(KIND_NAMES, KIND_RULE)]
 class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`enrich` names enrichers, separated by commas; `usage` adds the size of the context and what it leaves out;
     `data` shows the session's data to the LLM; `peek` writes nothing and starts no summary.
+
+    `at`, a journal position, or `at_turn` asks for the context of an earlier moment, which implies `peek`.
 
     `policy` and its parameters hold for this request; without `policy`, the parameters are for the session's policy.
     `memories_max_tokens`, `memories_kinds` and `memories_from` say what is shown of earlier calls.
@@ -50,6 +54,8 @@ class ContextQuery(Struct, frozen=True, forbid_unknown_fields=True):
     usage: bool = False
     data: bool = False
     peek: bool = False
+    at: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
+    at_turn: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
 
 
 class OpenAiContext(Struct, frozen=True):
@@ -94,11 +100,17 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         memory=memory_from_query(query),
         data=query.data,
         peek=query.peek,
+        at=query.at,
+        at_turn=query.at_turn,
     )
-    selection = await select_context(services.memories, services.policies, stream, options, services.recall)
+    selection = await select_context_at(services.memories, services.policies, stream, options, services.recall)
     body = render_body(selection, options)
     if query.usage:
-        summary = services.summaries.summary_state(stream, selection, query.peek)
+        is_earlier = query.at is not None or query.at_turn is not None
+        if is_earlier:
+            summary = settled_state(selection)
+        else:
+            summary = services.summaries.summary_state(stream, selection, query.peek)
         body |= msgspec.to_builtins(usage_of(selection, summary))
     return json_response(body)
 
@@ -130,6 +142,6 @@ ROUTES = (
         "read",
         ContextQuery,
         json_ok(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext | PeekedContext),
-        codes=("session_set_aside",),
+        codes=("session_set_aside", "unknown_turn"),
     ),
 )
