@@ -61,6 +61,8 @@ class DocumentOwner(NamedTuple):
     project: str
     id: str
     config: WorkingMemoryConfig = DEFAULT_CONFIG
+    session_id: str | None = None
+    """The session that asks; None for one who asks for a user."""
 
 
 class DocumentView(Struct, frozen=True):
@@ -75,12 +77,20 @@ class DocumentView(Struct, frozen=True):
     """The form that the document itself has; None if the configuration decides."""
 
 
+class VersionAuthor(Struct, frozen=True):
+    """Through which session a version was made, and by which producer, where that is known."""
+
+    session_id: str
+    producer: str | None
+
+
 class VersionRecord(NamedTuple):
     """The change that made a version of a document."""
 
     version: int
     operation: Operation
     updated_ms: int
+    by: VersionAuthor | None = None
 
 
 class DocumentChange(NamedTuple):
@@ -96,10 +106,10 @@ def owner_of_session(stream: Stream) -> DocumentOwner:
     session_config = parse_config(stream.config)
     section = session_config.working_memory or DEFAULT_CONFIG
     if section.scope == "session":
-        return DocumentOwner("session", stream.project, stream.id, section)
+        return DocumentOwner("session", stream.project, stream.id, section, stream.id)
     if session_config.user_id is None:
         raise Refused("no_user")
-    return DocumentOwner("user", stream.project, session_config.user_id, section)
+    return DocumentOwner("user", stream.project, session_config.user_id, section, stream.id)
 
 
 def view_of(owner: DocumentOwner, document: Document | None) -> DocumentView:
@@ -149,7 +159,9 @@ class WorkingMemory:
             for row in await self.journal.read_rows(stream.key, position - 1, 1):
                 event = codec.decode_stored(row.payload)
                 assert isinstance(event, MemoryDocument)
-                records.append(VersionRecord(number, event.operation, row.received_ms))
+                author = event.session_id or (owner.id if owner.scope == "session" else None)
+                by = None if author is None else VersionAuthor(author, event.producer or row.producer)
+                records.append(VersionRecord(number, event.operation, row.received_ms, by))
         return records
 
     async def change(
@@ -194,6 +206,7 @@ class WorkingMemory:
             format=own.format if own else None,
             template=own.template if own else None,
             schema=own.schema if own else None,
+            session_id=before.owner.session_id if before.owner.scope == "user" else None,
         )
         return DocumentView(before.owner, form, content, before.version + 1, now_ms, own or before.stored_form), event
 

@@ -331,3 +331,17 @@ async def test_numbers_and_nesting_have_their_limits(api: RestClient) -> None:
     assert "Error" in await use(api, "update_working_memory", OF_ANN, content={"a": 2**53 + 1})
     assert "nested deeper" in await use(api, "update_working_memory", OF_ANN, content=deep)
     assert 0 == (await api.get(OF_ANN)).json["version"]
+
+
+async def test_a_version_says_through_which_session_it_was_made(api: RestClient) -> None:
+    """Of a user's document too, which several sessions share; a change without a session is nobody's."""
+    for name in ("one", "two"):
+        await api.create(name, user_id="eve", working_memory={"scope": "user"})
+        await api.patch(f"/v1/sessions/{name}/working-memory", {"content": f"By {name}."})
+    await api.patch("/v1/users/eve/working-memory", {"content": "By nobody."})
+    of_user = (await api.get("/v1/users/eve/working-memory/versions")).json["versions"]
+    assert [None, "two", "one"] == [one["by"] and one["by"]["session_id"] for one in of_user]
+    await api.create("own")
+    await api.patch("/v1/sessions/own/working-memory", {"content": "Tea."})
+    (own,) = (await api.get("/v1/sessions/own/working-memory/versions")).json["versions"]
+    assert {"session_id": "own", "producer": None} == own["by"]

@@ -9,7 +9,7 @@ from voicemem.server.http.request import NoQuery, get_stream, json_response, ser
 from voicemem.server.http.routes import Route, json_ok
 
 
-async def read_memory(request: web.Request, _: NoQuery) -> web.Response:
+async def read_session_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Read what the memory has besides its messages: summaries, what was forgotten, what was carried over."""
     return json_response(await services_of(request).accounts.read(await get_stream(request)))
 
@@ -18,7 +18,7 @@ ROUTES = (
     Route(
         "GET",
         "/v1/sessions/{id}/memory",
-        read_memory,
+        read_session_memory,
         "read",
         NoQuery,
         json_ok(MemoryAccount),

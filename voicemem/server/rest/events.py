@@ -17,7 +17,7 @@ from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber, matching
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
 from voicemem.server.http.request import (
     GRANT,
@@ -40,6 +40,7 @@ from voicemem.server.rest.tails import (
     tail_session,
     wants_tail,
 )
+from voicemem.sessions.journal_pages import JournalFilter, pages_after, pages_before, parts_of
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import EventProblem, ProducerLease
 from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
@@ -48,7 +49,6 @@ from voicemem.store.port import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import AWAITED_MS, Stream
 
-PAGE = 1000
 OVER = ("superseded", "session_ended", "session_erased")
 """The refusals that hold for every new event of a producer, not for one event."""
 
@@ -66,15 +66,29 @@ class AppendQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """The body holds frames of this stack, bare or in envelopes, instead of events."""
 
 
-class JournalQuery(SessionTailQuery, frozen=True, forbid_unknown_fields=True):
-    """Only entries at positions above `after`. `limit` is for JSON lines, `view` and `open` are for a live tail.
+Types = Annotated[
+    str,
+    matching(
+        r"^[a-z_]+(?:\.[a-z_]+)*(?:\.\*)?(?:,[a-z_]+(?:\.[a-z_]+)*(?:\.\*)?){0,63}\Z",
+        "Types must be types of events, or the beginnings of some with .*, separated by commas",
+    ),
+]
 
-    With `native` there are events in place of other stacks' frames, at the positions of these.
+
+class JournalQuery(SessionTailQuery, frozen=True, forbid_unknown_fields=True):
+    """Only entries at positions above `after`; with `before`, those below it, the newest first.
+
+    `types` are types of events, separated by commas, of which `memory.*` means all that begin so; `turn_id` leaves what
+    is known to be of a turn. With `native` there are events in place of other stacks' frames, at the positions of
+    these. All but `after` are for JSON lines, `view` and `open` for a live tail.
     """
 
     after: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
     native: bool = False
+    types: Types | None = None
+    turn_id: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] | None = None
+    before: Annotated[int, Meta(ge=1, le=MAX_INTEGER)] | None = None
 
 
 EventObject = Annotated[JsonObject, Meta(extra_json_schema={"anyOf": [reference("ProducedEvent"), {"type": "object"}]})]
@@ -178,34 +192,55 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
     """
     stream = await get_stream(request)
     if wants_tail(request):
-        if query.limit is not None or query.native:
-            raise Refused("invalid_query", "A live tail takes neither limit nor native.")
+        if any((query.limit, query.native, query.types, query.turn_id is not None, query.before)):
+            raise Refused("invalid_query", "A live tail takes none of limit, native, types, turn_id and before.")
         return await tail_session(request, query, stream, query.after)
     if query.view != "journal" or query.open:
         raise Refused("not_acceptable", "view and open are for a live tail; send Accept: text/event-stream.")
+    if query.native and query.before is not None:
+        raise Refused("invalid_query", "What frames mean is read forwards; leave before out.")
     services = services_of(request)
+    wanted = await filter_of(services.memories, stream, query)
     if query.native:
-        lines = native_lines(services.memories, stream, query)
+        lines = native_lines(services.memories, stream, query, wanted)
     else:
-        lines = journal_lines(services.store, stream, query)
+        lines = journal_lines(services.store, stream, query, wanted)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 
-async def journal_lines(journal: Journal, stream: Stream, query: JournalQuery) -> AsyncGenerator[bytes, None]:
+async def filter_of(memories: ReadModelCache, stream: Stream, query: JournalQuery) -> JournalFilter:
+    """Return which entries a query wants. Raises `SessionSetAside`, `StoreUnavailable`."""
+    types = () if query.types is None else tuple(query.types.split(","))
+    turn = None if query.turn_id is None else parts_of(await memories.get_state(stream), query.turn_id)
+    return JournalFilter(types, turn)
+
+
+async def journal_lines(
+    journal: Journal, stream: Stream, query: JournalQuery, wanted: JournalFilter
+) -> AsyncGenerator[bytes, None]:
     """Yield the lines of a page of entries at a time. Raises `StoreUnavailable`."""
-    after, left = query.after, query.limit or MAX_INTEGER
-    while left and (rows := await journal.read_rows(stream.key, after, min(PAGE, left))):
-        yield b"".join(journal_line(row) for row in rows)
-        after, left = rows[-1].position, left - len(rows)
+    limit = query.limit or MAX_INTEGER
+    if query.before is None:
+        pages = pages_after(journal, stream.key, query.after, wanted, limit)
+    else:
+        bounds = query.after, min(query.before, stream.position + 1)
+        pages = pages_before(journal, stream.key, bounds, wanted, limit)
+    async for rows in pages:
+        if rows:
+            yield b"".join(journal_line(row) for row in rows)
 
 
-async def native_lines(memories: ReadModelCache, stream: Stream, query: JournalQuery) -> AsyncGenerator[bytes, None]:
+async def native_lines(
+    memories: ReadModelCache, stream: Stream, query: JournalQuery, wanted: JournalFilter
+) -> AsyncGenerator[bytes, None]:
     """Yield the same with events in place of frames. Raises `SessionSetAside`, `StoreUnavailable`."""
     left = query.limit or MAX_INTEGER
     async with aclosing(native_rows(memories, stream, query.after)) as pages:
-        async for rows in pages:
-            yield b"".join(journal_line(row) for row in rows[:left])
-            left -= len(rows[:left])
+        async for page in pages:
+            rows = wanted.wanted(page)[:left]
+            if rows:
+                yield b"".join(journal_line(row) for row in rows)
+            left -= len(rows)
             if not left:
                 return
 
@@ -235,6 +270,6 @@ ROUTES = (
         "read",
         JournalQuery,
         {200: ResponseSpec({JSON_LINES: list[JournalEntry], EVENT_STREAM: TailData | CallData}), 204: ResponseSpec()},
-        codes=TAIL_CODES,
+        codes=(*TAIL_CODES, "session_set_aside"),
     ),
 )

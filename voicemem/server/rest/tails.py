@@ -98,7 +98,7 @@ class TurnUpdate(TurnReport, frozen=True, kw_only=True):
     position: int
 
 
-class SessionUpdate(Struct, frozen=True):
+class CallState(Struct, frozen=True):
     """Whether the session runs. Times are Unix ms."""
 
     session_id: SessionId
@@ -146,7 +146,7 @@ class TailEntry(Struct, frozen=True):
 
 TailData = TailEntry | MessageChanges | SessionOver | TailCut
 """The `data` of the events `entry`, `messages`, `end`, and of `goaway` and `error`."""
-CallData = TurnUpdate | MemoryAccount | SessionUpdate
+CallData = TurnUpdate | MemoryAccount | CallState
 """That of `turn`, `memory` and `state`."""
 
 
@@ -265,7 +265,7 @@ def encode_item(item: TailItem) -> bytes:
         case AccountChange(account):
             return encode_event(item.cursor, "memory", account)
         case StateChange(stream):
-            state = SessionUpdate(stream.id, stream.state, stream.reason, stream.ended_ms, stream.position)
+            state = CallState(stream.id, stream.state, stream.reason, stream.ended_ms, stream.position)
             return encode_event(item.cursor, "state", state)
         case TailEnd(session_id, state, reason):
             return encode_event(item.cursor, "end", SessionOver(session_id, state, reason))

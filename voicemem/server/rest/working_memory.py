@@ -13,7 +13,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from voicemem.documents.document import DocumentFormat, Scope, check_form, form_of
 from voicemem.documents.tools import GET_TOOL, ChatToolCall
 from voicemem.errors import Refused
-from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, owner_of_session
+from voicemem.memory.working_memory import (
+    DocumentChange,
+    DocumentOwner,
+    DocumentView,
+    VersionAuthor,
+    owner_of_session,
+)
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.server.http.openapi import id_of
@@ -88,6 +94,8 @@ class DocumentVersion(Struct, frozen=True):
     version: int
     operation: Literal["append", "replace", "clear", "form"]
     updated_at: int
+    by: VersionAuthor | None
+    """Null where a user's document was changed without a session."""
 
 
 class DocumentVersions(Struct, frozen=True):

@@ -1,0 +1,124 @@
+"""Journals by pages, forwards and backwards, with the entries of some types or of one turn alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.protocol.strict_json import MALFORMED
+from voicemem.store.port import Journal
+from voicemem.store.records import JournalRow
+from voicemem.transcript.history import begun_items, begun_positions
+from voicemem.transcript.state import State
+
+PAGE = 1000
+"""Entries read at a time."""
+
+
+class EventHead(Struct, frozen=True):
+    """What of an event says which kind it is, and what it is about."""
+
+    type: Any = None
+    turn_id: Any = None
+    item: Any = None
+    call_id: Any = None
+
+
+HEAD_DECODER = msgspec.json.Decoder(EventHead)
+NO_HEAD = EventHead()
+
+
+class TurnParts(NamedTuple):
+    """By what an entry is known to be of a turn: its number, items, calls of tools, and where its parts began."""
+
+    number: int
+    items: Collection[str] = ()
+    calls: Collection[str] = ()
+    positions: Collection[int] = ()
+
+    def has(self, row: JournalRow, head: EventHead) -> bool:
+        """Whether an entry names the turn, or something of it; one that names nothing, whether a part began there."""
+        if head.turn_id is not None:
+            return bool(head.turn_id == self.number)
+        return head.item in self.items or head.call_id in self.calls or row.position in self.positions
+
+
+def parts_of(state: State, number: int) -> TurnParts:
+    """What is known of a turn by now."""
+    turn = state.turns.get(number)
+    if turn is None:
+        return TurnParts(number)
+    tools = turn.tool_calls or ()
+    items = {item for _, items in begun_items(state, turn) for item in items}
+    positions = begun_positions(state, turn) | {tool.order for tool in tools}
+    return TurnParts(number, items, {tool.call_id for tool in tools}, positions)
+
+
+class JournalFilter(NamedTuple):
+    """Which entries are wanted: of these types, where `memory.*` stands for all that begin so; of one turn."""
+
+    types: tuple[str, ...] = ()
+    turn: TurnParts | None = None
+
+    def wanted(self, rows: Iterable[JournalRow]) -> list[JournalRow]:
+        """Those of the rows that are wanted."""
+        if not self.types and self.turn is None:
+            return list(rows)
+        return [row for row in rows if self.wants(row)]
+
+    def wants(self, row: JournalRow) -> bool:
+        try:
+            head = HEAD_DECODER.decode(row.payload)
+        except MALFORMED:
+            head = NO_HEAD
+        if self.types and not any(matches(head.type, name) for name in self.types):
+            return False
+        return self.turn is None or self.turn.has(row, head)
+
+
+def matches(type: Any, name: str) -> bool:
+    """Whether a type of event is one that a name means."""
+    return isinstance(type, str) and (type.startswith(name[:-1]) if name.endswith("*") else type == name)
+
+
+async def pages_after(
+    journal: Journal, key: int, after: int, wanted: JournalFilter, limit: int
+) -> AsyncIterator[list[JournalRow]]:
+    """The wanted entries above a position, at most `limit`, by pages. Raises `StoreUnavailable`, `DamagedEntry`."""
+    left = limit
+    while left and (rows := await journal.read_rows(key, after, PAGE if wanted != EVERYTHING else min(PAGE, left))):
+        found = wanted.wanted(rows)[:left]
+        yield found
+        after, left = rows[-1].position, left - len(found)
+
+
+async def pages_before(
+    journal: Journal, key: int, bounds: tuple[int, int], wanted: JournalFilter, limit: int
+) -> AsyncIterator[list[JournalRow]]:
+    """The same between two positions, the newest first.
+
+    `before` must not lie beyond the end of the journal by more than one. A page of large entries comes short: its
+    rest is then read first, so that one page is in memory at a time.
+    """
+    (after, before), left = bounds, limit
+    ranges: list[tuple[int, int]] = []
+    while left and (ranges or before - 1 > after):
+        if not ranges:
+            ranges.append((max(after, before - 1 - PAGE), before - 1))
+            before = ranges[-1][0] + 1
+        first, last = ranges.pop()
+        rows = await journal.read_rows(key, first, last - first)
+        if not rows:
+            return  # the session was erased meanwhile
+        if rows[-1].position < last:
+            ranges += [(first, rows[-1].position), (rows[-1].position, last)]
+            continue
+        found = wanted.wanted(reversed(rows))[:left]
+        yield found
+        left -= len(found)
+
+
+EVERYTHING = JournalFilter()
