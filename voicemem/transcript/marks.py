@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from voicemem.transcript.replies.evidence import Source
-from voicemem.transcript.replies.interruptions import first_marking_cut, first_progress, timelines
+from voicemem.transcript.replies.interruptions import first_marking_cut, timelines
 from voicemem.transcript.replies.playing import is_cut_by_close, settle
 from voicemem.transcript.replies.resumes import count_false_alarms, resumed_until
 from voicemem.transcript.replies.sources import sources_of, standing_replies
@@ -179,18 +179,24 @@ def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
 
 def heard_first(reply: Reply, sources: list[Source], audio_ts: int | None) -> tuple[int | None, bool]:
     """When the voice of a reply began, and whether that is an estimate: it never begins before the text."""
-    begins = [
+    stated = begin_by_position(sources, "starts", "audio")
+    if stated is None and audio_ts is not None:
+        return audio_ts, False
+    begin = begin_by_position(sources, "estimated_audio") if stated is None else stated
+    if begin is not None:
+        return max(begin, reply.text_ts), stated is None
+    return (None, False) if reply.text_ts == AFTER_ALL else (reply.text_ts + VOICE_MS, True)
+
+
+def begin_by_position(sources: list[Source], *names: str) -> int | None:
+    """When the audio began by the first positions that were reported in it."""
+    begins = (
         first.ts - first.value
         for source in sources
-        for series in timelines(source, "starts", "audio")
+        for series in timelines(source, *names)
         if (first := series.first(source.until, source.since)) is not None
-    ]
-    if begins:
-        return max(min(begins), reply.text_ts), False
-    known = first_progress(sources) if audio_ts is None else audio_ts
-    if known is not None:
-        return known, False
-    return (None, False) if reply.text_ts == AFTER_ALL else (reply.text_ts + VOICE_MS, True)
+    )
+    return min(begins, default=None)
 
 
 def heard_last(reply: Reply, sources: list[Source]) -> tuple[int | None, bool]:

@@ -16,7 +16,7 @@ from tests.support.events import delta, done, final
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
-from voicemem.server.rest import events
+from voicemem.sessions import journal_pages
 from voicemem.store.sqlite import SqliteStore
 
 EVENTS = "/v1/sessions/s/events"
@@ -102,7 +102,7 @@ async def test_a_long_journal_comes_whole(api: RestClient) -> None:
 
 async def reading(app: App, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection in the middle of a journal of 12 MB, of which the reader takes nothing more for now."""
-    monkeypatch.setattr(events, "PAGE", 1)
+    monkeypatch.setattr(journal_pages, "PAGE", 1)
     api = RestClient(app)
     await api.create()
     for seq in range(1, 61, 4):

@@ -73,6 +73,15 @@ def test_a_position_tells_when_the_audio_began() -> None:
     assert 1700 == marks(*ANSWERED, tts(1, 2500, audio_ms=2400)).heard_first
 
 
+def test_what_only_the_end_of_playback_tells() -> None:
+    """A text that was heard, or the end of playback, does not say when the voice began."""
+    for played in (tts(1, 2500, heard_text="Fine, "), tts(1, 2500, done=True)):
+        made = marks(*ANSWERED, played)
+        assert (1850, 2500, ("heard_first",)) == (made.heard_first, made.heard_last, made.estimated)
+    estimated = marks(*ANSWERED, tts(1, 2500, audio_ms=400, estimated=True))
+    assert (2100, ("heard_first",)) == (estimated.heard_first, estimated.estimated)
+
+
 def test_the_pipeline_reports_the_first_audio() -> None:
     """Without playback, `tts_ttfb` says when the voice began; each is of the newest reply by then."""
     first, second = event("metric", 1, 1950, name="tts_ttfb", latency_ms=90), delta(1, "Sure.", 4000, item="b")
