@@ -15,6 +15,7 @@ from voicemem.cli.migrate import migrate
 from voicemem.cli.moving.command import import_ams
 from voicemem.cli.nodes import nodes
 from voicemem.cli.page import ui
+from voicemem.cli.quickstart import quickstart
 from voicemem.cli.restored import restored
 from voicemem.cli.service import check_config, serve
 from voicemem.cli.tail import tail
@@ -27,7 +28,8 @@ from voicemem.version import __version__
 def main() -> None:
     """The memory of voice agents: what was really said, and what was really heard.
 
-    Start with `voicemem demo`. Then run `voicemem serve`, and send it a recorded call with `voicemem replay`.
+    Start with `voicemem demo`. Then run `voicemem serve`, send it a recorded call with `voicemem replay`, and look at
+    it with `voicemem ui`. `voicemem quickstart` writes a settings file.
 
     \b
     Examples:
@@ -42,6 +44,7 @@ def main() -> None:
 keys.add_command(agora)
 for command in (
     demo,
+    quickstart,
     serve,
     check_config,
     ui,

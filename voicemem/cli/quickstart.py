@@ -1,0 +1,163 @@
+"""`voicemem quickstart`: three questions, a settings file, and the next command."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from voicemem.cli.common import CommandFailed
+from voicemem.config.service import (
+    ANY_HOST,
+    NO_WEBHOOK,
+    Address,
+    Settings,
+    check_service_settings,
+    shown_store,
+)
+from voicemem.errors import CannotStart
+from voicemem.webhooks.endpoints import new_webhook_secret
+
+FILE = "voicemem.toml"
+REACHES = ("local", "network")
+OWNER_ONLY = 0o600
+HEAD = """\
+# Settings of voicemem: voicemem serve --config {file}
+# A flag of `serve` without its dashes is a name here. Flags and VOICEMEM_... variables win over this file.
+# Every setting: docs/operations.md. What is valid, and what it comes to: voicemem check-config --config {file}
+
+# Where calls are kept: sqlite:PATH, postgresql://... for several nodes, or memory: for nothing after the end.
+store = {store}
+
+# Where it listens: the REST API with the page (/ui/), and the websocket that takes events.
+rest = {rest}
+ingest = {ingest}
+"""
+KEY = """
+# A first key with every scope. Clients send it, and one signs in with it on the page. Keep this file to yourself.
+# Keys for single programs: voicemem keys create
+admin-key = {key}
+# Beyond this machine, put a proxy with TLS before it (docs/operations.md, "Behind a proxy"), and name its address:
+# ui-origin = "https://memory.example"
+"""
+NO_KEY = """
+# Nobody but programs of this machine can reach it, so it has no keys. For the network, take 0.0.0.0, and set a key:
+# admin-key = "at least 16 characters, 32 random ones are right"
+"""
+WEBHOOK = """
+# Gets the memory of every call at its end, signed with the secret.
+webhook-url = {url}
+webhook-secret = {secret}
+"""
+NO_WEBHOOK_YET = """
+# To get the memory of every call at its end:
+# webhook-url = "https://example.com/calls"
+# webhook-secret = "my-secret"
+"""
+TAIL = """
+# What else is often set:
+# redact = ["cards", "otp"]                          # what is not kept of what is said
+# memory = {policy = "window", max_tokens = 4000}    # what the next LLM request gets of a call
+# llm-url = "https://api.openai.com/v1"              # for the gateway and for summaries
+# log-level = "info"
+"""
+
+
+@click.command(short_help="Write a settings file, after three questions.")
+@click.option("--store", help="The first answer: sqlite:PATH, postgresql://… or memory:.")
+@click.option(
+    "--reach", type=click.Choice(REACHES), help="The second: whether only this machine reaches it, or the network."
+)
+@click.option("--webhook-url", help="The third: what gets the memory of every call at its end; none for nothing.")
+@click.option("--file", type=click.Path(path_type=Path), default=FILE, show_default=True, help="What to write.")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--yes", is_flag=True, help="Ask nothing: take the usual answers where no flag gives one.")
+def quickstart(
+    store: str | None, reach: str | None, webhook_url: str | None, file: Path, force: bool, yes: bool
+) -> None:
+    """Write a settings file with comments, and say how to start the service with it.
+
+    It asks where calls are kept, who can reach the service, and what is to get the memory of a call at its end. Flags
+    answer instead; nothing is asked with --yes, or where there is no terminal. For the network a first key is made.
+
+    \b
+    Examples:
+      voicemem quickstart
+      voicemem quickstart --yes --reach network --webhook-url https://example.com/calls
+    """
+    if file.exists() and not force:
+        raise CommandFailed(f"{file} is there already; --force replaces it, --file names another.")
+    asks = not yes and sys.stdin.isatty()
+    if store is None:
+        store = ask("1/3 Where are calls kept?", Settings().store, asks)
+    if reach is None:
+        reach = ask("2/3 Who reaches it: this machine alone, or the network?", REACHES[0], asks, click.Choice(REACHES))
+    if webhook_url is None:
+        webhook_url = ask("3/3 A URL that gets the memory of every call at its end?", NO_WEBHOOK, asks)
+    settings = chosen(store, reach, webhook_url)
+    write(file, settings_text(file, settings), force)
+    say_next(file, settings)
+
+
+def ask(question: str, usual: str, asks: bool, kind: click.Choice[str] | None = None) -> str:
+    return str(click.prompt(question, default=usual, type=kind, err=True)) if asks else usual
+
+
+def chosen(store: str, reach: str, webhook_url: str) -> Settings:
+    """The settings that the answers mean. Raises `CommandFailed` where `serve` would not take them."""
+    usual, hooked = Settings(), webhook_url != NO_WEBHOOK
+    host = ANY_HOST if reach == "network" else usual.rest.host
+    settings = Settings(
+        store=store,
+        rest=Address(host, usual.rest.port),
+        ingest=Address(host, usual.ingest.port),
+        admin_key=secrets.token_urlsafe(32) if reach == "network" else None,
+        webhook_url=webhook_url if hooked else None,
+        webhook_secret=new_webhook_secret() if hooked else None,
+    )
+    try:
+        check_service_settings(settings)
+    except CannotStart as error:
+        raise CommandFailed(error.detail) from None
+    return settings
+
+
+def settings_text(file: Path, settings: Settings) -> str:
+    """The file: what was chosen, and in comments what may come next."""
+    head = HEAD.format(
+        file=file, store=text(settings.store), rest=text(str(settings.rest)), ingest=text(str(settings.ingest))
+    )
+    key = NO_KEY if settings.admin_key is None else KEY.format(key=text(settings.admin_key))
+    hook = NO_WEBHOOK_YET
+    if settings.webhook_url is not None:
+        hook = WEBHOOK.format(url=text(settings.webhook_url), secret=text(settings.webhook_secret or ""))
+    return head + key + hook + TAIL
+
+
+def text(value: str) -> str:
+    """A text in TOML, whose basic strings are written as those of JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def write(file: Path, content: str, force: bool) -> None:
+    """Write it for its owner alone, since it may hold secrets. Raises `CommandFailed`."""
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
+    try:
+        with open(os.open(file, flags, OWNER_ONLY), "w", encoding="utf-8") as opened:
+            os.fchmod(opened.fileno(), OWNER_ONLY)
+            opened.write(content)
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be written: {error.strerror}.") from None
+
+
+def say_next(file: Path, settings: Settings) -> None:
+    click.echo(f"Wrote {file}: calls in {shown_store(settings.store)}, REST on {settings.rest}.")
+    click.echo(f"Next:  voicemem serve --config {shlex.quote(str(file))}")
+    click.echo("then:  voicemem ui")
+    if settings.admin_key is not None:
+        click.echo(f"The key for clients, and to sign in on the page, is admin-key in {file}.")
