@@ -26,6 +26,7 @@ from voicemem.memory.agent_memory.prompt import Prompts
 from voicemem.memory.agent_memory.sessions import OwnedSessions
 from voicemem.memory.agent_memory.views import SummaryViews
 from voicemem.memory.agent_memory.working_memory import WorkingMemories
+from voicemem.memory.call_search import CallSearch
 from voicemem.memory.extraction.extractor import DailyBudget, Extractor
 from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
 from voicemem.memory.long_term.by_meaning import Vectors
@@ -134,6 +135,7 @@ class Services:
         self.embeddings = LlmClient(allowed=allowed, timeouts=EMBEDDING_TIMEOUTS)
         self.vectors = self.make_vectors(settings)
         self.heard_search = HeardSearch(store, self.indexer, self.vectors)
+        self.call_search = CallSearch(store, self.indexer)
         ttl_ms = parse_memories_ttl(settings.memories_ttl)
         self.long_term = LongTermMemory(store, self.memories, runtime.clock, rules, ttl_ms)
         self.finder = MemoryFinder(self.heard_search, self.long_term)

@@ -10,6 +10,7 @@ from tests.support.stores.contract import NOW, example_numbers
 from tests.support.stores.heard import found_texts, index_call, passages, reindex, search
 from voicemem.search.words import query_words, words_of
 from voicemem.store.port import Store
+from voicemem.store.ports.heard_index import HeardScope
 
 CALL = (
     "I am allergic to walnuts and hazelnuts.",
@@ -152,3 +153,20 @@ async def test_tenants_never_see_each_other(
         ):
             found = await found_texts(store, query, project, **scope, limit=100)
             assert sorted(call[2] for call in expected) == sorted(found)
+
+
+async def test_sessions_are_found_by_all_words_of_a_message(store: Store) -> None:
+    """In the scope that was asked for, those that were indexed last first."""
+    first = await index_call(store, "s1", *CALL, given={"user_id": "ann"})
+    second = await index_call(store, "s2", "Walnuts are fine.", "At the lake?", given={"user_id": "bob"})
+    await index_call(store, "s3", *CALL, project="q")
+
+    async def found(query: str, limit: int = 10, **scope: str) -> list[int]:
+        return await store.find_heard_sessions(HeardScope("p", **scope), query_words(query), limit)
+
+    assert [second, first] == await found("walnut")
+    assert [second] == await found("walnut", limit=1)
+    assert [first] == await found("hazelnut walnut") == await found("walnut", user_id="ann")
+    assert await found("walnut lake") == []
+    assert [second] == await found("lake", user_id="bob")
+    assert await found("???") == []

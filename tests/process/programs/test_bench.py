@@ -180,6 +180,13 @@ def test_contexts() -> None:
     check_results(told, keys | {"live_p50_ms", "live_p99_ms"})
 
 
+def test_lists() -> None:
+    """A page of slim rows is timed under each filter."""
+    _, told = bench("lists", "--calls", "20", "--live", "3", "--reads", "2")
+    filters = ("all", "live", "user", "nobody", "label", "interrupted", "slow", "failed", "words", "count")
+    check_results(told, {f"{name}_{share}_ms" for name in filters for share in ("p50", "p95")} | {"page_kb"})
+
+
 def test_sessions() -> None:
     """Sessions with a connection each, then many on one connection, are filled and stay open."""
     lines, told = bench("sessions", "--sessions", "5", "--turns", "1", "--seconds", "0.3", "--rate", "50")

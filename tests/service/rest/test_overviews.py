@@ -258,3 +258,25 @@ async def test_a_page_of_few_among_many_ends_early(api: RestClient, monkeypatch:
             break
         cursor = f"&cursor={page['next_cursor']}"
     assert (["s6", "s0"], True) == (met, pages > 2)
+
+
+async def test_slim_rows_are_found_by_words(serve: Serve) -> None:
+    """What was heard in them, ids and users, each in the key's project; other filters hold too."""
+    app = await serve()
+    one = await client_with_key(app, "admin", project="one")
+    other = await client_with_key(app, "admin", project="other")
+    for api in (one, other):
+        await api.create("call-1", user_id="ann")
+        await api.create("call-2", user_id="bob")
+    await one.send(final(1, "I like walnut cake.", 1), session_id="call-1")
+    await one.send(delta(1, "Walnuts? Not heard.", 1), session_id="call-2")
+    await one.end("call-1")
+
+    async def found(query: str, api: RestClient = one) -> list[str]:
+        return [row["session_id"] for row in await rows(api, query)]
+
+    await eventually(["call-1"], lambda: found("&q=walnuts"))
+    assert [] == await found("&q=walnuts", other) == await found("&q=walnut&state=running") == await found("&q=???")
+    assert ["call-2", "call-1"] == await found("&q=call-", other)
+    assert ["call-2"] == await found("&q=bo") == await found("&q=call&user_id=bob")
+    assert 400 == (await one.get("/v1/sessions?q=walnut")).status

@@ -19,6 +19,8 @@ NAMESPACE_LABEL = "namespace"
 FIRST_MS, LAST_MS = -(2**62), 2**62
 MAX_FOUND = 1_000
 """The best messages of a query that can be asked for, in pages."""
+MAX_HEARD_LOOKS = 20_000
+"""Messages that are looked at for the sessions in which they were heard."""
 
 
 class HeardScope(NamedTuple):
@@ -113,6 +115,12 @@ class HeardIndex(Protocol):
 
     async def find_heard(self, wanted: HeardQuery) -> list[FoundMessage]:
         """The messages with these words, best first, of equal ones the newest first."""
+
+    async def find_heard_sessions(self, scope: HeardScope, words: Sequence[QueryWord], limit: int) -> list[int]:
+        """The keys of sessions in which all of these words were heard in one message.
+
+        Those whose messages were indexed last are found, from `MAX_HEARD_LOOKS` messages that have the words.
+        """
 
     async def check_index(self, after_key: int, limit: int) -> IndexCheck:
         """Look at some sessions of all projects, by key: which have grown since they were indexed.

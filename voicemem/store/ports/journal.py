@@ -251,6 +251,9 @@ class Overviews(Protocol):
     async def count_overviews(self, wanted: SessionFilter, most: int) -> int | None:
         """How many sessions match over all pages, up to `most`; None where too many would have to be looked at."""
 
+    async def find_named(self, project: str, beginning: str, limit: int) -> list[int]:
+        """The keys of sessions whose id, or whose user's id, begins so: at most `limit` of each kind."""
+
     async def save_figures(self, made: Sequence[SavedFigures]) -> None:
         """Save what slim rows show of memories.
 

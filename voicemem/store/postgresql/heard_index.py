@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
+from voicemem.search.words import QueryWord
 from voicemem.store.ports.heard_index import (
+    MAX_HEARD_LOOKS,
     FoundMessage,
     HeardMessages,
     HeardQuery,
+    HeardScope,
     IndexCheck,
     asked_terms,
     scope_terms,
@@ -69,6 +72,12 @@ select m.stream, m.turn, m.number, m.position, m.role, m.said_ms, m.text, score
 from scored join heard_messages m using ({KEY})
 order by score desc, m.said_ms desc, m.stream desc, m.turn desc, m.number desc limit $7 offset $8
 """
+FIND_SESSIONS = """
+    with found as materialized (
+        select stream from heard_messages where words @@ ($1::tsquery && to_tsquery('voicemem', $2)) limit $3
+    )
+    select stream from (select distinct stream from found) s order by stream desc limit $4
+"""
 SCOPE_COLUMNS = ("project", "namespace", "user_id", "session_id")
 CHECK = f"""
     select s.key, case when s.state = 'ended' then s.position else {POSITION} end > coalesce(h.position, 0)
@@ -101,6 +110,15 @@ class PostgresqlHeardIndex:
         if not wanted.words:
             return []
         return await self.database.read(lambda session: find(session, wanted, self.database.identity["incarnation"]))
+
+    async def find_heard_sessions(self, scope: HeardScope, words: Sequence[QueryWord], limit: int) -> list[int]:
+        if not words:
+            return []
+        asked = " & ".join(f"'{word.text}':{'*' if word.is_prefix else ''}A" for word in words)
+        terms = " & ".join(asked_terms(scope, self.database.identity["incarnation"]))
+        values = (Word(terms), Word(asked), MAX_HEARD_LOOKS, limit)
+        rows = await self.database.read(lambda session: session.rows(FIND_SESSIONS, values))
+        return [key for (key,) in rows]
 
     async def check_index(self, after_key: int, limit: int) -> IndexCheck:
         """Buckets are looked through one after the other: the key to go on after begins with the bucket."""

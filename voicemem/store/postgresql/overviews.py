@@ -40,6 +40,11 @@ COUNT_LOOKS = """
     select count(*), count(*) filter (where matches)
     from (select {checked} as matches from {source} where {found} limit ${limit}) looked
 """
+LAST_BYTE = b"\xff"
+FIND_NAMED = (
+    "select stream from stream_ids where project = $1 and kind = $2 and id >= $3 and id < $4 limit $5",
+    "select key from streams where project = $1 and kind = $2 and user_id >= $3 and user_id < $4 limit $5",
+)
 SELECT_CANDIDATES = "select distinct stream from exports where state = '{state}' limit $1"
 LIST_OVERVIEWS = f"""
     select s.key, s.id, s.state, s.reason, s.started_ms, s.ended_ms, {ACTIVE_MS}, {POSITION},
@@ -86,6 +91,15 @@ class PostgresqlOverviews:
             return None if looked == bound and count < most else min(count, most)
 
         return await self.database.read(job)
+
+    async def find_named(self, project: str, beginning: str, limit: int) -> list[int]:
+        first = beginning.encode()
+        values = (project, Word(SESSION_KIND), first, first + LAST_BYTE, limit)
+
+        def job(session: Session) -> list[int]:
+            return [key for query in FIND_NAMED for (key,) in session.rows(query, values)]
+
+        return await self.database.read(job) if beginning else []
 
     async def save_figures(self, made: Sequence[SavedFigures]) -> None:
         def job(rows: Rows) -> None:

@@ -45,6 +45,11 @@ COUNT_LOOKS = """
     select count(*), ifnull(sum(matches), 0)
     from (select {checked} as matches from streams {indexed} where {found} limit ?)
 """
+LAST_CHARACTER = chr(0x10FFFF)
+FIND_NAMED = tuple(
+    f"select key from streams where project = ? and kind = ? and {name} >= ? and {name} < ? limit ?"
+    for name in ("id", "user_id")
+)
 SELECT_CANDIDATES = "select distinct stream from exports where state = '{state}' limit ?"
 LIST_OVERVIEWS = f"""
     select streams.key, id, state, substr(reason, 1, {MAX_OVERVIEW_TEXT}), started_ms, ended_ms, {ACTIVE_MS},
@@ -93,6 +98,14 @@ class SqliteOverviews:
             return None if looked == bound and count < most else min(count, most)
 
         return await self.database.scan(job)
+
+    async def find_named(self, project: str, beginning: str, limit: int) -> list[int]:
+        values = (project, SESSION_KIND, beginning, beginning + LAST_CHARACTER, limit)
+
+        def job(connection: apsw.Connection) -> list[int]:
+            return [key for query in FIND_NAMED for (key,) in connection.execute(query, values)]
+
+        return await self.database.read(job) if beginning else []
 
     async def save_figures(self, made: Sequence[SavedFigures]) -> None:
         def job(connection: apsw.Connection) -> None:

@@ -10,12 +10,14 @@ from functools import partial
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.ports.heard_index import FoundMessage, HeardMessages, HeardQuery, IndexCheck
+from voicemem.search.words import QueryWord
+from voicemem.store.ports.heard_index import FoundMessage, HeardMessages, HeardQuery, HeardScope, IndexCheck
 from voicemem.store.sqlite.database import IN_MEMORY, Database, open_connection
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.heard_index.rows import (
     PORTION,
     find,
+    find_sessions,
     index_session,
     positions_of,
     remove_session,
@@ -77,6 +79,11 @@ class SqliteHeardIndex:
 
     async def find_heard(self, wanted: HeardQuery) -> list[FoundMessage]:
         return await self.heard.read(lambda connection: find(connection, wanted, self.heard.incarnation))
+
+    async def find_heard_sessions(self, scope: HeardScope, words: Sequence[QueryWord], limit: int) -> list[int]:
+        return await self.heard.read(
+            lambda connection: find_sessions(connection, scope, words, limit, self.heard.incarnation)
+        )
 
     async def check_index(self, after_key: int, limit: int) -> IndexCheck:
         found = await self.database.scan(

@@ -14,8 +14,9 @@ from typing import Any
 import apsw
 
 from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
-from voicemem.search.words import WORDS_VERSION
+from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.ports.heard_index import (
+    MAX_HEARD_LOOKS,
     FoundMessage,
     HeardMessages,
     HeardQuery,
@@ -68,6 +69,10 @@ FIND = f"""
     select session, turn, number, position, role, said_ms, text, -bm25(words, 0.0, 1.0, {BEFORE_WEIGHT}, 1.0) as score
     from words join messages on id = words.rowid
     where words match ? and said_ms >= ? and said_ms < ? order by score desc, said_ms desc, id desc limit ? offset ?
+"""
+FIND_SESSIONS = """
+    select session from words join messages on id = words.rowid where words match ?
+    order by words.rowid desc limit ?
 """
 PORTION = 20
 """Messages that are deleted in one transaction: each takes milliseconds, since its words are overwritten."""
@@ -162,8 +167,29 @@ def find(connection: apsw.Connection, wanted: HeardQuery, secret: bytes) -> list
     return [FoundMessage(*row) for row in connection.execute(FIND, values)]
 
 
+def find_sessions(
+    connection: apsw.Connection, scope: HeardScope, words: Sequence[QueryWord], limit: int, secret: bytes
+) -> list[int]:
+    if not words:
+        return []
+    found: dict[int, None] = {}
+    asked = f"{scope_expression(scope, secret)} AND said : ({' AND '.join(map(word_expression, words))})"
+    for (key,) in connection.execute(FIND_SESSIONS, (asked, MAX_HEARD_LOOKS)):
+        if len(found) == limit:
+            break
+        found[key] = None
+    return list(found)
+
+
 def match_expression(wanted: HeardQuery, secret: bytes) -> str:
     """The query in the language of FTS5. The scope is part of it, so that nothing outside is looked at."""
-    scope = " AND ".join(f'scope : "{term}"' for term in asked_terms(wanted.scope, secret))
-    words = " OR ".join(f'"{word.text}"{" *" if word.is_prefix else ""}' for word in wanted.words)
-    return f"{scope} AND {{said before day}} : ({words})"
+    words = " OR ".join(map(word_expression, wanted.words))
+    return f"{scope_expression(wanted.scope, secret)} AND {{said before day}} : ({words})"
+
+
+def scope_expression(scope: HeardScope, secret: bytes) -> str:
+    return " AND ".join(f'scope : "{term}"' for term in asked_terms(scope, secret))
+
+
+def word_expression(word: QueryWord) -> str:
+    return f'"{word.text}"{" *" if word.is_prefix else ""}'
