@@ -70,6 +70,7 @@ from voicemem.store.port import Store
 from voicemem.store.records import Quotas
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.loop_lag import measure_loop_lag_forever
+from voicemem.telemetry.recent import RecentMetrics, sample_forever
 from voicemem.webhooks.endpoints import Webhooks
 from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.sender import WebhookSender, observe_webhooks
@@ -106,6 +107,7 @@ class Services:
         self.store = store
         self.runtime = runtime
         self.telemetry = telemetry
+        self.recent = RecentMetrics(telemetry.metrics)
         self.budget = budget or MemoryBudget()
         self.policies = policies
         self.draining = asyncio.Event()
@@ -211,6 +213,7 @@ class Services:
             expire_memories_forever(self.long_term),
             extract_forever(self.extractions),
             measure_loop_lag_forever(self.telemetry.metrics.loop_lag_seconds),
+            sample_forever(self.recent),
         ]
 
     async def close(self) -> None:

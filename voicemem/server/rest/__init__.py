@@ -40,7 +40,7 @@ from voicemem.server.rest import (
     webhooks,
     working_memory,
 )
-from voicemem.server.rest.operator import asyncapi, health, keys, me
+from voicemem.server.rest.operator import asyncapi, health, keys, me, operations
 from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (
@@ -51,6 +51,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *health.ROUTES,
     *keys.ROUTES,
     *me.ROUTES,
+    *operations.ROUTES,
     *tails.ROUTES,
     *webhooks.ROUTES,
     *deliveries.ROUTES,

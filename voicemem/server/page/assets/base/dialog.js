@@ -1,0 +1,48 @@
+// @ts-check
+/** What is asked once before something is done, in a dialog that gives the focus back. */
+import { h } from "./dom.js";
+
+/**
+ * Ask before an action; true when it was done. An error of the action is told in the dialog, which stays.
+ * @param {{title: string, words?: any, action: string, danger?: boolean, run: (form: FormData) => Promise<any>}} question
+ * @returns {Promise<boolean>}
+ */
+export function ask({ title, words, action, danger = false, run }) {
+  const error = h("p", { class: "bad", role: "alert" });
+  const yes = h("button", { class: danger ? "btn danger" : "btn main", type: "submit" }, action);
+  const no = h("button", { class: "btn", type: "button" }, "Cancel");
+  const form = h("form", null, h("h2", { id: "asked" }, title), words, error, h("p", { class: "acts" }, no, yes));
+  const dialog = h("dialog", { class: "ask", "aria-labelledby": "asked" }, form);
+  return new Promise((done) => {
+    let isDone = false;
+    no.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      done(isDone);
+    });
+    form.addEventListener("submit", async (/** @type {SubmitEvent} */ event) => {
+      event.preventDefault();
+      yes.disabled = true;
+      try {
+        await run(new FormData(form));
+        isDone = true;
+        dialog.close();
+      } catch (problem) {
+        error.textContent = /** @type {Error} */ (problem).message;
+        yes.disabled = false;
+      }
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** Show something that is shown only once. @param {string} title @param {...any} words */
+export function tell(title, ...words) {
+  const close = h("button", { class: "btn main", type: "button", autofocus: true }, "Done");
+  const dialog = h("dialog", { class: "ask", "aria-labelledby": "told" }, h("h2", { id: "told" }, title), ...words, h("p", { class: "acts" }, close));
+  close.addEventListener("click", () => dialog.close());
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}

@@ -1,0 +1,195 @@
+"""How the service does right now, for a page: what the metrics say, as rates and percentiles of the last minute."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from aiohttp import web
+from msgspec import Struct
+from prometheus_client import Gauge
+
+from voicemem.errors import StoreUnavailable
+from voicemem.security.access import DEFAULT_PROJECT
+from voicemem.server.http.request import GAUGES, GRANT, NoQuery, json_response, services_of
+from voicemem.server.http.routes import Route, json_ok
+from voicemem.services import Services
+from voicemem.store.records import Endpoint, SessionFilter
+from voicemem.version import __version__
+
+
+class FailingWebhook(Struct, frozen=True):
+    """An endpoint that fails, or was disabled since it did."""
+
+    id: str | None
+    description: str
+    failing_since: int | None
+    disabled_reason: str | None
+    pending: int
+
+
+class StoreFigures(Struct, frozen=True):
+    """The store; sizes in bytes."""
+
+    healthy: bool
+    bytes: int
+    log_bytes: int
+    set_aside: int
+
+
+class Percentiles(Struct, frozen=True):
+    """Of the last minute, in ms; null when nothing happened in it."""
+
+    p50: float | None
+    p99: float | None
+
+
+class OutboxFigures(Struct, frozen=True):
+    """Webhooks that wait, those of them that are due, and how long the oldest of these has been due."""
+
+    pending: int
+    due: int
+    oldest_s: float
+
+
+class MemoryFigures(Struct, frozen=True):
+    """Memories at hand, and about how many bytes all of them take."""
+
+    in_use: int
+    packed: int
+    bytes: int
+
+
+class ServiceNode(Struct, frozen=True):
+    """A process that serves the store."""
+
+    node: str
+    address: str
+    version: str
+    started_at: int
+    alive: bool
+    this: bool
+
+
+class ServiceFigures(Struct, frozen=True):
+    """What is known of the whole service. Rates are per second, by the span that they are of."""
+
+    node: str | None
+    uptime_s: float
+    draining: bool
+    store: StoreFigures
+    connected: int
+    connections: dict[str, int]
+    rates: dict[str, dict[str, float]]
+    ack_ms: Percentiles
+    commit_ms: Percentiles
+    outbox: OutboxFigures
+    memories: MemoryFigures
+    refused: dict[str, int]
+    nodes: list[ServiceNode]
+
+
+class RunningSessions(Struct, frozen=True):
+    """How many sessions run."""
+
+    running: int
+
+
+class OperationsReport(Struct, frozen=True):
+    """How things go. `service` is null for keys of other projects than `default`, and `sessions` then the project's."""
+
+    project: str
+    version: str
+    ready: bool
+    sessions: RunningSessions
+    webhooks: list[FailingWebhook]
+    service: ServiceFigures | None
+
+
+async def read_operations(request: web.Request, _: NoQuery) -> web.Response:
+    """Read how things go now: rates, latencies, what waits and what fails."""
+    project, services = request[GRANT].project, services_of(request)
+    ready = services.store.healthy and not services.draining.is_set()
+    webhooks: list[FailingWebhook] = []
+    with suppress(StoreUnavailable):
+        webhooks = await failing_webhooks(services, project)
+    service = await service_figures(request) if project == DEFAULT_PROJECT else None
+    if service is not None:
+        running = value(services.telemetry.metrics.sessions, "running")
+    else:
+        running = await services.store.count_sessions(SessionFilter(project=project, state="running"))
+    return json_response(OperationsReport(project, __version__, ready, RunningSessions(running), webhooks, service))
+
+
+async def failing_webhooks(services: Services, project: str) -> list[FailingWebhook]:
+    failing = [endpoint for endpoint in await services.webhooks.list(project) if is_failing(endpoint)]
+    counts = await services.webhooks.counts_of_day(failing)
+    return [
+        FailingWebhook(one.id, one.description, one.failing_since_ms, one.disabled_reason, counts[one.key].pending)
+        for one in failing
+    ]
+
+
+def is_failing(endpoint: Endpoint) -> bool:
+    if endpoint.disabled_ms is not None:
+        return endpoint.disabled_reason in ("failing", "gone")
+    return endpoint.failing_since_ms is not None
+
+
+async def service_figures(request: web.Request) -> ServiceFigures:
+    services, gauges = services_of(request), request.app[GAUGES]
+    metrics, recent = services.telemetry.metrics, services.recent
+    await gauges.refresh()
+    outbox = OutboxFigures(
+        value(metrics.outbox_pending), value(metrics.outbox_due), metrics.outbox_oldest_seconds._value.get()
+    )
+    size = sum(int(sample.value) for family in metrics.memories_bytes.collect() for sample in family.samples)
+    refused = {
+        sample.labels["code"]: int(sample.value)
+        for family in metrics.refused_events.collect()
+        for sample in family.samples
+        if sample.value
+    }
+    return ServiceFigures(
+        node=services.node.shown_token() or None,
+        uptime_s=recent.uptime_s,
+        draining=services.draining.is_set(),
+        store=StoreFigures(
+            services.store.healthy,
+            value(metrics.db_bytes),
+            value(metrics.db_wal_bytes),
+            value(metrics.sessions_set_aside),
+        ),
+        connected=value(metrics.sessions_connected),
+        connections=dict(gauges.connections()),
+        rates={"10s": recent.rates(10), "1m": recent.rates(60)},
+        ack_ms=Percentiles(recent.ack_ms(0.5), recent.ack_ms(0.99)),
+        commit_ms=Percentiles(recent.commit_ms(0.5), recent.commit_ms(0.99)),
+        outbox=outbox,
+        memories=MemoryFigures(value(metrics.memories, "in_use"), value(metrics.memories, "packed"), size),
+        refused=refused,
+        nodes=await nodes_of(services),
+    )
+
+
+async def nodes_of(services: Services) -> list[ServiceNode]:
+    """The nodes of a store that may have several; none where it has only this process."""
+    own = services.node.shown_token()
+    if not own:
+        return []
+    with suppress(StoreUnavailable):
+        now = services.runtime.clock()
+        return [
+            ServiceNode(
+                node.token, node.address, node.version, node.started_ms, node.expires_ms > now, node.token == own
+            )
+            for node in await services.store.list_nodes()
+        ]
+    return []
+
+
+def value(gauge: Gauge, *labels: str) -> int:
+    """What a gauge, or one of its series, says."""
+    return int((gauge.labels(*labels) if labels else gauge)._value.get())
+
+
+ROUTES = (Route("GET", "/v1/operations", read_operations, "read", NoQuery, json_ok(OperationsReport)),)
