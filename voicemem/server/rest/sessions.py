@@ -49,7 +49,6 @@ WHAT_TOKENS_LIST = (
     "A session token lists sessions only if it reaches the memories of its user: then those of this user and its "
     "namespace, with fields=overview."
 )
-WORDS_NEED_OVERVIEWS = "q is for slim rows only: add fields=overview."
 MAX_QUERY = 500
 Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
@@ -59,7 +58,7 @@ class SessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     With `fields=overview` the rows have no configuration, but figures of the memory. Only these have `total`, for
     `count=true`. `interrupted`, and `slow` in ms, go by the figures that were saved last; `webhook` means calls with
-    any delivery in that state. `q` needs `fields=overview`: words that were heard in one message, or the beginning
+    any delivery in that state. `q` means words that were heard in one message, or the beginning
     of an id or a user.
     """
 
@@ -154,8 +153,6 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
         limit=query.limit,
     )
     if query.q is not None:
-        if query.fields != "overview":
-            raise Refused("invalid_query", WORDS_NEED_OVERVIEWS)
         found = await services_of(request).call_search.find(conditions.project, query.user_id, query.q)
         conditions = msgspec.structs.replace(conditions, keys=found)
     if query.fields == "overview" and wants_tail(request):

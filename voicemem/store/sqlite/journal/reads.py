@@ -173,7 +173,7 @@ class SqliteJournalReads:
 
 def is_scan(wanted: SessionFilter) -> bool:
     """Whether a list is found by looking through rows, which may be all of a project's, instead of by an index."""
-    checked = (wanted.channel, wanted.interrupted, wanted.slow_ms, wanted.webhook)
+    checked = (wanted.channel, wanted.interrupted, wanted.slow_ms, wanted.webhook, wanted.keys)
     has_label = wanted.label is not None and wanted.label[0] != CLIENT_ID_LABEL
     return has_label or any(condition is not None for condition in checked)
 
