@@ -7,8 +7,6 @@ import { follow } from "../base/tail.js";
 /** @typedef {{fresh: boolean, keys: Set<string>, removed: Set<string>, turns: Set<number>, memory: boolean, state: boolean}} Change */
 /** @typedef {ReturnType<typeof openCall>} Call */
 
-const TURNS_MS = 400; // after a change of the messages: so many changes are one reading of the turns
-
 /** @returns {Change} */
 const nothing = () => ({ fresh: false, keys: new Set(), removed: new Set(), turns: new Set(), memory: false, state: false });
 
@@ -21,7 +19,6 @@ export function openCall(session) {
   const listeners = new Set();
   let change = nothing();
   let frame = 0;
-  let reading = 0;
   const path = `/v1/sessions/${encodeURIComponent(id)}`;
   const call = {
     id,
@@ -48,7 +45,6 @@ export function openCall(session) {
     },
     close() {
       cancelAnimationFrame(frame);
-      clearTimeout(reading);
       listeners.clear();
       tail.close();
     },
@@ -73,27 +69,25 @@ export function openCall(session) {
       Object.assign(call, { keys: [], messages: new Map(), turns: new Map() });
       change = { ...nothing(), fresh: true, state: true };
     },
-    messages: arrived((data) => {
-      upsert(call, data, change);
-      if (!reading) reading = window.setTimeout(readTurns, TURNS_MS);
+    messages: arrived((data) => upsert(call, data, change)),
+    turn: arrived((row) => {
+      call.turns.set(row.turn_id, row);
+      change.turns.add(row.turn_id);
+    }),
+    memory: arrived((memory) => {
+      call.memory = memory;
+      change.memory = true;
+    }),
+    state: arrived(({ state, reason, ended_at }) => {
+      Object.assign(call.session, { state, reason, ended_at });
+      change.state = true;
     }),
     end: arrived((end) => {
       Object.assign(call.session, { state: end.state, reason: end.reason });
       Object.assign(call, { connection: "over", erased: end.state === "erased" });
       change.state = true;
       tail.close();
-      readTurns();
     }),
-  };
-  const readTurns = async () => {
-    reading = 0;
-    const { turns } = await get(`${path}/turns`, { marks: true }).catch(() => ({ turns: [] }));
-    for (const row of turns) {
-      if (JSON.stringify(row) === JSON.stringify(call.turns.get(row.turn_id))) continue;
-      call.turns.set(row.turn_id, row);
-      change.turns.add(row.turn_id);
-    }
-    if (change.turns.size) soon();
   };
   const lost = async () => {
     connection("lost")();
@@ -109,7 +103,7 @@ export function openCall(session) {
     change.state = true;
     soon();
   };
-  const tail = follow(`${path}/events`, { view: "messages", open: true }, handlers, {
+  const tail = follow(`${path}/events`, { view: "call" }, handlers, {
     onLost: lost,
     onBack: connection("open"),
   });
@@ -145,9 +139,8 @@ export function upsert(call, step, change) {
  */
 export async function readTools(call, turn) {
   const path = `/v1/sessions/${encodeURIComponent(call.id)}/events`;
-  const rows = await get(path, { native: true });
-  for (const { event } of rows) {
-    if (!event.type.startsWith("tool.") || (turn !== null && (event.turn_id ?? turn) !== turn)) continue;
+  const rows = await get(path, { native: true, types: "tool.*", turn_id: turn });
+  for (const { event } of rows ?? []) {
     const known = call.tools.get(event.call_id) ?? { turn_id: event.turn_id };
     if (event.type === "tool.call") Object.assign(known, { name: event.name, arguments: event.arguments });
     if (event.type === "tool.result") Object.assign(known, { result: event.result, answered: true });
