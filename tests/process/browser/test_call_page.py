@@ -163,6 +163,21 @@ async def test_a_small_window_marks_exactly_what_is_left_out(serve: Serve, tmp_p
         assert "left out: more messages than the policy takes" == await shown.text(".msg:nth-of-type(3) .rail .sr")
 
 
+async def test_the_request_of_an_earlier_turn_can_be_seen(serve: Serve, tmp_path: Path) -> None:
+    """What the LLM got in a turn is the context of that moment; what came later is marked as such."""
+    app = await serve()
+    await replay(app, "barge_in_on_greeting")
+    async with call_page(app, tmp_path) as shown:
+        await shown.open("barge_in_on_greeting")
+        await shown.page.until("document.querySelectorAll('.choose select')[0].options.length === 4")
+        await shown.choose(".choose label:first-child select", "2")
+        context = await RestClient(app).context("?at_turn=2&style=openai", "barge_in_on_greeting")
+        assert 2 == len(context["messages"])
+        await shown.page.until(f"document.querySelectorAll('.ctx li').length === {len(context['messages'])}")
+        await shown.page.until(f"{RAIL}.join() === 'in,in,open,open,open'")
+        assert "later than the moment that is shown" == await shown.text(".msg:nth-of-type(3) .rail .sr")
+
+
 @pytest.mark.parametrize("style", ["openai", "anthropic", "gemini"])
 async def test_the_next_request_is_there_as_json(serve: Serve, tmp_path: Path, style: str) -> None:
     """The body in the style of each vendor can be read and copied; Escape closes it and gives the focus back."""

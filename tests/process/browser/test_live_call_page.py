@@ -121,6 +121,20 @@ async def test_a_call_that_ends_says_so(serve: Serve, tmp_path: Path) -> None:
         assert "End call" not in await shown.text(".title .acts")
 
 
+async def test_a_call_that_comes_back_is_live_again(serve: Serve, tmp_path: Path) -> None:
+    """A call that was closed as idle and goes on within its window is live again, with what is said then."""
+    app = await serve()
+    api = RestClient(app)
+    await api.create("s", idle_timeout=1)
+    await api.send(typed(1, "One moment."))
+    async with call_page(app, tmp_path) as shown:
+        await shown.open("s")
+        await shown.until_text(".title .state", "ended: idle")
+        await api.send(typed(2, "Here I am."))
+        await shown.until_text(".title .state", "live")
+        await shown.until_text(".talk-list", "Here I am.")
+
+
 async def test_erasing_wants_the_id_and_leaves_nothing(serve: Serve, tmp_path: Path) -> None:
     """By keyboard: only the call's id opens the button; then nothing of the call is on the page, nor in its past."""
     app = await serve()

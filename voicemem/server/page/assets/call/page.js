@@ -38,12 +38,13 @@ export function show(container, route, shell) {
 
 /** @param {HTMLElement} container @param {any} route @param {any} shell @param {any} page @param {() => void} close */
 async function begin(container, route, shell, page, close) {
+  const tab = TABS[route.tab] ? route.tab : "conversation";
+  const loading = TABS[tab].load().catch(() => null);
   const session = await api.get(`/v1/sessions/${encodeURIComponent(route.id)}`);
   if (page.closed) return;
   const call = openCall(session);
   page.closers.push(call.close);
   const [top, picture, body] = [h("div", null), h("div", null), h("div", { class: "tab-body" })];
-  const tab = TABS[route.tab] ? route.tab : "conversation";
   replace(container, top, picture, tabs(route.id, tab), body);
   const headOf = head(top, call, shell);
   const stripOf = strip(picture);
@@ -61,7 +62,7 @@ async function begin(container, route, shell, page, close) {
     document.title = "voicemem";
     replace(container, erased());
   }));
-  const module = await TABS[tab].load().catch(() => null);
+  const module = await loading;
   if (page.closed) return;
   if (!module) return body.append(h("p", { class: "soft", role: "alert" }, "This part of the page could not be loaded."));
   const shown = module.show(body, { session, id: route.id, api, call }, shell);

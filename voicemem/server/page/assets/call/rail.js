@@ -30,10 +30,16 @@ export function railOf(keys, messages, usage) {
   for (const key of keys) {
     const message = messages.get(key);
     const reason = reasons.get(mark(message))?.shift();
-    if (usage.at_turn && (message?.turn_id ?? 0) > usage.at_turn) rail.set(key, LATER);
+    if (isLater(message, usage.at_turn)) rail.set(key, LATER);
     else rail.set(key, message?.metadata?.open && !reason ? OPEN : railFor(reason));
   }
   return rail;
+}
+
+/** Whether a message came after the request that is shown. @param {any} message @param {number | undefined} turn */
+function isLater(message, turn) {
+  if (turn === undefined || !message) return false;
+  return message.turn_id > turn || (message.turn_id === turn && message.role === "assistant");
 }
 
 /** @param {string | undefined} reason */
