@@ -73,7 +73,10 @@ function erase(call) {
     words: "Its messages, journal and working memory will be gone for good, and so will its memories. Nobody can bring them back.",
     verb: "Erase for good",
     typed: call.id,
-    act: () => remove(pathOf(call.id)),
+    act: async () => {
+      await remove(pathOf(call.id));
+      if (call.connection === "over") location.reload(); // of one that has ended, no tail tells it
+    },
   });
 }
 
