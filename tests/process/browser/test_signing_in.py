@@ -83,8 +83,8 @@ async def test_signing_out(serve: Serve, page: Page) -> None:
     )
     await page.until("location.pathname === '/ui/sign-in' && document.querySelector('#key') !== null")
     assert [] == await cookies_of(page, app, "/ui/")
-    await page.evaluate("history.back()")
-    await page.until("document.querySelector('#key') !== null")
+    await page.evaluate("(window.isThisPage = true, history.back())")
+    await page.until("!window.isThisPage && document.querySelector('#key') !== null")
     assert "call-1" not in await page.evaluate("document.body.textContent")
 
 
