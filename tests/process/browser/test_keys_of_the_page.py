@@ -90,7 +90,14 @@ async def test_no_request_leaves_the_service(app: App, tmp_path: Path) -> None:
     base = f"http://{app.rest_address}"
     async with signed_in(app, tmp_path, ADMIN_KEY) as page:
         await page.watch()
-        for path in ("/ui/calls/s", "/ui/calls/s/timeline", "/ui/calls", "/ui/p/default/calls/s"):
+        for path in (
+            "/ui/calls/s",
+            "/ui/calls/s/timeline",
+            "/ui/calls",
+            "/ui/deliveries",
+            "/ui/operator",
+            "/ui/p/default/calls/s",
+        ):
             await page.open(base + path)
             await page.until("document.querySelector('main')?.textContent.includes('s')")
         assert [] == [url for url in page.requests if not url.startswith(base)]
