@@ -78,10 +78,11 @@ def latencies_of(latencies: Sequence[Latency]) -> dict[str, float]:
 
 
 def turns_payload(session: dict[str, Any], stopped_ms: int, state: State) -> bytes:
-    """The first turns, in the shape of `/turns`, but with latencies by name, as in Agora's notice."""
+    """The first turns, in the shape of `/turns` without false alarms, but with latencies by name, as in Agora's."""
     all_turns = turns(state)
     first_turns = all_turns[:MAX_TURNS]
     for turn in first_turns:
+        del turn["false_alarms"]
         segments = turn["metrics"]["segmented_latency_ms"]
         turn["metrics"]["segmented_latency_ms"] = {segment["name"]: segment["latency"] for segment in segments}
     return orjson.dumps(

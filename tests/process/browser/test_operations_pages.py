@@ -56,7 +56,7 @@ async def test_what_was_sent_and_when_it_is_tried_again(serve: Serve, hook: Webh
     made = await add(caller, hook.url(), 103, description="quality review")
     await finish(caller, "call-1", *CALL)
     await page.open(f"http://{app.rest_address}/ui/deliveries")
-    await page.until(f"{ROWS} === 1 && document.body.textContent.includes('failing since')")
+    await page.until(f"{ROWS} === 1 && document.body.textContent.includes('failing for')")
     await page.until("document.querySelector('.head .count').textContent.includes('1 failing')")
     await page.click(".tries-of")
     await page.until("document.querySelectorAll('.tries li').length >= 2")

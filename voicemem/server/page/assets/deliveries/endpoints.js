@@ -48,9 +48,12 @@ function health(endpoint) {
 /** @param {any} endpoint @returns {[string, string]} */
 function healthOf({ enabled, disabled_reason, failing_since, delivered_24h }) {
   if (!enabled) return [disabled_reason === "request" ? "" : "bad", `disabled: ${REASONS[/** @type {"gone"} */ (disabled_reason)] ?? "by request"}`];
-  if (failing_since) return ["bad", `failing since ${ago(failing_since)}`];
+  if (failing_since) return ["bad", `failing for ${lasting(failing_since)}`];
   return ["ok", delivered_24h ? "healthy" : "nothing sent yet today"];
 }
+
+/** How long something has lasted: "12 minutes". @param {number} since */
+export const lasting = (since) => ago(since).replace(" ago", "").replace("just now", "a moment");
 
 /** @param {any} endpoint */
 function lastDay({ delivered_24h, failed_24h, pending }) {

@@ -53,7 +53,8 @@ function state(delivery) {
 function stateWords({ state: now, waiting_for, next_attempt_at, attempts }) {
   if (waiting_for) return "waits: the call is set aside";
   if (now !== "pending") return now;
-  return attempts.length ? `next try ${ago(next_attempt_at)}` : "on its way";
+  if (!attempts.length) return "on its way";
+  return next_attempt_at > Date.now() ? `next try ${ago(next_attempt_at)}` : "being tried again";
 }
 
 /** @param {any} delivery */

@@ -3,7 +3,7 @@
 import { get } from "../base/api.js";
 import { h, replace } from "../base/dom.js";
 import { link } from "../base/routes.js";
-import { ago } from "../base/times.js";
+import { lasting } from "../deliveries/endpoints.js";
 import { keysTable, nodesTable, refusedTable } from "./tables.js";
 import { tiles } from "./tiles.js";
 
@@ -69,7 +69,7 @@ function drawReport(page, parts, report) {
 function alert(endpoint) {
   const name = endpoint.id === "operator" ? "Operator’s receiver" : endpoint.description || endpoint.id;
   const waits = `${endpoint.pending.toLocaleString("en")} ${endpoint.pending === 1 ? "notice waits" : "notices wait"}`;
-  const words = endpoint.disabled_reason ? "was disabled, since it failed." : `has failed since ${ago(endpoint.failing_since)}; ${waits}.`;
+  const words = endpoint.disabled_reason ? "was disabled, since it failed." : `has failed for ${lasting(endpoint.failing_since)}; ${waits}.`;
   return h("p", { class: "alert" }, h("strong", { class: "bad" }, name), h("span", null, words), link(`/deliveries/${encodeURIComponent(endpoint.id)}`, "Look at its deliveries"));
 }
 
