@@ -18,6 +18,9 @@ from voicemem.cli.page import ui
 from voicemem.cli.quickstart import quickstart
 from voicemem.cli.restored import restored
 from voicemem.cli.service import check_config, serve
+from voicemem.cli.sessions.changing import end, erase
+from voicemem.cli.sessions.exporting import export
+from voicemem.cli.sessions.listing import sessions
 from voicemem.cli.tail import tail
 from voicemem.cli.users import export_user
 from voicemem.version import __version__
@@ -52,7 +55,11 @@ for command in (
     history,
     search,
     memories,
+    sessions,
+    export,
     export_user,
+    end,
+    erase,
     mcp,
     tail,
     receive,

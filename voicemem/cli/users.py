@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import aclosing
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from voicemem.cli.common import CommandFailed, rest_options, run
+from voicemem.cli.common import rest_options, run
+from voicemem.cli.sessions.files import written_file
 from voicemem.client.options import Options
 from voicemem.client.transport.exports import read_export
 from voicemem.client.transport.rest import RestClient
@@ -39,15 +39,8 @@ def export_user(user_id: str, url: str, key: str | None, output: Path | None, fo
     if output is None:
         run(write_export(sys.stdout.buffer, user_id, url, key, events))
         return
-    if output.exists() and not force:
-        raise CommandFailed(f"{output} exists; --force replaces it.")
-    part = output.with_name(f"{output.name}.part")
-    try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            end = run(write_export(file, user_id, url, key, events))
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
+    with written_file(output, force) as file:
+        end = run(write_export(file, user_id, url, key, events))
     click.echo(f"{output} has {end['sessions']} sessions and {end['messages']} messages of {user_id}")
 
 

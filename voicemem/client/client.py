@@ -23,11 +23,11 @@ from voicemem.client.producer import Producer
 from voicemem.client.session import NO_REST_URL, ProducerSession, SearchParams
 from voicemem.client.transport.connection import WebsocketConnection
 from voicemem.client.transport.dial import with_path
-from voicemem.client.transport.exports import read_export
+from voicemem.client.transport.exports import CallFilters, read_calls, read_export
 from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
 from voicemem.client.transport.http_fallback import HttpFallback
 from voicemem.client.transport.reconnect import Reconnector
-from voicemem.client.transport.rest import RestClient, check_rest_url
+from voicemem.client.transport.rest import RestClient, check_rest_url, session_path
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
@@ -161,6 +161,27 @@ class Client:
         if self.rest is None:
             raise ClientError("no_rest_url", NO_REST_URL)
         async with aclosing(read_export(self.rest, user_id, events)) as lines:
+            async for line in lines:
+                yield line
+
+    async def export(self, session_id: str, format: str = "vcon") -> str:
+        """A call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`.
+
+        Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, `Closed`; `ClientError` without a
+        `rest_url`.
+        """
+        if self.rest is None:
+            raise ClientError("no_rest_url", NO_REST_URL)
+        path = session_path(session_id, "/export")
+        return await self.rest.text(path, {"format": format}, self.options.read_timeout_s)
+
+    async def export_calls(
+        self, format: str = "vcon", **filters: Unpack[CallFilters]
+    ) -> AsyncGenerator[JsonObject, None]:
+        """Many calls as documents, line by line (docs/exports.md). Raises as `export_user`."""
+        if self.rest is None:
+            raise ClientError("no_rest_url", NO_REST_URL)
+        async with aclosing(read_calls(self.rest, format, filters)) as lines:
             async for line in lines:
                 yield line
 

@@ -16,6 +16,7 @@ from voicemem.client.errors import Closed, Unacknowledged
 from voicemem.client.memories import ForgetParams, ListParams, Memories, MemoryFields
 from voicemem.client.options import Options
 from voicemem.client.session import ContextParams, HistoryParams, ProducerSession, SearchParams, SessionFacts
+from voicemem.client.transport.exports import CallFilters
 
 T = TypeVar("T")
 
@@ -284,6 +285,14 @@ class SyncClient:
     def export_user(self, user_id: str, *, events: bool = False) -> Iterator[dict[str, Any]]:
         """As `Client.export_user`."""
         return self._thread.iterate(self._client.export_user(user_id, events=events))
+
+    def export(self, session_id: str, format: str = "vcon") -> str:
+        """As `Client.export`."""
+        return self._thread.run(self._client.export(session_id, format))
+
+    def export_calls(self, format: str = "vcon", **filters: Unpack[CallFilters]) -> Iterator[dict[str, Any]]:
+        """As `Client.export_calls`."""
+        return self._thread.iterate(self._client.export_calls(format, **filters))
 
     def close(self, timeout: float | None = None) -> None:
         """As `Client.close`; may be called again."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from voicemem.config.memory import Tokens, check_memory
 from voicemem.config.session import MaxHistory
@@ -23,10 +24,12 @@ from voicemem.context.plugins import (
 )
 from voicemem.context.policies import MemoryConfig, Policies
 from voicemem.errors import CannotStart, InvalidFrame, Refused
+from voicemem.exports.formats import FormatName
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import check_frame, decode_body
 from voicemem.protocol.types import JsonObject, Name, Natural, SequenceNumber, SessionId
 from voicemem.security.access import PROJECT_PATTERN
+from voicemem.store.records import SessionFilter
 
 T = TypeVar("T")
 CONTEXT_OPTIONS = "enrich, style, alternate, tools, max_history, data, peek, at, at_turn, memory"
@@ -125,6 +128,33 @@ def context_options(arguments: Mapping[str, Any]) -> ContextOptions:
     memory_config = None if memory is None else converted(memory, MemoryConfig)
     check_memory(memory)
     return ContextOptions(**options, memory=memory_config)
+
+
+class ExportArguments(Struct, forbid_unknown_fields=True):
+    """A format, and which calls to export, as `GET /v1/exports` has them."""
+
+    format: FormatName = "vcon"
+    state: Literal["running", "ended"] | None = None
+    user_id: str | None = None
+    label: Annotated[str, Meta(pattern="^[^:=]+[:=]")] | None = None
+    started_after: int | None = None
+    started_before: int | None = None
+
+
+def export_format(name: Any) -> FormatName:
+    """The checked name of a format. Raises `Refused`."""
+    return converted({"format": name}, ExportArguments).format
+
+
+def export_filters(project: str, filters: Mapping[str, Any]) -> SessionFilter:
+    """The sessions of a project for which checked conditions hold. Raises `Refused`."""
+    given = converted(dict(filters), ExportArguments)
+    fields = msgspec.structs.asdict(given)
+    del fields["format"]
+    if given.label is not None:
+        name, value = re.split("[:=]", given.label, maxsplit=1)
+        fields["label"] = name, value
+    return SessionFilter(project=project, **fields)
 
 
 def plain_json(value: Any) -> JsonObject:

@@ -26,6 +26,8 @@ from voicemem.library.arguments import (
     check_user_id,
     context_options,
     converted,
+    export_filters,
+    export_format,
     json_bytes,
     plain_json,
     policies_from_options,
@@ -35,6 +37,7 @@ from voicemem.library.documents import Documents
 from voicemem.library.memories import Memories
 from voicemem.memory.account import MemoryAccount
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
+from voicemem.memory.call_exports import export_calls, write_call
 from voicemem.memory.checkpoint import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.forget import ForgetRequest, Forgot, forget
 from voicemem.memory.fork import fork
@@ -179,6 +182,13 @@ class Library:
                 for line in piece.splitlines():
                     yield msgspec.json.decode(line)
 
+    async def export_calls(self, format: str = "vcon", **filters: Any) -> AsyncGenerator[JsonObject, None]:
+        """Many calls as documents, line by line (docs/exports.md); the filters are those of `GET /v1/exports`."""
+        name, conditions = export_format(format), export_filters(self.project, filters)
+        async with aclosing(export_calls(self.store, self.memories, conditions, name)) as lines:
+            async for line in lines:
+                yield msgspec.json.decode(line)
+
     async def erase_user(self, user_id: str) -> int:
         """Erase a user's document and all their sessions in the project; returns the number of sessions."""
         checked, clock = check_user_id(user_id), self.services.runtime.clock
@@ -245,6 +255,11 @@ class LibrarySession:
         """The messages; with `open`, also replies and partials in progress."""
         unfinished = check_arguments(open=open).open
         return await self.library.memories.read(await self._stream(), lambda memory: memory.messages(unfinished))
+
+    async def export(self, format: str = "vcon") -> str:
+        """The call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`."""
+        name, stream = export_format(format), await self._stream()
+        return await self.library.memories.read(stream, lambda memory: write_call(name, stream, memory))
 
     async def turns(self, marks: bool = False) -> list[JsonObject]:
         """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""

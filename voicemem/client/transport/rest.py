@@ -48,6 +48,26 @@ class RestClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Send one request, without retries. Raises `RequestRefused` for an error, `Unreachable` if no answer came."""
+        status, raw = await self.fetch(method, path, query, body, timeout_s, headers)
+        return decode_answer(status, raw)
+
+    async def text(self, path: str, query: Mapping[str, str], timeout_s: float) -> str:
+        """GET an answer that is not JSON. Raises as `request`."""
+        status, raw = await self.fetch("GET", path, query, timeout_s=timeout_s)
+        if status != 200:
+            decode_answer(status, raw)
+        return raw.decode()
+
+    async def fetch(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        """The status and the body of an answer. Raises `Unreachable`, `Closed`."""
         if self.closed:
             raise Closed
         if self.http is None:
@@ -59,10 +79,9 @@ class RestClient:
             async with self.http.request(
                 method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
             ) as response:
-                raw = await response.read()
+                return response.status, await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise unreachable(url, error, timeout_s, method) from None
-        return decode_answer(response.status, raw)
 
     async def lines(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[Any, None]:
         """GET an answer in lines of JSON, however long it is, line by line. Raises as `request`; not repeated."""

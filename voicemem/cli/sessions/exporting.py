@@ -1,0 +1,145 @@
+"""`voicemem export`: calls as documents, on standard output, in a file, or in a folder."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+import msgspec
+
+from voicemem.cli.common import CommandFailed, rest_options, run
+from voicemem.cli.sessions.files import written_file
+from voicemem.client.options import Options
+from voicemem.client.transport.exports import read_calls
+from voicemem.client.transport.rest import RestClient, session_path
+from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
+from voicemem.protocol.types import JsonObject
+
+DATES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
+PATHS = click.Path(path_type=Path)
+
+
+@click.command(short_help="Write calls as vCon, subtitles, Markdown, CSV or JSON lines.")
+@click.argument("session", required=False)
+@rest_options
+@click.option("--format", "form", type=click.Choice(FORMAT_NAMES), default="vcon", show_default=True, help="Of what.")
+@click.option("--all", "everything", is_flag=True, help="All calls of the project.")
+@click.option("--user-id", help="All calls of this user.")
+@click.option("--label", help="KEY:VALUE; calls with this label.")
+@click.option("--state", type=click.Choice(["running", "ended"]), help="Only running or only ended calls.")
+@click.option("--started-after", type=DATES, help="Calls that began then or later (UTC).")
+@click.option("--started-before", type=DATES, help="Calls that began before (UTC).")
+@click.option("--output", type=PATHS, help="A file, or an existing folder for a file of each call; else it is printed.")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+def export(
+    session: str | None,
+    url: str,
+    key: str | None,
+    form: FormatName,
+    everything: bool,
+    output: Path | None,
+    force: bool,
+    **conditions: Any,
+) -> None:
+    """Write calls as documents: one, those for which conditions hold, or all. docs/exports.md shows the formats.
+
+    Several calls are one file after another, the newest first; subtitles need a folder, since they are a file each.
+    The bar on standard error counts calls. A file gets its name once it is complete, and only its owner may read it.
+
+    \b
+    Examples:
+      voicemem export call-1 --format markdown
+      voicemem export --user-id ann --format webvtt --output subtitles/
+      voicemem export --all --format csv --output calls.csv
+    """
+    filters = {name: condition(value) for name, value in conditions.items() if value is not None}
+    if (session is not None) + bool(filters) + everything != 1:
+        raise click.UsageError("Give either a SESSION, or conditions such as --user-id, or --all.")
+    if session is not None:
+        document = run(fetch_call(session, url, key, form))
+        write_one(document, session, form, output, force)
+        return
+    if (output is None or not output.is_dir()) and not FORMATS[form].is_joinable:
+        raise click.UsageError(f"Several calls as {form} are a file each: give --output an existing folder.")
+    if output is None or output.is_dir():
+        end = run(write_calls(Documents(form, output or sys.stdout.buffer, force), url, key, filters))
+    else:
+        with written_file(output, force) as file:
+            end = run(write_calls(Documents(form, file, force), url, key, filters))
+    if output is not None:
+        click.echo(f"{output} has {end['calls']} calls")
+    if end["unreadable"]:
+        click.secho(f"{end['unreadable']} more are stored but cannot be read", fg="yellow", err=True)
+
+
+def condition(value: Any) -> Any:
+    """A condition as the service takes it: a date, which is meant in UTC, is Unix ms."""
+    return int(value.replace(tzinfo=UTC).timestamp() * 1000) if isinstance(value, datetime) else value
+
+
+async def fetch_call(session: str, url: str, key: str | None, form: FormatName) -> str:
+    rest = RestClient(url, key, Options())
+    try:
+        return await rest.text(session_path(session, "/export"), {"format": form}, Options().read_timeout_s)
+    finally:
+        await rest.close()
+
+
+def write_one(document: str, session: str, form: FormatName, output: Path | None, force: bool) -> None:
+    if output is None:
+        sys.stdout.buffer.write(document.encode())
+        return
+    path = output / file_name(session, form) if output.is_dir() else output
+    with written_file(path, force) as file:
+        file.write(document.encode())
+    click.echo(f"{path} has {session}")
+
+
+class Documents:
+    """Where documents go: into a folder, each to its own file, or one after another into a file."""
+
+    def __init__(self, form: FormatName, output: Path | BinaryIO, force: bool) -> None:
+        self.form = form
+        self.output = output
+        self.force = force
+        self.count = 0
+
+    def write(self, session: str, document: Any) -> None:
+        """Write the document of a call, as it came in its line."""
+        form = FORMATS[self.form]
+        text = msgspec.json.encode(document).decode() + "\n" if form.is_json else str(document)
+        if isinstance(self.output, Path):
+            # The name is made here: what a server calls a file must not lead out of the folder.
+            with written_file(self.output / file_name(session.replace("/", "%2F"), self.form), self.force) as file:
+                file.write(text.encode())
+        else:
+            joined = form.separator + text.removeprefix(form.head) if self.count else text
+            self.output.write(joined.encode())
+        self.count += 1
+
+
+async def write_calls(documents: Documents, url: str, key: str | None, filters: JsonObject) -> JsonObject:
+    """Write documents as they come, with a bar that counts calls; the last line of the export."""
+    rest = RestClient(url, key, Options())
+    bar = click.progressbar(length=1, label="exporting", file=sys.stderr)
+    line: JsonObject = {}
+    try:
+        with bar:
+            async with aclosing(read_calls(rest, documents.form, filters)) as lines:
+                async for line in lines:
+                    if line["type"] == "calls":
+                        bar.length = max(1, line["sessions"])
+                    elif line["type"] == "call":
+                        documents.write(line["session_id"], line["document"])
+                    bar.update(line["type"] in ("call", "unreadable"))
+    finally:
+        await rest.close()
+        if not isinstance(documents.output, Path):
+            documents.output.flush()
+    if not line:
+        raise CommandFailed("The service answered nothing.")
+    return line

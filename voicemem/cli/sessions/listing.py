@@ -1,0 +1,152 @@
+"""`voicemem sessions`: calls as a table on a terminal, and as JSON lines in a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from voicemem.cli.common import end_on_interrupt, rest_options, run
+from voicemem.client import Options
+from voicemem.client.transport.rest import RestClient, query_params
+from voicemem.exports.plain_text import one_line
+from voicemem.exports.times import length
+from voicemem.protocol.types import JsonObject
+
+MOST = 1000
+"""Rows of one answer."""
+LOOK_S = 1.0
+"""Between two looks of --follow."""
+Row = dict[str, Any]
+
+
+@click.command(short_help="List calls.")
+@rest_options
+@click.option("--state", type=click.Choice(["running", "ended"]), help="Only running or only ended calls.")
+@click.option("--user-id", help="Calls of this user.")
+@click.option("--label", help="KEY:VALUE; calls with this label.")
+@click.option("--interrupted", is_flag=True, help="Calls in which a reply was cut.")
+@click.option("--slow", type=click.IntRange(min=0), help="Calls with an answer that took at least so many ms.")
+@click.option("--webhook", type=click.Choice(["failed", "pending"]), help="Calls with such a webhook.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
+@click.option("--follow", is_flag=True, help="Go on, and show what changes, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines on a terminal too.")
+def sessions(url: str, key: str | None, limit: int, follow: bool, as_json: bool, **conditions: Any) -> None:
+    """List calls, the newest first: a table on a terminal, JSON lines in a pipe.
+
+    With --follow the table is drawn again when something changes; in a pipe, each call that changed is a line again.
+
+    \b
+    Examples:
+      voicemem sessions --state running --follow
+      voicemem sessions --interrupted | jq -r .session_id
+    """
+    query = query_params({name: value for name, value in conditions.items() if value not in (None, False)})
+    console = Console(highlight=False)
+    table = None if as_json or not console.is_terminal else console
+    try:
+        run(show(url, key, query, limit, follow, table))
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def show(
+    url: str, key: str | None, query: dict[str, str], limit: int, follow: bool, console: Console | None
+) -> None:
+    rest = RestClient(url, key, Options())
+    try:
+        if follow:
+            end_on_interrupt()
+            await show_changes(rest, query, limit, console)
+        elif console is None:
+            async with aclosing(rows_of(rest, query, limit)) as rows:
+                async for row in rows:
+                    print_row(row)
+        else:
+            console.print(table_of([row async for row in rows_of(rest, query, limit)]))
+    finally:
+        await rest.close()
+
+
+async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncIterator[Row]:
+    """The newest rows, in as many pages as it takes: a page with conditions may be short."""
+    cursor: str | None = None
+    while limit > 0:
+        more = query_params({"fields": "overview", "limit": min(limit, MOST), "cursor": cursor})
+        page: JsonObject = await rest.get("/v1/sessions", query | more, rest.options.read_timeout_s)
+        for row in page["sessions"]:
+            yield row
+        limit, cursor = limit - len(page["sessions"]), page["next_cursor"]
+        if cursor is None:
+            return
+
+
+async def show_changes(rest: RestClient, query: dict[str, str], limit: int, console: Console | None) -> None:
+    """Look again and again: draw the table anew, or print the rows that are new or have changed."""
+    if console is not None:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                rows = [row async for row in rows_of(rest, query, limit)]
+                live.update(table_of(rows), refresh=True)
+                await asyncio.sleep(LOOK_S)
+    known: dict[str, Row] = {}
+    while True:
+        rows = [row async for row in rows_of(rest, query, limit)]
+        for row in reversed(rows):
+            if known.get(row["session_id"]) != row:
+                print_row(row)
+        known = {row["session_id"]: row for row in rows}
+        await asyncio.sleep(LOOK_S)
+
+
+def print_row(row: Row) -> None:
+    click.echo(msgspec.json.encode(row).decode())
+    sys.stdout.flush()
+
+
+def table_of(rows: list[Row]) -> Table:
+    """The rows for people: times in UTC, and the last words."""
+    table = Table(box=None, pad_edge=False, header_style="bold dim", expand=True)
+    table.add_column("SESSION", no_wrap=True, overflow="ellipsis", ratio=3)
+    for name in ("STATE", "STARTED", "LENGTH", "TURNS", "CUT"):
+        table.add_column(name, no_wrap=True, justify="right" if name in ("LENGTH", "TURNS", "CUT") else "left")
+    table.add_column("USER", no_wrap=True, overflow="ellipsis", ratio=2)
+    table.add_column("LAST WORDS", no_wrap=True, overflow="ellipsis", ratio=6)
+    for row in rows:
+        table.add_row(*cells(row))
+    if not rows:
+        table.add_row(Text("no calls", "dim"))
+    return table
+
+
+def cells(row: Row) -> list[Text]:
+    figures = row["figures"] or {}
+    state = Text(row["state"], "green" if row["state"] == "running" else "dim")
+    started = datetime.fromtimestamp(row["started_at"] / 1000, UTC).strftime("%m-%d %H:%M")
+    lasted = length(max(0, (row["ended_at"] or row["active_at"]) - row["started_at"]))
+    cut = figures.get("interruptions")
+    last = figures.get("last") or {}
+    words = Text(f"{last['role']}: {one_line(last['text'])}", "italic" if last["open"] else "") if last else Text("")
+    return [
+        Text(row["session_id"], "bold"),
+        state,
+        Text(started, "dim"),
+        Text(lasted),
+        Text(str(figures.get("turns", ""))),
+        Text("" if cut is None else str(cut), "red" if cut else "dim"),
+        Text(one_line(row["user_id"] or "")),
+        words,
+    ]
