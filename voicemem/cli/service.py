@@ -75,7 +75,7 @@ SERVE_OPTIONS = (
     setting("--webhook-secret", "Signs these webhooks: whsec_ and base64, as in Standard Webhooks, or any other text."),
     setting(
         "--webhook-contents",
-        "What messages contain in these webhooks: full, or standard (role and content only, for strict receivers).",
+        "What messages contain in these webhooks: full, standard (role and content only), or vcon (a vCon).",
         default=Settings().webhook_contents,
         show_default=True,
     ),

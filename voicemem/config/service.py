@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 from msgspec import Struct
 
 from voicemem.config.secrets import check_webhook_secret
-from voicemem.config.session import URL_PATTERN, URL_RULE
+from voicemem.config.session import URL_PATTERN, URL_RULE, Contents
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.memories import GivenKind
 
@@ -59,7 +59,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhook_url: str | None = None
     """None: what the last start with a URL has set; `none`: turned off."""
     webhook_secret: str | None = None
-    webhook_contents: Literal["full", "standard"] = "full"
+    webhook_contents: Contents = "full"
     """The fields of messages in these webhooks; `standard`: only role and content, for strict receivers."""
     insecure: bool = False
     ui: bool = True
@@ -143,8 +143,8 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart(f"The webhook URL must begin with http:// or https://, or be {NO_WEBHOOK}.")
     if settings.webhook_secret is not None and not has_webhook:
         raise CannotStart("A webhook secret was given, but no webhook URL.")
-    if settings.webhook_contents not in ("full", "standard"):
-        raise CannotStart("The contents of webhooks must be full or standard.")
+    if settings.webhook_contents not in ("full", "standard", "vcon"):
+        raise CannotStart("The contents of webhooks must be full, standard or vcon.")
     if settings.webhook_contents != "full" and not has_webhook:
         raise CannotStart("The contents of webhooks were given, but no webhook URL.")
     try:

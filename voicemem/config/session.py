@@ -78,12 +78,16 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Sent with every request to `url`, along with our own; stored apart like `api_key`, and replaced as a whole."""
 
 
+Contents = Literal["full", "standard", "vcon"]
+"""What a notice tells of messages: with all fields, with role and content alone, or as a vCon."""
+
+
 class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """A session's own webhook receiver; without `url` it has none."""
 
     url: Url | None = None
     secret: str | None = None
-    contents: Literal["full", "standard"] = "full"
+    contents: Contents = "full"
     event_types: EventTypes = (103,)
 
 

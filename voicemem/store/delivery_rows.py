@@ -76,7 +76,9 @@ def notice_rows(
     if not receivers:
         return []
     config = parse_config(stream.config)
-    header = SessionHeader(stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason)
+    header = SessionHeader(
+        stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason, config.user_id
+    )
     encoded = msgspec.json.encode(header)
     return [
         NoticeRow(stream.key, endpoint, notice_id(base_id, event_type), event_type, stream.position, encoded, now_ms)

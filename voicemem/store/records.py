@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.config.session import HISTORY_EVENT
+from voicemem.config.session import HISTORY_EVENT, Contents
 from voicemem.store.admission import Outcome
 from voicemem.store.streams import ProducerState, SessionEnding, Stream
 
@@ -175,7 +175,7 @@ class Endpoint(Struct, frozen=True):
     stream: int | None
     url: str
     secret: str | None
-    contents: Literal["full", "standard"]
+    contents: Contents
     public_only: bool
     """Whether its address must be a public one: true for a URL that came through the API."""
     disabled_ms: int | None
@@ -208,6 +208,7 @@ class SessionHeader(Struct, frozen=True):
     stopped_ms: int
     reason: str | None = None
     """Why the session was closed; None for a start."""
+    user_id: str | None = None
 
 
 def notice_id(close_id: str, event_type: int) -> str:

@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 from voicemem.backoff import spread
 from voicemem.config import session as config
 from voicemem.errors import SessionSetAside, StoreUnavailable
+from voicemem.exports.call import CallFacts, call_of
 from voicemem.runtime import Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.port import Store
-from voicemem.store.records import Attempt, ClaimedDelivery, Endpoint
+from voicemem.store.records import Attempt, ClaimedDelivery, Endpoint, SessionHeader
 from voicemem.webhooks.attempts import DAY_S, AttemptRequest, AttemptResult, Send, next_delay_s, verdict
 from voicemem.webhooks.payloads import (
     envelope,
@@ -26,6 +27,7 @@ from voicemem.webhooks.payloads import (
     session_fields,
     started_payload,
     turns_payload,
+    vcon_payload,
 )
 
 LOG = logging.getLogger("voicemem")
@@ -181,6 +183,9 @@ class OutboxWorker:
                 return left_payload(session, closing.stopped_ms, closing.reason)
 
         def write(memory: ReadModel) -> bytes:
+            if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
+                call = call_of(facts_of(closing), memory.timed_messages(), memory.state)
+                return vcon_payload(session, closing.stopped_ms, call)
             if delivery.event_type == config.HISTORY_EVENT:
                 return history_payload(session, closing.stopped_ms, memory.current_messages(), contents)
             if delivery.event_type == config.METRICS_EVENT:
@@ -263,4 +268,19 @@ def make_attempt_request(
         ),
         timestamp_s=now_ms // 1000,
         old_secret=endpoint.old_secret if overlap else None,
+    )
+
+
+def facts_of(closing: SessionHeader) -> CallFacts:
+    """The session of a notice, as it was at its close."""
+    return CallFacts(
+        session_id=closing.session_id,
+        state="ended",
+        reason=closing.reason,
+        started_ms=closing.started_ms,
+        ended_ms=closing.stopped_ms,
+        name=closing.name,
+        channel=closing.channel,
+        user_id=closing.user_id,
+        labels=closing.labels,
     )

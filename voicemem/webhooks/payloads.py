@@ -6,10 +6,13 @@ The payload of a notice is made once, from the journal up to one position, and f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
+from voicemem.config.session import Contents
+from voicemem.exports.call import Call
+from voicemem.exports.vcon import vcon_object
 from voicemem.transcript.messages import Message, order_metadata
 from voicemem.transcript.state import Latency, State
 from voicemem.transcript.turns import compact_number, is_end_to_end, turns
@@ -51,9 +54,7 @@ def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "status": "STOPPED", "message": message})
 
 
-def metrics_payload(
-    session: dict[str, Any], stopped_ms: int, state: State, fields: Literal["full", "standard"] = "full"
-) -> bytes:
+def metrics_payload(session: dict[str, Any], stopped_ms: int, state: State, fields: Contents = "full") -> bytes:
     """The latencies of each turn that has any, in ms; with `standard` only those that Agora has."""
     measured = {number: latencies_of(state.turns[number].latencies or ()) for number in state.turn_numbers}
     if fields == "standard":
@@ -96,15 +97,18 @@ def turns_payload(session: dict[str, Any], stopped_ms: int, state: State) -> byt
     )
 
 
-def history_payload(
-    session: dict[str, Any], stopped_ms: int, messages: Sequence[Message], fields: Literal["full", "standard"]
-) -> bytes:
+def history_payload(session: dict[str, Any], stopped_ms: int, messages: Sequence[Message], fields: Contents) -> bytes:
     """The memory at the close; with `standard` each message has only role and content."""
     # The order of the keys is frozen: `stop_ts` comes before `labels`.
-    item = full_item if fields == "full" else standard_item
+    item = standard_item if fields == "standard" else full_item
     start = {key: value for key, value in session.items() if key != "labels"}
     end = {"stop_ts": stopped_ms // 1000, "labels": session["labels"]}
     return orjson.dumps({**start, **end, "contents": [item(message) for message in messages]})
+
+
+def vcon_payload(session: dict[str, Any], stopped_ms: int, call: Call) -> bytes:
+    """The call at the close as a vCon, in place of its messages."""
+    return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "vcon": vcon_object(call)})
 
 
 def envelope(*, notice_id: str, event_type: int, notify_ms: int, session_id: str, payload: bytes) -> bytes:

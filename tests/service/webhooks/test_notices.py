@@ -10,6 +10,7 @@ import pytest
 from tests.support.callers.producer import open_over_websocket
 from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key, wait_until_closed
 from tests.support.callers.webhooks import ALL, CALL, add, by_type, everything, finish, is_enabled, read, settled
+from tests.support.checks.vcon import check_vcon
 from tests.support.clock import ManualClock
 from tests.support.events import event, final
 from tests.support.servers.webhook_receiver import Reply, WebhookReceiver
@@ -45,6 +46,17 @@ async def test_every_notice_of_a_call(caller: RestClient, hook: WebhookReceiver)
     ]
     expected[1]["metrics"] = {"e2e_latency_ms": 700, "segmented_latency_ms": {"llm_ttft": 210, "tts_ttfb": 90.5}}
     assert {**about, **stopped, "total_turn_count": 2, "is_truncated": False, "turns": expected} == told[112].payload
+
+
+async def test_a_call_comes_as_a_vcon(caller: RestClient, hook: WebhookReceiver) -> None:
+    """By choice: the same as that of the export, in place of the messages; the other notices stay as they are."""
+    await add(caller, hook.url(), 102, 103, 111, contents="vcon")
+    await finish(caller, "call-1", *CALL, name="desk", user_id="ann", labels={"campaign": "x"})
+    told = {number: notice.payload for number, notice in by_type(await hook.wait(3)).items()}
+    check_vcon(told[103]["vcon"])
+    assert (await caller.get("/v1/sessions/call-1/export")).json == told[103]["vcon"]
+    assert {*told[111]} - {"metrics"} | {"vcon"} == {*told[103]}
+    assert [{"turn_id": 1, "llm_ttfb": 210, "tts_ttfb": 90.5}] == told[111]["metrics"]
 
 
 async def test_a_receiver_that_refuses_other_keys(caller: RestClient, hook: WebhookReceiver) -> None:

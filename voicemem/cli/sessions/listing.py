@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -81,7 +81,7 @@ async def show(
         await rest.close()
 
 
-async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncIterator[Row]:
+async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncGenerator[Row, None]:
     """The newest rows, in as many pages as it takes: a page with conditions may be short."""
     cursor: str | None = None
     while limit > 0:

@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.config.secrets import check_webhook_secret
-from voicemem.config.session import EventTypes, Url
+from voicemem.config.session import Contents, EventTypes, Url
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import JsonObject, matching
@@ -31,7 +31,6 @@ from voicemem.store.records import Endpoint
 
 MAX_DAYS = 7
 NO_DELIVERIES = EndpointCounts()
-Contents = Literal["full", "standard"]
 Description = Annotated[str, Meta(max_length=1000)]
 PRINTABLE_ASCII = "A secret must be 8 to 256 printable ASCII characters without spaces"
 Secret = Annotated[str, matching(r"^[!-~]{8,256}\Z", PRINTABLE_ASCII, extra_json_schema={"writeOnly": True})]
