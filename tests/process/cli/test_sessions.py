@@ -105,19 +105,6 @@ async def test_no_sessions_are_said_to_be_none(serve: Serve) -> None:
     assert (0, "", "") == await run(api, "sessions")
 
 
-async def test_a_terminal_that_follows_is_drawn_again(api: RestClient) -> None:
-    """A call that begins appears, one that ends says so; Ctrl-C ends it."""
-    async with in_terminal("sessions", "--url", api.base, "--follow") as terminal:
-        await terminal.until(lambda: "ann-2" in terminal.text)
-        await api.create("new-1")
-        await terminal.until(lambda: "new-1" in terminal.text)
-        await api.end("ben-1")
-        await terminal.until(lambda: any("ben-1" in line and "ended" in line for line in terminal.shown))
-        assert 1 == sum("ann-2" in line for line in terminal.shown)
-        terminal.process.send_signal(signal.SIGINT)
-        assert 0 == await terminal.ended()
-
-
 async def test_a_pipe_that_follows_has_a_line_for_each_change(api: RestClient) -> None:
     """All rows first, the oldest first, then what is new."""
     process = await asyncio.create_subprocess_exec(
@@ -184,17 +171,6 @@ async def test_what_cannot_be_exported_is_said(api: RestClient) -> None:
         assert 2 == (await run(api, "export", *arguments))[0], arguments
     code, _, errors = await run(api, "export", "nobody")
     assert (1, True) == (code, "unknown_session" in errors)
-
-
-async def test_a_terminal_shows_how_far_an_export_is(api: RestClient, tmp_path: Path) -> None:
-    """A bar that ends full."""
-    output = str(tmp_path / "calls.jsonl")
-    async with in_terminal(
-        "export", "--all", "--format", "jsonl", "--output", output, "--url", api.base, columns=160
-    ) as terminal:
-        assert 0 == await terminal.ended()
-        assert "100%" in terminal.text
-        assert "has 3 calls" in "".join(terminal.shown)
 
 
 async def test_calls_are_ended(api: RestClient) -> None:
