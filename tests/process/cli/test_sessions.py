@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import io
 import json
 import os
 import signal
@@ -156,7 +157,7 @@ async def test_calls_are_exported_into_one_file(api: RestClient, tmp_path: Path)
     """A table with one head, or vCons as lines."""
     table = tmp_path / "calls.csv"
     assert 0 == (await run(api, "export", "--all", "--format", "csv", "--output", str(table)))[0]
-    rows = list(csv.DictReader(table.open(newline="")))
+    rows = list(csv.DictReader(io.StringIO(table.read_bytes().decode(), newline="")))
     assert ["ben-1", "ben-1", "ann-2", "ann-2", "ann-1", "ann-1"] == [row["session_id"] for row in rows]
     _, output, _ = await run(api, "export", "--state", "running")
     vcons = [json.loads(line) for line in output.splitlines()]
