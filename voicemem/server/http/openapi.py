@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -98,13 +98,22 @@ def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
             },
             "servers": [{"url": "/"}],
             "tags": tags(routes),
-            "paths": paths,
+            "paths": without_closed_items(paths),
             "components": {
                 "securitySchemes": SCHEMES,
-                "schemas": schemas.components,
+                "schemas": without_closed_items(schemas.components),
             },
         }
     )
+
+
+def without_closed_items(schema: Any) -> Any:
+    """A schema without `items: false`, which generators stumble over; `maxItems` beside it says the same."""
+    if isinstance(schema, Mapping):
+        closed = schema.get("items") is False and "maxItems" in schema
+        kept = ((name, value) for name, value in schema.items() if not (closed and name == "items"))
+        return {name: without_closed_items(value) for name, value in kept}
+    return [without_closed_items(one) for one in schema] if isinstance(schema, list | tuple) else schema
 
 
 def tags(routes: Iterable[Route[Any]]) -> list[JsonObject]:
