@@ -1,0 +1,38 @@
+// @ts-check
+/** The tab of the webhooks of a call: every notice over all endpoints, with its attempts. */
+import { get } from "../base/api.js";
+import { h, replace } from "../base/dom.js";
+import { link } from "../base/routes.js";
+import { deliveryItem } from "../attempts/delivery.js";
+
+const AGAIN_MS = 3000;
+
+/** @param {HTMLElement} container @param {{id: string}} given @param {any} shell */
+export function show(container, { id }, shell) {
+  const place = h("div", null, h("p", { class: "soft" }, "…"));
+  container.append(place);
+  let shown = "";
+  let closed = false;
+  const look = async () => {
+    if (document.hidden) return;
+    const answer = await get(`/v1/sessions/${encodeURIComponent(id)}/deliveries`).catch((problem) => ({ problem }));
+    const now = JSON.stringify(answer.deliveries ?? answer.problem.detail);
+    if (closed || now === shown || place.querySelector("details[open]")) return;
+    shown = now;
+    replace(place, answer.problem ? h("p", { class: "alert", role: "alert" }, answer.problem.detail) : drawn(answer.deliveries, shell.may, look));
+  };
+  look();
+  const timer = setInterval(look, AGAIN_MS);
+  return {
+    close() {
+      closed = true;
+      clearInterval(timer);
+    },
+  };
+}
+
+/** @param {any[]} deliveries @param {boolean} may @param {() => void} resent */
+function drawn(deliveries, may, resent) {
+  if (deliveries.length) return h("ol", { class: "deliveries" }, ...deliveries.map((one) => deliveryItem(one, { may, resent })));
+  return h("div", { class: "panel empty" }, h("h2", null, "Nothing was delivered"), h("p", null, "No endpoint wanted a notice of this call yet. Notices go out when it ends. ", link("/deliveries", "Endpoints of the project")));
+}
