@@ -52,8 +52,8 @@ export const text = async (path, params) => (await fetched("GET", url(path, para
 export async function ask(method, address, body, signal) {
   const answer = await fetched(method, address, body, signal);
   const written = await answer.text();
-  if (!written) return null;
-  if (!LINES.test(answer.headers.get("Content-Type") ?? "")) return JSON.parse(written);
+  const areLines = LINES.test(answer.headers.get("Content-Type") ?? "");
+  if (!areLines) return written ? JSON.parse(written) : null;
   return written.split("\n").filter(Boolean).map((line) => JSON.parse(line));
 }
 

@@ -16,7 +16,6 @@ export function parameters(query) {
   const [, span] = SPANS[query.get("when") ?? ""] ?? SPANS[""];
   return {
     fields: "overview",
-    q: query.get("q"),
     state: query.get("state"),
     label: query.get("label"),
     user_id: query.get("user"),
@@ -36,7 +35,7 @@ export function filterBar(query, changed) {
     setQuery({ ...values, cursor: null });
     changed();
   };
-  const search = words("q", "search", "Call, user, or words that were said", query, set, "Search");
+  const search = words("q", "search", "A call, or words that were said", query, set, "Search");
   const form = h(
     "form",
     { class: "bar", role: "search", "aria-label": "Calls" },

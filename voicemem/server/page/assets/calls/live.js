@@ -1,20 +1,22 @@
 // @ts-check
 /** The rows of the list that change while one looks at it. */
-import { get } from "../base/api.js";
-
-const EVERY_MS = 2000;
+import { follow } from "../base/tail.js";
 
 /**
  * @param {Record<string, any>} asked the filters of the list
- * @param {{changed: (row: any) => void, gone: (id: string) => void, lost: (isLost: boolean) => void}} tell
+ * @param {{changed: (row: any) => void, gone: (id: string) => void, again: () => void, lost: (isLost: boolean) => void}} tell
  */
-export function followCalls(asked, { changed, lost }) {
-  const look = async () => {
-    if (document.hidden) return;
-    const answer = await get("/v1/sessions", asked).catch(() => null);
-    lost(answer === null);
-    answer?.sessions.reverse().forEach(changed);
-  };
-  const timer = setInterval(look, EVERY_MS);
-  return { close: () => clearInterval(timer) };
+export function followCalls(asked, { changed, gone, again, lost }) {
+  let begins = 0;
+  return follow(
+    "/v1/sessions",
+    asked,
+    {
+      // What has gone meanwhile is not told: after a break the list is read again.
+      reset: () => (begins += 1) > 1 && again(),
+      session: changed,
+      gone: ({ session_id: id }) => gone(id),
+    },
+    { onLost: () => lost(true), onBack: () => lost(false) },
+  );
 }

@@ -1,12 +1,13 @@
 // @ts-check
 /** The list of calls: the newest first, live and ended, kept up to date while one looks. */
 import { get } from "../base/api.js";
-import { h, replace } from "../base/dom.js";
+import { clear, h, replace } from "../base/dom.js";
 import { go, link } from "../base/routes.js";
 import { length } from "../base/times.js";
 import { filterBar, isFiltered, parameters } from "./filters.js";
 import { followCalls } from "./live.js";
 import { callRow, lengthOf } from "./row.js";
+import { searched } from "./search.js";
 
 const ROWS = 50;
 const MOST = 10_000; // more is not counted
@@ -43,11 +44,14 @@ export function show(container, route) {
 /** Read the first page for the address, and follow it. @param {any} list @param {any} parts */
 async function load(list, parts) {
   const mine = ++list.asked;
+  clear(parts.message);
   list.query = new URLSearchParams(location.search);
   list.tail?.close();
+  const words = list.query.get("q");
+  if (words) return search(list, parts, words, mine);
   const asked = { ...parameters(list.query), limit: ROWS };
   const cursor = list.query.get("cursor");
-  const answer = await get("/v1/sessions", { ...asked, cursor }).catch((problem) => problem);
+  const answer = await get("/v1/sessions", { ...asked, cursor, count: !cursor }).catch((problem) => problem);
   if (mine !== list.asked || list.closed) return;
   if (!answer.sessions) return fail(parts, answer);
   list.rows = new Map(answer.sessions.map((/** @type {any} */ row) => [row.session_id, row]));
@@ -57,16 +61,29 @@ async function load(list, parts) {
   if (cursor) return;
   list.tail = followCalls(asked, {
     changed: (row) => update(list, parts, row),
+    again: () => load(list, parts),
     gone: (id) => remove(list, parts, id),
     lost: (isLost) => replace(parts.lost, isLost ? [h("span", { class: "dot wait" }), "connection lost, trying again"] : null),
   });
+}
+
+/** Show what was said in place of the list. @param {any} list @param {any} parts @param {string} words @param {number} mine */
+async function search(list, parts, words, mine) {
+  const found = await searched(words, list.query.get("user")).catch((problem) => problem);
+  if (mine !== list.asked || list.closed) return;
+  if (!(found instanceof Element)) return fail(parts, found);
+  list.rows.clear();
+  parts.table.hidden = true;
+  replace(parts.summary);
+  replace(parts.more);
+  replace(parts.message, found);
 }
 
 /** @param {any} list @param {any} parts */
 function draw(list, parts) {
   replace(parts.body, ...[...list.rows.values()].map(callRow));
   parts.table.hidden = list.rows.size === 0;
-  replace(parts.message, list.rows.size ? null : empty(list.query));
+  replace(parts.message, list.rows.size ? null : empty(list));
   count(list, parts);
 }
 
@@ -96,8 +113,9 @@ function newestQuery(query) {
   return without;
 }
 
-/** @param {URLSearchParams} query */
-function empty(query) {
+/** @param {any} list */
+function empty({ query, next }) {
+  if (next) return h("div", { class: "panel empty" }, h("p", null, "None of the newest calls is like that. Older ones were not looked at yet."));
   if (!isFiltered(query) && !query.get("cursor")) {
     return h("div", { class: "panel empty" }, h("h2", null, "No calls yet"), h("p", null, "Calls appear here by themselves as soon as an agent sends one. To see what it looks like, replay a call that comes with the package:"), h("p", null, h("code", { class: "command" }, "voicemem demo")));
   }

@@ -47,7 +47,7 @@ async function refresh(panel) {
 function drawVersions(panel) {
   panel.versions.hidden = panel.known.length === 0;
   const items = panel.known.map((/** @type {any} */ one) => {
-    const button = h("button", { class: "link", type: "button", "aria-label": `Show what version ${one.version} changed` }, String(one.version));
+    const button = h("button", { class: "link", type: "button", title: "Show what it changed", "aria-label": `Version ${one.version}: show what it changed` }, String(one.version));
     button.addEventListener("click", () => compare(panel, one.version - 1, one.version));
     return h("li", null, button, h("span", null, one.operation), h("span", { class: "soft" }, [writer(one.by), full(one.updated_at)].filter(Boolean).join(" · ")));
   });

@@ -44,8 +44,9 @@ const journal = (position) => `${location.pathname.replace(/\/[^/]*$/, "/journal
 
 /** @param {any} one */
 function forgot({ through_turn: through, turn, kept, carried, position }) {
-  const what = through === undefined || through === null ? `Turn ${turn}, but for its first ${kept} message${kept === 1 ? "" : "s"}.` : `Everything through turn ${through}.`;
-  const whole = turn !== undefined && turn !== null && !kept && (through ?? null) === null ? `Turn ${turn}.` : what;
+  const all = through !== undefined && through !== null;
+  const rest = kept?.length ? `, but for ${kept.length} of its messages` : "";
+  const whole = all ? `Everything through turn ${through}.` : `Turn ${turn}${rest}.`;
   const also = carried ? " What earlier calls left is forgotten too." : null;
   return h("li", null, whole, also, h("span", { class: "note" }, "Its words stay in the history and in the journal. ", h("a", { href: journal(position) }, `At ${position} of the journal`)));
 }
