@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.callers.axe import violations
 from tests.support.callers.browser import Page, browser_page
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, make_key
 from tests.support.paths import ROOT
 from tests.support.services import Serve
 from voicemem.app import App
 
+KEY = "an operator's own key"
 pytestmark = pytest.mark.needs("chromium")
 CALLS = "[...document.querySelectorAll('.calls tbody tr')].map((row) => row.dataset.id)"
 
@@ -102,3 +104,55 @@ async def test_what_was_said_is_text(serve: Serve, page: Page) -> None:
     await page.until(f"document.querySelector('.last')?.textContent.includes({json.dumps(hostile)})")
     assert await page.evaluate("document.images.length") == 0
     assert (await page.evaluate("document.querySelector('tbody').textContent")).count(hostile) == 4
+
+
+async def test_words_that_were_said_lead_to_their_call(serve: Serve, page: Page) -> None:
+    """The box finds what was heard; the words stand in the address."""
+    app = await serve()
+    await record(app, "call-1", "barge_in_twice_in_one_reply")
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until(f"{CALLS}.length === 1")
+    await page.evaluate("document.querySelector('[type=search]').focus()")
+    await page.type("slopes")
+    await page.until("document.querySelector('.found a[href$=call-1]') !== null")
+    assert await page.evaluate("location.search") == "?q=slopes"
+
+
+async def test_everybody_can_use_the_list(serve: Serve, page: Page) -> None:
+    """axe finds nothing in both themes at both widths, with calls and without; nothing scrolls sideways."""
+    app = await serve()
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until("document.querySelector('.empty') !== null")
+    assert await violations(page) == []
+    await record(app, "call-1", "barge_in_twice_in_one_reply", user_id="ann", labels={"line": "sales", "lang": "en"})
+    await record(app, "call-2", "still_running")
+    await page.until(f"{CALLS}.length === 2")
+    assert await violations(page) == []
+
+
+async def test_who_has_no_key_is_asked_for_one(serve: Serve, page: Page) -> None:
+    """A wrong key is explained; the right one leads back to where one wanted to go; signing out asks again."""
+    app = await serve(admin_key=KEY)
+    key = await make_key(app, "read")
+    await page.open(f"http://{app.rest_address}/ui/session")  # so that the next navigation is the page's own
+    await page.evaluate("location.assign('/ui/calls?state=ended')")
+    await page.until("document.querySelector('#key') === document.activeElement")
+    assert await violations(page) == []
+    await page.type("vm_wrong")
+    await page.press("Enter")
+    await page.until("document.querySelector('#key-error')?.textContent.includes('not known')")
+    page.problems.clear()  # the browser notes the 401
+    await page.type(key)
+    await page.press("Enter")
+    await page.until("location.search === '?state=ended' && document.querySelector('.empty, .calls tr') !== null")
+    assert (
+        await page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie]).includes('vm_')") is False
+    )
+    await page.until("document.querySelector('.who select') !== null")
+    assert await page.evaluate("[...document.querySelectorAll('.who option')].map((one) => one.textContent)") == [
+        "default",
+        "Add a project…",
+    ]
+    assert await violations(page) == []
+    await page.click(".who button:last-child")
+    await page.until("location.pathname === '/ui/sign-in' && document.querySelector('#key') !== null")

@@ -114,7 +114,7 @@ function entry({ position, producer, seq, received_ms: received, event }) {
     h("td", { class: "num" }, h("a", { href: `#p${position}` }, position)),
     h("td", { class: "num soft", title: full(received) }, seconds(received)),
     h("td", { class: refused ? "bad mono" : "mono" }, event.type),
-    h("td", { class: "num" }, event.turn_id ?? ""),
+    h("td", { class: "num" }, event.turn_id === undefined ? "" : [h("span", { class: "phone" }, "turn "), event.turn_id]),
     h("td", { class: "soft" }, producer ? `${producer} ${seq ?? ""}` : "service"),
     h("td", { class: "what" }, whole),
   );

@@ -1,6 +1,6 @@
 // @ts-check
 /** What the search box finds: a call by its id, and words that were heard or are remembered, each with its call. */
-import { get, post } from "../base/api.js";
+import { post } from "../base/api.js";
 import { h } from "../base/dom.js";
 import { link } from "../base/routes.js";
 import { moment } from "../base/times.js";
@@ -14,28 +14,18 @@ const WHO = { user: "Caller", assistant: "Agent" };
  * @returns {Promise<Element>}
  */
 export async function searched(words, user) {
-  const [found, call] = await Promise.all([
-    post("/v1/memories/search", { query: words, limit: HITS, ...(user ? { user_id: user } : {}) }),
-    callOf(words),
-  ]);
+  const found = await post("/v1/memories/search", { query: words, limit: HITS, ...(user ? { user_id: user } : {}) });
   const items = found.memories.map(hit);
-  const none = items.length || call ? null : h("p", null, "No call is called so, and nobody said it. The box above finds ids of calls and words; a user has a box of its own.");
+  const isId = /^[A-Za-z0-9._:-]{1,128}$/.test(words);
   const more = found.next_cursor ? h("p", { class: "note" }, `The best ${HITS} are shown.`) : null;
   return h(
     "section",
     { class: "panel found", "aria-label": "Found" },
-    h("h2", { role: "status" }, items.length || call ? `Found for “${words}”` : `Nothing was found for “${words}”`),
-    call ? h("p", null, "The call ", link(`/calls/${encodeURIComponent(call.session_id)}`, call.session_id)) : null,
-    none,
+    h("h2", { role: "status" }, items.length ? `Said or remembered: “${words}”` : `Nobody said “${words}”`),
+    isId ? h("p", { class: "soft" }, "If it is the id of a call: ", link(`/calls/${encodeURIComponent(words)}`, `open ${words}`)) : null,
     items.length ? h("ul", { class: "stack" }, ...items) : null,
     more,
   );
-}
-
-/** The call of this id. @param {string} id */
-async function callOf(id) {
-  if (!/^[A-Za-z0-9._:-]{1,128}$/.test(id)) return null;
-  return get(`/v1/sessions/${encodeURIComponent(id)}`).catch(() => null);
 }
 
 /** @param {any} one */
