@@ -59,11 +59,7 @@ async function whoAmI() {
   const session = await readSession();
   if (session.signed_in) return get("/v1/me");
   toSignIn();
-<<<<<<< HEAD
   return new Promise(() => {}); // until the browser is there
-=======
-  return new Promise(() => {}); // this page is left
->>>>>>> d116071a (Who is asked for a key leaves the page once; what axe comes in has its exact versions)
 }
 
 /** @param {{detail?: string, message: string}} problem */
