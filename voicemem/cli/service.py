@@ -391,17 +391,34 @@ async def describe_webhook(app: App) -> str:
     return f"{without_user(endpoint.url)}{kept if app.settings.webhook_url is None else ''}"
 
 
+def describe_page(app: App) -> str:
+    """Where the page is; without an origin it answers to this machine's own names."""
+    if not app.settings.ui:
+        return "none (--ui)"
+    if app.settings.ui_origin is not None:
+        return f"{app.settings.ui_origin}/ui/"
+    if app.rest_address.is_loopback:
+        return f"http://{app.rest_address}/ui/"
+    return f"http://127.0.0.1:{app.rest_address.port}/ui/ on this machine (--ui-origin for others)"
+
+
+async def announce(app: App) -> None:
+    """Say where everything is."""
+    click.echo(f"voicemem {__version__}, store {shown_store(app.settings.store)}")
+    click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
+    click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
+    click.echo(f"  page     {describe_page(app)}")
+    click.echo(f"  webhook  {await describe_webhook(app)}")
+    click.echo(f"  llm      {url_origin(app.settings.llm_url) or 'none (--llm-url)'}")
+    if not await app.services.access.needs_key():
+        how = first_key_hint(shown_store(app.settings.store))
+        click.echo(f"  keys     none: anyone who can reach these ports may do anything ({how})")
+
+
 async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer, handler: logging.Handler) -> None:
     async with running(settings, tracer=tracer) as app:
         logs.name_node(handler, app.services.node.shown_token)
-        click.echo(f"voicemem {__version__}, store {shown_store(app.settings.store)}")
-        click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
-        click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
-        click.echo(f"  webhook  {await describe_webhook(app)}")
-        click.echo(f"  llm      {url_origin(app.settings.llm_url) or 'none (--llm-url)'}")
-        if not await app.services.access.needs_key():
-            how = first_key_hint(shown_store(app.settings.store))
-            click.echo(f"  keys     none: anyone who can reach these ports may do anything ({how})")
+        await announce(app)
         sys.stdout.flush()
         addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
         LOG.info("Started", extra={"version": __version__, **addresses})

@@ -15,7 +15,9 @@ const TABS = {
   deliveries: { words: "Deliveries", load: () => import("./deliveries_tab.js") },
   journal: { words: "Journal", load: () => import("./journal.js") },
   settings: { words: "Settings", load: () => import("./settings.js") },
+  played: { words: "Played", load: () => import("../played/page.js") },
 };
+const TRUE_CALL = "truth"; // the label of a call of which it is known what was played
 const FIGURES_MS = 250; // at least between two counts of a call that grows
 
 /**
@@ -45,7 +47,7 @@ async function begin(container, route, shell, page, close) {
   const call = openCall(session);
   page.closers.push(call.close);
   const [top, picture, body] = [h("div", null), h("div", null), h("div", { class: "tab-body" })];
-  replace(container, top, picture, tabs(route.id, tab), body);
+  replace(container, top, picture, tabs(session, tab), body);
   const headOf = head(top, call, shell);
   const stripOf = strip(picture);
   page.closers.push(stripOf.close);
@@ -87,10 +89,12 @@ function onChange(/** @type {any} */ call, /** @type {() => void} */ draw, /** @
   };
 }
 
-/** @param {string} id @param {string} current */
-function tabs(id, current) {
-  const links = Object.entries(TABS).map(([tab, { words }]) => {
-    const path = `/calls/${encodeURIComponent(id)}${tab === "conversation" ? "" : `/${tab}`}`;
+/** @param {any} session @param {string} current */
+function tabs(session, current) {
+  const isTrue = TRUE_CALL in (session.config?.labels ?? {});
+  const known = Object.entries(TABS).filter(([tab]) => tab !== "played" || isTrue || current === tab);
+  const links = known.map(([tab, { words }]) => {
+    const path = `/calls/${encodeURIComponent(session.session_id)}${tab === "conversation" ? "" : `/${tab}`}`;
     const made = link(path, words);
     if (tab === current) made.setAttribute("aria-current", "page");
     return made;

@@ -8,7 +8,7 @@ import { ago, day } from "../base/times.js";
 /** @param {string} caption @param {string[]} heads @param {any[]} rows */
 function table(caption, heads, rows) {
   const head = heads.map((words) => h("th", { scope: "col", class: words === "Events" ? "r" : null }, words || h("span", { class: "sr" }, "Actions")));
-  return h("section", null, h("h2", null, caption), h("div", { class: "wide-table" }, h("table", null, h("caption", { class: "sr" }, caption), h("thead", null, h("tr", null, ...head)), h("tbody", null, ...rows))));
+  return h("section", null, h("h2", null, caption), h("div", { class: "wide-table", tabindex: 0, role: "region", "aria-label": caption }, h("table", null, h("caption", { class: "sr" }, caption), h("thead", null, h("tr", null, ...head)), h("tbody", null, ...rows))));
 }
 
 /** @param {Record<string, number>} refused */
