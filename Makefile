@@ -64,6 +64,7 @@ soak: .venv/installed-tests
 packaging: .venv/installed-tests
 	$(BIN)/python tests/process/packaging/matrix.py
 	$(BIN)/python -m tests.process.packaging.generators
+	$(BIN)/python -m tests.process.packaging.readers
 
 # WORDS="oldest livekit-agents": only the checks with one of these words in their names
 frameworks: .venv/installed-tests
