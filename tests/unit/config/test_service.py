@@ -148,7 +148,7 @@ def test_good_settings(settings: dict[str, Any]) -> None:
         ({"webhook_url": "receiver.example"}, "webhook"),
         ({"webhook_secret": "s"}, "webhook"),
         ({"webhook_contents": "standard"}, "no webhook URL"),
-        ({"webhook_url": "https://x.example/", "webhook_contents": "some"}, "full or standard"),
+        ({"webhook_url": "https://x.example/", "webhook_contents": "some"}, "full, standard or vcon"),
         ({"webhook_url": "https://x.example/", "webhook_secret": "whsec_notbase64"}, "base64"),
         ({"rest": Address("::1", 80), "ingest": Address("::1", 80)}, "port 80"),
         ({"rest": EVERYWHERE._replace(port=80), "ingest": Address("127.0.0.1", 80)}, "port 80"),

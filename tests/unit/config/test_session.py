@@ -143,7 +143,7 @@ def test_refusal_names_the_setting_that_is_not_known(given: JsonObject, named: s
     ("given", "values"),
     [
         ({"llm": {"style": "cohere"}}, "openai, anthropic, gemini: `llm.style`"),
-        ({"webhook": {"contents": "some"}}, "full, standard: `webhook.contents`"),
+        ({"webhook": {"contents": "some"}}, "full, standard, vcon: `webhook.contents`"),
         ({"webhook": {"event_types": [103, 104]}}, "101, 102, 103, 111, 112: `webhook.event_types[1]`"),
     ],
     ids=str,
