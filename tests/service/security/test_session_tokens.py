@@ -40,6 +40,8 @@ REACHED = [
     ("GET", "/v1/sessions/{id}/stats"),
     ("GET", "/v1/sessions/{id}/deliveries"),
     ("GET", "/v1/sessions/{id}/memories"),
+    ("GET", "/v1/sessions/{id}/memory"),
+    ("GET", "/v1/sessions/{id}/export"),
     ("POST", "/v1/sessions/{id}/memories/extract"),
     *((method, "/v1/sessions/{id}/working-memory") for method in ("GET", "PUT", "PATCH", "DELETE")),
     ("GET", "/v1/sessions/{id}/working-memory/versions"),

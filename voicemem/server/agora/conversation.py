@@ -13,16 +13,18 @@ from voicemem.config.session import parse_config
 from voicemem.errors import Refused
 from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
+from voicemem.protocol.types import JsonObject
 from voicemem.server.agora.agents import AGENT, FIELD_CODES, UNKNOWN_AGENT
 from voicemem.server.agora.auth import agent_of, running_agent_of
 from voicemem.server.agora.requests import MAX_SPEECH_BYTES, Speak, Think, body_as
 from voicemem.server.http.request import NoQuery, json_response, services_of
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
-from voicemem.server.rest.history import Spoken, TurnReport
+from voicemem.server.rest.history import AgoraTurn, Spoken
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
+from voicemem.transcript.turns import turn_object
 
 CONTENTS_KEY = web.AppKey("agora_contents", str)
 AGORA_PRODUCER = "agora.rest"
@@ -80,7 +82,7 @@ class AgoraTurns(Struct, frozen=True):
     channel: str
     total_turn_count: int
     pagination: Pagination
-    turns: list[TurnReport]
+    turns: list[AgoraTurn]
 
 
 class SpokenBody(Struct, frozen=True):
@@ -104,10 +106,15 @@ async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(AgoraHistory(stream.id, start_ts, "RUNNING", timed))
 
 
+def agora_turns(memory: ReadModel) -> list[JsonObject]:
+    """The turns without what is ours."""
+    return [turn_object(memory.state, memory.state.turns[number]) for number in memory.state.turn_numbers]
+
+
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await agent_of(request)
-    all_turns = await services_of(request).memories.read(stream, ReadModel.turns)
+    all_turns = await services_of(request).memories.read(stream, agora_turns)
     config = parse_config(stream.config)
     channel = config.channel or ""
     pages = -(-len(all_turns) // query.page_size) or 1
@@ -119,7 +126,7 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Respo
             channel=channel,
             total_turn_count=len(all_turns),
             pagination=Pagination(query.page_index, pages, query.page_index >= pages),
-            turns=[TurnReport(stream.id, channel, **turn) for turn in all_turns[first : first + query.page_size]],
+            turns=[AgoraTurn(stream.id, channel, **turn) for turn in all_turns[first : first + query.page_size]],
         )
     )
 

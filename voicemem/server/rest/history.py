@@ -105,8 +105,8 @@ class TurnMetrics(Struct, frozen=True):
     e2e_latency_ms: float | UnsetType = UNSET
 
 
-class TurnReport(Struct, frozen=True):
-    """One turn; `end` is null while it lasts, `start` as long as nothing was said in it."""
+class AgoraTurn(Struct, frozen=True):
+    """One turn in Agora's shape; `end` is null while it lasts, `start` as long as nothing was said in it."""
 
     agent_id: SessionId
     channel: str
@@ -114,6 +114,11 @@ class TurnReport(Struct, frozen=True):
     start: TurnStart | None
     end: TurnEnd | None
     metrics: TurnMetrics
+
+
+class TurnReport(AgoraTurn, frozen=True):
+    """One turn, with what Agora does not tell."""
+
     false_alarms: int
     marks: TurnMarks | UnsetType = UNSET
     """With `marks=true`."""
