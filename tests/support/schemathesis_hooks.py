@@ -53,8 +53,7 @@ def map_case(_: HookContext, case: Case[Any]) -> Case[Any]:
         case.query.pop("cursor", None)
         if "policy" in case.query:
             case.query["policy"] = "priority"  # which takes all parameters that may stand beside it
-        if "at" in case.query:
-            case.query.pop("at_turn", None)  # a context is of a position or of a turn
+        case.query.pop("at", None)  # which is a position that the journal has
     sections = (case.body, case.body.get("llm"), case.body.get("webhook")) if isinstance(case.body, dict) else ()
     for section in sections:
         if isinstance(section, dict) and isinstance(section.get("url"), str):
