@@ -80,16 +80,17 @@ def check_rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
     return url
 
 
+URL_OPTION = click.option(
+    "--url",
+    envvar="VOICEMEM_URL",
+    default=f"http://{Settings().rest}",
+    show_default=True,
+    show_envvar=True,
+    callback=check_rest_url,
+    help="Address of the REST API.",
+)
 REST_OPTIONS = (
-    click.option(
-        "--url",
-        envvar="VOICEMEM_URL",
-        default=f"http://{Settings().rest}",
-        show_default=True,
-        show_envvar=True,
-        callback=check_rest_url,
-        help="Address of the REST API.",
-    ),
+    URL_OPTION,
     click.option(
         "--key",
         envvar="VOICEMEM_KEY",

@@ -7,8 +7,7 @@ import webbrowser
 import aiohttp
 import click
 
-from voicemem.cli.common import CommandFailed, check_rest_url, run
-from voicemem.config.service import Settings
+from voicemem.cli.common import URL_OPTION, CommandFailed, run
 
 PATH = "/ui/"
 TIMEOUT_S = 15.0
@@ -17,15 +16,7 @@ TEXT_BROWSERS = ("www-browser", "links", "elinks", "lynx", "w3m")
 
 
 @click.command(short_help="Open the page on which one looks at calls.")
-@click.option(
-    "--url",
-    envvar="VOICEMEM_URL",
-    default=f"http://{Settings().rest}",
-    show_default=True,
-    show_envvar=True,
-    callback=check_rest_url,
-    help="Address of the REST API.",
-)
+@URL_OPTION
 @click.option("--no-open", is_flag=True, help="Only print the address.")
 def ui(url: str, no_open: bool) -> None:
     """Open the page of a running service in a browser, and print its address.

@@ -143,7 +143,7 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart(f"The webhook URL must begin with http:// or https://, or be {NO_WEBHOOK}.")
     if settings.webhook_secret is not None and not has_webhook:
         raise CannotStart("A webhook secret was given, but no webhook URL.")
-    if settings.webhook_contents not in ("full", "standard", "vcon"):
+    if settings.webhook_contents not in get_args(Contents):
         raise CannotStart("The contents of webhooks must be full, standard or vcon.")
     if settings.webhook_contents != "full" and not has_webhook:
         raise CannotStart("The contents of webhooks were given, but no webhook URL.")

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from voicemem.transcript.replies.evidence import Source
-from voicemem.transcript.replies.interruptions import first_marking_cut, timelines
+from voicemem.transcript.replies.interruptions import first_entries, first_marking_cut, last_entries
 from voicemem.transcript.replies.playing import is_cut_by_close, settle
 from voicemem.transcript.replies.resumes import count_false_alarms, resumed_until
 from voicemem.transcript.replies.sources import sources_of, standing_replies
@@ -190,24 +190,13 @@ def heard_first(reply: Reply, sources: list[Source], audio_ts: int | None) -> tu
 
 def begin_by_position(sources: list[Source], *names: str) -> int | None:
     """When the audio began by the first positions that were reported in it."""
-    begins = (
-        first.ts - first.value
-        for source in sources
-        for series in timelines(source, *names)
-        if (first := series.first(source.until, source.since)) is not None
-    )
-    return min(begins, default=None)
+    return min((first.ts - first.value for first in first_entries(sources, *names)), default=None)
 
 
 def heard_last(reply: Reply, sources: list[Source]) -> tuple[int | None, bool]:
     """When the voice of a reply ended, or how far it is known to have come; and whether that is an estimate."""
     for names in (("dones",), ("starts", "audio", "estimated_audio", "texts", "estimated_texts")):
-        ends = [
-            last.ts
-            for source in sources
-            for series in timelines(source, *names)
-            if (last := series.last(source.until, source.since)) is not None
-        ]
+        ends = [last.ts for last in last_entries(sources, *names)]
         if ends:
             return max(ends), False
     known = [*reply.generation.deltas.times[-1:], reply.generation.ended_ts]

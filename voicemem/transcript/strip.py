@@ -10,22 +10,19 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from voicemem.transcript.marks import CHARACTER_MS, FIRST_AUDIO, VOICE_MS
 from voicemem.transcript.messages import Message
-from voicemem.transcript.replies.interruptions import timelines
+from voicemem.transcript.replies.interruptions import POSITIONS, TEXTS, first_entries, last_entries
 from voicemem.transcript.replies.sources import sources_of, standing_replies
 from voicemem.transcript.state import Reply, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 
 Lane = Literal["user", "agent", "unheard", "cut", "tool"]
 MAX_ENTRIES = 64
-SPOKEN_MS, MAX_SPOKEN_MS = 60, 60_000
-"""How long a character takes of which only the final text is known, and how long all of these take at most."""
+MAX_SPOKEN_MS = 60_000
+"""How long an utterance takes at most of which only the final text is known."""
 UNHEARD_MS = 55
 """How long a character of a reply would have taken."""
-FIRST_AUDIO_MS = 150
-"""How long after its first text a reply begins to play, where nothing tells."""
-FIRST_AUDIO = "tts_ttfb"
-"""The latency that is reported when the first audio is there."""
 PARTS = 1000
 """The whole call."""
 GAPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, PARTS)
@@ -97,7 +94,7 @@ def user_spans(turn: Turn) -> Iterator[Span]:
     if spoken:
         begin, end = min(one.begin for one in spoken), max(max(one.newest_ts, one.begin) for one in spoken)
         if begin == end:
-            begin -= min(MAX_SPOKEN_MS, SPOKEN_MS * sum(len(one.text) for one in spoken))
+            begin -= min(MAX_SPOKEN_MS, CHARACTER_MS * sum(len(one.text) for one in spoken))
         yield Span("user", begin, end)
     for typed in turn.typed or ():
         yield Span("user", typed.begin, typed.begin)
@@ -120,29 +117,19 @@ def reply_spans(state: State, turn: Turn, reply: Reply, cut: tuple[int, int] | N
 
 def heard_from(state: State, turn: Turn, reply: Reply) -> int | None:
     """When a reply began to play: as it was reported, else by its first text. None without any."""
-    starts = [
-        first.ts
-        for source in sources_of(state, reply)
-        for series in timelines(source, "starts")
-        if (first := series.first(source.until, source.since)) is not None
-    ]
+    starts = [first.ts for first in first_entries(sources_of(state, reply), "starts")]
     if starts:
         return min(starts)
     text_ts = reply.text_ts if reply.text_ts < AFTER_ALL else reply.begin
     if text_ts == AFTER_ALL:
         return None
     reported = (one.ts for one in turn.latencies or () if one.name == FIRST_AUDIO and one.ts >= text_ts)
-    return min(reported, default=text_ts + FIRST_AUDIO_MS)
+    return min(reported, default=text_ts + VOICE_MS)
 
 
 def heard_until(state: State, reply: Reply, otherwise: int) -> int:
     """When a reply that was not cut stopped to play: as it was reported, else when the LLM had finished."""
-    ends = [
-        last.ts
-        for source in sources_of(state, reply)
-        for series in timelines(source, "dones", "audio", "estimated_audio", "texts", "estimated_texts")
-        if (last := series.last(source.until, source.since)) is not None
-    ]
+    ends = [last.ts for last in last_entries(sources_of(state, reply), "dones", *POSITIONS, *TEXTS)]
     if ends:
         return max(ends)
     ended, deltas = reply.generation.ended_ts, reply.generation.deltas.times

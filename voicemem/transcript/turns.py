@@ -7,7 +7,7 @@ from typing import Any
 
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.transcript.marks import false_alarms_of, tool_marks, turn_marks
-from voicemem.transcript.replies.interruptions import first_marking_cut, timelines
+from voicemem.transcript.replies.interruptions import first_marking_cut, last_entries
 from voicemem.transcript.replies.playing import is_cut_by_close, settle
 from voicemem.transcript.replies.resumes import resumed_until
 from voicemem.transcript.replies.sources import sources_of, standing_replies
@@ -89,13 +89,7 @@ def cuts_of(state: State, reply: Reply) -> list[tuple[int, str | None]]:
 
 def last_reply_end(state: State, replies: list[Reply]) -> int:
     """When the last of these replies ended: its playback if that was reported, else its generation."""
-    played = (
-        series.last(source.until, source.since)
-        for reply in replies
-        for source in sources_of(state, reply)
-        for series in timelines(source, "dones")
-    )
-    ends = [done.ts for done in played if done is not None]
+    ends = [done.ts for reply in replies for done in last_entries(sources_of(state, reply), "dones")]
     return max(ends or [reply.generation.ended_ts or reply.begin for reply in replies])
 
 

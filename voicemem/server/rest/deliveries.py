@@ -95,16 +95,28 @@ def delivery_fields(item: EndpointDelivery) -> dict[str, Any]:
     }
 
 
-async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
-    """List what was sent to an endpoint and what is still to be sent, with every attempt; the newest first."""
-    conditions = DeliveryFilter(
+def filter_of(query: DeliveryQuery) -> DeliveryFilter:
+    """The conditions of a query."""
+    return DeliveryFilter(
         session_id=query.session_id,
         event_type=query.event_type,
         state=query.state,
         before=None if query.before is None else int(query.before),
         limit=query.limit,
     )
-    page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), conditions)
+
+
+def delivery_of(request: web.Request) -> int:
+    """The id of the delivery in the path. Raises `Refused` (`invalid_field`)."""
+    delivery = request.match_info["delivery"]
+    if not DELIVERY_ID.match(delivery):
+        raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
+    return int(delivery)
+
+
+async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
+    """List what was sent to an endpoint and what is still to be sent, with every attempt; the newest first."""
+    page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), filter_of(query))
     return json_response(
         DeliveryPage([delivery_view(delivery) for delivery in page], None if following is None else str(following))
     )
@@ -112,11 +124,8 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Res
 
 async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
     """Send one notice again, also one that was delivered; its schedule starts again."""
-    endpoint, delivery = endpoint_of(request), request.match_info["delivery"]
-    if not DELIVERY_ID.match(delivery):
-        raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
-    resent = await services_of(request).webhooks.resend(*endpoint, int(delivery))
-    audit_endpoint(request, "delivery_resent", request.match_info["id"], delivery=delivery)
+    resent = await services_of(request).webhooks.resend(*endpoint_of(request), delivery_of(request))
+    audit_endpoint(request, "delivery_resent", request.match_info["id"], delivery=request.match_info["delivery"])
     return json_response(delivery_view(resent), 202)
 
 

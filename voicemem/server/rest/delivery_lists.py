@@ -7,15 +7,15 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from voicemem.errors import Refused
 from voicemem.server.http.request import GRANT, get_stream, json_response, services_of
 from voicemem.server.http.routes import DeliveryId, Route, json_ok
 from voicemem.server.rest.deliveries import (
-    DELIVERY_ID,
     DeliveryQuery,
     DeliveryState,
     WebhookDelivery,
     delivery_fields,
+    delivery_of,
+    filter_of,
 )
 from voicemem.server.rest.webhooks import origin_of
 from voicemem.store.delivery_rows import DeliveryPage, ListedDelivery
@@ -86,14 +86,7 @@ def page_view(page: DeliveryPage) -> ProjectDeliveryPage:
 
 async def list_project_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
     """List what was sent of the project's sessions and what is still to be sent, to whatever endpoint."""
-    wanted = DeliveryFilter(
-        session_id=query.session_id,
-        event_type=query.event_type,
-        state=query.state,
-        before=None if query.before is None else int(query.before),
-        limit=query.limit,
-    )
-    page = await services_of(request).webhooks.project_deliveries(request[GRANT].project, wanted)
+    page = await services_of(request).webhooks.project_deliveries(request[GRANT].project, filter_of(query))
     return json_response(page_view(page))
 
 
@@ -108,10 +101,7 @@ async def list_session_deliveries(request: web.Request, query: SessionDeliveryQu
 
 async def read_delivery(request: web.Request, query: OneDeliveryQuery) -> web.Response:
     """Read a delivery; with `payload=true` also what was sent."""
-    delivery = request.match_info["delivery"]
-    if not DELIVERY_ID.match(delivery):
-        raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")
-    listed, sent = await services_of(request).webhooks.project_delivery(request[GRANT].project, int(delivery))
+    listed, sent = await services_of(request).webhooks.project_delivery(request[GRANT].project, delivery_of(request))
     payload = UNSET if not query.payload else None if sent is None else Raw(sent)
     receiver = receiver_of(listed.endpoint)
     return json_response(DeliveryWithPayload(**delivery_fields(listed.delivery), webhook=receiver, payload=payload))

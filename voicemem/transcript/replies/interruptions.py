@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from voicemem.transcript.cutting import after_closing_marks, whole_word_end
@@ -28,6 +28,22 @@ def timelines(source: Source, *names: str) -> Iterator[Timeline]:
             yield getattr(series, "lengths", series)
 
 
+def first_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
+    """The first entry about a reply in each of the named series of its sources."""
+    for source in sources:
+        for series in timelines(source, *names):
+            if (first := series.first(source.until, source.since)) is not None:
+                yield first
+
+
+def last_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
+    """The last entry about a reply in each of them."""
+    for source in sources:
+        for series in timelines(source, *names):
+            if (last := series.last(source.until, source.since)) is not None:
+                yield last
+
+
 PROGRESS = ("starts", "audio", "estimated_audio", "texts", "estimated_texts", "dones")
 POSITIONS = ("audio", "estimated_audio")
 TEXTS = ("texts", "estimated_texts")
@@ -35,8 +51,7 @@ TEXTS = ("texts", "estimated_texts")
 
 def first_progress(sources: list[Source]) -> int | None:
     """When playback was first reported; word times and totals alone do not count."""
-    firsts = (series.first(source.until, source.since) for source in sources for series in timelines(source, *PROGRESS))
-    return min((first.ts for first in firsts if first is not None), default=None)
+    return min((first.ts for first in first_entries(sources, *PROGRESS)), default=None)
 
 
 def has_progress(sources: list[Source]) -> bool:
