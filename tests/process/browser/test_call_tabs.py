@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from tests.support.callers.axe import violations
-from tests.support.callers.browser import Page, browser_page
+from tests.support.callers.browser import Page
 from tests.support.callers.rest import RestClient
 from tests.support.services import Serve
 from voicemem.app import App
@@ -38,15 +35,6 @@ async def app(serve: Serve) -> App:
     kept = {"session_id": "call-1", "text": "Ann likes quiet rooms."}
     assert (await rest.post("/v1/memories", kept)).status == 200
     return started
-
-
-@pytest.fixture
-async def page(app: App, tmp_path: Path) -> AsyncIterator[Page]:
-    """A browser that notes what goes wrong."""
-    async with browser_page(tmp_path / "profile") as shown:
-        await shown.watch()
-        yield shown
-        assert shown.problems == []
 
 
 async def choose(page: Page, select: str, value: str) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.callers.axe import violations
-from tests.support.callers.browser import Page, browser_page
+from tests.support.callers.browser import Page
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.paths import ROOT
 from tests.support.services import Serve
@@ -18,15 +16,6 @@ from voicemem.app import App
 KEY = "an operator's own key"
 pytestmark = pytest.mark.needs("chromium")
 CALLS = "[...document.querySelectorAll('.calls tbody tr')].map((row) => row.dataset.id)"
-
-
-@pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    """A browser that notes what goes wrong."""
-    async with browser_page(tmp_path / "profile") as shown:
-        await shown.watch()
-        yield shown
-        assert shown.problems == []
 
 
 async def record(app: App, session_id: str, fixture: str, **config: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.callers.browser import Page, browser_page
+from tests.support.callers.browser import Page
 from tests.support.callers.page import PageClient
 from tests.support.callers.rest import LOOPBACK, RestClient, make_key
 from tests.support.callers.webhooks import CALL, add, finish, settled
@@ -19,15 +19,6 @@ pytestmark = pytest.mark.needs("chromium")
 ROWS = "document.querySelectorAll('.sent tbody tr:not(.more-of)').length"
 BUTTONS = "[...document.querySelectorAll('main .btn:not(.tries-of)')].map((button) => button.textContent)"
 DIALOG = "document.querySelector('dialog[open]')"
-
-
-@pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    """A browser that notes what goes wrong."""
-    async with browser_page(tmp_path / "profile") as shown:
-        await shown.watch()
-        yield shown
-        assert shown.problems == []
 
 
 @pytest.fixture

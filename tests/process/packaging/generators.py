@@ -8,19 +8,17 @@ generator refuses the document, or a compiler what was made of it.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tests.process.packaging.commands import check
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.rest import ROUTES
 
 PACKAGES = ("openapi-typescript@7.13.0", "typescript@5.9.3")
 PYTHON_PACKAGE = "openapi-python-client==0.29.1"
-LIMIT_S = 900.0
 PROGRAM = """\
 import type { paths } from "./api";
 type History = paths["/v1/sessions/{id}/history"]["get"]["responses"]["200"]["content"]["application/json"];
@@ -36,8 +34,8 @@ assert made.models.History
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="voicemem-generators-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="voicemem-generators-") as made:
+        folder = Path(made)
         (folder / "openapi.json").write_bytes(openapi_json(ROUTES))
         (folder / "use.ts").write_text(PROGRAM)
         typescript = (
@@ -53,19 +51,11 @@ def main() -> int:
             (str(programs / "openapi-python-client"), *generate),
             (str(programs / "python"), "-c", PYTHON_PROGRAM),
         )
-        checks = (("TypeScript", typescript, "it compiles"), ("Python", python, "all its modules are imported"))
-        return max([check(language, commands, folder, says) for language, commands, says in checks])
-
-
-def check(language: str, commands: Iterable[Sequence[str]], folder: Path, says: str) -> int:
-    """Run these one after the other; 1 when one of them fails."""
-    for command in commands:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
-        if done.returncode:
-            sys.stderr.write(f"{' '.join(command)} exits with {done.returncode}: {done.stdout}{done.stderr}\n")
-            return 1
-    sys.stdout.write(f"| client in {language} | passed | {says} |\n")
-    return 0
+        checks = (
+            ("client in TypeScript", typescript, "it compiles"),
+            ("client in Python", python, "all its modules are imported"),
+        )
+        return max([check(name, commands, folder, says) for name, commands, says in checks])
 
 
 if __name__ == "__main__":

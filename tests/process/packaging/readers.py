@@ -8,12 +8,12 @@ of the tests; `make packaging` runs it. It exits with 1 when the package finds a
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import venv
 from pathlib import Path
 
+from tests.process.packaging.commands import check
 from tests.support.events import final
 from tests.support.samples.exported_calls import EVENTS, HOSTILE, START, call_after
 from voicemem.exports.vcon import vcon
@@ -41,17 +41,12 @@ def main() -> int:
         for number, call in enumerate((call_after(*EVENTS, user_id="ann", name="front desk"), call_after(*hostile))):
             (folder / f"{number}.vcon.json").write_text(vcon(call))
         pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        for command in (
+        commands = (
             (*pip, "--no-deps", "--ignore-requires-python", PACKAGE),
             (*pip, *NEEDED),
             (python, "-c", PROGRAM, *map(str, sorted(folder.glob("*.vcon.json")))),
-        ):
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-            if done.returncode:
-                sys.stderr.write(f"{' '.join(command[:6])} exits with {done.returncode}: {done.stdout}{done.stderr}\n")
-                return 1
-    sys.stdout.write(f"| exports as vCon | passed | {PACKAGE} reads them |\n")
-    return 0
+        )
+        return check("exports as vCon", commands, folder, f"{PACKAGE} reads them")
 
 
 if __name__ == "__main__":

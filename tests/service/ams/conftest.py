@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from agent_memory_client import MemoryAPIClient, MemoryClientConfig
 
-from tests.support.services import Serve
 from tests.support.stores.engines import engine as engine
 from tests.support.stores.engines import open_handle as open_handle
 from tests.support.stores.engines import store as store
@@ -16,11 +15,6 @@ from voicemem.app import App
 
 Connect = Callable[..., MemoryAPIClient]
 """Makes a client of the service with these settings."""
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 @pytest.fixture

@@ -7,14 +7,8 @@ import pytest
 
 from tests.support.callers.rest import RestClient, context_texts
 from tests.support.events import delta, dialogue, done, event, final, message
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 @pytest.fixture

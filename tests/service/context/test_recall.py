@@ -33,11 +33,6 @@ KEPT = [
 
 
 @pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
-
-
-@pytest.fixture
 async def api(app: App) -> RestClient:
     """A service with memories of ann's, and one of bob's."""
     api = RestClient(app)

@@ -31,18 +31,6 @@ def transcript(item: str, text: str) -> JsonObject:
     return {"type": kind, "event_id": f"e-{item}", "item_id": item, "transcript": text}
 
 
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
-
-
-@pytest.fixture
-def api(app: App) -> RestClient:
-    """A caller of the same service."""
-    return RestClient(app)
-
-
 async def texts(api: RestClient, session_id: str = "s") -> list[str]:
     """What the memory of a session says; nothing while there is none."""
     answered = await api.get(f"/v1/sessions/{session_id}/history")

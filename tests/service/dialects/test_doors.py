@@ -12,24 +12,11 @@ from websockets.asyncio.client import connect
 from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.dialects import RECORDINGS, Recording
-from tests.support.services import Serve
 from tests.support.waiting import all_connections_handled, eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
 recorded = pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
-
-
-@pytest.fixture
-def api(app: App) -> RestClient:
-    """A caller of the same service."""
-    return RestClient(app)
 
 
 def said(contents: list[JsonObject]) -> list[tuple[str, int, str]]:

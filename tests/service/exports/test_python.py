@@ -9,11 +9,10 @@ import json
 import pytest
 
 import voicemem
-from tests.service.exports.test_rest import CALL
 from tests.support.callers.client_sessions import client_to
 from tests.support.callers.rest import RestClient
 from tests.support.checks.vcon import check_vcon
-from tests.support.services import Serve
+from tests.support.samples.cut_call import CUT_CALL
 from voicemem.app import App
 from voicemem.client import RequestRefused, SyncClient, Unreachable
 from voicemem.client.options import Options
@@ -22,17 +21,12 @@ from voicemem.client.transport.rest import RestClient as ClientRest
 from voicemem.errors import Refused
 
 
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
-
-
 async def test_the_client_exports_calls(app: App) -> None:
     """One as a text; many line by line, also from synchronous code."""
     api = RestClient(app)
     await api.create("s1", user_id="ann")
     await api.create("s2")
-    await api.send(*CALL, session_id="s1")
+    await api.send(*CUT_CALL, session_id="s1")
     async with client_to(app) as client:
         check_vcon(json.loads(await client.export("s1")))
         assert (await client.export("s1", "webvtt")).startswith("WEBVTT\n")
@@ -72,7 +66,7 @@ async def test_the_library_exports_calls() -> None:
     """The same documents without a server; what cannot be asked is refused."""
     async with voicemem.open() as library:
         call = await library.create("s1", user_id="ann", labels={"line": "shop"})
-        await call.record(*CALL)
+        await call.record(*CUT_CALL)
         await library.create("s2")
         check_vcon(json.loads(await call.export()))
         lines = [line async for line in library.export_calls("csv", label="line:shop", state="running")]

@@ -8,28 +8,15 @@ import pytest
 from tests.service.sessions.test_set_aside import poisoned
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.checks.vcon import check_vcon
-from tests.support.events import delta, done, event, final, interrupt
 from tests.support.samples.audit_lines import acts
-from tests.support.services import Serve, node_on
+from tests.support.samples.cut_call import CUT_CALL
+from tests.support.services import node_on
 from voicemem.app import App
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName
 from voicemem.memory.call_exports import export_calls
 from voicemem.protocol.types import JsonObject
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
-
-CALL = [
-    final(1, "I am allergic to walnuts.", 1_000),
-    delta(1, "Noted. By the way, we have marzipan.", 2_000),
-    done(1, 2_100),
-    interrupt(1, 2_500, heard_text="Noted."),
-    event("tool.call", turn_id=1, ts=2_600, call_id="c", name="find", arguments={"nut": "walnut"}),
-]
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def lines_of(api: RestClient, query: str) -> list[JsonObject]:
@@ -49,7 +36,7 @@ async def test_a_call_is_a_document_while_it_runs_and_after(app: App, name: Form
     """In its media type, to be saved under a name of its own; what was heard is in it."""
     api = RestClient(app)
     await api.create("call:1", user_id="ann")
-    await api.send(*CALL, session_id="call:1")
+    await api.send(*CUT_CALL, session_id="call:1")
     running = await api.get(f"/v1/sessions/call:1/export?format={name}")
     await api.end("call:1")
     ended = await api.get(f"/v1/sessions/call:1/export?format={name}")
@@ -64,7 +51,7 @@ async def test_without_a_format_it_is_a_vcon(app: App) -> None:
     """What was not heard is an analysis."""
     api = RestClient(app)
     await api.create("s")
-    await api.send(*CALL)
+    await api.send(*CUT_CALL)
     one = (await api.get("/v1/sessions/s/export")).json
     check_vcon(one)
     assert "Noted." == one["dialog"][1]["body"]
@@ -84,7 +71,7 @@ async def test_a_call_whose_memory_cannot_be_made_is_named(app: App) -> None:
     """By itself it is 503; among others it has a line, and the others are there."""
     api = RestClient(app)
     await api.create("good")
-    await api.send(*CALL, session_id="good")
+    await api.send(*CUT_CALL, session_id="good")
     await poisoned(app, "bad")
     assert (503, "session_set_aside") == (await api.get("/v1/sessions/bad/export")).problem
     lines = await lines_of(api, "?format=markdown")
@@ -115,7 +102,7 @@ async def test_one_document_is_the_same_alone_and_among_others(app: App) -> None
     """A vCon is an object there, and every other document a text."""
     api = RestClient(app)
     await api.create("s")
-    await api.send(*CALL)
+    await api.send(*CUT_CALL)
     await api.end("s")
     for name in FORMAT_NAMES:
         alone = await api.get(f"/v1/sessions/s/export?format={name}")

@@ -23,7 +23,6 @@ from tests.support.callers.raw_websocket import (
 )
 from tests.support.callers.rest import RestClient
 from tests.support.events import final_transcript
-from tests.support.services import Serve
 from voicemem.app import App
 
 GOOD = event().encode()
@@ -113,11 +112,6 @@ CASES = [
     Broken("76 binary where text is due", websocket_frame(BINARY, GOOD), 1003),
     Broken("76 an empty binary frame", websocket_frame(BINARY), 1003),
 ]
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def check_nothing_came_of_it(app: App, logged: pytest.LogCaptureFixture) -> None:

@@ -8,27 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.callers.producer import Producer, open_producer
-from tests.support.callers.rest import RestClient
 from tests.support.services import Serve
 from voicemem.app import App
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 @pytest.fixture
 async def on_file(serve: Serve, tmp_path: Path) -> App:
     """An empty service on a file."""
     return await serve(store=f"sqlite:{tmp_path}/db")
-
-
-@pytest.fixture
-def api(app: App) -> RestClient:
-    """A caller of the same service."""
-    return RestClient(app)
 
 
 @pytest.fixture

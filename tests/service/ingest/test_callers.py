@@ -33,12 +33,6 @@ CALLING_OUT: list[JsonObject] = [
 
 
 @pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service without keys."""
-    return await serve()
-
-
-@pytest.fixture
 async def locked(serve: Serve) -> App:
     """An empty service that needs keys."""
     return await serve(admin_key=ADMIN_KEY)

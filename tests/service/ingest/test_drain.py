@@ -20,12 +20,6 @@ from voicemem.server.ingest import server
 
 
 @pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service without keys."""
-    return await serve()
-
-
-@pytest.fixture
 async def locked(serve: Serve) -> App:
     """An empty service that needs keys."""
     return await serve(admin_key=ADMIN_KEY)

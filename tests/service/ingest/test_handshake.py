@@ -14,16 +14,9 @@ from websockets.typing import Subprotocol
 from tests.support.callers.ingest import UPGRADE, refusal, status
 from tests.support.callers.producer import url_of
 from tests.support.callers.rest import PROBLEM
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import StoreUnavailable
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service without keys."""
-    return await serve()
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/ingests", "/v2/ingest", "/V1/INGEST"])

@@ -19,18 +19,6 @@ from voicemem.protocol.types import JsonObject
 
 
 @pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service without keys."""
-    return await serve()
-
-
-@pytest.fixture
-async def api(app: App) -> RestClient:
-    """A caller of the service without keys."""
-    return RestClient(app)
-
-
-@pytest.fixture
 async def old(app: App) -> AsyncIterator[Producer]:
     """A producer with an open session "s", and one event in it."""
     async with open_producer(app) as producer:

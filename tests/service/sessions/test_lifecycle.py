@@ -26,18 +26,6 @@ IDLE: JsonObject = {"idle_timeout": 0.2}
 
 
 @pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
-
-
-@pytest.fixture
-def api(app: App) -> RestClient:
-    """A caller of the same service."""
-    return RestClient(app)
-
-
-@pytest.fixture
 async def asr(app: App) -> AsyncIterator[Producer]:
     """One producer of session "s", with one event."""
     async with open_producer(app, producer="asr") as producer:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.callers.rest import RestClient
-from tests.support.events import delta, done, event, final, interrupt
+from tests.support.events import delta, done, final
+from tests.support.samples.cut_call import CUT_CALL, RESULT
 from tests.support.services import node_on
 from tests.support.stores.engines import engine as engine
 from tests.support.stores.engines import open_handle as open_handle
@@ -17,12 +18,8 @@ from voicemem.store.sqlite.store import SqliteStore
 from voicemem.transcript.state import SNAPSHOT_VERSION
 
 CALL = [
-    final(1, "I am allergic to walnuts.", 1_000),
-    delta(1, "Noted. By the way, we have marzipan.", 2_000),
-    done(1, 2_100),
-    interrupt(1, 2_500, heard_text="Noted."),
-    event("tool.call", turn_id=1, ts=2_600, call_id="c", name="find", arguments={"nut": "walnut"}),
-    event("tool.result", turn_id=1, ts=2_700, call_id="c", result=["none"]),
+    *CUT_CALL,
+    RESULT,
     final(2, "And my dog is called Rex.", 3_000),
     delta(2, "Nice.", 3_100),
     done(2, 3_200),

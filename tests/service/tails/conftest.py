@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.callers.rest import RestClient
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.server.rest import tails
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 @pytest.fixture

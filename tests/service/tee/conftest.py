@@ -8,15 +8,8 @@ import pytest
 
 from tests.support.callers.client_sessions import client_to
 from tests.support.callers.tees import Clock
-from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.client import Client
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    """An empty service."""
-    return await serve()
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from tests.process.cli.test_calls import voicemem as command
 from tests.service.sessions.test_set_aside import poisoned
 from tests.support.callers.client_sessions import client_to
 from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key
-from tests.support.events import delta, done, event, final, interrupt
+from tests.support.events import delta, final
 from tests.support.samples.audit_lines import ADMIN_KEY, acts
+from tests.support.samples.cut_call import CUT_CALL, RESULT
 from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.services import Serve, node_on
 from tests.support.waiting import eventually
@@ -34,18 +35,9 @@ from voicemem.store.port import Store
 ENDS = ["export", "end"]
 EXPORT = "/v1/users/ann/export"
 CALL = [
-    final(1, "I am allergic to walnuts.", 1_000),
-    delta(1, "Noted. By the way, we have marzipan.", 2_000),
-    done(1, 2_100),
-    interrupt(1, 2_500, heard_text="Noted."),
-    event("tool.call", turn_id=1, ts=2_600, call_id="c", name="find", arguments={"nut": "walnut"}),
-    event("tool.result", turn_id=1, ts=2_700, call_id="c", result=["none"]),
+    *CUT_CALL,
+    RESULT,
 ]
-
-
-@pytest.fixture
-async def app(serve: Serve) -> App:
-    return await serve()
 
 
 async def export(api: RestClient, query: str = "") -> list[JsonObject]:
