@@ -3,15 +3,21 @@
 import { h } from "./dom.js";
 
 /**
- * Ask before an action; true when it was done. An error of the action is told in the dialog, which stays.
- * @param {{title: string, words?: any, action: string, danger?: boolean, run: (form: FormData) => Promise<any>}} question
+ * Ask before an action; true when it was done. An error of the action is told in the dialog, which stays. With `typed`,
+ * that must be typed first.
+ * @param {{title: string, words?: any, action: string, danger?: boolean, typed?: string, run: (form: FormData) => Promise<any>}} question
  * @returns {Promise<boolean>}
  */
-export function ask({ title, words, action, danger = false, run }) {
+export function ask({ title, words, action, danger = false, typed, run }) {
   const error = h("p", { class: "bad", role: "alert" });
   const yes = h("button", { class: danger ? "btn danger" : "btn main", type: "submit" }, action);
   const no = h("button", { class: "btn", type: "button" }, "Cancel");
-  const form = h("form", null, h("h2", { id: "asked" }, title), words, error, h("p", { class: "acts" }, no, yes));
+  const input = typed ? h("input", { autocomplete: "off", spellcheck: "false", "aria-label": `Type ${typed} to confirm` }) : null;
+  const label = typed ? h("label", null, "Type ", h("b", { class: "mono" }, typed), " to confirm", input) : null;
+  const allow = () => (yes.disabled = input !== null && input.value.trim() !== typed);
+  input?.addEventListener("input", allow);
+  allow();
+  const form = h("form", null, h("h2", { id: "asked" }, title), words, label, error, h("p", { class: "acts" }, no, yes));
   const dialog = h("dialog", { class: "ask", "aria-labelledby": "asked" }, form);
   return new Promise((done) => {
     let isDone = false;
@@ -29,7 +35,7 @@ export function ask({ title, words, action, danger = false, run }) {
         dialog.close();
       } catch (problem) {
         error.textContent = /** @type {Error} */ (problem).message;
-        yes.disabled = false;
+        allow();
       }
     });
     document.body.append(dialog);

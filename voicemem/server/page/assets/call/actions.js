@@ -1,6 +1,7 @@
 // @ts-check
 /** What can be done with a call: download it, end it, erase it. Each asks once; erasing wants the call's id. */
 import { post, remove, url } from "../base/api.js";
+import { ask } from "../base/dialog.js";
 import { h, replace } from "../base/dom.js";
 
 const FORMATS = {
@@ -60,9 +61,10 @@ function download(id) {
 function end(call) {
   ask({
     title: "End this call?",
-    words: `The memory of ${call.id} is closed, and its webhooks are sent. The agent can send nothing more for it.`,
-    verb: "End call",
-    act: () => post(`${pathOf(call.id)}/end`, {}),
+    words: h("p", null, `The memory of ${call.id} is closed, and its webhooks are sent. The agent can send nothing more for it.`),
+    action: "End call",
+    danger: true,
+    run: () => post(`${pathOf(call.id)}/end`, {}),
   });
 }
 
@@ -70,43 +72,13 @@ function end(call) {
 function erase(call) {
   ask({
     title: "Erase this call?",
-    words: "Its messages, journal and working memory will be gone for good, and so will its memories. Nobody can bring them back.",
-    verb: "Erase for good",
+    words: h("p", null, "Its messages, journal and working memory will be gone for good, and so will its memories. Nobody can bring them back."),
+    action: "Erase for good",
+    danger: true,
     typed: call.id,
-    act: async () => {
+    run: async () => {
       await remove(pathOf(call.id));
       if (call.connection === "over") location.reload(); // of one that has ended, no tail tells it
     },
   });
-}
-
-/**
- * Ask once, and do it. What goes wrong is said in the dialog.
- * @param {{title: string, words: string, verb: string, typed?: string, act: () => Promise<any>}} question
- */
-function ask({ title, words, verb, typed, act }) {
-  const trouble = h("p", { class: "bad", role: "alert" });
-  const input = typed ? h("input", { autocomplete: "off", spellcheck: "false", "aria-label": `Type ${typed} to confirm` }) : null;
-  const yes = h("button", { class: "btn danger", type: "submit" }, verb);
-  const no = button("Cancel", "btn", () => dialog.close());
-  const label = typed ? h("label", null, "Type ", h("b", { class: "mono" }, typed), " to confirm", input) : null;
-  const form = h("form", { method: "dialog" }, h("h2", null, title), h("p", null, words), label, trouble, h("div", { class: "acts" }, no, yes));
-  const dialog = h("dialog", { class: "ask", "aria-label": title }, form);
-  const check = () => yes.toggleAttribute("disabled", input !== null && input.value.trim() !== typed);
-  input?.addEventListener("input", check);
-  check();
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    yes.setAttribute("disabled", "");
-    try {
-      await act();
-      dialog.close();
-    } catch (problem) {
-      replace(trouble, /** @type {any} */ (problem)?.detail ?? String(problem));
-      check();
-    }
-  });
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
 }
