@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.callers.axe import violations
 from tests.support.callers.browser import Page
 from tests.support.callers.page import PageClient
 from tests.support.callers.rest import LOOPBACK, RestClient, make_key
@@ -85,6 +86,26 @@ async def test_each_action_asks_once(serve: Serve, hook: WebhookReceiver, page: 
     await press(page, "Enable…")
     await press(page, "Enable", "dialog[open]")
     await page.until(f"{BUTTONS}.includes('Disable…')")
+
+
+async def test_a_call_has_its_own_deliveries(serve: Serve, hook: WebhookReceiver, page: Page) -> None:
+    """In the same table, without the call: attempts, what was sent, and sending again, which asks."""
+    app, caller = await prepared(serve, hook)
+    made = await add(caller, hook.url(), 103, description="CRM")
+    await finish(caller, "call-1")
+    await finish(caller, "call-2")
+    await settled(caller, made, "delivered", "delivered")
+    await page.open(f"http://{app.rest_address}/ui/calls/call-1/deliveries")
+    await page.until(f"{ROWS} === 1")
+    assert "call-2" not in await page.evaluate("document.querySelector('.sent').textContent")
+    await page.click(".tries-of")
+    await press(page, "Show the payload")
+    await page.until("document.querySelector('.payload pre')?.textContent.includes('call-1')")
+    assert await violations(page) == []
+    before = len(hook.notices)
+    await press(page, "Resend…")
+    await press(page, "Resend", "dialog[open]")
+    await hook.wait(before + 1)
 
 
 async def test_a_key_that_may_only_look_has_no_actions(serve: Serve, hook: WebhookReceiver, page: Page) -> None:

@@ -3,7 +3,7 @@
 import { get } from "../base/api.js";
 import { h, replace } from "../base/dom.js";
 import { link } from "../base/routes.js";
-import { deliveryItem } from "../attempts/delivery.js";
+import { deliveriesTable } from "../deliveries/table.js";
 
 const AGAIN_MS = 3000;
 
@@ -17,10 +17,14 @@ export function show(container, { id }, shell) {
     if (document.hidden) return;
     const answer = await get(`/v1/sessions/${encodeURIComponent(id)}/deliveries`).catch((problem) => ({ problem }));
     const now = JSON.stringify(answer.deliveries ?? answer.problem.detail);
-    if (closed || now === shown || place.querySelector("details[open]")) return;
+    if (closed || now === shown || document.querySelector("dialog[open]")) return;
     shown = now;
-    replace(place, answer.problem ? h("p", { class: "alert", role: "alert" }, answer.problem.detail) : drawn(answer.deliveries, shell.may, look));
+    if (answer.problem) return replace(place, h("p", { class: "alert", role: "alert" }, answer.problem.detail));
+    if (!answer.deliveries.length) return replace(place, nothing());
+    table.draw(answer.deliveries);
+    if (!table.element.isConnected) replace(place, table.element);
   };
+  const table = deliveriesTable({ may: shell.may, changed: look, withCall: false });
   look();
   const timer = setInterval(look, AGAIN_MS);
   return {
@@ -31,8 +35,6 @@ export function show(container, { id }, shell) {
   };
 }
 
-/** @param {any[]} deliveries @param {boolean} may @param {() => void} resent */
-function drawn(deliveries, may, resent) {
-  if (deliveries.length) return h("ol", { class: "deliveries" }, ...deliveries.map((one) => deliveryItem(one, { may, resent })));
+function nothing() {
   return h("div", { class: "panel empty" }, h("h2", null, "Nothing was delivered"), h("p", null, "No endpoint wanted a notice of this call yet. Notices go out when it ends. ", link("/deliveries", "Endpoints of the project")));
 }

@@ -5,7 +5,7 @@ import { h, replace } from "../base/dom.js";
 import { link, setQuery } from "../base/routes.js";
 import { addEndpoint } from "./adding.js";
 import { button, endpointCard, nameOf } from "./endpoints.js";
-import { COLUMNS, deliveryRows } from "./row.js";
+import { deliveriesTable } from "./table.js";
 
 const STATES = { "": "All", pending: "Waiting", delivered: "Delivered", failed: "Failed" };
 const LOOK_MS = 5_000;
@@ -13,13 +13,12 @@ const ROWS = 50;
 
 /** @param {HTMLElement} container @param {any} route @param {any} shell */
 export function show(container, route, shell) {
-  const page = { id: route.id, may: shell.may, endpoints: [], deliveries: [], next: null, open: new Set(), older: 0, closed: false };
-  const parts = { ends: h("div", { class: "ends" }), title: h("h2"), body: h("tbody"), more: h("div", { class: "more" }), message: h("p", { class: "soft", role: "status" }) };
+  const page = { id: route.id, may: shell.may, endpoints: [], deliveries: [], next: null, older: 0, closed: false, table: /** @type {any} */ (null) };
+  const parts = { ends: h("div", { class: "ends" }), title: h("h2"), more: h("div", { class: "more" }), message: h("p", { class: "soft", role: "status" }) };
   const changed = () => load(page, parts);
+  page.table = deliveriesTable({ may: page.may, changed });
   const add = page.may ? h("span", { class: "acts" }, button("Add an endpoint…", () => addEndpoint(changed), "main")) : null;
-  const head = COLUMNS.map((column) => h("th", { scope: "col", class: column === "Actions" ? "r" : null }, column === "Actions" ? h("span", { class: "sr" }, column) : column));
-  const table = h("table", { class: "sent" }, h("caption", { class: "sr" }, "Deliveries, the newest first"), h("thead", null, h("tr", null, ...head)), parts.body);
-  container.append(h("div", { class: "title" }, h("h1", null, "Deliveries"), add), parts.ends, h("div", { class: "title" }, parts.title, stateChoice(page, changed)), parts.message, h("div", { class: "wide-table" }, table), parts.more);
+  container.append(h("div", { class: "title" }, h("h1", null, "Deliveries"), add), parts.ends, h("div", { class: "title" }, parts.title, stateChoice(page, changed)), parts.message, page.table.element, parts.more);
   document.title = "Deliveries · voicemem";
   changed();
   const timer = setInterval(() => !document.hidden && !page.older && load(page, parts), LOOK_MS);
@@ -70,30 +69,10 @@ function draw(page, parts, chosen) {
   const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.getAttribute("aria-controls");
   replace(parts.ends, ...page.endpoints.map((/** @type {any} */ one) => endpointCard(one, one.id === page.id, page.may, changed)));
   replace(parts.title, page.id ? [nameOf(chosen ?? { id: page.id, description: page.id }), " ", link("/deliveries", "show all")] : "All endpoints");
-  drawRows(page, parts);
+  page.table.draw(page.deliveries);
   const empty = page.deliveries.length ? null : page.next ? "Nothing here yet; there may be older ones." : "Nothing was sent that fits.";
   replace(parts.message, empty);
   const older = page.next ? button("Older deliveries", () => ((page.older += 1), load(page, parts, page.next))) : null;
   replace(parts.more, older);
   if (focused) /** @type {HTMLElement | null} */ (document.querySelector(`[aria-controls="${CSS.escape(focused)}"]`))?.focus();
-}
-
-/** @param {any} page @param {any} parts */
-function drawRows(page, parts) {
-  const payloads = new Map([...parts.body.querySelectorAll("tr.more-of")].map((row) => [row.id, row]));
-  const toggle = (/** @type {string} */ id) => {
-    if (!page.open.delete(id)) page.open.add(id);
-    drawRows(page, parts);
-    /** @type {HTMLElement | null} */ (parts.body.querySelector(`[aria-controls="attempts-${id}"]`))?.focus();
-  };
-  const options = { may: page.may, toggle, changed: () => load(page, parts) };
-  const rows = page.deliveries.flatMap((/** @type {any} */ one) => deliveryRows(one, page.open.has(one.id), options));
-  replace(parts.body, ...rows.map((/** @type {any} */ row) => keepPayload(row, payloads.get(row.id))));
-}
-
-/** A payload that was opened stays open. @param {any} row @param {Element | undefined} before */
-function keepPayload(row, before) {
-  const shown = before?.querySelector(".payload");
-  if (shown?.hasChildNodes()) row.querySelector(".payload")?.replaceWith(shown);
-  return row;
 }
