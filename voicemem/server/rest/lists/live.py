@@ -1,6 +1,6 @@
 """The first page of a slim list as it changes, as server-sent events.
 
-It is read again at most once a second, and only after something was journaled, or when it is due anyway. What was told
+It is read again at most once a second, and only after something was journaled, or when it is due anyway. What was sent
 is kept as a digest of each row, so a slow reader takes no memory. A page costs the same however many calls there are.
 """
 
@@ -29,7 +29,7 @@ from voicemem.store.streams import Stream
 PAUSE_S = 1.0
 """Between two looks at the page, at least."""
 QUIET_S, QUIET_OF_SEVERAL_S = 5.0, 2.0
-"""Between two looks while nobody reports a change: of deliveries none is reported, nor what other nodes do."""
+"""Between two looks without a reported change: those of deliveries and of other nodes are not reported."""
 TICK_S = 0.5
 """Between two looks at whether the reader is still there and still allowed."""
 MAX_FOLLOWED = 200
@@ -47,8 +47,8 @@ LiveListData = Overview | SessionGone | TailCut
 """The `data` of the events `session` and `gone`, and of `goaway` and `error`."""
 
 
-class Told(NamedTuple):
-    """What a reader was told of a session."""
+class SentRow(NamedTuple):
+    """The row of a session that a reader has."""
 
     session_id: str
     place: tuple[int, int]
@@ -90,13 +90,13 @@ async def live_events(request: web.Request, wanted: SessionFilter) -> AsyncGener
     yield PREAMBLE
     time = asyncio.get_running_loop().time
     last_write = time()
-    told: dict[int, Told] = {}
+    sent: dict[int, SentRow] = {}
     try:
         with noted_changes(services, wanted.project) as changes:
             while not services.draining.is_set():
                 looked_at = time()
                 changes.noted.clear()
-                async for piece in look(services, wanted, told):
+                async for piece in look(services, wanted, sent):
                     yield piece
                     last_write = time()
                 if time() - last_write >= KEEP_ALIVE_S:
@@ -137,33 +137,33 @@ async def rest(request: web.Request, changes: Changes, looked_at: float) -> None
                 await services.draining.wait()
 
 
-async def look(services: Services, wanted: SessionFilter, told: dict[int, Told]) -> AsyncGenerator[bytes, None]:
-    """Yield what has changed on the page since it was told, which is brought up to date."""
+async def look(services: Services, wanted: SessionFilter, sent: dict[int, SentRow]) -> AsyncGenerator[bytes, None]:
+    """Yield what has changed on the page since it was sent; `sent` is brought up to date."""
     met: set[int] = set()
     cursor: str | None = None
     while True:
         part = msgspec.structs.replace(wanted, limit=min(PAGE, wanted.limit - len(met)))
         page, cursor = await services.sessions.list_overviews(part, cursor)
         met.update(row.key for row in page)
-        if changed := encode_changed(services, page, told):
+        if changed := encode_changed(services, page, sent):
             yield changed
         if cursor is None or len(met) == wanted.limit or len(page) < part.limit:
             break
-    last = min((told[key].place for key in met), default=None) if cursor is not None else None
-    for key in told.keys() - met:
-        gone = told.pop(key)
+    last = min((sent[key].place for key in met), default=None) if cursor is not None else None
+    for key in sent.keys() - met:
+        gone = sent.pop(key)
         if last is None or gone.place > last:  # newer calls have pushed the others off the page
             stream = await services.store.find_session(wanted.project, gone.session_id)
             yield encode_event(None, "gone", SessionGone(gone.session_id, erased=stream is None))
 
 
-def encode_changed(services: Services, page: list[SessionOverview], told: dict[int, Told]) -> bytes:
-    """The rows of a page that are not as they were told."""
+def encode_changed(services: Services, page: list[SessionOverview], sent: dict[int, SentRow]) -> bytes:
+    """The rows of a page that differ from what was sent."""
     pieces = []
     for row in page:
         encoded = msgspec.json.encode(overview_of(services, row))
-        now = Told(row.session_id, (row.started_ms, row.key), blake2b(encoded, digest_size=16).digest())
-        if told.get(row.key) != now:
-            told[row.key] = now
+        now = SentRow(row.session_id, (row.started_ms, row.key), blake2b(encoded, digest_size=16).digest())
+        if sent.get(row.key) != now:
+            sent[row.key] = now
             pieces.append(sse.encode(encoded, event="session"))
     return b"".join(pieces)
