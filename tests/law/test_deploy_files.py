@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.deploy_files import COMPOSE, CONTAINER, NODES, UNIT, instruction
 from tests.support.paths import DEPLOY
-from voicemem.cli.service import SERVE_OPTIONS, serve
+from voicemem.cli.service import serve
+from voicemem.cli.settings.options import SERVE_OPTIONS
 
 
 @pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile", "nodes.Caddyfile"])

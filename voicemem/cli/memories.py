@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, rest_options, run, store_option
-from voicemem.cli.service import embeddings_options, embeddings_settings
+from voicemem.cli.settings.options import embeddings_options, embeddings_settings
 from voicemem.client.memories import Memories, MemoryFields
 from voicemem.client.options import Options
 from voicemem.client.transport.rest import RestClient

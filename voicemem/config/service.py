@@ -1,6 +1,6 @@
 """The settings of the service: one frozen value, made and checked once (docs/operations.md, "Settings").
 
-Only `voicemem/cli/service.py` reads flags, environment variables and the settings file; everything else gets its
+Only `voicemem/cli/settings/` reads flags, environment variables and the settings file; everything else gets its
 settings as arguments.
 """
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 
 async def start(*arguments: str) -> asyncio.subprocess.Process:
@@ -28,11 +29,14 @@ async def first_lines(process: asyncio.subprocess.Process, count: int) -> list[s
 async def test_serve_says_where_it_listens_and_stops_on_sigterm(tmp_path: Path) -> None:
     """serve prints its addresses, answers there, and exits with 0 after SIGTERM."""
     process = await start("--store", f"sqlite:{tmp_path}/calls.db")
-    lines = await first_lines(process, 6)
-    assert [" ".join(line.split()) for line in lines[3:5]] == ["webhook none (--webhook-url)", "llm none (--llm-url)"]
+    lines = await first_lines(process, 7)
+    assert [" ".join(line.split()) for line in lines[4:6]] == ["webhook none (--webhook-url)", "llm none (--llm-url)"]
     base = lines[2].split()[-1].removesuffix("/v1/sessions")
-    async with aiohttp.ClientSession() as http, http.get(f"{base}/readyz") as response:
-        assert response.status == 200
+    assert lines[3].split() == ["page", f"{base}/ui/"]
+    async with aiohttp.ClientSession() as http:
+        for path in ("/readyz", "/ui/"):
+            async with http.get(f"{base}{path}") as response:
+                assert response.status == 200
     process.send_signal(signal.SIGTERM)
     _, errors = await asyncio.wait_for(process.communicate(), 10)
     assert (process.returncode, errors) == (0, b"")
@@ -42,7 +46,25 @@ async def test_serve_says_which_llm_it_calls() -> None:
     """Its host, and nothing that may be secret."""
     process = await start("--store", "memory:", "--llm-url", "http://127.0.0.1:9/secret/v1?key=secret")
     try:
-        assert (await first_lines(process, 5))[4] == "  llm      http://127.0.0.1:9\n"
+        assert (await first_lines(process, 6))[5] == "  llm      http://127.0.0.1:9\n"
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--ui", "off"], "none (--ui)"),
+        (["--ui-origin", "https://memory.example"], "https://memory.example/ui/"),
+        (["--rest", "0.0.0.0:0", "--insecure"], "/ui/ on this machine (--ui-origin for others)"),
+    ],
+)
+async def test_serve_says_where_the_page_is(options: list[str], shown: str) -> None:
+    """Nowhere, behind a proxy, or on this machine alone."""
+    process = await start("--store", "memory:", *options)
+    try:
+        assert (await first_lines(process, 4))[3].rstrip().endswith(shown)
     finally:
         process.terminate()
         await process.communicate()

@@ -1,0 +1,1 @@
+"""Where the settings of `serve` come from: flags, variables and a file."""
