@@ -33,6 +33,8 @@ SELECT_LEASED_BY_OTHERS = """
 """
 """How many deliveries to each URL other nodes than $2 have under lease at $1."""
 LISTED_COLUMNS = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state, x.waiting_for"
+FILTER_COLUMNS = {"session_id": "s.id", "event_type": "x.event_type", "state": "x.state"}
+"""What a filter of deliveries compares with."""
 MOST_SCANNED = 5_000
 """Deliveries that one page of a project's list looks at, since they may be of other projects."""
 CLOSING_DECODER = msgspec.json.Decoder(SessionHeader)

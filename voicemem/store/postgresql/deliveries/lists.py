@@ -8,6 +8,7 @@ from typing import Any
 
 from voicemem.store.delivery_rows import (
     ENDPOINT_COLUMNS,
+    FILTER_COLUMNS,
     LISTED_COLUMNS,
     MOST_SCANNED,
     DeliveryPage,
@@ -98,9 +99,8 @@ def scan_clauses(wanted: DeliveryFilter, stream: int | None, first: int) -> tupl
 
 def list_clauses(wanted: DeliveryFilter, values: list[Any]) -> str:
     """The condition for what of that is listed; adds its values."""
-    fields = {"session_id": "s.id", "event_type": "x.event_type", "state": "x.state"}
     conditions = ["true"]
-    for name, column in fields.items():
+    for name, column in FILTER_COLUMNS.items():
         value: Any = getattr(wanted, name)
         if value is not None:
             values.append(Word(value) if name == "state" else value)

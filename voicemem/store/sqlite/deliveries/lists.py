@@ -10,6 +10,7 @@ import apsw
 
 from voicemem.store.delivery_rows import (
     ENDPOINT_COLUMNS,
+    FILTER_COLUMNS,
     LISTED_COLUMNS,
     MOST_SCANNED,
     DeliveryPage,
@@ -95,6 +96,6 @@ def clauses(wanted: DeliveryFilter, stream: int | None) -> tuple[str, str]:
         scanned.append("key < :before")
     if wanted.state not in (None, "delivered") and stream is None:
         scanned.append(NOT_DELIVERED)
-    fields = {"session_id": "s.id", "event_type": "x.event_type", "state": "x.state"}
-    conditions = [f"{column} = :{name}" for name, column in fields.items() if getattr(wanted, name) is not None]
+    given = [name for name in FILTER_COLUMNS if getattr(wanted, name) is not None]
+    conditions = [f"{FILTER_COLUMNS[name]} = :{name}" for name in given]
     return " and ".join(scanned), " and ".join(["true", *conditions])

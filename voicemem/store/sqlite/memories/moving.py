@@ -11,7 +11,7 @@ from voicemem.store.ports.memories import MemoryRow, check_rows, row_of_values
 from voicemem.store.sqlite.database import Database
 from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.journal.new_streams import create_user_stream
-from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, save
+from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, is_there, save
 from voicemem.store.sqlite.retention import SELECT_IS_EXPIRED
 from voicemem.store.streams import USER_KIND
 
@@ -19,7 +19,6 @@ LIST = f"""
     select {COLUMNS} from memories m where stream = ? and id > ? and removed_ms is null and {IS_THERE}
     order by id limit ?
 """
-SELECT_IS_THERE = "select 1 from memories where stream = ? and id = ? and position = ? and removed_ms is null"
 DELETE_TOMBSTONE = "delete from memories where stream = ? and id = ? and removed_ms is not null"
 MOVE = "update memories set stream = ? where stream = ? and id = ?"
 MOVE_LINKS = "update superseded set stream = ? where stream = ? and by_id = ?"
@@ -47,8 +46,7 @@ class SqliteMovedMemories:
             session = view.stream(key)
             if session is None or not connection.execute(SELECT_IS_EXPIRED, (key, now_ms)).fetchall():
                 return False
-            places = [(key, row.id, row.position) for row in rows]
-            if not all(connection.execute(SELECT_IS_THERE, place).fetchall() for place in places):
+            if not all(is_there(connection, replace(row, key=key)) for row in rows):
                 return False
             known = self.database.rows.find_by_name(session.project, USER_KIND, user_id)
             user = known or create_user_stream(self.database.rows, session.project, user_id, now_ms)
