@@ -102,6 +102,7 @@ CODES: dict[str, ErrorSpec] = {
     "unknown_key": ErrorSpec(404, None, "There is no active key with this id."),
     "unknown_agora_app": ErrorSpec(404, None, "No app of Agora's is registered with this App ID."),
     "agora_app_exists": ErrorSpec(409, None, "The App ID is already registered; rotate gives it a new certificate."),
+    "unknown_hook_secret": ErrorSpec(404, None, "The project has set no secret for the webhooks of this dialect."),
     # Live tails
     "not_acceptable": ErrorSpec(406, None, "This is served as text/event-stream only; ask for that in Accept."),
     "invalid_position": ErrorSpec(400, None, "Last-Event-ID must be a position that this tail has issued."),

@@ -45,8 +45,9 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.agora_apps import AgoraApps
+from voicemem.security.hook_secrets import HookSecrets, parse_hook_secrets
 from voicemem.security.rate_limits import RateLimits
-from voicemem.sessions.hooks import Hooks, parse_hook_secrets
+from voicemem.sessions.hooks import Hooks
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.nodes.own_node import NodeClock, OwnNode, beat_forever
 from voicemem.sessions.nodes.presence import Presence, sweep_forever
@@ -120,6 +121,8 @@ class Services:
         store.set_quotas(quotas, telemetry.metrics.count_quota_refusal)
         self.access = Access(store, runtime, settings.admin_key, 0 if store.is_exclusive else KEY_CACHE_MS)
         self.agora_apps = AgoraApps(self.access)
+        given = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
+        self.hook_secrets = HookSecrets(store, given, runtime.clock)
         self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate, settings.byte_rate)
         self.node = OwnNode(store, runtime, node_clock)
         self.node.count_listeners.append(self.limits.divide)
@@ -148,12 +151,11 @@ class Services:
         self.presence = Presence(self.sessions)
         redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
-        secrets = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
         owned = OwnedSessions(store, self.memories, self.sessions)
         self.agent_records = LongTermRecords(self.long_term, owned, RecordFinder(self.long_term, self.vectors))
         self.agent_memory = WorkingMemories(store, self.memories, self.recorder, self.sessions, self.agent_records)
         self.agent_prompts = Prompts(self.agent_memory, self.agent_records.finder)
-        self.hooks = Hooks(self.recorder, self.sessions, self.presence, secrets)
+        self.hooks = Hooks(self.recorder, self.sessions, self.presence)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock, rules)
         self.accounts = Accounts(store, self.memories, self.working_memory)
         followed = FollowedMemories(self.memories), FollowedTurns(self.memories), self.accounts

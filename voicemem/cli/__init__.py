@@ -8,6 +8,7 @@ from voicemem.cli.agora_apps import agora
 from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.copying.command import copy
+from voicemem.cli.hooks import hooks
 from voicemem.cli.keys import keys
 from voicemem.cli.mcp import mcp
 from voicemem.cli.memories import memories, reindex, search
@@ -64,6 +65,7 @@ for command in (
     tail,
     receive,
     keys,
+    hooks,
     backup,
     restore,
     copy,

@@ -39,6 +39,8 @@ Act = Literal[
     "webhook_deleted",
     "webhook_secret_rotated",
     "webhook_tested",
+    "hook_secret_set",
+    "hook_secret_removed",
     "delivery_resent",
     "deliveries_recovered",
     "backup",

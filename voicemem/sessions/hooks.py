@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, cast
 
+from msgspec.structs import replace
+
 from voicemem.dialects.dialect import Dialect, MalformedFrame, session_id_of
-from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import Refused, SessionSetAside
-from voicemem.protocol.codec import RejectedEvent
+from voicemem.protocol.codec import ENCODER, RejectedEvent
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.frames import ReducedFrame
@@ -20,11 +21,10 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
 from voicemem.store.streams import Stream
 
-HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
-"""PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
 OVER = ("session_ended", "session_erased")
 """Why a webhook is not stored and yet done with: sent again it would fare no better, and platforms give up on webhooks
 that fail."""
+ID_DIGITS = 32
 NOT_SIGNED = "The signature of the webhook is missing, wrong or too old."
 
 
@@ -39,41 +39,33 @@ class HookResult(NamedTuple):
 
 
 class Hooks:
-    """Takes the webhooks of other stacks. `secrets` are theirs, by project and dialect."""
+    """Takes the webhooks of other stacks."""
 
-    def __init__(
-        self, recorder: Recorder, sessions: Sessions, presence: Presence, secrets: Mapping[tuple[str, str], str]
-    ) -> None:
+    def __init__(self, recorder: Recorder, sessions: Sessions, presence: Presence) -> None:
         self.recorder = recorder
         self.sessions = sessions
         self.presence = presence
-        self.secrets = secrets
 
-    def find(self, name: str) -> Dialect:
-        """A dialect that has webhooks. Raises `Refused` (`unknown_dialect`)."""
-        dialect = DIALECTS.get(name)
-        if dialect is None or dialect.hook is None:
-            raise Refused("unknown_dialect", f"Dialects with webhooks: {', '.join(WITH_WEBHOOKS)}.")
-        return dialect
-
-    def needs_key(self, project: str, dialect: Dialect) -> bool:
-        """Whether webhooks come with a key, since nobody has set a secret that signs them."""
-        return (project, dialect.name) not in self.secrets
-
-    def verify(self, project: str, dialect: Dialect, body: bytes, headers: Mapping[str, str]) -> None:
-        """Check the signature over the bytes as they came. Raises `Refused` (`unauthorized`)."""
-        secret = self.secrets[project, dialect.name]
+    def verify(self, dialect: Dialect, body: bytes, headers: Mapping[str, str], secrets: Iterable[str]) -> None:
+        """Check that one of the secrets signs the bytes as they came. Raises `Refused` (`unauthorized`)."""
         names = {name.lower(): value for name, value in headers.items()}
-        try:
-            verified = dialect.hook is not None and dialect.hook.verify(body, names, secret, self.sessions.clock())
-        except Exception:  # whatever stands in a header that a stranger sends
-            verified = False
-        if not verified:
+        if not any(self.is_signed(dialect, body, names, secret) for secret in secrets):
             raise Refused("unauthorized", NOT_SIGNED)
 
-    async def record(self, project: str, dialect: Dialect, body: JsonObject, session_id: str | None) -> HookResult:
-        """Journal the frames of a webhook; it returns after the commit. Raises `Refused`, `StoreUnavailable`."""
-        reduced = self.reduce(dialect, body)
+    def is_signed(self, dialect: Dialect, body: bytes, names: Mapping[str, str], secret: str) -> bool:
+        try:
+            return dialect.hook is not None and dialect.hook.verify(body, names, secret, self.sessions.clock())
+        except Exception:  # whatever stands in a header that a stranger sends
+            return False
+
+    async def record(
+        self, project: str, dialect: Dialect, body: JsonObject, raw: bytes, session_id: str | None
+    ) -> HookResult:
+        """Journal the frames of a webhook, `raw` as it came; it returns after the commit.
+
+        Raises `Refused`, `StoreUnavailable`.
+        """
+        reduced = name_frames(self.reduce(dialect, body), raw)
         if not reduced:
             return HookResult(session_id, 0)
         said = next((one.reduced.session_id for one in reduced if one.reduced and one.reduced.session_id), None)
@@ -130,12 +122,16 @@ class Hooks:
         return reduced
 
 
-def parse_hook_secrets(given: tuple[str, ...], default_project: str) -> dict[tuple[str, str], str]:
-    """Secrets by project and dialect. Raises `ValueError`, which quotes none of them."""
-    found: dict[tuple[str, str], str] = {}
-    for one in given:
-        match = HOOK_SECRET.fullmatch(one)
-        if match is None:
-            raise ValueError("A hook secret is PROJECT/DIALECT=SECRET, or DIALECT=SECRET.")
-        found[match[1] or default_project, match[2]] = match[3]
-    return found
+def name_frames(reduced: list[ReducedFrame], raw: bytes) -> list[ReducedFrame]:
+    """Frames with an id each: where the platform gives none, of the bytes that they came in and their place.
+
+    So the same webhook again, by its sender or by somebody who has seen it, is known for what it is.
+    """
+    digest = hashlib.sha256(raw).hexdigest()[:ID_DIGITS]
+    named: list[ReducedFrame] = []
+    for place, one in enumerate(reduced):
+        if one.event.id is None:
+            event = replace(one.event, id=f"~{digest}.{place}")
+            one = ReducedFrame(event, ENCODER.encode(event), one.reduced)
+        named.append(one)
+    return named

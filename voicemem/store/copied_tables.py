@@ -101,6 +101,12 @@ TABLES = (
     table(
         "agora_apps", "app_id", number="created_ms", text="app_id project certificate old_certificate", word="scopes"
     ),
+    table(
+        "hook_secrets",
+        "project dialect",
+        number="set_ms old_secret_until_ms",
+        text="project dialect secret old_secret",
+    ),
     STREAMS,
     table(
         "producers",

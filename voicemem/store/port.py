@@ -9,7 +9,7 @@ It is split by use:
 - `DeliveryLists`: the deliveries of a project's sessions, and how its endpoints do;
 - `SetAsides`: sessions whose memory cannot be made;
 - `Retention`: expiry, erasure and compaction, in small steps;
-- `Directory`: API keys, apps of Agora's, the operator's endpoint, and the store's own identity;
+- `Directory`: API keys, apps of Agora's, secrets of hooks, the operator's endpoint, and the store's own identity;
 - `Nodes`: the processes that serve the store, what they hold, and what changed on others;
 - `Claims`: work that only one node should do at a time;
 - `HeardIndex`: the messages that were heard, by their words;

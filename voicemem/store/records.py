@@ -330,6 +330,19 @@ class AgoraApp(Struct, frozen=True):
     """Valid alongside the certificate after a rotation."""
 
 
+class HookSecret(Struct, frozen=True):
+    """What signs the webhooks of another stack's platform, for one project and dialect."""
+
+    project: str
+    dialect: str
+    secret: str
+    set_ms: int
+    """When `secret` was set."""
+    old_secret: str | None = None
+    """Verifies too, until `old_secret_until_ms`."""
+    old_secret_until_ms: int | None = None
+
+
 class Node(Struct, frozen=True, kw_only=True):
     """A process that serves a store."""
 

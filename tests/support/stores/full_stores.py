@@ -32,6 +32,7 @@ from voicemem.store.records import (
     AgoraApp,
     ApiKey,
     DeliveryFilter,
+    HookSecret,
     KeyLimits,
     Node,
     SavedFigures,
@@ -197,6 +198,8 @@ class FullStore:
         await self.store.change_agora_app(f"a{self.now}", lambda app: replace(app, old_certificate="old"))
         if amount % 2:
             await self.store.remove_agora_app(f"a{self.now}")
+        secret = HookSecret("p", f"d{choice}", "secret", self.now, "old" if amount % 3 else None, self.now)
+        await self.store.change_hook_secret("p", secret.dialect, lambda known: secret)
 
     async def add_receiver(self, choice: int, amount: int) -> None:
         given = endpoint_of(f"e{self.now}", 101, 102, 103, project=PROJECTS[choice % 3], description="ours\0")
@@ -264,6 +267,7 @@ async def answers(full: FullStore, store: Store) -> dict[str, Any]:
     found["sessions"] = [await store.find_session(*one) for one in full.ids]
     found["keys"] = await store.list_keys(), await store.has_keys(), await store.revoked_keys([f"k{NOW}"])
     found["apps"] = await store.list_agora_apps(), [await store.find_agora_app(f"a{NOW + n}") for n in range(100)]
+    found["hooks"] = await store.list_hook_secrets("p")
     found["operator"] = await store.find_operator_endpoint()
     found["due"] = sorted(await store.find_due(LATER, 1000)), await store.next_delivery_ms()
     for version in ("v0", "v1"):

@@ -40,7 +40,7 @@ from voicemem.server.rest import (
     webhooks,
     working_memory,
 )
-from voicemem.server.rest.operator import asyncapi, health, keys, me, operations
+from voicemem.server.rest.operator import asyncapi, health, hook_secrets, keys, me, operations
 from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (
@@ -66,6 +66,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *memories.ROUTES,
     *extraction.ROUTES,
     *hooks.ROUTES,
+    *hook_secrets.ROUTES,
     *ams.ROUTES,
 )
 

@@ -9,6 +9,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import JsonObject, Name, Reason, SessionId
 from voicemem.security.access import DEFAULT_PROJECT, bearer_token
+from voicemem.security.hook_secrets import find_hooked
 from voicemem.server.http.request import decode_large, json_response, read_body, services_of
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
 
@@ -35,26 +36,27 @@ class HookTaken(Struct, frozen=True):
 async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     """Take a webhook of another stack's platform; the answer comes once it is on disk.
 
-    It must be signed with the secret that the operator has set for this dialect. Without one, a key with the scope
-    `ingest` is needed, in `Authorization`.
+    It must be signed with a secret that the project or the operator has set for this dialect. Without one, a key with
+    the scope `ingest` is needed, in `Authorization`.
     """
     services = services_of(request)
-    dialect = services.hooks.find(request.match_info["dialect"])
+    dialect = find_hooked(request.match_info["dialect"])
     project = query.project or DEFAULT_PROJECT
-    if services.hooks.needs_key(project, dialect):
+    secrets = await services.hook_secrets.verifying(project, dialect.name)
+    if not secrets:
         project = await project_of_key(request, query)
         body = await read_body(request)
     else:
         body = await read_body(request)
         try:
-            services.hooks.verify(project, dialect, body, request.headers)
+            services.hooks.verify(dialect, body, request.headers, secrets)
         except Refused:
             services.limits.count_wrong_key(request.remote)
             raise
     value = await decode_large(request, len(body), lambda: decode_body(body))
     if not isinstance(value, dict):
         raise Refused("malformed_frame", "A webhook must be a JSON object.")
-    taken = await services.hooks.record(project, dialect, value, query.session_id)
+    taken = await services.hooks.record(project, dialect, value, body, query.session_id)
     refused = UNSET if taken.refused is None else taken.refused
     return json_response(HookTaken(taken.session_id, taken.stored, refused))
 

@@ -1,4 +1,4 @@
-"""API keys, apps of Agora's, the operator's endpoint, and the store's own identity. See `voicemem.store.port`."""
+"""API keys, apps of Agora's, secrets of hooks, the operator's endpoint, the identity. See `voicemem.store.port`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,34 @@ from typing import Protocol
 from voicemem.store.records import (
     AgoraApp,
     ApiKey,
+    HookSecret,
     KeyLimits,
 )
 
 
-class Directory(Protocol):
-    """API keys, apps of Agora's, the operator's endpoint, and the store's own identity."""
+class HookSecrets(Protocol):
+    """What signs the webhooks of other stacks' platforms, by project and dialect."""
+
+    async def list_hook_secrets(self, project: str) -> list[HookSecret]:
+        """What signs webhooks of other stacks in a project, by dialect."""
+
+    async def find_hook_secret(self, project: str, dialect: str) -> HookSecret | None:
+        """What signs webhooks of a dialect in a project. Asked for every one of them."""
+
+    async def change_hook_secret(
+        self, project: str, dialect: str, change: Callable[[HookSecret | None], HookSecret]
+    ) -> HookSecret:
+        """Replace what signs by what `change` returns for it, or for None where there is nothing yet.
+
+        `change` is pure, and may run more than once; it keeps the project and the dialect.
+        """
+
+    async def remove_hook_secret(self, project: str, dialect: str) -> bool:
+        """Delete what signs, the old secret too; False where there is nothing."""
+
+
+class Directory(HookSecrets, Protocol):
+    """API keys, apps of Agora's, secrets of hooks, the operator's endpoint, and the store's own identity."""
 
     @property
     def incarnation(self) -> str:

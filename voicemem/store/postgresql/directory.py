@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from msgspec import structs
+
 from voicemem.store.postgresql.connection import Row, Session, Word
 from voicemem.store.postgresql.database import Database
 from voicemem.store.postgresql.journal.rows import Rows, to_text
-from voicemem.store.records import OPERATOR_OVERLAP_MS, AgoraApp, ApiKey, KeyLimits
+from voicemem.store.records import OPERATOR_OVERLAP_MS, AgoraApp, ApiKey, HookSecret, KeyLimits
 
 LIMIT_COLUMNS = ", ".join(KeyLimits._fields)
 KEY_COLUMNS = f"id, project, name, hash, scopes, created_ms, revoked_ms, {LIMIT_COLUMNS}"
@@ -35,6 +37,15 @@ UPDATE_APP = "update agora_apps set certificate = $1, old_certificate = $2 where
 REMOVE_APP = """
     update agora_apps set certificate = null, old_certificate = null where app_id = $1 and certificate is not null
 """
+HOOK_COLUMNS = "project, dialect, secret, set_ms, old_secret, old_secret_until_ms"
+SELECT_HOOKS = f"select {HOOK_COLUMNS} from hook_secrets where project = $1 order by dialect"
+SELECT_HOOK = f"select {HOOK_COLUMNS} from hook_secrets where project = $1 and dialect = $2"
+CHANGE_HOOK = """
+    update hook_secrets set secret = $3, set_ms = $4, old_secret = $5, old_secret_until_ms = $6
+    where project = $1 and dialect = $2
+"""
+ADD_HOOK = f"insert into hook_secrets ({HOOK_COLUMNS}) values ($1, $2, $3, $4, $5, $6) on conflict do nothing"
+REMOVE_HOOK = "delete from hook_secrets where project = $1 and dialect = $2"
 IS_OPERATORS = "stream is null and project is null"
 SAVE_OPERATOR_ENDPOINT = f"""
     update endpoints set
@@ -114,6 +125,30 @@ class PostgresqlDirectory:
     async def remove_agora_app(self, app_id: str) -> bool:
         return bool(await self.database.write(lambda rows: rows.session.change(REMOVE_APP, (app_id,))))
 
+    async def list_hook_secrets(self, project: str) -> list[HookSecret]:
+        return await self.database.read(
+            lambda session: [to_hook(row) for row in session.rows(SELECT_HOOKS, (project,))]
+        )
+
+    async def find_hook_secret(self, project: str, dialect: str) -> HookSecret | None:
+        return await self.database.read(lambda session: load_hook(session, project, dialect))
+
+    async def change_hook_secret(
+        self, project: str, dialect: str, change: Callable[[HookSecret | None], HookSecret]
+    ) -> HookSecret:
+        def job(rows: Rows) -> HookSecret:
+            while True:  # until no other node adds or removes it in between
+                known = load_hook(rows.session, project, dialect, " for no key update")
+                changed = change(known)
+                values = structs.astuple(changed)
+                if rows.session.change(ADD_HOOK if known is None else CHANGE_HOOK, values):
+                    return changed
+
+        return await self.database.write(job)
+
+    async def remove_hook_secret(self, project: str, dialect: str) -> bool:
+        return bool(await self.database.write(lambda rows: rows.session.change(REMOVE_HOOK, (project, dialect))))
+
     async def set_operator_endpoint(
         self, url: str, secret: str | None, contents: str = "full", now_ms: int = 0
     ) -> None:
@@ -143,6 +178,16 @@ def to_app(row: Row) -> AgoraApp:
     app_id, project, certificate, scopes, created_ms, old_certificate = row
     texts = app_id.decode(), project.decode(), certificate.decode()
     return AgoraApp(*texts, to_scopes(scopes), created_ms, to_text(old_certificate))
+
+
+def load_hook(session: Session, project: str, dialect: str, lock: str = "") -> HookSecret | None:
+    row = session.row(SELECT_HOOK + lock, (project, dialect))
+    return None if row is None else to_hook(row)
+
+
+def to_hook(row: Row) -> HookSecret:
+    project, dialect, secret, set_ms, old_secret, old_until_ms = row
+    return HookSecret(project.decode(), dialect.decode(), secret.decode(), set_ms, to_text(old_secret), old_until_ms)
 
 
 def to_scopes(scopes: str) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ CONTENT = {
     STREAMS.name: "true",
     "keys": "true",
     "agora_apps": "true",
+    "hook_secrets": "true",
     ENDPOINTS.name: f"(stream is null or stream not in {ERASED})",
     ATTEMPTS.name: f"export in (select key from exports where stream not in {ERASED})",
 }

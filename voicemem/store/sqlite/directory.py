@@ -7,8 +7,9 @@ from typing import Any
 
 import apsw
 import msgspec
+from msgspec import structs
 
-from voicemem.store.records import OPERATOR_OVERLAP_MS, AgoraApp, ApiKey, KeyLimits
+from voicemem.store.records import OPERATOR_OVERLAP_MS, AgoraApp, ApiKey, HookSecret, KeyLimits
 from voicemem.store.sqlite.database import Database
 
 LIMIT_COLUMNS = ", ".join(KeyLimits._fields)
@@ -36,6 +37,11 @@ UPDATE_APP = "update agora_apps set certificate = ?, old_certificate = ? where a
 REMOVE_APP = """
     update agora_apps set certificate = null, old_certificate = null where app_id = ? and certificate is not null
 """
+HOOK_COLUMNS = "project, dialect, secret, set_ms, old_secret, old_secret_until_ms"
+SELECT_HOOKS = f"select {HOOK_COLUMNS} from hook_secrets where project = ? order by dialect"
+SELECT_HOOK = f"select {HOOK_COLUMNS} from hook_secrets where project = ? and dialect = ?"
+SAVE_HOOK = f"insert or replace into hook_secrets ({HOOK_COLUMNS}) values (?, ?, ?, ?, ?, ?)"
+REMOVE_HOOK = "delete from hook_secrets where project = ? and dialect = ?"
 IS_OPERATORS = "stream is null and project is null"
 SELECT_OPERATOR_ENDPOINT_KEY = f"select key from endpoints where {IS_OPERATORS}"
 INSERT_OPERATOR_ENDPOINT = "insert into endpoints (url, secret, contents, public_only) values (?, ?, ?, 0)"
@@ -135,6 +141,31 @@ class SqliteDirectory:
 
         return await self.database.write(job)
 
+    async def list_hook_secrets(self, project: str) -> list[HookSecret]:
+        return await self.database.read(
+            lambda connection: [HookSecret(*row) for row in connection.execute(SELECT_HOOKS, (project,))]
+        )
+
+    async def find_hook_secret(self, project: str, dialect: str) -> HookSecret | None:
+        return await self.database.read_inline(lambda connection: load_hook(connection, project, dialect))
+
+    async def change_hook_secret(
+        self, project: str, dialect: str, change: Callable[[HookSecret | None], HookSecret]
+    ) -> HookSecret:
+        def job(connection: apsw.Connection) -> HookSecret:
+            changed = change(load_hook(connection, project, dialect))
+            connection.execute(SAVE_HOOK, structs.astuple(changed))
+            return changed
+
+        return await self.database.write(job)
+
+    async def remove_hook_secret(self, project: str, dialect: str) -> bool:
+        def job(connection: apsw.Connection) -> bool:
+            connection.execute(REMOVE_HOOK, (project, dialect))
+            return bool(connection.changes())
+
+        return await self.database.write(job)
+
     async def set_operator_endpoint(
         self, url: str, secret: str | None, contents: str = "full", now_ms: int = 0
     ) -> None:
@@ -165,6 +196,11 @@ def load_app(connection: apsw.Connection, app_id: str) -> AgoraApp | None:
 def to_app(row: tuple[Any, ...]) -> AgoraApp:
     app_id, project, certificate, scopes, created_ms, old_certificate = row
     return AgoraApp(app_id, project, certificate, to_scopes(scopes), created_ms, old_certificate)
+
+
+def load_hook(connection: apsw.Connection, project: str, dialect: str) -> HookSecret | None:
+    row = connection.execute(SELECT_HOOK, (project, dialect)).fetchone()
+    return None if row is None else HookSecret(*row)
 
 
 def to_scopes(scopes: str) -> tuple[str, ...]:

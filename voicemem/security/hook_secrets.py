@@ -1,0 +1,136 @@
+"""What signs the webhooks of other stacks' platforms, by project and dialect: set, rotated, removed (docs/dialects.md).
+
+A project sets its own over REST or by command; they stand in the store, so that every node knows them. The operator's,
+from the settings, verify beside them, for as long as they stand there.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from voicemem.dialects.dialect import Dialect
+from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
+from voicemem.errors import Refused
+from voicemem.runtime import Clock
+from voicemem.store.ports.directory import HookSecrets as HookSecretStore
+from voicemem.store.records import HookSecret
+
+HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
+"""PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
+SECRET = re.compile(r"[!-~]{8,256}")
+SECRET_BYTES = 32
+"""Of one that is made here."""
+OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
+"""For how long the secret before verifies too."""
+
+
+class ShownHookSecret(NamedTuple):
+    """What may be said of a dialect's secrets in a project: all but the secrets."""
+
+    dialect: str
+    set_ms: int | None
+    """None where only the settings have one."""
+    old_until_ms: int | None
+    """Until when the one before verifies, if it still does."""
+    in_settings: bool
+
+
+class HookSecrets:
+    """Finds and changes what signs webhooks. `given` are those of the settings, by project and dialect."""
+
+    def __init__(self, store: HookSecretStore, given: Mapping[tuple[str, str], str], clock: Clock) -> None:
+        self.store = store
+        self.given = given
+        self.clock = clock
+
+    async def verifying(self, project: str, dialect: str) -> list[str]:
+        """All secrets that sign webhooks of a dialect in a project at this time; none is of another project."""
+        found = [self.given[project, dialect]] if (project, dialect) in self.given else []
+        kept = await self.store.find_hook_secret(project, dialect)
+        if kept is not None:
+            found.append(kept.secret)
+            if kept.old_secret is not None and self.old_until(kept) is not None:
+                found.append(kept.old_secret)
+        return found
+
+    async def list(self, project: str) -> list[ShownHookSecret]:
+        """The dialects of a project that have a secret, in the order of their names."""
+        kept = {one.dialect: one for one in await self.store.list_hook_secrets(project)}
+        given = {dialect for of, dialect in self.given if of == project}
+        return [self.shown(project, name, kept.get(name)) for name in sorted({*kept, *given})]
+
+    async def set(self, project: str, dialect: str, secret: str, overlap_s: int) -> ShownHookSecret:
+        """Set what signs from now on; the one before verifies as well for `overlap_s` seconds.
+
+        The same again changes nothing but the end of the overlap. Raises `Refused` (`unknown_dialect`).
+        """
+        find_hooked(dialect)
+        now = self.clock()
+
+        def change(known: HookSecret | None) -> HookSecret:
+            if known is None:
+                return HookSecret(project, dialect, secret, now)
+            is_new = known.secret != secret
+            before = known.secret if is_new else known.old_secret if self.old_until(known) is not None else None
+            until = now + 1000 * overlap_s if before is not None and overlap_s else None
+            set_ms = now if is_new else known.set_ms
+            return replace(
+                known,
+                secret=secret,
+                set_ms=set_ms,
+                old_secret=None if until is None else before,
+                old_secret_until_ms=until,
+            )
+
+        return self.shown(project, dialect, await self.store.change_hook_secret(project, dialect, change))
+
+    async def remove(self, project: str, dialect: str) -> None:
+        """Remove what the project has set, the old secret too. Raises `Refused` (`unknown_hook_secret`)."""
+        if not await self.store.remove_hook_secret(project, dialect):
+            raise Refused("unknown_hook_secret")
+
+    def shown(self, project: str, dialect: str, kept: HookSecret | None) -> ShownHookSecret:
+        in_settings = (project, dialect) in self.given
+        if kept is None:
+            return ShownHookSecret(dialect, None, None, in_settings)
+        return ShownHookSecret(dialect, kept.set_ms, self.old_until(kept), in_settings)
+
+    def old_until(self, kept: HookSecret) -> int | None:
+        """Until when the secret before verifies; None when it does not any more."""
+        until = kept.old_secret_until_ms
+        return until if until is not None and until > self.clock() else None
+
+
+def find_hooked(name: str) -> Dialect:
+    """A dialect that has webhooks. Raises `Refused` (`unknown_dialect`)."""
+    dialect = DIALECTS.get(name)
+    if dialect is None or dialect.hook is None:
+        raise Refused("unknown_dialect", f"Dialects with webhooks: {', '.join(WITH_WEBHOOKS)}.")
+    return dialect
+
+
+def check_hook_secret(secret: str) -> None:
+    """Raise `Refused` (`invalid_field`) for what no platform could be given."""
+    if not SECRET.fullmatch(secret):
+        raise Refused("invalid_field", "A secret must be 8 to 256 printable ASCII characters without spaces.")
+
+
+def new_hook_secret() -> str:
+    """A random secret, for platforms that let theirs be chosen."""
+    return secrets.token_urlsafe(SECRET_BYTES)
+
+
+def parse_hook_secrets(given: tuple[str, ...], default_project: str) -> dict[tuple[str, str], str]:
+    """Secrets of the settings by project and dialect. Raises `ValueError`, which quotes none of them."""
+    found: dict[tuple[str, str], str] = {}
+    for one in given:
+        match = HOOK_SECRET.fullmatch(one)
+        if match is None:
+            raise ValueError("A hook secret is PROJECT/DIALECT=SECRET, or DIALECT=SECRET.")
+        found[match[1] or default_project, match[2]] = match[3]
+    return found
