@@ -96,6 +96,15 @@ def test_ingest_at_a_fixed_load_in_memory() -> None:
     assert told["options"]["store"] == "memory"
 
 
+def test_background() -> None:
+    """Sessions are extracted and an index is made again while events are acknowledged."""
+    few = ("--messages", "500", "--extractions", "2", "--connections", "3", "--seconds", "0.5", "--runs", "1")
+    lines, told = bench("background", *few)
+    check_results(told, {"p50_ms", "p50_ms_spread", "p99_ms", "p99_ms_spread"})
+    assert told["errors"] == []
+    assert all(float(cell) > 0 for cell in lines[3].split()[1:])
+
+
 @pytest.mark.postgresql
 @pytest.mark.parametrize("what", sorted(NODES))
 def test_nodes(what: str) -> None:

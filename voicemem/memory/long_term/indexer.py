@@ -38,9 +38,9 @@ MAX_INDEXED_FIRST = 50
 """Sessions that are indexed before a search which they concern."""
 CHECKED_AT_ONCE = 200
 MAX_PAUSE_S = 1.0
-"""The longest pause after a step. After one of a look at all sessions it is as long as the step."""
+"""The longest pause after a step."""
 PAUSE_FACTOR = 9
-"""How many times as long as a step the pause after it is, where sessions are indexed that change: calls come first."""
+"""How many times as long as a step the pause after it is, while events come in: calls come first."""
 CHECK_INTERVAL_S = 300.0
 """Between two looks at all sessions on a store that has several nodes: one of them may have left something undone."""
 MAX_KNOWN = 10_000
@@ -78,6 +78,7 @@ class HeardIndexer:
         """Told of the sessions of which something was indexed, by key."""
         self.turn = asyncio.Lock()
         """Held while sessions are indexed, so that older news never follow newer ones."""
+        self.commits = 0
 
     @property
     def is_complete(self) -> bool:
@@ -86,6 +87,7 @@ class HeardIndexer:
 
     def on_commit(self, appended: Iterable[AppendResult]) -> None:
         """Note that something was journaled in these sessions."""
+        self.commits += 1
         for result in appended:
             self.changed[result.stream.key] = result.stream
 
@@ -183,12 +185,14 @@ class HeardIndexer:
     async def catch_up(self) -> None:
         """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
         time = asyncio.get_running_loop().time
-        resets, count, begun = self.store.index_resets, 0, time()
+        resets, count, begun, commits = self.store.index_resets, 0, time(), self.commits
         if self.checked_resets != resets:
             self.known.clear()
         async for _, done in self.check_all():
             count += done
-            await asyncio.sleep(min(MAX_PAUSE_S, time() - begun))
+            factor = 1 if self.commits == commits else PAUSE_FACTOR
+            commits = self.commits
+            await asyncio.sleep(min(MAX_PAUSE_S, factor * (time() - begun)))
             begun = time()
         if count:
             LOG.info("%d sessions were indexed that had not been", count)
