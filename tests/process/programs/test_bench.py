@@ -105,6 +105,16 @@ def test_background() -> None:
     assert all(float(cell) > 0 for cell in lines[3].split()[1:])
 
 
+@pytest.mark.needs("chromium")
+def test_page() -> None:
+    """A browser loads the list and long calls, and shows each word of a live reply."""
+    _, told = bench("page", "--calls", "20", "--loads", "1", "--seconds", "1", "--long", "3")
+    shown = {"list_painted_ms", "list_shown_ms", "live_painted_ms", "live_shown_ms", "turns_3_ms"}
+    pixels = {"pixels_p50_ms", "pixels_p95_ms", "pixels_busy_p95_ms", "longest_task_ms"}
+    check_results(told, shown | pixels | {"watched_events_s", "watched_us"})
+    assert told["results"]["list_painted_ms"]["value"] > 0
+
+
 @pytest.mark.postgresql
 @pytest.mark.parametrize("what", sorted(NODES))
 def test_nodes(what: str) -> None:
