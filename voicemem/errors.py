@@ -119,6 +119,9 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "llm_failed": ErrorSpec(502, None, "The LLM request failed, or its answer could not be read."),
     "llm_timeout": ErrorSpec(504, None, "The LLM did not answer in time."),
+    # The proxy
+    "upstream_unreachable": ErrorSpec(502, None, "The upstream of the call cannot be reached."),
+    "upstream_timeout": ErrorSpec(504, None, "The upstream of the call did not answer in time."),
     # Memories of calls
     "no_extraction": ErrorSpec(
         409, None, "No memories are made of this session: give it memory.extract, or all of them by --memory."

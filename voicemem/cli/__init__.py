@@ -16,6 +16,7 @@ from voicemem.cli.migrate import migrate
 from voicemem.cli.moving.command import import_ams
 from voicemem.cli.nodes import nodes
 from voicemem.cli.page import ui
+from voicemem.cli.proxy import proxy
 from voicemem.cli.quickstart import quickstart
 from voicemem.cli.restored import restored
 from voicemem.cli.service import check_config, serve
@@ -62,6 +63,7 @@ for command in (
     end,
     erase,
     mcp,
+    proxy,
     tail,
     receive,
     keys,

@@ -24,10 +24,10 @@ def exposition(dropped: Mapping[str, int], producers: Iterable[Producer], transp
     )
 
 
-def family(name: str, kind: str, samples: Mapping[str, int]) -> str:
+def family(name: str, kind: str, samples: Mapping[str, int], prefix: str = PREFIX) -> str:
     """One metric; `samples` are its values by labels."""
     lines = [
-        f"{PREFIX}_{name}{{{labels}}} {value}" if labels else f"{PREFIX}_{name} {value}"
+        f"{prefix}_{name}{{{labels}}} {value}" if labels else f"{prefix}_{name} {value}"
         for labels, value in sorted(samples.items())
     ]
-    return "".join(f"{line}\n" for line in [f"# TYPE {PREFIX}_{name} {kind}", *lines])
+    return "".join(f"{line}\n" for line in [f"# TYPE {prefix}_{name} {kind}", *lines])

@@ -41,6 +41,7 @@ ORDER = (
     "client",
     "mcp",
     "integrations",
+    "proxy",
     "library",
     "app",
     "cli",
@@ -50,6 +51,8 @@ CLIENT = ("errors", "version", "backoff", "protocol", "dialects", "client")
 """All that the client imports from; it runs where the server is not installed."""
 INTEGRATIONS = (*CLIENT, "transcript", "integrations")
 """The same for the integrations, which run beside the client; `transcript` is how text is cut."""
+PROXY = (*INTEGRATIONS, "config", "proxy")
+"""The same for the proxy, which stands beside the client."""
 PURE_MODULES = frozenset(
     """
     __future__ array base64 binascii bisect collections fractions functools hashlib hmac ipaddress itertools json
@@ -158,7 +161,7 @@ def is_forbidden(name: str, other: str, engines: set[str]) -> bool:
         return False
     if mine == "__init__":
         return theirs != "version"
-    if theirs not in {"client": CLIENT, "integrations": INTEGRATIONS}.get(mine, ORDER):
+    if theirs not in {"client": CLIENT, "integrations": INTEGRATIONS, "proxy": PROXY}.get(mine, ORDER):
         return True
     if part_of(other) in engines and part_of(other) != part_of(name) and name not in ENGINE_IMPORTERS:
         return True

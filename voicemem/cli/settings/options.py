@@ -34,6 +34,22 @@ EMBEDDINGS_OPTIONS = (
         "API key of --embeddings-url. Use the variable, since other users of the machine can see flags.",
     ),
 )
+LOG_OPTIONS = (
+    setting(
+        "--log-format",
+        "Format of the log on stderr.",
+        type=click.Choice(logs.FORMATS),
+        default="text",
+        show_default=True,
+    ),
+    setting(
+        "--log-level",
+        "Lowest level that is logged.",
+        type=click.Choice(logs.LEVELS),
+        default="warning",
+        show_default=True,
+    ),
+)
 SERVE_OPTIONS = (
     config_option,
     setting(
@@ -78,20 +94,7 @@ SERVE_OPTIONS = (
         "Where browsers see the page if that is not this machine, such as https://memory.example behind a proxy."
         " Default: the page answers loopback names only.",
     ),
-    setting(
-        "--log-format",
-        "Format of the log on stderr.",
-        type=click.Choice(logs.FORMATS),
-        default="text",
-        show_default=True,
-    ),
-    setting(
-        "--log-level",
-        "Lowest level that is logged.",
-        type=click.Choice(logs.LEVELS),
-        default="warning",
-        show_default=True,
-    ),
+    *LOG_OPTIONS,
     setting(
         "--admin-key",
         "A first key with every scope, for hosts where you cannot run commands. At least 16 characters; use 32 random"

@@ -70,15 +70,15 @@ class FrameQueue:
         """A count of audio that may still grow."""
         self.loop = asyncio.get_running_loop()
 
-    def put(self, data: RawMessage, side: Side, is_text: bool = False) -> None:
-        """Put a message aside."""
+    def put(self, data: RawMessage, side: Side, is_text: bool = False, ts: int | None = None) -> None:
+        """Put a message aside, which crossed the connection at `ts`, or now."""
         if not isinstance(data, str | bytes):
             data = bytes(data)  # the sender may use its buffer again
         size = len(data)
         if len(self.aside) >= MAX_ASIDE or self.aside_bytes + size > MAX_ASIDE_BYTES:
             self.drop()
             return
-        self.aside.append(Crossing(data, is_text, side, now_ms()))
+        self.aside.append(Crossing(data, is_text, side, now_ms() if ts is None else ts))
         self.aside_bytes += size
         if not self.is_scheduled:
             self.schedule()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from voicemem.client import Client, ClientError, ProducerSession
@@ -67,6 +67,8 @@ class CallMemory:
         self.closed_by_app = False
         self.timer: asyncio.TimerHandle | None = None
         self.leaving: asyncio.Task[None] | None = None
+        self.on_left: Callable[[], object] = lambda: None
+        """Called when nothing more will be delivered."""
         if session_id is not None:
             self.begin(session_id)
 
@@ -128,17 +130,17 @@ class CallMemory:
 
     # From the connection
 
-    def received(self, data: RawMessage, is_text: bool = False) -> None:
-        """A message that the program has received."""
+    def received(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
+        """A message that the program has received, at `ts`, or now."""
         if self.left_at is not None:
             self.come_back()
-        self.queue.put(data, self.receiver, is_text)
+        self.queue.put(data, self.receiver, is_text, ts)
 
-    def sent(self, data: RawMessage, is_text: bool = False) -> None:
-        """A message that the program has sent."""
+    def sent(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
+        """A message that the program has sent, at `ts`, or now."""
         if self.left_at is not None:
             self.come_back()
-        self.queue.put(data, self.sender, is_text)
+        self.queue.put(data, self.sender, is_text, ts)
 
     def closed(self, is_clean: bool = True, by_app: bool = False) -> None:
         """The connection was closed, or lost; whoever uses it may hear of that more than once."""
@@ -234,6 +236,7 @@ class CallMemory:
                 await self.background.aclose(timeout_s)
         finally:
             await self.close_own_client()
+            self.on_left()
 
     async def close_own_client(self) -> None:
         if self.is_own:
