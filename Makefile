@@ -7,7 +7,7 @@ ROUNDS ?= 50
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-nodes quick check test test-all test-failed soak packaging frameworks bench fuzz schemathesis asyncapi clean
+.PHONY: help demo demo-nodes quick check test test-all test-failed soak packaging javascript frameworks bench fuzz schemathesis asyncapi clean
 
 help:
 	@echo 'demo          replay a recorded call through the service: the memory, and the webhook'
@@ -19,6 +19,7 @@ help:
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
 	@echo 'check         linters and types alone'
 	@echo 'packaging     the wheel in clean environments, beside the frameworks; minutes, and it asks the package index'
+	@echo 'javascript    the JavaScript client: its types, its tests, and the package; needs Node, and asks the registry once'
 	@echo 'frameworks    the integrations with the oldest and the newest versions of their frameworks; minutes, likewise'
 	@echo 'bench         how fast the fold and the ingest are'
 	@echo 'fuzz          the fuzzers, ten minutes each'
@@ -65,6 +66,12 @@ packaging: .venv/installed-tests
 	$(BIN)/python tests/process/packaging/matrix.py
 	$(BIN)/python -m tests.process.packaging.generators
 	$(BIN)/python -m tests.process.packaging.readers
+
+# The package is build/voicemem-VERSION.tgz; its types are made from the comments of its source.
+javascript: .venv/installed-tests
+	cd clients/javascript && npm install --silent --no-fund --no-audit --no-package-lock && npm run --silent check
+	mkdir -p build && cd clients/javascript && npm pack --silent --pack-destination ../../build
+	$(PYTEST) -n 2 tests/process/javascript
 
 # WORDS="oldest livekit-agents": only the checks with one of these words in their names
 frameworks: .venv/installed-tests

@@ -1,0 +1,239 @@
+/** A session as one producer uses it. */
+import { ClientError, EventRefused } from "./errors.js";
+import { queryParams, sessionPath } from "./transport/rest.js";
+
+/** @typedef {import("./buffer.js").Ack} Ack */
+/** @typedef {import("./transport/rest.js").RestClient} RestClient */
+
+export const NO_REST_URL = "This needs the URL of the REST API: new Client(ingestUrl, { restUrl }).";
+
+/** What is known of a session without waiting. */
+export class SessionFacts {
+  /** @param {import("./producer.js").Producer} producer */
+  constructor(producer) {
+    /** @protected */
+    this._producer = producer;
+  }
+
+  get sessionId() {
+    return this._producer.sessionId;
+  }
+
+  get producer() {
+    return this._producer.name;
+  }
+
+  /** `running` or `ended`, as the server last reported. */
+  get state() {
+    return this._producer.state;
+  }
+
+  /** Whether the server has answered: until then events wait, and have no final numbers. */
+  get isOpen() {
+    return this._producer.opened;
+  }
+
+  /** Why the session takes nothing more; null while it does. */
+  get error() {
+    return this._producer.error;
+  }
+
+  /** How many times this producer has been opened; null if only HTTP was used so far. */
+  get epoch() {
+    return this._producer.epoch;
+  }
+
+  /** The identity of the server's store; null if only HTTP was used so far. */
+  get incarnation() {
+    return this._producer.incarnation;
+  }
+
+  /** The seq of the next event; counted from 1 until the session is open. */
+  get nextSeq() {
+    return this._producer.buffer.nextSeq;
+  }
+
+  /** The number for a new turn: above all turns that the server had, or that this producer has sent. */
+  get nextTurn() {
+    return this._producer.nextTurn;
+  }
+
+  /** Number of events in the buffer. */
+  get unacknowledged() {
+    return this._producer.buffer.length;
+  }
+
+  /** Size of these events in bytes. */
+  get unacknowledgedBytes() {
+    return this._producer.buffer.size;
+  }
+
+  /** Number of events that `record` could not take. */
+  get dropped() {
+    return this._producer.dropped;
+  }
+
+  /** How full the buffer is, from 0 to 1. */
+  get fullness() {
+    const { length, size, maxEvents, maxBytes } = this._producer.buffer;
+    return Math.min(1, Math.max(length / maxEvents, size / maxBytes));
+  }
+}
+
+/** A session as one producer uses it; `Client.session` and `Client.open` make it. */
+export class Session extends SessionFacts {
+  /**
+   * @param {import("./producer.js").Producer} producer
+   * @param {(producer: import("./producer.js").Producer) => void} scheduleWakeup
+   * @param {RestClient | null} rest
+   * @param {string | undefined} dialect
+   */
+  constructor(producer, scheduleWakeup, rest, dialect) {
+    super(producer);
+    /** @private */
+    this._scheduleWakeup = scheduleWakeup;
+    /** @private */
+    this._rest = rest;
+    /** The other stack whose frames `recordFrame` sends. */
+    this.dialect = dialect;
+  }
+
+  /**
+   * Take an event and return at once; never throws.
+   *
+   * The event gets the next `seq`, and the current time as `ts` if it has none. An event that cannot be taken is
+   * counted in `dropped` and reported to the option `onDropped`; awaiting its ack throws why: `BufferFull`,
+   * `EventRefused` (not an event, or too big for a frame), `SessionEnded`, `Superseded`, `Closed`, or the `ClientError`
+   * after which the client cannot continue. A `session.end` is taken even if the buffer is full; so is another event
+   * that `ends` the session, such as a frame of another stack.
+   * @param {Record<string, any>} event
+   * @param {{ends?: boolean}} [how]
+   * @returns {Ack}
+   */
+  record(event, { ends = false } = {}) {
+    const ack = this._producer.take(event, ends);
+    if (!ack.done) this._scheduleWakeup(this._producer);
+    return ack;
+  }
+
+  /**
+   * Take a frame of the session's `dialect`, as the other stack sends it, and return at once; never throws.
+   *
+   * It goes as an event of the type `frame`, next to other events, with the same numbers and acks as `record`.
+   * @param {unknown} frame the vendor's JSON, or a text where the vendor sends one that is not JSON
+   * @param {{from?: "vendor" | "app", ts?: number, id?: string, ends?: boolean}} [envelope] who sent it, and when (Unix
+   *   ms); an `id` of its own lets the server ignore a repeat; `ends` says that it ends the session
+   * @returns {Ack}
+   */
+  recordFrame(frame, { from, ts, id, ends = false } = {}) {
+    if (this.dialect === undefined) {
+      const detail = "A frame needs the name of its stack: client.session(id, { dialect }).";
+      return this._producer.drop(new EventRefused("unknown_dialect", detail));
+    }
+    return this.record({ type: "frame", dialect: this.dialect, from, ts, id, frame }, { ends });
+  }
+
+  /**
+   * Wait until the server has answered the open. Throws why it never will: `RequestRefused`, `SessionErased`, or the
+   * `ClientError` after which the client cannot continue. Nothing needs to wait for it: events are kept meanwhile.
+   */
+  async ready() {
+    await this._producer.ready.promise;
+    return this;
+  }
+
+  /**
+   * Wait until everything recorded so far is acknowledged or refused, at most `timeoutMs`.
+   *
+   * Throws `TimedOut`, and the `ClientError` after which nothing more can be acknowledged. A refused event throws from
+   * its own ack.
+   * @param {{timeoutMs?: number | null}} [how]
+   */
+  async flush({ timeoutMs = null } = {}) {
+    await this._producer.flush(timeoutMs);
+  }
+
+  /**
+   * Send `session.end` and wait for its ack, at most `timeoutMs`. Returns its seq; throws as acks do.
+   * @param {{reason?: string, timeoutMs?: number | null}} [how]
+   */
+  async end({ reason, timeoutMs = null } = {}) {
+    return this.record({ type: "session.end", reason }).result(timeoutMs);
+  }
+
+  /**
+   * The memory: `session_id`, `state`, `started_at`, `ended_at`, `position`, and the messages in `contents`.
+   *
+   * It shows every event acknowledged before. Times are Unix ms. It takes at most `timeoutMs`, by default
+   * `readTimeoutMs`. Throws `RequestRefused`, `Unreachable`, `Closed`.
+   * @param {HistoryParams & Timeout} [params]
+   * @returns {Promise<Record<string, any>>}
+   */
+  async history({ timeoutMs, ...params } = {}) {
+    return this._read("/history", params, timeoutMs ?? this._options.readTimeoutMs);
+  }
+
+  /**
+   * The body of the next LLM request, in at most `timeoutMs`, by default `contextTimeoutMs`.
+   *
+   * Throws `RequestRefused`, `Unreachable`, `Closed`: then the call goes on with the messages that the program has.
+   * @param {ContextParams & Timeout} [params]
+   * @returns {Promise<Record<string, any>>}
+   */
+  async context({ timeoutMs, ...params } = {}) {
+    return this._read("/context", params, timeoutMs ?? this._options.contextTimeoutMs);
+  }
+
+  /** @private */
+  get _options() {
+    return this._producer.owner.options;
+  }
+
+  /** @private */
+  _reader() {
+    if (this._rest === null) throw new ClientError("no_rest_url", NO_REST_URL);
+    return this._rest;
+  }
+
+  /**
+   * @private
+   * @param {string} path
+   * @param {Record<string, any>} params
+   * @param {number} timeoutMs
+   * @returns {Promise<any>}
+   */
+  async _read(path, params, timeoutMs) {
+    return this._reader().get(sessionPath(this.sessionId, path), queryParams(params), timeoutMs);
+  }
+}
+
+/** @typedef {{timeoutMs?: number}} Timeout */
+/**
+ * Query of `history`; the server's defaults hold for what is absent.
+ * @typedef {object} HistoryParams
+ * @property {"full" | "standard"} [fields]
+ * @property {boolean} [open]
+ * @property {number} [after_turn]
+ * @property {number} [limit]
+ */
+/**
+ * Query of `context`; the server's defaults hold for what is absent.
+ * @typedef {object} ContextParams
+ * @property {"openai" | "anthropic" | "gemini"} [style]
+ * @property {string[]} [enrich]
+ * @property {boolean} [alternate]
+ * @property {boolean} [tools]
+ * @property {number} [max_history]
+ * @property {string} [policy]
+ * @property {number} [max_messages]
+ * @property {number} [max_tokens]
+ * @property {number} [context_window]
+ * @property {number} [memories_max_tokens]
+ * @property {("fact" | "preference" | "episode" | "summary" | "message")[]} [memories_kinds]
+ * @property {"earlier" | "all"} [memories_from]
+ * @property {boolean} [usage]
+ * @property {boolean} [data]
+ * @property {boolean} [peek]
+ * @property {number} [at]
+ * @property {number} [at_turn]
+ */
