@@ -41,6 +41,10 @@ def playing_at(reply: KnownReply, ts: int) -> Playing | None:
     return Playing(start, max(0, min(ts - start, total_ms)), total_ms)
 
 
+Where = Callable[[KnownReply, int], Playing | None]
+"""Says where the audio of a reply stood at a time."""
+
+
 class Waiting(NamedTuple):
     """A reply that may wait for the one before it: when its audio came, and how long it is."""
 
@@ -64,10 +68,12 @@ def queue_of(reply: KnownReply) -> list[Waiting]:
     return queue
 
 
-def interrupt_by_clock(known: Known, item: str, ts: int, cause: str | None = None) -> Iterator[MadeEvent]:
+def interrupt_by_clock(
+    known: Known, item: str, ts: int, cause: str | None = None, where: Where = playing_at
+) -> Iterator[MadeEvent]:
     """An interruption of a reply, where the clock says that it was; it marks nothing if the audio was over by then."""
     reply = known.reply(item)
-    playing = None if reply is None or not known.has_clock or reply.has_playback else playing_at(reply, ts)
+    playing = None if reply is None or not known.has_clock or reply.has_playback else where(reply, ts)
     if playing is None:
         yield Interrupt(item=item, cause=cause)
     elif reply is not None and reply.complete and playing.is_over:
@@ -78,12 +84,14 @@ def interrupt_by_clock(known: Known, item: str, ts: int, cause: str | None = Non
         yield Interrupt(item=item, audio_end_ms=playing.position_ms, estimated=True, cause=cause)
 
 
-def close_by_clock(known: Known, ts: int, is_own: Callable[[str], bool]) -> Iterator[MadeEvent]:
+def close_by_clock(
+    known: Known, ts: int, is_own: Callable[[str], bool], where: Where = playing_at
+) -> Iterator[MadeEvent]:
     """Where the clock says that the dialect's own replies stood when the caller hung up."""
     for reply in known.open_replies():
         if reply.item is None or reply.has_playback or not is_own(reply.item):
             continue
-        playing = playing_at(reply, ts)
+        playing = where(reply, ts)
         if playing is None:
             continue
         if reply.complete and playing.is_over:

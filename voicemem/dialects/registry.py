@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from voicemem.dialects.agora_ten.dialect import AGORA_TEN
 from voicemem.dialects.conversation_relay.dialect import CONVERSATION_RELAY
+from voicemem.dialects.deepgram_agent.dialect import DEEPGRAM_AGENT
 from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
 from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
@@ -22,6 +23,7 @@ DIALECTS: dict[str, Dialect] = {
         CONVERSATION_RELAY,
         GEMINI_LIVE,
         PIPECAT_RTVI,
+        DEEPGRAM_AGENT,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())

@@ -1,0 +1,1 @@
+"""Deepgram's Voice Agent API."""
