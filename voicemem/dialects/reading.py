@@ -63,6 +63,6 @@ def bytes_of(frame: RawFrame) -> int | None:
     """How many bytes a binary frame had, also if it comes reduced; None for any other frame."""
     if isinstance(frame, bytes):
         return len(frame)
-    if isinstance(frame, dict) and frame.keys() == {AUDIO_BYTES}:
+    if isinstance(frame, dict) and AUDIO_BYTES in frame and "type" not in frame:
         return audio_bytes(frame, AUDIO_BYTES)
     return None

@@ -19,7 +19,7 @@ from voicemem.protocol.types import JsonObject
 
 CALLS = {one.dialect: one for one in reversed(RECORDINGS)}
 """A recorded call of each dialect."""
-BROKEN: list[str | bytes] = [
+BROKEN = [
     "{",
     "",
     "null",
@@ -41,9 +41,9 @@ BROKEN: list[str | bytes] = [
     '{"type":["x"],"object":{},"label":3}',
     '{"x":99999999999999999999}',
     "[" * 100_000,
-    b"\x00\xff" * 1000,
-    b"",
 ]
+BINARY = [b"\x00\xff" * 1000, b""]
+"""Audio, to some dialects."""
 
 
 def bad_messages(recording: Recording) -> list[str | bytes]:
@@ -52,8 +52,9 @@ def bad_messages(recording: Recording) -> list[str | bytes]:
     cut = [json.dumps(frame)[: len(json.dumps(frame)) // 2] for frame in frames]
     changed = [retyped(frame) for frame in frames]
     # A frame that is nothing but a type is a good one.
-    still_good = well_formed(changed, DIALECTS[recording.dialect].reduce)
-    return [*BROKEN, *cut, *(json.dumps(frame) for frame in changed if frame not in still_good)]
+    still_good = well_formed([*changed, *BINARY], DIALECTS[recording.dialect].reduce)
+    binary = [one for one in BINARY if one not in still_good]
+    return [*BROKEN, *binary, *cut, *(json.dumps(frame) for frame in changed if frame not in still_good)]
 
 
 def retyped(value: Any) -> Any:

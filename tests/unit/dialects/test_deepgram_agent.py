@@ -160,19 +160,23 @@ def test_unknown_types_and_the_other_side() -> None:
 TEXT = "One two three four five six seven eight."
 
 
-def memory(*frames: tuple[int, JsonObject], close_at: int | None = None) -> list[tuple[str, int, str, Any]]:
+def memory(*frames: tuple[int | None, JsonObject], close_at: int | None = None) -> list[tuple[str, int, str, Any]]:
     """Role, turn, content and `original` of the messages after these frames, each with its time."""
     rows = []
     for position, (ts, frame) in enumerate(frames, 1):
         kept = reduce(frame)
         assert kept is not None
         event = FrameEvent(dialect="deepgram-agent", frame=kept.content, ts=ts, id=kept.id)
-        rows.append(DecodedRow(position, ts, event, "main"))
+        rows.append(DecodedRow(position, ts or 1_000, event, "main"))
     if close_at is not None:
         close = msgspec.structs.replace(closed(close_at), reason=LEFT)
         rows.append(DecodedRow(len(rows) + 1, close_at, close))
     found = contents(fold_rows(rows))["contents"]
     return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in found]
+
+
+def untimed(*frames: JsonObject) -> list[tuple[str, int, str, Any]]:
+    return memory(*((None, frame) for frame in frames))
 
 
 def said(role: str, text: str, **fields: Any) -> JsonObject:
@@ -197,11 +201,16 @@ def test_audio_before_its_words() -> None:
     assert late[1] == ("assistant", 1, "One two three four ", TEXT)
 
 
-def test_without_audio_the_length_of_the_text_counts() -> None:
-    """Where no audio is sent to us, 15 characters take a second, at an interruption and at the close."""
+def test_without_times_only_what_is_being_sent_is_interrupted() -> None:
+    """Nobody knows whether a reply that had been sent whole was still playing."""
+    spoken = said("user", "Count."), said("assistant", TEXT), audio(8_000)
+    assert untimed(*spoken, SPEAKS)[1] == ("assistant", 1, TEXT, TEXT)
+    assert untimed(*spoken, SENT_ALL, SPEAKS)[1] == ("assistant", 1, TEXT, None)
+
+
+def test_without_audio_there_is_no_silence_to_play() -> None:
+    """By the length of its text the reply was over."""
     call = [(1_000, said("user", "Count.")), (2_000, said("assistant", TEXT)), (2_500, SENT_ALL)]
-    assert memory(*call, (3_000, SPEAKS))[1] == ("assistant", 1, "One two three ", TEXT)
-    assert memory(*call, close_at=3_000)[1] == ("assistant", 1, "One two three ", TEXT)
     assert memory(*call, (9_000, SPEAKS), close_at=9_000)[1] == ("assistant", 1, TEXT, None)
 
 

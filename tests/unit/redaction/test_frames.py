@@ -34,7 +34,7 @@ NOT_SAID = frozenset(
     object user_id message_id module metric_name data_type callSid sessionId call_sid session_id value mime_type label
     tool_name tool_call_id tool_type request_id agent_output_audio_format source_medium new_state function_name
     input_type msg_id timestamp output_type aggregated_by spoken_status topic segment output_audio_format data words
-    duration_until_interrupt_ms
+    duration_until_interrupt_ms encoding behavior conversational_behavior
     """.split()  # noqa: SIM905 (a list would be a page long)
 )
 """Fields of frames that are ids, names of kinds, states, times, or parts of messages; words are looked at as such."""

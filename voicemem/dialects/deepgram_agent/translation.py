@@ -2,8 +2,8 @@
 
 Notes: `replies` (N), and of the reply under way `begun`, `stopped` (see `replies`), `last` (its last character), `sent`
 (all of its audio has come), `bytes`, `since` (when its first words or audio came), `silent` (ms between parts of its
-audio), `unvoiced` (ms of text whose audio has not come), `audio_first` (its audio comes before its words); `rate` (bytes
-of audio a second), `until` (when all audio will have been played), `typed` (a text of the app that Deepgram may
+audio), `unvoiced` (ms of text whose audio has not come), `audio_first` (its audio comes before its words); `rate`
+(bytes of audio a second), `until` (when all audio will have been played), `typed` (a text of the app that Deepgram may
 repeat), `asked` (the ids of functions' last calls, by name).
 """
 
