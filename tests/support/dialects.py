@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pytest
@@ -26,6 +26,7 @@ from voicemem.transcript.frames import LEFT
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State, decode_state, encode_state
 
+SomeFrame = TypeVar("SomeFrame", bound=RawFrame)
 HANG_UP_MS = 100
 """The caller leaves so long after the last frame, unless the last line of a call is `{"hang_up": TS}`."""
 

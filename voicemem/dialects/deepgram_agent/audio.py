@@ -79,8 +79,8 @@ def note_unvoiced(text: str, ts: int, is_first: bool, known: Known) -> None:
 
 def position_ms(ts: int, known: Known) -> int:
     """How much of the audio under way was played by a time, where its words have not come yet."""
-    total_ms = total_of(known).total_audio_ms or 0
-    return max(0, total_ms - max(0, known.notes.get("until", ts) - ts))
+    until: int = known.notes.get("until", ts)
+    return max(0, (total_of(known).total_audio_ms or 0) - max(0, until - ts))
 
 
 def spoken_ms(text: str) -> int:
