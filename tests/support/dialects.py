@@ -121,7 +121,9 @@ def is_caught(name: str, wrong: Callable[[Any], Any], monkeypatch: pytest.Monkey
     return any(contents(fold_rows(journal_rows(one))) != one.document("contents") for one in calls)
 
 
-def well_formed(frames: Iterable[RawFrame], reduce: Callable[[RawFrame, Side | None], Frame | None]) -> list[RawFrame]:
+def well_formed(
+    frames: Iterable[SomeFrame], reduce: Callable[[RawFrame, Side | None], Frame | None]
+) -> list[SomeFrame]:
     """The frames that are not refused as malformed."""
     taken = []
     for frame in frames:
