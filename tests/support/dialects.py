@@ -17,6 +17,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import AUDIO_BYTES, Frame, Known, MalformedFrame, RawFrame, Side
+from voicemem.dialects.openings import Openings
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt
@@ -67,10 +68,10 @@ RECORDINGS = [
 
 def reduced(recording: Recording) -> Iterator[tuple[JsonObject, Frame]]:
     """The envelopes of which something is kept, with that."""
-    dialect = DIALECTS[recording.dialect]
+    dialect, openings = DIALECTS[recording.dialect], Openings()
     for envelope in recording.envelopes():
         frame = dialect.reduce(envelope["frame"], envelope.get("from"))
-        if frame is not None:
+        if frame is not None and openings.admits(frame):
             yield envelope, frame
 
 

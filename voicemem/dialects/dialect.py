@@ -43,6 +43,10 @@ class Frame(NamedTuple):
     """The reason, if this frame ends the session; `translate` makes a `session.end` of it."""
     typed: bool = False
     """Whether it may be a text that the app added for the LLM: left out on request (`?typed=ignore`)."""
+    opens: bool = False
+    """Whether frames may be `within` it."""
+    within: str | None = None
+    """The id of the frame that must have opened what this is a part of: alone it cannot tell whether it may be kept."""
     counts_audio: bool = False
     """Whether it only says how much audio there was: such frames are added up where all else in them is equal."""
 
@@ -211,6 +215,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     `reduce` is an allow-list: what it does not name is not kept. It answers None for a frame that says nothing, and
     raises `MalformedFrame` or `UnknownFrame`. `side` is who sent the frame, where the sender of it says so.
+    `Frame.within` says that another frame must have come before.
 
     `translate` gets what `reduce` kept (`Frame.content`) and the frame's `ts`, and gives at most 64 events; of these at
     most one begins a reply, and one an utterance. An event without `ts` is of the frame's time. `closed` is asked once

@@ -9,6 +9,7 @@ from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
 from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
 from voicemem.dialects.livekit_agents.dialect import LIVEKIT_AGENTS
+from voicemem.dialects.nova_sonic.dialect import NOVA_SONIC
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi.dialect import PIPECAT_RTVI
 from voicemem.protocol.nearest import did_you_mean
@@ -24,6 +25,7 @@ DIALECTS: dict[str, Dialect] = {
         GEMINI_LIVE,
         PIPECAT_RTVI,
         DEEPGRAM_AGENT,
+        NOVA_SONIC,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())

@@ -141,9 +141,14 @@ def is_same_event(one: bytes, other: bytes) -> bool:
 
 
 def is_same_frame(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two events are one frame of another stack by its id: a later version may keep more of a frame."""
-    same = all(one.get(name) == other.get(name) for name in ("type", "dialect", "id"))
-    return same and one.get("type") == "frame" and one.get("id") is not None
+    """Whether two events are one frame of another stack, of which not the same is kept.
+
+    It has an id, and a later version keeps more of it; or nothing was kept, since what it is a part of was not there.
+    """
+    if one.get("type") != "frame" or any(one.get(name) != other.get(name) for name in ("type", "dialect")):
+        return False
+    has_same_id = one.get("id") is not None and one.get("id") == other.get("id")
+    return has_same_id or "frame" not in one or "frame" not in other
 
 
 def event_values(payload: bytes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
+from voicemem.dialects.openings import Openings
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent
@@ -40,18 +41,22 @@ class FrameReducer:
         """The types of frames that the log has named, by dialect."""
 
     def reduce(
-        self, event: FrameEvent, keep_typed: bool = True, is_known: Callable[[FrameEvent], bool] | None = None
+        self,
+        event: FrameEvent,
+        keep_typed: bool = True,
+        is_known: Callable[[FrameEvent], bool] | None = None,
+        openings: Openings | None = None,
     ) -> ReducedFrame | RejectedEvent | None:
         """What is journaled for a frame; None for one that says nothing, or `is_known` by its id, and has no seq.
 
-        Without `keep_typed` a text that the app typed says nothing.
+        Without `keep_typed` a text that the app typed says nothing. `openings` are those of its sender.
         """
         dialect = DIALECTS.get(event.dialect)
         if dialect is None:
             return rejected(event, "unknown_dialect", no_such_dialect(event.dialect))
         try:
             frame = reduce_frame(dialect, event)
-            if frame is not None and frame.typed and not keep_typed:
+            if frame is not None and not may_keep(frame, event, keep_typed, is_known, openings):
                 frame = None
             result = "ignored" if frame is None else "taken"
         except UnknownFrame as unknown:
@@ -87,6 +92,23 @@ class FrameReducer:
         if key not in self.named and len(self.named) < MAX_NAMED:
             self.named.add(key)
             LOG.info("Frames of an unknown type are ignored: %s, %s", *key)
+
+
+def may_keep(
+    frame: Frame,
+    event: FrameEvent,
+    keep_typed: bool,
+    is_known: Callable[[FrameEvent], bool] | None,
+    openings: Openings | None,
+) -> bool:
+    """Whether a frame says anything here: neither typed, where that is left out, nor a part of what is not kept."""
+    if frame.typed and not keep_typed:
+        return False
+
+    def was_opened(id: str) -> bool:
+        return is_known is not None and is_known(FrameEvent(dialect=event.dialect, id=id))
+
+    return (openings or Openings()).admits(frame, was_opened)
 
 
 def add_up(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame | None:

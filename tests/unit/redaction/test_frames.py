@@ -35,6 +35,8 @@ NOT_SAID = frozenset(
     tool_name tool_call_id tool_type request_id agent_output_audio_format source_medium new_state function_name
     input_type msg_id timestamp output_type aggregated_by spoken_status topic segment output_audio_format data words
     duration_until_interrupt_ms encoding behavior conversational_behavior
+    contentId contentName promptName completionId sessionId toolUseId toolName stopReason
+    generationStage
     """.split()  # noqa: SIM905 (a list would be a page long)
 )
 """Fields of frames that are ids, names of kinds, states, times, or parts of messages; words are looked at as such."""
@@ -111,7 +113,7 @@ def test_numbers_in_pieces_are_cut_off(recording: Recording, data: st.DataObject
             (text,) = texts_of(recording.dialect, frame)
             text.holder[text.key] = CARD[start:end]
             if text.form == "sentence":
-                frame["data"]["segment_id"] = number
+                name_sentence(frame, number)
             if text.at_ms is not None:
                 frame["audio_offset_ms"] = number
             frames.append(frame)
@@ -122,6 +124,14 @@ def test_numbers_in_pieces_are_cut_off(recording: Recording, data: st.DataObject
         kept = [*before, *keep(recording.dialect, frames[restart:], again)]
         joined = "".join(value_of(text) for one in kept if one for text in texts_of(recording.dialect, one))
         assert joined == "492912" + "█" * 10
+
+
+def name_sentence(frame: JsonObject, number: int) -> None:
+    """Make a frame that of another sentence: of RTVI by its segment, of Nova Sonic by its content."""
+    if "data" in frame:
+        frame["data"]["segment_id"] = number
+    else:
+        frame["event"]["textOutput"]["contentId"] = str(number)
 
 
 @pytest.mark.parametrize("name", sorted(DIALECTS))

@@ -17,6 +17,7 @@ import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame, session_id_of
 from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message
+from voicemem.dialects.openings import Openings
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import RejectedEvent
@@ -102,6 +103,8 @@ class BareConnection(Connection):
         """Frames that wait for the one that says which session it is."""
         self.waiting_bytes = 0
         self.open_lease: OpenLease | None = None
+        self.openings = Openings()
+        """What its frames have opened, also before the session is known."""
         websocket.silent = websocket.subprotocol != PROTOCOL
         super().__init__(websocket, host, grant, origin)
 
@@ -193,7 +196,8 @@ class BareConnection(Connection):
     def reduce(self, frame: FrameEvent) -> ReducedFrame | RejectedEvent | None:
         recorder, keep_typed = self.host.recorder, self.door.keep_typed
         if self.open_lease is None:
-            return recorder.frames.reduce(frame, keep_typed)
+            return recorder.frames.reduce(frame, keep_typed, openings=self.openings)
+        self.open_lease.lease.openings = self.openings
         return recorder.reduce_frame(self.open_lease.lease, frame, keep_typed)
 
     def at(self, frame: FrameEvent, ts: int) -> FrameEvent:

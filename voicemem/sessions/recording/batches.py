@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from voicemem.dialects.openings import Openings
 from voicemem.errors import VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import (
@@ -101,6 +102,8 @@ class ProducerLease:
         """Whether it may send updates at all; the holder of a session token may not."""
         self.key_id = key_id
         """The key that its events came with, for the audit."""
+        self.openings = Openings()
+        """What its frames of other stacks have opened."""
         self.reported_gap: int | None = None
         """The seq that a reported gap waits for; higher ones are ignored without another error."""
 

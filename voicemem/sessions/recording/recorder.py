@@ -183,7 +183,8 @@ class Recorder:
         self, lease: ProducerLease, event: FrameEvent, keep_typed: bool = True
     ) -> ReducedFrame | RejectedEvent | None:
         """What is journaled for a frame of another stack, if anything is."""
-        return self.frames.reduce(event, keep_typed, lambda kept: self.memories.has_frame(lease.key, kept))
+        is_known = partial(self.memories.has_frame, lease.key)
+        return self.frames.reduce(event, keep_typed, is_known, lease.openings)
 
     def vet_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
         """Validate a `session.update`, and check that this lease may send it. Raises `Refused`."""

@@ -1,0 +1,1 @@
+"""Amazon Nova Sonic's bidirectional stream."""
