@@ -8,9 +8,13 @@ from importlib.resources import files
 from tests.support.callers.browser import Page
 
 WIDTHS = (360, 1280)
+ZOOMED = 640
+"""What is left of 1,280 px at a zoom of 200 %."""
 THEMES = ("light", "dark")
 RULES = """axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] })
     .then(({ violations }) => violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)}`))"""
+
+SIDEWAYS = "document.documentElement.scrollWidth > innerWidth"
 
 
 @cache
@@ -28,6 +32,7 @@ async def violations(page: Page) -> list[str]:
             await page.viewport(width)
             await page.evaluate(f"{axe_script()}; null")
             found += [f"{theme} {width}: {one}" for one in await page.evaluate(RULES)]
-            if await page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            if await page.evaluate(SIDEWAYS):
                 found.append(f"{theme} {width}: it scrolls sideways")
-    return found
+    await page.viewport(ZOOMED)
+    return [*found, *(["it scrolls sideways at a zoom of 200 %"] if await page.evaluate(SIDEWAYS) else [])]

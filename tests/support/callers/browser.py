@@ -40,10 +40,12 @@ class PageGone(Exception):
 
 
 class Page:
-    """The browser's only page."""
+    """A page of the browser."""
 
-    def __init__(self, devtools: ClientConnection) -> None:
+    def __init__(self, devtools: ClientConnection, address: str) -> None:
         self.devtools = devtools
+        self.address = address
+        """Where the browser is spoken to about this page."""
         self.numbers = count(1)
         self.problems: list[str] = []
         """What went wrong in the page since `watch`: errors, failed requests, breaches of its policy."""
@@ -142,6 +144,15 @@ class Page:
             self.problems.append(json.dumps(params["issue"]))
 
 
+@asynccontextmanager
+async def another_tab(page: Page) -> AsyncIterator[Page]:
+    """A new tab beside a page, in front of it: the page is hidden then."""
+    made = await page.ask("Target.createTarget", url="about:blank")
+    address = f"{page.address.rpartition('/')[0]}/{made['targetId']}"
+    async with connect(address, max_size=None) as devtools:
+        yield Page(devtools, address)
+
+
 def save(path: Path, body: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(body)
@@ -169,7 +180,7 @@ async def browser_page(profile: Path, *arguments: str) -> AsyncIterator[Page]:
         async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/json/list") as answer:
             url = next(one["webSocketDebuggerUrl"] for one in await answer.json() if one["type"] == "page")
         async with connect(url, max_size=None) as devtools:
-            yield Page(devtools)
+            yield Page(devtools, url)
     finally:
         with suppress(ProcessLookupError):
             process.kill()

@@ -7,6 +7,8 @@ import { follow } from "../base/tail.js";
 /** @typedef {{fresh: boolean, keys: Set<string>, removed: Set<string>, turns: Set<number>, memory: boolean, state: boolean}} Change */
 /** @typedef {ReturnType<typeof openCall>} Call */
 
+const LOOK_AGAIN_MS = 10_000;
+
 /** @returns {Change} */
 const nothing = () => ({ fresh: false, keys: new Set(), removed: new Set(), turns: new Set(), memory: false, state: false });
 
@@ -44,6 +46,8 @@ export function openCall(session) {
       return () => listeners.delete(listener);
     },
     close() {
+      clearInterval(looking);
+      document.removeEventListener("visibilitychange", lookAgain);
       cancelAnimationFrame(frame);
       listeners.clear();
       tail.close();
@@ -89,14 +93,24 @@ export function openCall(session) {
       tail.close();
     }),
   };
-  const lost = async () => {
+  const lost = () => {
     connection("lost")();
+    return isErased();
+  };
+  const isErased = async () => {
     const known = await get(path).catch((problem) => problem);
     if (known.status !== 404 && known.status !== 410) return;
     Object.assign(call, { connection: "over", erased: true });
+    clearInterval(looking);
     tail.close();
     soon();
   };
+  // Of a call that is over nothing is told any more, also not that somebody erased it.
+  const lookAgain = () => {
+    if (call.connection === "over" && !call.erased && !document.hidden) isErased();
+  };
+  const looking = window.setInterval(lookAgain, LOOK_AGAIN_MS);
+  document.addEventListener("visibilitychange", lookAgain);
   const connection = (/** @type {"open" | "lost"} */ state) => () => {
     if (call.connection === "over") return;
     call.connection = state;
