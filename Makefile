@@ -7,7 +7,7 @@ ROUNDS ?= 50
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-nodes quick check test test-all test-failed soak packaging javascript frameworks bench fuzz schemathesis asyncapi clean
+.PHONY: help demo demo-nodes quick check test test-all test-failed soak packaging javascript frameworks bench pictures fuzz schemathesis asyncapi clean
 
 help:
 	@echo 'demo          replay a recorded call through the service: the memory, and the webhook'
@@ -22,6 +22,7 @@ help:
 	@echo 'javascript    the JavaScript client: its types, its tests, and the package; needs Node, and asks the registry once'
 	@echo 'frameworks    the integrations with the oldest and the newest versions of their frameworks; minutes, likewise'
 	@echo 'bench         how fast the fold and the ingest are'
+	@echo 'pictures      the pictures of the page in docs/pictures, made anew; needs Chromium'
 	@echo 'fuzz          the fuzzers, ten minutes each'
 	@echo 'schemathesis  ten minutes of requests made from the OpenAPI document (SEED=1)'
 	@echo 'asyncapi      what the AsyncAPI parser of npm says of the document; needs Node'
@@ -80,6 +81,9 @@ frameworks: .venv/installed-tests
 bench: .venv/installed-tests
 	$(BIN)/python -m bench.fold
 	$(BIN)/python -m bench.ingest
+
+pictures: .venv/installed-tests
+	$(BIN)/python -m tests.process.browser.pictures
 
 # They stop at what they find. Longer: .venv/bin/python -m tests.fuzz.codec -max_total_time=SECONDS
 fuzz: .venv/installed-tests

@@ -31,7 +31,7 @@ def no_progress(done: int, total: int) -> None:
 
 
 async def test_eight_tabs_with_live_calls_are_all_usable(serve: Serve, page: Page) -> None:
-    """A hidden tab holds no tail; the one that comes to the front has what was said meanwhile, and what is said then."""
+    """A hidden tab holds no tail; the one that comes to the front has what was said meanwhile and then."""
     app = await serve()
     api = RestClient(app)
     async with AsyncExitStack() as stack:

@@ -59,7 +59,7 @@ def words(text: str) -> str:
 
 
 async def test_a_keyboard_is_enough(app: App, page: Page) -> None:
-    """Sign in, open a call, choose a policy, send a delivery again, sign out; the focus is always seen and comes back."""
+    """Sign in, open a call, choose a policy, ask for a delivery, sign out; the focus is always seen and comes back."""
     await page.open(f"http://{app.rest_address}/ui/sign-in")
     await page.until("document.activeElement?.id === 'key'")
     await page.type(KEY)
@@ -120,13 +120,14 @@ async def test_high_contrast_keeps_rail_and_strip(serve: Serve, page: Page) -> N
     await finish(api, "call-1", *CALL)
     await page.media(forced_colors="active")
     await page.open(f"http://{app.rest_address}/ui/calls/call-1")
-    await page.until("document.querySelectorAll('.rail').length > 0 && document.querySelector('.strip svg rect') !== null")
+    await page.until(
+        "document.querySelectorAll('.rail').length > 0 && document.querySelector('.strip svg rect') !== null"
+    )
     assert await page.evaluate("matchMedia('(forced-colors: active)').matches")
     ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
     for selector, property in ((".rail.in", "backgroundColor"), (".strip svg rect", "fill")):
-        colours = await page.evaluate(
-            f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => getComputedStyle(one)[{json.dumps(property)}])"
-        )
+        found = f"[...document.querySelectorAll({json.dumps(selector)})]"
+        colours = await page.evaluate(f"{found}.map((one) => getComputedStyle(one)[{json.dumps(property)}])")
         assert colours, selector
         assert not {ground, "rgba(0, 0, 0, 0)", "none"} & set(colours), (selector, colours)
 

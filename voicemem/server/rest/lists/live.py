@@ -30,6 +30,8 @@ PAUSE_S = 1.0
 """Between two looks at the page, at least."""
 QUIET_S, QUIET_OF_SEVERAL_S = 5.0, 2.0
 """Between two looks without a reported change: those of deliveries and of other nodes are not reported."""
+FIGURES_S = 1.5
+"""The same while figures are being made that the page lacks."""
 TICK_S = 0.5
 """Between two looks at whether the reader is still there and still allowed."""
 MAX_FOLLOWED = 200
@@ -125,7 +127,8 @@ def noted_changes(services: Services, project: str) -> Iterator[Changes]:
 async def rest(request: web.Request, changes: Changes, looked_at: float) -> None:
     """Wait until the page is worth another look, or the service shuts down; raises as `check_reader`."""
     services, time = services_of(request), asyncio.get_running_loop().time
-    due = looked_at + (QUIET_S if services.store.is_exclusive else QUIET_OF_SEVERAL_S)
+    quiet_s = QUIET_S if services.store.is_exclusive else QUIET_OF_SEVERAL_S
+    due = looked_at + (FIGURES_S if services.overviews.wanted else quiet_s)
     await check_reader(request)
     while time() < due and not (changes.noted.is_set() or services.draining.is_set()):
         await changes.wait(TICK_S)
