@@ -37,6 +37,7 @@ NOT_SAID = frozenset(
     duration_until_interrupt_ms encoding behavior conversational_behavior
     contentId contentName promptName completionId sessionId toolUseId toolName stopReason
     generationStage
+    ended_reason turn_id
     """.split()  # noqa: SIM905 (a list would be a page long)
 )
 """Fields of frames that are ids, names of kinds, states, times, or parts of messages; words are looked at as such."""

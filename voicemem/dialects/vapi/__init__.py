@@ -1,0 +1,1 @@
+"""Webhooks of Vapi, as a dialect."""

@@ -1,0 +1,93 @@
+"""Interruptions: which message of the history `user-interrupted` is about, and what of it was heard.
+
+Notes: `cuts`, the newest few: when, by which turn of the LLM, and the item once it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from voicemem.dialects.dialect import Known, MadeEvent
+from voicemem.dialects.vapi.speaking import (
+    SETTLE_MS,
+    Voice,
+    heard_text,
+    is_spoken_out,
+    keep_voices,
+    voice_of,
+    voices_of,
+)
+from voicemem.dialects.vapi.wording import begins, first_words
+from voicemem.protocol.events import Interrupt
+from voicemem.protocol.types import JsonObject
+
+MAX_CUTS = 4
+EARLY_MS = 500
+"""An interruption may come so long before the time that a message is said to begin at."""
+Cut = dict[str, Any]
+Told = dict[str, Any]
+"""What is noted of a message of the history."""
+
+
+def note_cut(frame: JsonObject, ts: int, known: Known) -> Cut:
+    """Keep an interruption; the voice that it cut is over. `waits`: the history does not have that one yet."""
+    cut: Cut = {"ts": frame.get("timestamp"), "llm": frame.get("turnId"), "number": known.notes.get("cut_count", 0)}
+    cut["when"] = frame.get("timestamp", ts if known.has_clock else None)
+    known.note("cut_count", cut["number"] + 1)
+    voices = voices_of(known)
+    voice = cut_voice(cut, voices)
+    if voice is not None:
+        voice["over"], voice["cut"], voice["by"] = True, cut["ts"], cut["number"]
+        cut["waits"] = not voice.get("told")
+        keep_voices(voices, known)
+    known.note("cuts", [*known.notes.get("cuts", ()), cut][-MAX_CUTS:])
+    return cut
+
+
+def cut_voice(cut: Cut, voices: list[Voice]) -> Voice | None:
+    """The reply that was being spoken: that of the turn which the interruption names, else the newest."""
+    named = (one for one in voices if cut["llm"] is not None and one.get("llm") == cut["llm"])
+    return next(named, voices[-1] if voices and not voices[-1].get("over") else None)
+
+
+def cut_of(told: Told, text: str, known: Known) -> Cut | None:
+    """The interruption of a message of the history: of the reply that it tells, else the one at about its end."""
+    for cut in reversed(known.notes.get("cuts", ())):
+        if is_about(cut, told, text, known):
+            return dict(cut)
+    return None
+
+
+def is_about(cut: Cut, told: Told, text: str, known: Known) -> bool:
+    at, start, end = cut["ts"], told.get("time"), told.get("end")
+    if cut.get("item") is not None:
+        return bool(cut["item"] == told["item"]) and (at is None or end is None or end <= at + SETTLE_MS)
+    voice = voice_of(text, voices_of(known))
+    if voice is not None and voice.get("by") == cut["number"] and (at is None or start is None or start <= at):
+        return True
+    if at is None or start is None:
+        bots = known.notes.get("bots") or ()
+        return not cut.get("waits") and (not bots or bots[-1]["item"] == told["item"])
+    if at < start - EARLY_MS:
+        return False
+    if end is not None:
+        return bool(abs(at - end) <= SETTLE_MS)
+    return all(not start < one.get("time", start) <= at for one in known.notes.get("bots", ()))
+
+
+def mark_cut(cut: Cut, told: Told, full: str, known: Known) -> Iterator[MadeEvent]:
+    """The interruption of a message, with what of it was heard: what the history has, or the words that were spoken."""
+    spoken = full[: told["spoken"]]
+    voice = voice_of(spoken, voices_of(known))
+    words = None if voice is None else heard_text(voice)
+    if told["spoken"] < len(full) or words is None:
+        yield Interrupt(item=told["item"], heard_text=spoken, more=True, ts=cut["when"])
+    elif voice is not None and not is_spoken_out(voice):
+        heard = words if begins(full, words) else first_words(full, len(words.split()))
+        yield Interrupt(item=told["item"], heard_text=heard, estimated=True, more=True, ts=cut["when"])
+    known.note("cuts", [found(one, cut, told) for one in known.notes.get("cuts", ())])
+
+
+def found(one: Cut, cut: Cut, told: Told) -> Cut:
+    return one | {"item": told["item"]} if one["number"] == cut["number"] else one

@@ -1,0 +1,197 @@
+"""What Vapi's messages say, in events of `voicemem.v1`.
+
+What is remembered is the history (`history`). Until it has come, live messages stand in for it: what the user says is
+`~uTURN`, withdrawn when the history has it; what the agent says waits in the notes (`speaking`) until the user speaks
+or the call ends, and is `~aTURN` then. Notes of this module: `live` (turn, finals and time of what the user says),
+`final` (the report has come).
+"""
+
+from __future__ import annotations
+
+from voicemem.dialects.dialect import Known, Made, MadeEvent, Translate
+from voicemem.dialects.vapi.cuts import cut_of, mark_cut, note_cut
+from voicemem.dialects.vapi.frames import ENDED, HISTORY, MESSAGE, REPORT
+from voicemem.dialects.vapi.history import say, tell, tool_call, tool_result
+from voicemem.dialects.vapi.speaking import (
+    SETTLE_MS,
+    full_text,
+    generated,
+    heard_text,
+    is_spoken_out,
+    note_output,
+    note_speech,
+    note_transcript,
+    voice_of,
+    voices_of,
+)
+from voicemem.dialects.vapi.turns import live_reply, live_text, live_turn, live_turns, live_utterance
+from voicemem.dialects.vapi.wording import plain
+from voicemem.protocol.events import Asr, Interrupt, LlmCancel, SessionEnd
+from voicemem.protocol.types import JsonObject
+
+MAX_CALLS = 60
+"""Calls of tools that one message may report."""
+
+
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one frame."""
+    return RULES[frame["type"]](frame, ts, known)
+
+
+def closed(ts: int, known: Known) -> Made:
+    """What of the last reply was spoken when the caller hung up."""
+    if not known.notes.get("final"):
+        yield from stop_voices(known, ts)
+    yield from stop_last(known, ts)
+
+
+# The history
+
+
+def read_history(frame: JsonObject, ts: int, known: Known) -> Made:
+    return tell(frame["messages"], frame.get("timestamp"), False, known)
+
+
+def read_message(frame: JsonObject, ts: int, known: Known) -> Made:
+    reported = frame.get("reported", False)
+    if reported:
+        known.note("final", True)
+    return tell([frame["item"]], frame.get("timestamp"), reported, known)
+
+
+def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The report has all messages; what else live messages said is not part of the call."""
+    messages = frame.get("messages") or []
+    if messages:
+        known.note("final", True)
+        yield from tell(messages, frame.get("timestamp"), True, known)
+    if known.notes.get("final"):
+        yield from withdraw_live(known)
+    ended = frame.get("endedAt", frame.get("timestamp"))
+    yield SessionEnd(reason=frame.get("endedReason", ENDED), ts=ended)
+
+
+def withdraw_live(known: Known) -> Made:
+    for turn in live_turns(known):
+        if live_text(turn, known):
+            yield Asr(item=live_utterance(turn), text="", final=True)
+        if known.reply(live_reply(turn)) is not None and not known.notes.get(f"-{turn}"):
+            yield LlmCancel(item=live_reply(turn))
+
+
+# What is said now
+
+
+def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
+    text = frame["transcript"].strip()
+    if not text or known.notes.get("final") or is_told("users" if frame["role"] == "user" else "bots", frame, known):
+        return
+    if frame["role"] != "user":
+        note_transcript(frame, known)
+        return
+    said = say_voices(known)
+    yield from said
+    yield from grow_utterance(frame, text, known.next_turn if said else live_turn(known), known)
+
+
+def grow_utterance(frame: JsonObject, text: str, turn: int, known: Known) -> Made:
+    """Put a text behind the finals of its turn; a partial that comes after its final is one of the past."""
+    live, at = known.notes.get("live") or {}, frame.get("timestamp")
+    finals = live["text"] if live.get("turn") == turn else ""
+    if frame.get("transcriptType", "final") == "final":
+        finals = f"{finals} {text}".strip()
+        known.note("live", {"turn": turn, "text": finals, "ts": at})
+        yield Asr(item=live_utterance(turn), text=finals, final=True, turn_id=turn, ts=at)
+    elif not (finals and (is_before(at, live.get("ts")) or finals.endswith(text))):
+        yield Asr(item=live_utterance(turn), text=f"{finals} {text}".strip(), turn_id=turn, ts=at)
+
+
+def is_before(at: int | None, other: int | None) -> bool:
+    return at is not None and other is not None and at <= other
+
+
+def is_told(kind: str, frame: JsonObject, known: Known) -> bool:
+    """Whether the newest message of the history has a transcript that comes after it."""
+    newest, at = (known.notes.get(kind) or [None])[-1], frame.get("timestamp")
+    if newest is None or (at is not None and "end" in newest and at > newest["end"] + SETTLE_MS):
+        return False
+    segment, reply = known.segment(newest["item"]), known.reply(newest["item"])
+    text = segment.text if segment is not None else reply.text if reply is not None else ""
+    return plain(frame["transcript"]) in plain(text)
+
+
+def hear_speech(frame: JsonObject, ts: int, known: Known) -> Made:
+    note_speech(frame, known)
+    return ()
+
+
+def hear_output(frame: JsonObject, ts: int, known: Known) -> Made:
+    note_output(frame, known)
+    return ()
+
+
+def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The user cut the agent short: what the history says about it, now or later."""
+    cut = note_cut(frame, ts, known)
+    for told in reversed(known.notes.get("bots", ())):
+        reply = known.reply(told["item"])
+        if reply is not None and cut_of(told, reply.text[: told["spoken"]], known) == cut:
+            return mark_cut(cut, told, reply.text, known)
+    return ()
+
+
+# What the history does not have yet
+
+
+def say_voices(known: Known) -> list[MadeEvent]:
+    """What the agent has said, as one reply, now that the user answers."""
+    voices = voices_of(known)
+    waiting = [one for one in voices if not one.get("told") and full_text(one)]
+    return say(waiting, known.here, voices, known) if waiting else []
+
+
+def stop_voices(known: Known, ts: int) -> Made:
+    """What the agent was saying when the caller hung up, and how much of it was spoken."""
+    voices = voices_of(known)
+    newest = voices[-1] if voices else None
+    if newest is None or newest.get("told"):
+        return
+    heard = heard_text(newest)
+    yield from say_voices(known)
+    if heard is not None and "cut" not in newest and not is_spoken_out(newest):
+        yield Interrupt(item=live_reply(known.here), heard_text=heard, estimated=True, ts=ts)
+
+
+def stop_last(known: Known, ts: int) -> Made:
+    """What was heard of the last reply of the history: what that has of it, or the words that were spoken by then."""
+    told = (known.notes.get("bots") or [None])[-1]
+    reply = None if told is None else known.reply(told["item"])
+    if told is None or reply is None or reply.cut != "no":
+        return
+    voice = voice_of(reply.text, voices_of(known))
+    words = None if voice is None or not generated(voice) or is_spoken_out(voice) else heard_text(voice)
+    if told["spoken"] < len(reply.text):
+        yield Interrupt(item=told["item"], heard_text=reply.text[: told["spoken"]], ts=ts)
+    elif words is not None and told.get("end", ts) >= ts - SETTLE_MS:
+        yield Interrupt(item=told["item"], heard_text=words, estimated=True, ts=ts)
+
+
+def call_tools(frame: JsonObject, ts: int, known: Known) -> Made:
+    return [tool_call(call, known.here, frame.get("timestamp")) for call in frame["toolCallList"][:MAX_CALLS]]
+
+
+def end_tool(frame: JsonObject, ts: int, known: Known) -> Made:
+    return [tool_result(frame, known.here, frame.get("timestamp"))]
+
+
+RULES: dict[str, Translate] = {
+    HISTORY: read_history,
+    MESSAGE: read_message,
+    REPORT: end_call,
+    "transcript": hear_transcript,
+    "assistant.speechStarted": hear_speech,
+    "model-output": hear_output,
+    "user-interrupted": interrupt,
+    "tool-calls": call_tools,
+    "tool-calls-result": end_tool,
+}
