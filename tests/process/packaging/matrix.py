@@ -41,6 +41,7 @@ FRAMEWORKS = {
     "google-adk": "google.adk",
     "livekit-agents": "livekit.agents",
     "pipecat-ai": "pipecat",
+    "langchain": "langchain.agents",
 }
 """Distributions whose agents the client serves, and what they are imported as."""
 FRAMEWORK_TESTS = {

@@ -6,6 +6,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.processes.python_code import ENDPOINT, python
 
 WITHOUT = """
@@ -24,19 +26,29 @@ def test_without_the_extra_it_is_estimated() -> None:
 
 UNATTACHED = """
 import sys
-sys.modules["livekit"] = None
-from voicemem.integrations import livekit
+sys.modules[{package!r}] = None
+from voicemem.integrations import {module}
 try:
-    livekit.attach(None, None)
+    {module}.{use}
 except ImportError as error:
     print(error)
 """
 
 
-def test_without_the_framework_its_integration_says_what_to_install() -> None:
+@pytest.mark.parametrize(
+    ("package", "module", "use", "name"),
+    [
+        ("livekit", "livekit", "attach(None, None)", "LiveKit Agents"),
+        ("langchain", "langgraph", "middleware(None)", "LangChain"),
+    ],
+)
+def test_without_the_framework_its_integration_says_what_to_install(
+    package: str, module: str, use: str, name: str
+) -> None:
     """Importing it needs no framework; using it says in one sentence what is missing."""
-    told = subprocess.run([sys.executable, "-c", UNATTACHED], capture_output=True, text=True, check=True)
-    assert "LiveKit Agents is not installed: pip install 'voicemem-core[livekit]'\n" == told.stdout
+    code = UNATTACHED.format(package=package, module=module, use=use)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"{name} is not installed: pip install 'voicemem-core[{module}]'\n" == told.stdout
 
 
 ABSENT = "import sys; sys.modules['opentelemetry'] = None; import voicemem.cli as c; c.main(%r)"

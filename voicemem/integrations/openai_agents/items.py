@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from voicemem.protocol.types import JsonObject
 
 
@@ -49,11 +47,3 @@ def text_of(item: Any) -> str:
         return content
     parts = content if isinstance(content, list) else []
     return "".join(part.get("text") or part.get("transcript") or "" for part in parts if isinstance(part, dict))
-
-
-def parsed(value: Any) -> Any:
-    """The JSON of a string; anything else as it is."""
-    try:
-        return msgspec.json.decode(value) if isinstance(value, str) else msgspec.json.decode(msgspec.json.encode(value))
-    except (msgspec.DecodeError, TypeError, ValueError):
-        return str(value)

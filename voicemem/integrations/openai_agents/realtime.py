@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Protocol
 
+from voicemem.integrations.conversation import parsed
 from voicemem.integrations.ledger import Ledger
-from voicemem.integrations.openai_agents.items import parsed
 
 LOG = logging.getLogger("voicemem.integrations")
 PLAYED_OUT_MS = 60.0

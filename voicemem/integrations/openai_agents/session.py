@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import secrets
-import time
 from collections import deque
 from typing import Any, NamedTuple
 
 from voicemem.integrations.background_session import BackgroundSession
-from voicemem.integrations.openai_agents.items import input_items, newest, parsed, text_of
+from voicemem.integrations.conversation import Conversation
+from voicemem.integrations.openai_agents.items import input_items, newest, text_of
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -23,21 +22,15 @@ class Added(NamedTuple):
     undo: JsonObject | None
 
 
-class AgentsSession:
+class AgentsSession(Conversation):
     """`agents.memory.Session`: the SDK asks it for the items before a run, and gives it the new ones."""
 
     session_settings: Any = None
 
     def __init__(self, session: BackgroundSession) -> None:
-        self.session = session
-        """What is sent and read; `session.session` is the client's session once it is open, else None."""
-        self.session_id = session.session_id
-        self.prefix = f"{secrets.token_hex(4)}-"
-        self.count = 0
+        super().__init__(session)
         self.added: deque[Added] = deque(maxlen=MAX_OWN_ITEMS)
         """What this process added, which is used while the memory is away."""
-        self.reply: str | None = None
-        """The newest reply, by its item in the memory."""
 
     # What the SDK calls
 
@@ -77,33 +70,17 @@ class AgentsSession:
 
     # What your player calls
 
-    def interrupted(self, heard_text: str | None = None, audio_end_ms: float | None = None) -> None:
-        """The user cut the newest reply short: they had heard this text, or this much of its audio.
+    def interrupted(
+        self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
+    ) -> None:
+        """The user cut a reply short, the newest by default: they had heard this text, or this much of its audio.
 
         Give `audio_end_ms` after `played`, or else the length of the audio is not known.
         """
-        if self.reply is None:
-            return
-        position = None if audio_end_ms is None else round(audio_end_ms)
-        self.send({"type": "interrupt", "item": self.reply, "heard_text": heard_text, "audio_end_ms": position})
+        super().interrupted(heard_text, audio_end_ms, item=item)
         own = next((one.item for one in reversed(self.added) if one.item.get("role") == "assistant"), None)
-        if own is not None and heard_text is not None:
+        if own is not None and heard_text is not None and item in (None, self.reply):
             own["content"] = heard_text
-
-    def played(self, audio_ms: float | None = None, total_audio_ms: float | None = None, done: bool = False) -> None:
-        """How far the newest reply has been played, how long its audio is, and whether it was played to its end."""
-        if self.reply is not None:
-            position, total = (None if ms is None else round(ms) for ms in (audio_ms, total_audio_ms))
-            event = {"audio_ms": position, "total_audio_ms": total, "done": done or None}
-            self.send({"type": "tts", "item": self.reply, **event})
-
-    def end(self, reason: str | None = None) -> None:
-        """The call is over."""
-        self.send({"type": "session.end", "reason": reason})
-
-    async def aclose(self) -> None:
-        """Wait a few seconds until all of it is on disk. Never raises."""
-        await self.session.aclose()
 
     # Events
 
@@ -111,26 +88,10 @@ class AgentsSession:
         kind, role = item.get("type", "message"), item.get("role")
         undo = None
         if kind == "function_call":
-            call = {"call_id": item["call_id"], "name": item["name"], "arguments": parsed(item["arguments"])}
-            self.send({"type": "tool.call", **call})
+            self.tool_called(item["call_id"], item["name"], item["arguments"])
         elif kind == "function_call_output":
-            self.send({"type": "tool.result", "call_id": item["call_id"], "result": parsed(item["output"])})
+            self.tool_returned(item["call_id"], item["output"])
         elif kind == "message" and role in ("user", "assistant") and (text := text_of(item)):
-            undo = self.add_message(role, text)
+            said = self.user_said if role == "user" else self.replied
+            undo = said(text, self.new_item())
         self.added.append(Added(item, undo))
-
-    def add_message(self, role: str, text: str) -> JsonObject:
-        """Send a message; returns what takes it back."""
-        self.count += 1
-        name = f"{self.prefix}{self.count}"
-        if role == "user":
-            said = {"type": "asr", "item": name, "segment": 0, "final": True}
-            self.send({**said, "text": text})
-            return {**said, "text": ""}
-        self.reply = name
-        self.send({"type": "llm.done", "item": name, "text": text})
-        return {"type": "llm.cancel", "item": name}
-
-    def send(self, event: JsonObject) -> None:
-        known = {name: value for name, value in event.items() if value is not None}
-        self.session.send({"ts": time.time_ns() // 1_000_000, **known})

@@ -1,0 +1,66 @@
+"""The way back: the messages of one request to the LLM, made of what was heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from voicemem.integrations.langgraph.messages import run_start, text_of
+
+
+def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user_is_recorded: bool) -> list[Any]:
+    """What the program put there before the call, then the memory, then what the agent is now to answer.
+
+    The latter stays as the agent has it, with whatever parts the LLM wants to see again in its own tool calls.
+    """
+    start = run_start(own)
+    run = list(own[start:])
+    head = [one for one in own[:start] if one.type == "system" or one.id in opening]
+    place = place_of_run(run, known, user_is_recorded)
+    if place < len(known) and run and is_longer(known[place], run[0]):
+        run[0] = known[place]
+    return [*head, *known[:place], *run]
+
+
+def place_of_run(run: Sequence[Any], known: Sequence[Any], user_is_recorded: bool) -> int:
+    """How much of the memory was before this run: the rest of it is the run itself, as far as it is recorded.
+
+    The user's words are found by their text, unless the memory has redacted that.
+    """
+    said = {words(one) for one in run if one.type == "ai"} | {""}
+    answers = (at for at in range(len(known) - 1, -1, -1) if known[at].type == "ai" and words(known[at]) not in said)
+    since = range(next(answers, -1) + 1, len(known))
+    if run and run[0].type == "human":
+        asked = [at for at in since if known[at].type == "human"]
+        same = [at for at in asked if words(known[at]).endswith(words(run[0]))]
+        if same or (asked and user_is_recorded):
+            return (same or asked)[-1]
+    calls = {call["id"] for one in run for call in calls_of(one)}
+    place = next((at for at in since if calls & {call["id"] for call in calls_of(known[at])}), len(known))
+    while place > since.start and known[place - 1].type == "ai":  # what it said before it called the tool
+        place -= 1
+    return place
+
+
+def as_heard(own: Sequence[Any], heard: Mapping[str, str]) -> list[Any]:
+    """The agent's own messages, cut where its player said so."""
+    return [
+        one.model_copy(update={"content": heard[one.id]}) if one.type == "ai" and one.id in heard else one
+        for one in own
+    ]
+
+
+def calls_of(message: Any) -> Sequence[Any]:
+    return message.tool_calls if message.type == "ai" else ()
+
+
+def words(message: Any) -> str:
+    """The text of a message, without regard to case and white space."""
+    return " ".join(text_of(message.content).casefold().split())
+
+
+def is_longer(known: Any, own: Any) -> bool:
+    """Whether the memory has these words with others that the user said before, and they are nothing but text."""
+    if not (known.type == own.type == "human" and isinstance(own.content, str)):
+        return False
+    return words(known) != words(own) and words(known).endswith(words(own))
