@@ -17,6 +17,7 @@ It is split by use:
 - `Memories`: what was found worth remembering, or given as that;
 - `Extractions`: up to where sessions were looked at for memories;
 - `MemoryVectors`: their vectors;
+- `Observations`: calls at other stacks that the service fetches events of;
 - `Operations`: figures and health.
 
 What holds for every method of every engine:
@@ -51,6 +52,7 @@ from voicemem.store.ports.heard_index import HeardIndex
 from voicemem.store.ports.journal import Journal, Overviews
 from voicemem.store.ports.memories import Memories
 from voicemem.store.ports.nodes import Claims, Nodes
+from voicemem.store.ports.observations import Observations
 from voicemem.store.ports.upkeep import Operations, Retention, SetAsides
 from voicemem.store.ports.vectors import HeardVectors, MemoryVectors
 
@@ -66,6 +68,7 @@ __all__ = [
     "Memories",
     "MemoryVectors",
     "Nodes",
+    "Observations",
     "Operations",
     "Outbox",
     "Overviews",
@@ -91,6 +94,7 @@ class Store(
     Extractions,
     HeardVectors,
     MemoryVectors,
+    Observations,
     Operations,
     Protocol,
 ):

@@ -81,11 +81,13 @@ RELEASE_ALL_DELIVERIES = f"""
 RELEASE_CLAIMS = (
     "update retention set node = null, leased_until_ms = 0 where node = $1",
     "delete from claims where node = $1",
+    "update observations set node = null where node = $1",
     "delete from replies where node = $1",
 )
 RELEASE_ALL_CLAIMS = (
     "update retention set node = null, leased_until_ms = 0 where node is not null",
     "delete from claims",
+    "update observations set node = null where node is not null",
     "delete from replies",
 )
 CLAIM = """

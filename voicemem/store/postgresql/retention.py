@@ -59,6 +59,7 @@ CONTENT_TABLES = (
     of_stream("snapshots", "version", "octet_length(state)"),
     of_stream("overviews", "stream", "coalesce(octet_length(figures), 0)"),
     of_stream("extracted", "stream", "0"),
+    of_stream("observations", "stream", "octet_length(call)"),
     of_stream("set_aside", "stream", "0"),
     ContentTable(
         "select turn, sum(octet_length(text) + octet_length(before)) from heard_messages"

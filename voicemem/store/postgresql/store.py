@@ -24,6 +24,7 @@ from voicemem.store.postgresql.memories.memories import PostgresqlMemories
 from voicemem.store.postgresql.memories.moving import PostgresqlMovedMemories
 from voicemem.store.postgresql.memories.vectors import PostgresqlMemoryVectors
 from voicemem.store.postgresql.nodes import PostgresqlClaims, PostgresqlNodes
+from voicemem.store.postgresql.observations import PostgresqlObservations
 from voicemem.store.postgresql.overviews import PostgresqlOverviews
 from voicemem.store.postgresql.retention import PostgresqlErasure
 from voicemem.store.postgresql.set_aside import PostgresqlSetAside
@@ -55,6 +56,7 @@ class PostgresqlStore(
     PostgresqlHeardIndex,
     PostgresqlMemories,
     PostgresqlExtractions,
+    PostgresqlObservations,
     PostgresqlHeardVectors,
     PostgresqlMovedMemories,
     PostgresqlMemoryVectors,

@@ -60,7 +60,8 @@ RELEASE_RETENTION = "update retention set node = null, leased_until_ms = 0 where
 RELEASE_SUMMARIES = "delete from summary_claims where ?1 in (node, '*')"
 RELEASE_EXTRACTIONS = "delete from extraction_claims where ?1 in (node, '*')"
 FORGET_REPLIES = "delete from replies where ?1 in (node, '*')"
-RELEASE_CLAIMS = (RELEASE_RETENTION, RELEASE_SUMMARIES, RELEASE_EXTRACTIONS, FORGET_REPLIES)
+RELEASE_OBSERVATIONS = "update observations set node = null where node is not null and ?1 in (node, '*')"
+RELEASE_CLAIMS = (RELEASE_RETENTION, RELEASE_SUMMARIES, RELEASE_EXTRACTIONS, RELEASE_OBSERVATIONS, FORGET_REPLIES)
 EVERY_NODE = "*"
 
 CLAIM_SUMMARY = """

@@ -74,6 +74,10 @@ CONTENT_TABLES = (
         f"delete from extracted where stream in {GIVEN_KEYS} and stream = ?1",
     ),
     ContentTable(
+        "select stream, length(call) from observations where stream = ?1",
+        f"delete from observations where stream in {GIVEN_KEYS} and stream = ?1",
+    ),
+    ContentTable(
         "select stream, 0 from set_aside where stream = ?1",
         f"delete from set_aside where stream in {GIVEN_KEYS} and stream = ?1",
     ),

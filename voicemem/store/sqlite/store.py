@@ -28,6 +28,7 @@ from voicemem.store.sqlite.memories.moving import SqliteMovedMemories
 from voicemem.store.sqlite.memories.rows import make_words
 from voicemem.store.sqlite.memories.vectors import SqliteMemoryVectors
 from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
+from voicemem.store.sqlite.observations import SqliteObservations
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
 from voicemem.store.sqlite.schema import SELECT_IDENTITY
@@ -77,6 +78,7 @@ class SqliteStore(
     SqliteHeardIndex,
     SqliteMemories,
     SqliteExtractions,
+    SqliteObservations,
     SqliteHeardVectors,
     SqliteMovedMemories,
     SqliteMemoryVectors,
