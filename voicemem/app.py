@@ -142,6 +142,7 @@ class App:
         self.services.draining.set()
         await self.services.gateway.drain()
         await self.ingest.drain()
+        await self.services.observers.close(GRACE_S)
         if self.rest_server is not None:
             self.rest_server.close()
         await self.runner.cleanup()

@@ -103,6 +103,13 @@ CODES: dict[str, ErrorSpec] = {
     "unknown_agora_app": ErrorSpec(404, None, "No app of Agora's is registered with this App ID."),
     "agora_app_exists": ErrorSpec(409, None, "The App ID is already registered; rotate gives it a new certificate."),
     "unknown_hook_secret": ErrorSpec(404, None, "The project has set no secret for the webhooks of this dialect."),
+    # Observed calls
+    "unknown_observation": ErrorSpec(404, None, "No call was observed for this session."),
+    "observer_not_configured": ErrorSpec(
+        409, None, "The service has no key for the vendor; set VOICEMEM_OBSERVE_KEY where it is started."
+    ),
+    "already_observed": ErrorSpec(409, None, "Another call is observed for this session; stop that first."),
+    "too_many_observations": ErrorSpec(409, None, "As many calls are observed as the service may; try again later."),
     # Live tails
     "not_acceptable": ErrorSpec(406, None, "This is served as text/event-stream only; ask for that in Accept."),
     "invalid_position": ErrorSpec(400, None, "Last-Event-ID must be a position that this tail has issued."),

@@ -40,6 +40,8 @@ from voicemem.memory.long_term.search import HeardSearch
 from voicemem.memory.long_term.vector_maker import VectorMaker, make_vectors_forever
 from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.working_memory import WorkingMemory
+from voicemem.observer.observers import Observers, ObserverSettings, observe_forever
+from voicemem.observer.vendors import parse_observe_urls
 from voicemem.redaction.rules import Rules
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
@@ -156,6 +158,13 @@ class Services:
         self.agent_memory = WorkingMemories(store, self.memories, self.recorder, self.sessions, self.agent_records)
         self.agent_prompts = Prompts(self.agent_memory, self.agent_records.finder)
         self.hooks = Hooks(self.recorder, self.sessions, self.presence)
+        observing = ObserverSettings(
+            settings.observe_key, parse_observe_urls(settings.observe_urls), settings.observe_limit
+        )
+        self.observers = Observers(
+            store, self.recorder, self.presence, self.node, runtime, telemetry.metrics, observing
+        )
+        self.sessions.close_listeners.append(self.observers.on_closed)
         self.working_memory = WorkingMemory(store, self.memories, runtime.clock, rules)
         self.accounts = Accounts(store, self.memories, self.working_memory)
         followed = FollowedMemories(self.memories), FollowedTurns(self.memories), self.accounts
@@ -202,6 +211,7 @@ class Services:
             beat_forever(self.node),
             watch_journals_forever(self.watcher),
             sweep_forever(self.presence),
+            observe_forever(self.observers),
             self.outbox.run(self.sessions.notices_due),
             erase_forever(self.retention),
             compact_forever(self.retention),

@@ -36,7 +36,7 @@ from voicemem.version import __version__
 LOG = logging.getLogger("voicemem")
 SWITCH_S = 0.0005
 """How long the event loop may keep the committing thread waiting; Python's 5 ms are as long as a whole ack takes."""
-SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key", "hook_secrets")
+SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key", "hook_secrets", "observe_key")
 """Of these `check-config` shows only that they are set."""
 
 

@@ -117,6 +117,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The sizes of models' contexts, as MODEL=TOKENS."""
     hook_secrets: tuple[str, ...] = ()
     """What signs the webhooks of other stacks, as DIALECT=SECRET or PROJECT/DIALECT=SECRET."""
+    observe_key: str | None = None
+    """The key for vendors whose calls the service observes; without it it observes none."""
+    observe_urls: tuple[str, ...] = ()
+    """Where calls are observed instead of at the vendor's own address, as DIALECT=URL; may be private addresses."""
+    observe_limit: int = 100
+    """Calls that are observed at a time."""
     memory_budget: int = 512
     """MiB that everything takes together that is kept in memory to be at hand."""
     log_format: str = "text"
@@ -153,6 +159,7 @@ def check_service_settings(settings: Settings) -> None:
         raise CannotStart(refused.detail) from None
     check_ui_origin(settings)
     check_hook_secrets(settings.hook_secrets)
+    check_observing(settings)
     check_redactions(settings.redact)
     parse_memories_ttl(settings.memories_ttl)
     check_llm(settings)
@@ -215,6 +222,19 @@ def check_hook_secrets(given: tuple[str, ...]) -> None:
     """Check what signs the webhooks of other stacks. Raises `CannotStart`, which quotes none of it."""
     if not all(re.match(r"(?:[A-Za-z0-9._:-]{1,128}/)?[a-z0-9-]{1,64}=.", one) for one in given):
         raise CannotStart("A hook secret is DIALECT=SECRET, or PROJECT/DIALECT=SECRET.")
+
+
+def check_observing(settings: Settings) -> None:
+    """Check the settings of the observer. Raises `CannotStart`, which quotes neither a URL nor the key."""
+    if settings.observe_key is not None and not re.fullmatch(r"[!-~]+", settings.observe_key):
+        raise CannotStart("The key of observed calls must be printable ASCII without spaces; it is sent in a header.")
+    for one in settings.observe_urls:
+        if not re.fullmatch(r"[a-z0-9-]{1,64}=wss?://[^/@?#\s]+(?:/[^@#\s]*)?", one):
+            raise CannotStart(
+                "Where calls are observed is DIALECT=URL, such as openai-realtime=wss://HOST/v1/realtime."
+            )
+    if settings.observe_limit < 0:
+        raise CannotStart("How many calls are observed must be a number, or 0 for none.")
 
 
 def check_llm(settings: Settings) -> None:

@@ -19,23 +19,25 @@ BAD_ENVELOPE = "An envelope has a frame, and may have ts, from, seq, id, session
 
 def decode_message(message: bytes, binary: bool, dialect: str) -> FrameEvent | RejectedEvent:
     """The frame of one message, which is bare or an envelope. Raises `MalformedFrame` for JSON beyond the limits."""
-    if binary:
-        return FrameEvent(dialect=dialect, frame=message)
+    return decode_value(message if binary else read_value(message), message, dialect)
+
+
+def read_value(message: bytes) -> Any:
+    """What a text message says: its JSON, or the text where it is none. Raises `MalformedFrame` beyond the limits."""
     try:
         check_frame(message, MAX_DIALECT_FRAME_BYTES)
     except InvalidFrame as error:
         raise MalformedFrame(error.detail) from None
     try:
-        value = JSON_DECODER.decode(message)
+        return JSON_DECODER.decode(message)
     except msgspec.ValidationError:
         raise MalformedFrame("A number of the frame is out of range.") from None
     except MALFORMED:
-        return FrameEvent(dialect=dialect, frame=message.decode())
-    return decode_value(value, message, dialect)
+        return message.decode()
 
 
 def decode_value(value: Any, text: bytes, dialect: str) -> FrameEvent | RejectedEvent:
-    """The frame of a JSON value, whose text is `text`."""
+    """The frame of a JSON value, whose text is `text`, or of another message."""
     if not is_envelope(value):
         return FrameEvent(dialect=dialect, frame=value)
     try:

@@ -41,6 +41,8 @@ Act = Literal[
     "webhook_tested",
     "hook_secret_set",
     "hook_secret_removed",
+    "observation_started",
+    "observation_stopped",
     "delivery_resent",
     "deliveries_recovered",
     "backup",

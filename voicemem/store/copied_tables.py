@@ -4,8 +4,8 @@ A row has the values of a table's columns, in their order. Texts of users are th
 changes them; words of the service's own are `str`. What an engine repeats elsewhere (names, labels) it derives.
 Keys stay what they are, so that cursors, tails and checksums of the journal hold in the copy.
 
-What stays behind: snapshots, which are made again from journals; nodes, claims, observations and replies under way, since
-no process serves a store that is copied; and the content of erased sessions that is not deleted yet.
+What stays behind: snapshots, which are made again from journals; nodes, claims, observations and replies under way,
+since no process serves a store that is copied; and the content of erased sessions that is not deleted yet.
 """
 
 from __future__ import annotations

@@ -132,6 +132,10 @@ class Metrics:
         )
         for kind in ("websocket", "rest"):
             self.connections_refused.labels(kind)
+        self.observations = self.gauge("observations", "Calls that this process is observing.")
+        self.observer_connections = self.counter(
+            "observer_connections", "Connections to vendors of observed calls, by result.", "dialect", "result"
+        )
         self.webhook_attempts = self.counter("webhook_attempts", "Attempts to deliver webhooks, by result.", "result")
         self.webhook_attempt_seconds = self.histogram(
             "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_BUCKETS

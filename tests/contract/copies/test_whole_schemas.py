@@ -11,7 +11,7 @@ from tests.support.postgresql import database_of, server
 from voicemem.store.copied_tables import TABLES
 from voicemem.store.sqlite.store import MemoryStore
 
-STAY = {"memory_vectors", "extracted", "meta", "nodes", "replies", "snapshots", "spent_tokens"}
+STAY = {"memory_vectors", "extracted", "meta", "nodes", "observations", "replies", "snapshots", "spent_tokens"}
 """Tables of which rows are not copied; of `meta`, two values are."""
 WORDS = {f"memory_words{part}" for part in ("", "_config", "_data", "_docsize", "_idx")}
 STAY_OF_SQLITE = {*STAY, *WORDS, "stored_bytes", "summary_claims", "extraction_claims", "sqlite_sequence"}

@@ -32,6 +32,7 @@ ORDER = (
     "telemetry",
     "llm",
     "sessions",
+    "observer",
     "context",
     "webhooks",
     "memory",

@@ -112,3 +112,13 @@ def test_variables_that_are_no_settings_are_shown_and_do_not_stop_the_service() 
         "Ignored, since there is no such setting: VOICEMEM_PORT_8080_TCP_PROTO, VOICEMEM_SERVICE_HOST\n"
         in result.output
     )
+
+
+def test_the_settings_of_the_observer() -> None:
+    """The key is only said to be set; an address is for a dialect that can be observed."""
+    url = "openai-realtime=wss://h.example/v1/realtime"
+    result = check_config("--observe-key", "sk-geheim", "--observe-url", url, "--store", "memory:")
+    assert (result.exit_code, url in result.output, "geheim" in result.output) == (0, True, False)
+    for wrong in ("wss://h.example/", "vapi=wss://h.example/", "openai-realtime=https://h.example/"):
+        assert check_config("--observe-url", wrong, "--store", "memory:").exit_code == 1
+    assert check_config("--observe-key", "sk geheim", "--store", "memory:").exit_code == 1

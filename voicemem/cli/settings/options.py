@@ -17,6 +17,7 @@ from voicemem.config.service import (
     parse_address,
 )
 from voicemem.context.plugins import load_policies
+from voicemem.observer.vendors import parse_observe_urls
 from voicemem.security.address_guard import allowed_networks
 from voicemem.sessions.recording.redactors import load_rules
 from voicemem.store.sqlite.database_files import check_store_path
@@ -228,6 +229,24 @@ SERVE_OPTIONS = (
         multiple=True,
     ),
     setting(
+        "--observe-key",
+        "API key with which the service observes calls at their vendor (POST /v1/sessions/{id}/observe). Use the"
+        " variable, since other users of the machine can see flags.",
+    ),
+    setting(
+        "--observe-url",
+        "Where the calls of a dialect are observed, DIALECT=URL, such as openai-realtime=wss://HOST/v1/realtime."
+        " Default: the vendor's own address. May be repeated (in the variable, separate with spaces).",
+        multiple=True,
+    ),
+    setting(
+        "--observe-limit",
+        "Calls that may be observed at a time, on all nodes together.",
+        type=int,
+        default=Settings().observe_limit,
+        show_default=True,
+    ),
+    setting(
         "--model-window",
         "How many tokens a model's context holds, MODEL=TOKENS; extends the built-in table. May be repeated (in the"
         " variable, separate with spaces).",
@@ -241,6 +260,7 @@ REPEATED = {
     "policies": "policy",
     "model_windows": "model_window",
     "hook_secrets": "hook_secret",
+    "observe_urls": "observe_url",
 }
 """Settings whose flag, which may be repeated, has the name of one."""
 
@@ -302,6 +322,9 @@ def to_settings(options: dict[str, Any]) -> Settings:
         memories_ttl=tuple(one.strip() for one in (options["memories_ttl"] or "").split(",") if one.strip()),
         model_windows=tuple(options["model_window"]),
         hook_secrets=tuple(options["hook_secret"]),
+        observe_key=options["observe_key"],
+        observe_urls=tuple(options["observe_url"]),
+        observe_limit=options["observe_limit"],
         log_format=options["log_format"],
         log_level=options["log_level"],
     )
@@ -309,6 +332,7 @@ def to_settings(options: dict[str, Any]) -> Settings:
     if settings.store.startswith(SQLITE_PREFIX):
         check_store_path(settings.store.removeprefix(SQLITE_PREFIX))
     allowed_networks(settings.allow_addresses)
+    parse_observe_urls(settings.observe_urls)
     load_policies(settings)
     load_rules(settings)
     return settings

@@ -34,6 +34,7 @@ from voicemem.server.rest import (
     hooks,
     memories,
     messages,
+    observations,
     sessions,
     tails,
     users,
@@ -66,6 +67,7 @@ ROUTES: tuple[Route[Any], ...] = (
     *memories.ROUTES,
     *extraction.ROUTES,
     *hooks.ROUTES,
+    *observations.ROUTES,
     *hook_secrets.ROUTES,
     *ams.ROUTES,
 )

@@ -64,7 +64,8 @@ class Nodes(Protocol):
           if none of its producers is connected to another node.
         - Of those sessions that have a committed `session.end`, one whose expected producers have all ended is due now;
           for the others the grace (`streams.END_GRACE_MS`) starts again.
-        - Deliveries that it leased are due now. Its claims and its replies under way are gone. What it observes is free.
+        - Deliveries that it leased are due now. Its claims and its replies under way are gone, and what
+          it observes is free.
         """
 
     async def retire_lost_nodes(self, now_ms: int) -> list[str]:

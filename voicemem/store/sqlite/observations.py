@@ -11,6 +11,7 @@ from msgspec.structs import astuple
 
 from voicemem.store.records import Observation, ObservationState, ObservedSession
 from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.journal.row_cache import fetch_one
 
 FIELDS = Observation.__struct_fields__
 COLUMNS = ", ".join(("stream", *FIELDS[1:]))
@@ -51,7 +52,7 @@ class SqliteObservations:
             known = load(connection, observation.key)
             if known is not None and known.ended_ms is None:
                 return known
-            if list(connection.execute(COUNT))[0][0] >= limit:
+            if fetch_one(connection, COUNT)[0] >= limit:
                 return None
             connection.execute(SAVE, (*astuple(observation), observation.key))
             return observation if connection.changes() else None

@@ -1,0 +1,150 @@
+"""One connection to a vendor: its messages are reduced as they come, and journaled in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import cast
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from voicemem.dialects.dialect import MalformedFrame
+from voicemem.dialects.envelope import read_value
+from voicemem.errors import Refused, StoreUnavailable
+from voicemem.observer.dialing import Interrupted, closed, hang_up
+from voicemem.protocol.codec import RejectedEvent
+from voicemem.protocol.events import FrameEvent
+from voicemem.sessions.frames import ReducedFrame
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
+
+LARGE_BYTES = 16 * 1024
+"""Messages above it are read on a thread."""
+MAX_WAITING, MAX_WAITING_BYTES = YIELD_EVERY, 1024 * 1024
+"""Frames that wait for the store; beyond that the vendor waits."""
+STORE_AGAIN_S = 1.0
+"""Between two attempts to store, while the store is away."""
+OVER = {"session_ended": "session_over", "session_erased": "session_over", "superseded": "superseded"}
+"""Refusals that hold for all that may still come, and what they mean here."""
+
+
+class VendorConnection:
+    """Takes what a vendor sends, until either side is at its end; it sends nothing."""
+
+    def __init__(
+        self,
+        socket: ClientConnection,
+        recorder: Recorder,
+        lease: ProducerLease,
+        dialect: str,
+        threads: asyncio.Semaphore,
+    ) -> None:
+        self.socket = socket
+        self.recorder = recorder
+        self.lease = lease
+        self.dialect = dialect
+        self.threads = threads
+        """How many large messages are read at a time, of all connections."""
+        self.waiting: list[ReducedFrame] = []
+        self.waiting_bytes = 0
+        self.changed = asyncio.Event()
+        """Set when a frame waits, or none will come."""
+        self.room = asyncio.Event()
+        self.is_over = False
+
+    async def run(self) -> Interrupted:
+        """Take everything until the end, and say why it is. Cancelled, it still stores what it has taken."""
+        reading, writing = asyncio.create_task(self.read()), asyncio.create_task(self.write())
+        try:
+            await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+            if writing.done() and (refused := writing.result()) is not None:
+                return refused
+            ended = await reading
+            return await self.finish(writing) or ended
+        finally:
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+            if not writing.done():
+                await self.finish(writing)
+            await hang_up(self.socket)
+
+    async def finish(self, writing: asyncio.Task[Interrupted | None]) -> Interrupted | None:
+        """Let what waits be stored; no more comes."""
+        self.is_over = True
+        self.changed.set()
+        return await writing
+
+    async def read(self) -> Interrupted:
+        """Read and reduce messages until the connection is closed."""
+        while True:
+            try:
+                message = await self.socket.recv()
+            except ConnectionClosed as error:
+                return closed(error)
+            await self.take(message)
+            if len(self.waiting) >= MAX_WAITING or self.waiting_bytes >= MAX_WAITING_BYTES:
+                self.room.clear()
+                await self.room.wait()
+
+    async def take(self, message: str | bytes) -> None:
+        """Reduce a message, and let it wait for the store."""
+        received = self.recorder.clock()
+        try:
+            value = message if isinstance(message, bytes) else await self.read_text(message)
+        except MalformedFrame:
+            self.recorder.frames.count(self.dialect, "malformed")
+            return
+        event = FrameEvent(dialect=self.dialect, frame=value, sender="vendor", ts=received)
+        arrival = self.recorder.reduce_frame(self.lease, event)
+        if arrival is None or isinstance(arrival, RejectedEvent):
+            return
+        self.waiting.append(arrival)
+        self.waiting_bytes += len(arrival.payload)
+        self.changed.set()
+
+    async def read_text(self, message: str) -> object:
+        """The JSON of a message. Raises `MalformedFrame`."""
+        if len(message) <= LARGE_BYTES:
+            return read_value(message.encode())
+        async with self.threads:
+            return await asyncio.to_thread(lambda: read_value(message.encode()))
+
+    async def write(self) -> Interrupted | None:
+        """Store what waits, until nothing more comes; or why it is of no use any more."""
+        while not self.is_over or self.waiting:
+            await self.changed.wait()
+            self.changed.clear()
+            while self.waiting:
+                frames, self.waiting, self.waiting_bytes = self.waiting, [], 0
+                refused = await self.store(frames)
+                if refused is not None:
+                    return refused
+                self.room.set()
+        return None
+
+    async def store(self, frames: list[ReducedFrame]) -> Interrupted | None:
+        """Journal frames; while the store is away they wait, unless nobody waits for them."""
+        while True:
+            try:
+                result = await self.recorder.record(self.lease, frames)
+            except Refused as refused:
+                return Interrupted("failed", refused.code)
+            except StoreUnavailable:
+                if self.is_over:
+                    return None
+                await asyncio.sleep(STORE_AGAIN_S)
+                frames = await self.unknown(frames)
+                continue
+            codes = [problem.code for problem in result.problems if problem.code in OVER]
+            return Interrupted("ended", OVER[codes[0]]) if codes else None
+
+    async def unknown(self, frames: list[ReducedFrame]) -> list[ReducedFrame]:
+        """The frames that the session does not have, as far as that is known: a commit may have been made after all."""
+        with suppress(Refused, StoreUnavailable):
+            stream = await self.recorder.journal.find_session(self.lease.project, self.lease.session_id)
+            if stream is not None:
+                await self.recorder.memories.get_state(stream)
+        has_frame = self.recorder.memories.has_frame
+        return [one for one in frames if not (one.event.id and has_frame(self.lease.key, cast(FrameEvent, one.event)))]

@@ -1,0 +1,60 @@
+"""Where calls can be observed: which dialects have a websocket for that, and its address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from voicemem.dialects.registry import DIALECTS
+from voicemem.errors import CannotStart, Refused
+
+
+class Vendor(NamedTuple):
+    """A stack whose calls can be observed."""
+
+    url: str
+    """Where, unless the settings say otherwise."""
+    call_field: Literal["call_id", "session_id"]
+    """What it calls the id of a call."""
+    address: Callable[[str, str], str]
+    """The address of one call, from the URL and the id."""
+
+
+def with_call_id(url: str, call: str) -> str:
+    parts = urlsplit(url)
+    query = [*parse_qsl(parts.query, keep_blank_values=True), ("call_id", call)]
+    return parts._replace(query=urlencode(query)).geturl()
+
+
+def attached(url: str, call: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/sessions/{quote(call, safe='')}/attach").geturl()
+
+
+VENDORS = {
+    # The sideband of calls over WebRTC and SIP: developers.openai.com/api/docs/guides/realtime-server-controls
+    "openai-realtime": Vendor("wss://api.openai.com/v1/realtime", "call_id", with_call_id),
+    "openai-live": Vendor("wss://api.openai.com/v1/live", "session_id", attached),
+}
+"""By dialect; those that are not in the registry cannot be observed either."""
+
+
+def observable() -> list[str]:
+    """The dialects whose calls can be observed."""
+    return [name for name in VENDORS if name in DIALECTS]
+
+
+def find_vendor(dialect: str) -> Vendor:
+    """The vendor of a dialect. Raises `Refused` (`unknown_dialect`)."""
+    if dialect not in observable():
+        raise Refused("unknown_dialect", f"Calls can be observed of: {', '.join(observable())}.")
+    return VENDORS[dialect]
+
+
+def parse_observe_urls(given: Iterable[str]) -> dict[str, str]:
+    """URLs of the settings, whose form was checked, by dialect. Raises `CannotStart` for an unknown dialect."""
+    urls = {dialect: url for dialect, _, url in (one.partition("=") for one in given)}
+    if not urls.keys() <= VENDORS.keys():
+        raise CannotStart(f"--observe-url is for {', '.join(VENDORS)}.")
+    return urls

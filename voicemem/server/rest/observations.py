@@ -1,0 +1,127 @@
+"""Calls at other stacks whose events the service fetches itself: begun, shown, stopped (docs/observer.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import UNSET, Struct, UnsetType
+
+from voicemem.errors import Refused
+from voicemem.observer.vendors import find_vendor
+from voicemem.protocol.types import Name, SessionId, matching
+from voicemem.security.audit import Act, audit
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    get_stream,
+    json_response,
+    read_object,
+    services_of,
+)
+from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
+from voicemem.store.records import Observation, ObservationState
+from voicemem.store.streams import Stream
+
+CALL_RULE = "The id of a call is 1 to 256 characters of A-Za-z0-9._:-, and does not begin with a dot"
+CallId = Annotated[str, matching(r"^[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,255}\Z", CALL_RULE)]
+
+
+class NewObservation(Struct, frozen=True, forbid_unknown_fields=True):
+    """The call to observe: `call_id` for `openai-realtime`, the vendor's `session_id` for `openai-live`."""
+
+    dialect: Name
+    call_id: CallId | UnsetType = UNSET
+    session_id: CallId | UnsetType = UNSET
+
+
+class ShownObservation(Struct, frozen=True):
+    """How an observation stands; times are Unix ms. `call_id` is what the vendor calls the call.
+
+    `reason` says why it is not being observed, and `status` what the vendor said: the status of its answer, or the code
+    of its close.
+    """
+
+    session_id: SessionId
+    dialect: str
+    call_id: str
+    state: ObservationState
+    reason: str | None
+    status: int | None
+    connections: int
+    started_at: int
+    changed_at: int
+    ended_at: int | None
+
+
+def view(stream: Stream, observation: Observation) -> ShownObservation:
+    return ShownObservation(
+        session_id=stream.id,
+        dialect=observation.dialect,
+        call_id=observation.call,
+        state=observation.state,
+        reason=observation.reason,
+        status=observation.status,
+        connections=observation.connections,
+        started_at=observation.started_ms,
+        changed_at=observation.changed_ms,
+        ended_at=observation.ended_ms,
+    )
+
+
+def audit_observation(request: web.Request, act: Act, observation: Observation) -> None:
+    grant = request[GRANT]
+    audit(act, grant, grant.project, request.match_info["id"], dialect=observation.dialect, call=observation.call)
+
+
+async def begin_observation(request: web.Request, _: NoQuery) -> web.Response:
+    """Observe a call at another stack for this session: the service connects to it, and records what it says.
+
+    200 if this call is being observed already. An observation that is over may be begun again.
+    """
+    stream = await get_stream(request)
+    body = convert_body(await read_object(request), NewObservation)
+    field = find_vendor(body.dialect).call_field
+    call, other = (body.call_id, body.session_id) if field == "call_id" else (body.session_id, body.call_id)
+    if call is UNSET or other is not UNSET:
+        raise Refused("invalid_field", f"A call of {body.dialect} is named by {field} alone.")
+    observation, is_new = await services_of(request).observers.begin(stream, body.dialect, call)
+    if is_new:
+        audit_observation(request, "observation_started", observation)
+    return json_response(view(stream, observation), 201 if is_new else 200)
+
+
+async def read_observation(request: web.Request, _: NoQuery) -> web.Response:
+    """Show how the observation of this session stands, also when it is over."""
+    stream = await get_stream(request)
+    return json_response(view(stream, await services_of(request).observers.get(stream)))
+
+
+async def stop_observation(request: web.Request, _: NoQuery) -> web.Response:
+    """Stop observing; the call and the session go on. One that is over stays as it is."""
+    stream = await get_stream(request)
+    observation = await services_of(request).observers.stop(stream)
+    audit_observation(request, "observation_stopped", observation)
+    return json_response(view(stream, observation))
+
+
+PLACE = "/v1/sessions/{id}/observe"
+UNKNOWN = ("unknown_observation",)
+ROUTES = (
+    Route(
+        "POST",
+        PLACE,
+        begin_observation,
+        "admin",
+        NoQuery,
+        {**json_ok(ShownObservation, 201), **json_ok(ShownObservation)},
+        BodySpec({JSON: NewObservation}),
+        (
+            *("invalid_field", "unknown_dialect", "session_ended", "session_erased"),
+            *("observer_not_configured", "already_observed", "too_many_observations"),
+        ),
+    ),
+    Route("GET", PLACE, read_observation, "admin", NoQuery, json_ok(ShownObservation), codes=UNKNOWN),
+    Route("DELETE", PLACE, stop_observation, "admin", NoQuery, json_ok(ShownObservation), codes=UNKNOWN),
+)
