@@ -1,16 +1,20 @@
 /** The client: makes sessions, and hands what they record to one connection. */
 import { ClientError, Closed, RequestRefused, Unacknowledged, Unreachable, seconds } from "./errors.js";
 import { DroppedEvents } from "./drops.js";
+import { readLines } from "./exports.js";
 import { CurrentKey } from "./key.js";
+import { Memories } from "./memories.js";
+import { exposition } from "./metrics.js";
 import { settled } from "./options.js";
 import { Producer, keyOf } from "./producer.js";
-import { Session } from "./session.js";
+import { NO_REST_URL, Session } from "./session.js";
 import { brokenLimit, utf8Bytes } from "./strict-json.js";
+import { TailReader } from "./tail.js";
 import { WebsocketConnection } from "./transport/connection.js";
 import { withPath } from "./transport/dial.js";
 import { TIMED_OUT, displayUrl, withCheck } from "./transport/failures.js";
 import { Reconnector } from "./transport/reconnect.js";
-import { RestClient, checkRestUrl } from "./transport/rest.js";
+import { RestClient, checkRestUrl, queryParams, sessionPath } from "./transport/rest.js";
 import { sleep, within } from "./waiting.js";
 
 const SESSION_ID = /^[A-Za-z0-9._:-]{1,128}$/;
@@ -35,7 +39,7 @@ export class Client {
   constructor(ingestUrl, { restUrl, key, ...options } = {}) {
     this.ingestUrl = withPath(ingestUrl);
     this.options = settled(options);
-    if (this.options.WebSocket === undefined) {
+    if (!this.options.WebSocket) {
       throw new TypeError("there is no WebSocket here: give one, such as that of the package ws: { WebSocket }");
     }
     /** @private */
@@ -66,6 +70,11 @@ export class Client {
   /** How many events `record` could not take, in all sessions, by the code of the error. */
   get dropped() {
     return Object.fromEntries(this._drops.counts);
+  }
+
+  /** Dropped and unacknowledged events, and the connection, in the text format of Prometheus. */
+  metrics() {
+    return exposition(this.dropped, this._producers.values(), this.transport);
   }
 
   /**
@@ -119,6 +128,64 @@ export class Client {
   }
 
   /**
+   * What was heard in earlier calls: the body of `POST /v1/memories/search`, whose fields are the parameters.
+   *
+   * Takes at most `readTimeoutMs`. Throws `RequestRefused`, `Unreachable`, `Closed`; `ClientError` without a `restUrl`.
+   * @param {string} query
+   * @param {Record<string, any>} [params]
+   * @returns {Promise<Record<string, any>>}
+   */
+  async search(query, params = {}) {
+    const timeoutMs = this.options.readTimeoutMs;
+    return this._reader().request("POST", "/v1/memories/search", { json: { query, ...params }, timeoutMs });
+  }
+
+  /** Memories that last beyond a call. Throws `ClientError` without a `restUrl`. */
+  get memories() {
+    return new Memories(this._reader(), this.options.readTimeoutMs);
+  }
+
+  /**
+   * What happens in the sessions that the query of docs/tail.md names, as it happens, until `signal` is aborted.
+   *
+   * A lost connection is made again, after an event's `lastEventId`. Throws `RequestRefused`, `Closed`, and
+   * `Unreachable` if the first attempt gets no answer; `ClientError` without a `restUrl`.
+   * @param {{query?: Record<string, any>, after?: string, signal?: AbortSignal}} [how]
+   */
+  tail({ query = {}, ...how } = {}) {
+    return new TailReader(this._reader(), "/v1/events", queryParams(query), { isOfOneSession: false, ...how }).events();
+  }
+
+  /**
+   * A call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`. Throws as `search`.
+   * @param {string} sessionId
+   * @param {{format?: string}} [how]
+   */
+  async export(sessionId, { format = "vcon" } = {}) {
+    const how = { query: { format }, timeoutMs: this.options.readTimeoutMs };
+    return this._reader().text(sessionPath(sessionId, "/export"), how);
+  }
+
+  /**
+   * Many calls as documents, line by line (docs/exports.md). The last line is of the type `end`. Throws as `search`;
+   * `Unreachable` also for an export that is cut short.
+   * @param {{format?: string} & import("./exports.js").CallFilters} [how]
+   */
+  exportCalls({ format = "vcon", ...filters } = {}) {
+    return readLines(this._reader(), "/v1/exports", { format, ...filters });
+  }
+
+  /**
+   * All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too. It needs a key with the
+   * scope `admin`. Throws as `exportCalls`.
+   * @param {string} userId
+   * @param {{events?: boolean}} [how]
+   */
+  exportUser(userId, { events } = {}) {
+    return readLines(this._reader(), `/v1/users/${encodeURIComponent(userId)}/export`, { events });
+  }
+
+  /**
    * Use another key or session token from now on, also on the connection that there is: the server closes it when a
    * token expires.
    * @param {Key} key
@@ -152,6 +219,12 @@ export class Client {
     this._rest?.close();
     await this._running;
     if (Object.keys(left).length) throw new Unacknowledged(left);
+  }
+
+  /** @private */
+  _reader() {
+    if (this._rest === null) throw new ClientError("no_rest_url", NO_REST_URL);
+    return this._rest;
   }
 
   // Producers

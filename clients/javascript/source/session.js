@@ -1,5 +1,7 @@
 /** A session as one producer uses it. */
+import { Documents } from "./documents.js";
 import { ClientError, EventRefused } from "./errors.js";
+import { TailReader } from "./tail.js";
 import { queryParams, sessionPath } from "./transport/rest.js";
 
 /** @typedef {import("./buffer.js").Ack} Ack */
@@ -184,6 +186,85 @@ export class Session extends SessionFacts {
     return this._read("/context", params, timeoutMs ?? this._options.contextTimeoutMs);
   }
 
+  /**
+   * Each turn's start, end, cause and latencies; with `marks`, also when its parts and its tool calls were. Throws as
+   * `history`.
+   * @param {{marks?: boolean} & Timeout} [params]
+   * @returns {Promise<Record<string, any>[]>}
+   */
+  async turns({ timeoutMs, ...params } = {}) {
+    return (await this._read("/turns", params, timeoutMs ?? this._options.readTimeoutMs)).turns;
+  }
+
+  /**
+   * What the memory has besides its messages: `summaries`, `forgotten`, `carried`. Throws as `history`.
+   * @returns {Promise<Record<string, any>>}
+   */
+  async memory() {
+    return this._read("/memory", {}, this._options.readTimeoutMs);
+  }
+
+  /**
+   * What happens in the session, as it happens, from the beginning or after an event's `lastEventId`, until it ends. A
+   * lost connection is made again, and nothing comes twice. `query` has the parameters of docs/tail.md.
+   *
+   * Throws `RequestRefused`, `Closed`, and `Unreachable` if the first attempt gets no answer.
+   * @param {{query?: Record<string, any>, after?: string, signal?: AbortSignal}} [how]
+   */
+  tail({ query = {}, ...how } = {}) {
+    const path = sessionPath(this.sessionId, "/events");
+    return new TailReader(this._reader(), path, queryParams(query), { isOfOneSession: true, ...how }).events();
+  }
+
+  /**
+   * Add messages or tool traces that did not come as events, all or none: `role`, `content`, and what REST takes.
+   *
+   * Returns `position` and `turn_id`. It is sent once, in at most `readTimeoutMs`; after `Unreachable` it is not known
+   * whether they were stored. Throws `RequestRefused`, `Unreachable`, `Closed`.
+   * @param {...Record<string, any>} messages
+   * @returns {Promise<{position: number, turn_id: number}>}
+   */
+  async add(...messages) {
+    return this._write("POST", "/messages", messages);
+  }
+
+  /**
+   * Leave messages out of every context: all up to a turn, all but the newest, or everything.
+   *
+   * Returns `position`, `forgotten` and `remembered`. Throws `TypeError` unless one of the three is given, and what
+   * `add` throws.
+   * @param {{throughTurn?: number, keepLast?: number, everything?: boolean}} what
+   * @returns {Promise<Record<string, any>>}
+   */
+  async forget({ throughTurn, keepLast, everything }) {
+    const asked = { through_turn: throughTurn, keep_last: keepLast, everything: everything || undefined };
+    const given = Object.values(asked).filter((value) => value !== undefined);
+    if (given.length !== 1) throw new TypeError("say what to forget: throughTurn, keepLast or everything");
+    return this._write("POST", "/forget", asked);
+  }
+
+  /** The document of the session, or of its user. Throws `ClientError` without a `restUrl`. */
+  get workingMemory() {
+    return new Documents(this._reader(), sessionPath(this.sessionId, "/working-memory"), this._options.readTimeoutMs);
+  }
+
+  /**
+   * The session's data, an object of your own. Throws as `history`.
+   * @returns {Promise<Record<string, any>>}
+   */
+  async data() {
+    return this._read("/data", {}, this._options.readTimeoutMs);
+  }
+
+  /**
+   * Merge values into the data; null removes one. Returns the data; throws what `add` throws.
+   * @param {Record<string, any>} patch
+   * @returns {Promise<Record<string, any>>}
+   */
+  async updateData(patch) {
+    return this._write("PATCH", "/data", patch);
+  }
+
   /** @private */
   get _options() {
     return this._producer.owner.options;
@@ -205,9 +286,21 @@ export class Session extends SessionFacts {
   async _read(path, params, timeoutMs) {
     return this._reader().get(sessionPath(this.sessionId, path), queryParams(params), timeoutMs);
   }
+
+  /**
+   * @private
+   * @param {string} method
+   * @param {string} path
+   * @param {any} json
+   * @returns {Promise<any>}
+   */
+  async _write(method, path, json) {
+    const timeoutMs = this._options.readTimeoutMs;
+    return this._reader().request(method, sessionPath(this.sessionId, path), { json, timeoutMs });
+  }
 }
 
-/** @typedef {{timeoutMs?: number}} Timeout */
+/** @typedef {{timeoutMs?: number}} Timeout in milliseconds, of all that a read takes */
 /**
  * Query of `history`; the server's defaults hold for what is absent.
  * @typedef {object} HistoryParams

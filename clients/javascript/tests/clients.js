@@ -1,6 +1,7 @@
 /** What the tests of the client share: clients that try again quickly, and what must be stored. */
 import { Client } from "../source/index.js";
-import { LONG_MS, serve } from "./service.js";
+import { proxyOf } from "./network.js";
+import { LONG_MS, serve, until } from "./service.js";
 
 /**
  * Options for networks that change their mind within a second; without fallback, unless a test says so.
@@ -55,21 +56,56 @@ export function transcript(number, more = {}) {
 }
 
 /** Record transcripts with these numbers; their acks. */
-export function recordTranscripts(session, first, last) {
-  const acks = [];
-  for (let number = first; number <= last; number += 1) acks.push(session.record(transcript(number)));
-  return acks;
+export function recordTranscripts(session, first, last, more = {}) {
+  return numbers(first, last).map((number) => session.record(transcript(number, more)));
 }
 
-/** The texts of all transcripts up to a number. */
+/** The whole numbers from one to another, both included. */
+export function numbers(first, last) {
+  return Array.from({ length: last - first + 1 }, (_, index) => first + index);
+}
+
+/** The seqs, once all are on disk. */
+export async function seqs(acks) {
+  const stored = [];
+  for (const ack of acks) stored.push(await ack.result(LONG_MS));
+  return stored;
+}
+
+/** What is stored of lines 1, 2, 3 …, each once and in order. */
 export function transcriptsUpTo(last) {
-  return Array.from({ length: last }, (_, index) => `Line ${index + 1}.`);
+  return numbers(1, last).map((number) => [number, `Line ${number}.`]);
 }
 
-/** The texts of the transcripts that are stored, in order. */
-export async function storedTranscripts(one, sessionId) {
-  const rows = await one.journal(sessionId);
-  return rows.filter((row) => row.event?.type === "asr").map((row) => row.event.text);
+/** Seq and text of all that a journal has of producers. */
+export async function stored(one, sessionId) {
+  const rows = (await one.journal(sessionId)).filter((row) => row.seq !== null);
+  return rows.map((row) => [row.seq, row.event.text ?? null]);
+}
+
+/** A service, a proxy in front of its websockets, and a client behind that. */
+export async function behindProxy(t, options = {}, one = undefined) {
+  const target = one ?? (await service());
+  const proxy = await proxyOf(t, target.ingest);
+  return { one: target, proxy, client: clientFor(t, proxy.url, { restUrl: target.restUrl, ...options }) };
+}
+
+/** A bare connection, as another process would have: it opens a session, and stays. */
+export async function stranger(t, one, sessionId, key = undefined) {
+  const socket = new WebSocket(`${one.url}/v1/ingest`);
+  const frames = [];
+  socket.onmessage = (message) => frames.push(JSON.parse(message.data));
+  await new Promise((resolve) => (socket.onopen = resolve));
+  if (key) socket.send(JSON.stringify({ type: "auth", token: key }));
+  socket.send(JSON.stringify({ type: "session.open", session_id: sessionId }));
+  await until(() => frames.length, "an answer to a stranger");
+  t.after(() => socket.close());
+  return { socket, frames, epoch: frames[0].epoch };
+}
+
+/** Arrays in each other. */
+export function nested(depth) {
+  return depth ? [nested(depth - 1)] : [];
 }
 
 /** What a promise throws. */

@@ -12,6 +12,7 @@ export const SILENCE_MS = 60_000;
  * @typedef {object} RequestParts
  * @property {Record<string, string>} [query]
  * @property {string} [body]
+ * @property {any} [json] instead of a body
  * @property {Record<string, string>} [headers]
  * @property {number} [timeoutMs]
  * @property {AbortSignal} [signal]
@@ -100,14 +101,14 @@ export class RestClient {
     });
     const key = await this.key.get();
     const headers = { ...(key ? { Authorization: `Bearer ${key}` } : {}), ...parts.headers };
-    const { body } = parts;
+    const body = parts.json === undefined ? parts.body : JSON.stringify(parts.json);
     return this.options.fetch(url, { method, headers, body, redirect: "manual", signal: stopping.signal });
   }
 
   /**
    * GET an answer as it comes, in pieces of text; not repeated. Throws as `request`.
    * @param {string} path
-   * @param {RequestParts & {silenceMs?: number}} parts
+   * @param {RequestParts & {silenceMs?: number, onAnswer?: () => void}} parts
    * @returns {AsyncGenerator<string, void>}
    */
   async *pieces(path, parts) {
@@ -117,7 +118,11 @@ export class RestClient {
     let timer = setTimeout(() => stopping.abort(), parts.timeoutMs ?? this.options.requestTimeoutMs);
     try {
       const response = await this.send("GET", url, parts, stopping);
-      if (response.status !== 200) decodeAnswer(response.status, await response.text());
+      if (response.status !== 200) {
+        decodeAnswer(response.status, await response.text());
+        throw new RequestRefused("over", "Nothing more comes.", response.status);
+      }
+      parts.onAnswer?.();
       const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
       const decoder = new TextDecoder();
       while (true) {
