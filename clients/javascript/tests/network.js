@@ -16,6 +16,8 @@ export class Toxics {
   limitBytes = null;
   /** Only the first connection that reaches the limit is ended; then there is none any more. */
   limitOnce = false;
+  /** End it there with a RST instead of a FIN. */
+  resetAtLimit = false;
   /** Half-open: bytes vanish, no end is passed on, the connection stays. */
   swallow = false;
   slowCloseMs = 0;
@@ -141,7 +143,8 @@ export class NetworkProxy {
       one.passed[way] += piece.length;
       if (limitBytes !== null && one.passed[way] >= limitBytes) {
         if (toxics.limitOnce) toxics.limitBytes = null;
-        one.cut();
+        if (toxics.resetAtLimit) one.reset();
+        else one.cut();
         return false;
       }
       if (bytesPerS !== null) await sleep((1000 * piece.length) / bytesPerS);

@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
 const VENV = join(ROOT, ".venv/bin/python");
-const PYTHON = process.env.PYTHON ?? (existsSync(VENV) ? VENV : "python3");
+export const PYTHON = process.env.PYTHON ?? (existsSync(VENV) ? VENV : "python3");
 /** No test waits longer for anything; a machine may be busy. */
 export const LONG_MS = 60_000;
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 
 import pytest
@@ -27,11 +28,12 @@ async def test_the_javascript_client(file: str) -> None:
         env={**os.environ, "PYTHON": sys.executable},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
     )
     try:
         said, _ = await asyncio.wait_for(process.communicate(), END_S)
     finally:
-        if process.returncode is None:
-            process.kill()
+        if process.returncode is None:  # with the tests and the services that it has started
+            os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     assert process.returncode == 0, said.decode()

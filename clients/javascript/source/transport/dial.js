@@ -61,7 +61,7 @@ async function explained(failure, url, options) {
   const abort = new AbortController();
   const timer = setTimeout(() => abort.abort(), options.connectTimeoutMs);
   try {
-    const address = url.replace(/^ws/, "http");
+    const address = displayUrl(url).replace(/^ws/, "http");
     const response = await options.fetch(address, { redirect: "manual", signal: abort.signal });
     return handshakeError(url, response.status, await response.text());
   } catch (error) {

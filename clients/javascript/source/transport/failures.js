@@ -105,5 +105,5 @@ export function withCheck(reason) {
  */
 export function displayUrl(url) {
   const parts = new URL(url);
-  return `${parts.protocol}//${parts.host}${parts.pathname}`;
+  return `${parts.protocol}//${parts.host}${parts.pathname === "/" ? "" : parts.pathname}`;
 }

@@ -232,6 +232,7 @@ export function checkRestUrl(url) {
   if (parts === null || !["http:", "https:"].includes(parts.protocol) || parts.port === "0") {
     throw new TypeError("the REST URL must begin with http:// or https:// and a host");
   }
+  if (parts.username || parts.password) throw new TypeError("the REST URL must not have a user or a password: give a key");
   return url;
 }
 
