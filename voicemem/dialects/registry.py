@@ -12,6 +12,7 @@ from voicemem.dialects.livekit_agents.dialect import LIVEKIT_AGENTS
 from voicemem.dialects.nova_sonic.dialect import NOVA_SONIC
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi.dialect import PIPECAT_RTVI
+from voicemem.dialects.ultravox.dialect import ULTRAVOX
 from voicemem.dialects.vapi.dialect import VAPI
 from voicemem.protocol.nearest import did_you_mean
 
@@ -28,6 +29,7 @@ DIALECTS: dict[str, Dialect] = {
         DEEPGRAM_AGENT,
         NOVA_SONIC,
         VAPI,
+        ULTRAVOX,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())

@@ -38,6 +38,7 @@ NOT_SAID = frozenset(
     contentId contentName promptName completionId sessionId toolUseId toolName stopReason
     generationStage
     ended_reason turn_id
+    medium state invocation_id error_type end_reason ended
     """.split()  # noqa: SIM905 (a list would be a page long)
 )
 """Fields of frames that are ids, names of kinds, states, times, or parts of messages; words are looked at as such."""

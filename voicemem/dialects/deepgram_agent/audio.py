@@ -6,11 +6,10 @@ function is silent meanwhile, so its audio comes in parts.
 
 from __future__ import annotations
 
-from voicemem.dialects.clock import Playing, playing_at
+from voicemem.dialects.clock import Playing, playing_at, spoken_ms
 from voicemem.dialects.deepgram_agent.replies import begin, is_newest, reply_item
 from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, Made
 from voicemem.protocol.events import Tts
-from voicemem.protocol.scripts import SPACELESS
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 USUAL = 48_000
@@ -21,8 +20,6 @@ BIT_RATES = {"mp3": 48_000, "aac": 48_000, "opus": 12_000}
 """Bits a second of those that are, likewise."""
 GAP_MS = 500
 """Audio that comes so long after all before it was played follows a silence."""
-UNITS_A_SECOND = 15
-"""How fast a voice speaks, as in the fold: a character of a script without spaces counts three."""
 
 
 def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -81,11 +78,6 @@ def position_ms(ts: int, known: Known) -> int:
     """How much of the audio under way was played by a time, where its words have not come yet."""
     until: int = known.notes.get("until", ts)
     return max(0, (total_of(known).total_audio_ms or 0) - max(0, until - ts))
-
-
-def spoken_ms(text: str) -> int:
-    """How long it takes to say a text."""
-    return sum(3 if SPACELESS.match(char) else 1 for char in text) * 1000 // UNITS_A_SECOND
 
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:

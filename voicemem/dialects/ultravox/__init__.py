@@ -1,0 +1,1 @@
+"""Ultravox: data messages of a call, and the webhook at its end."""

@@ -1,0 +1,283 @@
+"""What data messages of Ultravox say, in events of `voicemem.v1`.
+
+Notes: `calls` (numbers by id), `agent` (the ordinal of the newest reply), `user` (that of the newest utterance),
+`between` (a tool or a typed text came since that reply), `state`, `since` (when the agent began to speak), `stopped`
+(the reply that was cut), `typed` (a text of the app that Ultravox may repeat), `texts` (the ordinals of typed texts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from voicemem.dialects.clock import spoken_ms, stopped_at
+from voicemem.dialects.dialect import Known, KnownReply, Made
+from voicemem.dialects.ultravox.frames import ENDED, USUAL_REASON, is_typed
+from voicemem.protocol.events import (
+    Asr,
+    Interrupt,
+    LlmDelta,
+    LlmDone,
+    MessageEvent,
+    SessionEnd,
+    ToolCall,
+    ToolResult,
+    Tts,
+)
+from voicemem.protocol.types import JsonObject
+
+MAX_CALLS = 8
+"""Calls of one session whose ids are remembered."""
+MAX_TEXTS = 32
+"""Typed texts whose ordinals are remembered."""
+MAX_PLAYING = 8
+"""Replies that the agent may speak one after the other."""
+OF_ONE_CALL = ("agent", "user", "between", "state", "since", "stopped", "typed", "texts")
+
+
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one message."""
+    return RULES[frame["type"]](frame, ts, known)
+
+
+def start_call(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Note the call; another one of the session counts its ordinals anew."""
+    numbers: dict[str, int] = known.notes.get("calls", {})
+    if frame["callId"] in numbers:
+        return
+    number = max(numbers.values(), default=0) + 1
+    if number > 1:
+        yield from complete_newest(known)
+        for key in OF_ONE_CALL:
+            known.note(key, None)
+    known.note("calls", dict([*numbers.items()][-MAX_CALLS + 1 :]) | {frame["callId"]: number})
+
+
+def item_of(ordinal: int, known: Known) -> str:
+    number = max(known.notes.get("calls", {}).values(), default=1)
+    return f"~o{ordinal}" if number == 1 else f"~o{number}.{ordinal}"
+
+
+def newest_reply(known: Known) -> KnownReply | None:
+    ordinal = known.notes.get("agent")
+    return None if ordinal is None else known.reply(item_of(ordinal, known))
+
+
+# What is said
+
+
+def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
+    if frame["role"] == "agent":
+        return speak(frame, known)
+    return repeat_text(frame, known) if is_typed(frame) else hear(frame, known)
+
+
+def hear(frame: JsonObject, known: Known) -> Made:
+    """The user's words, of which all so far or what is new is said."""
+    item, ordinal = item_of(frame["ordinal"], known), frame["ordinal"]
+    segment = known.segment(item)
+    text = frame.get("text") or (segment.text if segment is not None else "") + frame.get("delta", "")
+    final = frame.get("final", False)
+    if segment is None and not text.strip():
+        return
+    turn = utterance_turn(ordinal, known) if known.turn_of(item) is None else None
+    known.note("user", max(ordinal, known.notes.get("user", 0)))
+    known.note("typed", None)
+    yield Asr(item=item, text=text, final=final, turn_id=turn)
+
+
+def utterance_turn(ordinal: int, known: Known) -> int:
+    """The turn of a new utterance: that of the reply after it, if it comes late; the same while nobody has answered."""
+    agent = known.notes.get("agent")
+    if agent is not None and ordinal < agent:
+        turn = known.turn_of(item_of(agent, known))
+        if turn is not None:
+            return turn
+    return known.here if known.here and not known.is_answered(known.here) else known.next_turn
+
+
+def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The app says something for the user."""
+    known.note("typed", frame["text"].strip())
+    known.note("between", True)
+    yield MessageEvent(role="user", text=frame["text"], source="message")
+
+
+def repeat_text(frame: JsonObject, known: Known) -> Made:
+    """A text that was typed, unless the app has said it already."""
+    ordinal, text = frame["ordinal"], frame.get("text", frame.get("delta", ""))
+    seen = known.notes.get("texts", [])
+    if not text.strip() or ordinal in seen or not frame.get("final"):
+        return
+    known.note("texts", [*seen, ordinal][-MAX_TEXTS:])
+    known.note("user", max(ordinal, known.notes.get("user", 0)))
+    if text.strip() == known.notes.get("typed"):
+        known.note("typed", None)
+    else:
+        yield MessageEvent(role="user", text=text, source="message")
+
+
+def speak(frame: JsonObject, known: Known) -> Made:
+    """The agent's words, of which all so far or what is new is said."""
+    item, text, delta = item_of(frame["ordinal"], known), frame.get("text"), frame.get("delta")
+    reply, turn = known.reply(item), None
+    if reply is None:
+        if not text and not delta:
+            return
+        is_late = has_late_words(frame["ordinal"], known)
+        turn = known.next_turn if is_late else known.here
+        yield from begin_reply(frame["ordinal"], is_late, known)
+    if not frame.get("final"):
+        yield LlmDelta(item=item, text=text or delta or "", whole=bool(text), turn_id=turn)
+    elif text and reply is not None and is_shorter(text, reply.text):
+        # Of a reply that was cut, Ultravox repeats what was spoken.
+        known.note("stopped", item)
+        yield LlmDone(item=item)
+        yield Interrupt(item=item, heard_text=text, estimated=True, more=True)
+    else:
+        if delta and not text:
+            yield LlmDelta(item=item, text=delta, turn_id=turn)
+        yield LlmDone(item=item, text=text or None, turn_id=turn)
+        if frame.get("medium") == "text":
+            yield Tts(item=item, done=True)
+
+
+def is_shorter(text: str, before: str) -> bool:
+    """Whether a text is the beginning of what was said before."""
+    text, before = text.strip(), before.strip()
+    return len(text) < len(before) and before.startswith(text)
+
+
+def begin_reply(ordinal: int, is_late: bool, known: Known) -> Made:
+    """Another reply begins: what came before is complete, and words of the user's that are to come have their place."""
+    yield from complete_newest(known)
+    if is_late:
+        yield Asr(item=item_of(ordinal - 1, known), text="", turn_id=known.next_turn)
+    known.note("agent", max(ordinal, known.notes.get("agent", 0)))
+    known.note("between", None)
+
+
+def complete_newest(known: Known) -> Made:
+    """Nothing more comes of the reply before."""
+    reply = newest_reply(known)
+    if reply is not None and not reply.complete and reply.cut == "no":
+        yield LlmDone(item=reply.item)
+
+
+def has_late_words(ordinal: int, known: Known) -> bool:
+    """Whether the ordinal before that of a new reply can only be that of the user's words, which have not come."""
+    agent = known.notes.get("agent")
+    if agent is None or known.notes.get("between"):
+        return False
+    newest = max(agent, known.notes.get("user", 0))
+    return newest == agent and ordinal > agent + 1 and known.turn_of(item_of(ordinal - 1, known)) is None
+
+
+# Playback
+
+
+def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The agent begins to speak, or stops: when it stops before the end of its words, it was interrupted."""
+    before, now = known.notes.get("state"), frame["state"]
+    known.note("state", now)
+    if now == "speaking" and before != now:
+        known.note("since", ts if known.has_clock else None)
+    elif before == "speaking" and now != before:
+        known.note("since", None)
+        yield from stop_speaking(now, known)
+
+
+def stop_speaking(now: str, known: Known) -> Made:
+    """What had all its words was heard; what had not was interrupted, if the agent listens now."""
+    for reply in islice(known.open_replies(), MAX_PLAYING):
+        if reply.item is None or not reply.item.startswith("~o"):
+            continue
+        if reply.complete:
+            yield Tts(item=reply.item, done=True)
+        elif now == "listening":
+            yield from cut_short(reply, known)
+
+
+def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
+    """What has not been played is thrown away: the user interrupts."""
+    reply = newest_reply(known)
+    if reply is None or reply.heard or reply.item == known.notes.get("stopped"):
+        return
+    since = known.notes.get("since")
+    if not reply.complete:
+        yield from cut_short(reply, known)
+    elif known.has_clock and not reply.has_playback:
+        began = reply.begun if since is None else max(since, reply.begun)
+        known.note("stopped", reply.item)
+        yield Interrupt(item=reply.item, audio_end_ms=max(0, ts - began), estimated=True)
+    else:
+        known.note("stopped", reply.item)
+        yield Interrupt(item=reply.item)
+
+
+def cut_short(reply: KnownReply, known: Known) -> Made:
+    """Of a reply that is still being said, what has come by now was heard."""
+    known.note("stopped", reply.item)
+    yield Interrupt(item=reply.item, heard_text=reply.text, estimated=True, more=True)
+
+
+def closed(ts: int, known: Known) -> Made:
+    """What the agent was saying when the caller hung up, by the length of its words."""
+    since = known.notes.get("since")
+    replies = [*islice(known.open_replies(), MAX_PLAYING)]
+    for reply in reversed(replies):
+        if reply.item is None or not reply.item.startswith("~o") or reply.has_playback:
+            continue
+        if not reply.complete:
+            yield Tts(item=reply.item, heard_text=reply.text, estimated=True, ts=ts)
+        elif since is not None:
+            length_ms = spoken_ms(reply.text)
+            since = max(since, reply.begun)
+            if ts - since < length_ms:
+                yield stopped_at(reply.item, ts - since, ts)
+            else:
+                yield Tts(item=reply.item, done=True, estimated=True, ts=since + length_ms)
+            since += length_ms
+
+
+# Tools and the end
+
+
+def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
+    known.note("between", True)
+    id = frame["invocationId"]
+    yield ToolCall(
+        id=f"call:{id}",
+        call_id=id,
+        name=frame["toolName"],
+        arguments=frame.get("parameters"),
+        turn_id=known.here,
+    )
+
+
+def tool_result(frame: JsonObject, ts: int, known: Known) -> Made:
+    """What a tool has answered, or why it did not."""
+    id, result = frame["invocationId"], frame.get("result")
+    error = {key: frame[key] for key in ("errorType", "errorMessage") if key in frame}
+    yield ToolResult(
+        id=f"result:{id}", call_id=id, result=error if result is None and error else result, turn_id=known.here
+    )
+
+
+def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
+    yield SessionEnd(reason=frame.get("endReason", USUAL_REASON))
+
+
+RULES: dict[str, Callable[[JsonObject, int, Known], Made]] = {
+    "call_started": start_call,
+    "transcript": transcribe,
+    "state": change_state,
+    "playback_clear_buffer": clear_buffer,
+    "client_tool_invocation": call_tool,
+    "data_connection_tool_invocation": call_tool,
+    "client_tool_result": tool_result,
+    "data_connection_tool_result": tool_result,
+    "user_text_message": type_text,
+    "input_text_message": type_text,
+    ENDED: end_call,
+}
