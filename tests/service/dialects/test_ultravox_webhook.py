@@ -60,7 +60,7 @@ async def dial(app: App, key: str, *, whole: bool = True) -> None:
 
 
 async def test_webhook_ends_the_call_of_the_data_connection(app: App, admin: RestClient) -> None:
-    """The connection is told nothing, its session has the call's id, and the webhook closes it with Ultravox' reason."""
+    """The connection is told nothing, its session has the call's id, and the webhook closes it with a reason."""
     await dial(app, await make_key(app, "ingest"))
     answered = await post(app)
     assert (answered.status, answered.json) == (200, {"session_id": SESSION, "stored": 1})

@@ -21,7 +21,7 @@ from voicemem.dialects.ultravox.dialect import ULTRAVOX
 from voicemem.dialects.ultravox.frames import KINDS, reduce
 from voicemem.dialects.ultravox.translation import RULES
 from voicemem.dialects.ultravox.webhook import frames, verify
-from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta
+from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.frames import LEFT
@@ -283,12 +283,12 @@ def never_final(made: Any) -> Any:
     return msgspec.structs.replace(made, final=False) if isinstance(made, Asr) else made
 
 
-def in_arrival_order(made: Any) -> Any:
-    """No place kept for late words."""
-    return msgspec.structs.replace(made, item=None, turn_id=None) if isinstance(made, Asr) else made
+def in_one_reply(made: Any) -> Any:
+    """All that the agent says in one reply."""
+    return msgspec.structs.replace(made, item="~o0") if isinstance(made, LlmDelta | LlmDone) else made
 
 
-@pytest.mark.parametrize("wrong", [without_text, whole_deltas, never_final, in_arrival_order])
+@pytest.mark.parametrize("wrong", [without_text, whole_deltas, never_final, in_one_reply])
 def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these mistakes changes the memory of a recorded call."""
     assert is_caught(ULTRAVOX.name, wrong, monkeypatch)

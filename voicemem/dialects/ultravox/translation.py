@@ -105,7 +105,8 @@ def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def repeat_text(frame: JsonObject, known: Known) -> Made:
     """A text that was typed, unless the app has said it already."""
-    ordinal, text = frame["ordinal"], frame.get("text", frame.get("delta", ""))
+    ordinal: int = frame["ordinal"]
+    text: str = frame.get("text") or frame.get("delta") or ""
     seen = known.notes.get("texts", [])
     if not text.strip() or ordinal in seen or not frame.get("final"):
         return
