@@ -111,6 +111,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         return None
     if kind.record is TypedText and not content["text"].strip():
         return None
+    if not 0 <= content.get("ts", 0) <= MAX_INTEGER:
+        raise MalformedFrame("There is no such time.")
     id = kind.id(content)
     return Frame(
         content,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 
 from voicemem.dialects.dialect import MalformedFrame
 from voicemem.dialects.reading import Record, read
 from voicemem.dialects.ultravox.frames import ENDED
+from voicemem.protocol.memories import time_ms
 from voicemem.protocol.types import JsonObject
 
 SIGNATURE = "x-ultravox-webhook-signature"
@@ -40,10 +40,10 @@ def unix_ms(stated: str | None) -> int | None:
     if not stated or len(stated) > MAX_TIMESTAMP:
         return None
     try:
-        time = datetime.fromisoformat(stated)
-        return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-    except (ValueError, OverflowError):
+        time = time_ms(stated)
+    except ValueError:
         return None
+    return time if time >= 0 else None
 
 
 class Call(Record, rename="camel"):
