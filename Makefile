@@ -18,7 +18,7 @@ help:
 	@echo 'test-failed   what failed the last time, one test after the other'
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
 	@echo 'check         linters and types alone'
-	@echo 'packaging     the wheel in clean environments, beside the frameworks; minutes, and it asks the package index'
+	@echo 'packaging     the wheel in clean environments, beside the frameworks, and the image; minutes, and it asks the package index'
 	@echo 'javascript    the JavaScript client: its types, its tests, and the package; needs Node, and asks the registry once'
 	@echo 'frameworks    the integrations with the oldest and the newest versions of their frameworks; minutes, likewise'
 	@echo 'bench         how fast the fold and the ingest are'
@@ -67,6 +67,7 @@ packaging: .venv/installed-tests
 	$(BIN)/python tests/process/packaging/matrix.py
 	$(BIN)/python -m tests.process.packaging.generators
 	$(BIN)/python -m tests.process.packaging.readers
+	$(BIN)/python -m tests.process.packaging.image
 
 # The package is build/voicemem-VERSION.tgz; its types are made from the comments of its source.
 javascript: .venv/installed-tests

@@ -128,6 +128,30 @@ async def test_a_pipe_that_follows_has_a_line_for_each_change(api: RestClient) -
     assert 0 == process.returncode
 
 
+async def test_a_terminal_that_follows_draws_its_table_again(api: RestClient) -> None:
+    """A call that begins and ends changes its row where it stands, and Ctrl-C leaves the table."""
+    async with in_terminal("sessions", "--follow", "--url", api.base, columns=140) as terminal:
+        await terminal.until(lambda: len(terminal.shown) == 4)
+        await api.create("cat-1", user_id="cat")
+        await terminal.until(lambda: len(terminal.shown) == 5 and "cat-1" in terminal.shown[1])
+        assert "running" in terminal.shown[1]
+        await api.end("cat-1")
+        await terminal.until(lambda: "ended" in terminal.shown[1])
+        terminal.process.send_signal(signal.SIGINT)
+        assert 0 == await terminal.ended()
+        assert (1, 0) == (terminal.text.count("cat-1"), terminal.text.count("Traceback"))
+
+
+async def test_an_export_shows_how_far_it_is(api: RestClient, tmp_path: Path) -> None:
+    """A bar counts the calls on a terminal, and is full at the end."""
+    arguments = ("export", "--all", "--url", api.base, "--output", str(tmp_path / "calls.jsonl"))
+    async with in_terminal(*arguments, columns=100) as terminal:
+        assert 0 == await terminal.ended()
+        assert "exporting" in terminal.text
+        assert "100%" in terminal.text
+        assert "calls.jsonl has 3 calls" in terminal.text
+
+
 @pytest.mark.parametrize("form", SUFFIXES)
 async def test_a_call_is_exported(api: RestClient, tmp_path: Path, form: str) -> None:
     """To standard output, to a file, and into a folder: the same document, which only its owner may read."""
