@@ -105,6 +105,12 @@ def test_background() -> None:
     assert all(float(cell) > 0 for cell in lines[3].split()[1:])
 
 
+def test_exports() -> None:
+    """Every call comes in every format."""
+    _, told = bench("exports", "--calls", "20")
+    check_results(told, {f"{form}_{figure}" for form in ("jsonl", "vcon", "webvtt") for figure in ("calls_s", "mib")})
+
+
 @pytest.mark.needs("chromium")
 def test_page() -> None:
     """A browser loads the list and long calls, and shows each word of a live reply."""
