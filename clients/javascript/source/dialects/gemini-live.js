@@ -1,0 +1,160 @@
+/** Gemini's Live API, in the names of the wire; those of Google's Python SDK are changed to them. */
+
+import { audioBytes, fields, isObject, kept, MalformedFrame, requireObject, UnknownFrame, words } from "./dialect.js";
+
+/** @typedef {import("./dialect.js").JsonObject} JsonObject */
+
+const USUAL_RATE = 24_000;
+const VENDOR = words(`serverContent toolCall toolCallCancellation setupComplete goAway sessionResumptionUpdate
+  usageMetadata voiceActivity voiceActivityDetectionSignal`);
+const APP = words("setup clientContent realtimeInput toolResponse contextUpdate");
+const SAID = fields(`serverContent{inputTranscription{text} interimInputTranscription{text} outputTranscription{text}
+    modelTurn{parts[text thought inlineData{mimeType data}]} generationComplete interrupted turnComplete}
+  toolCall{functionCalls[name id args*]} setupComplete{sessionId} clientContent{turns[role parts[text]]}
+  realtimeInput{text} toolResponse{functionResponses[name id response*]} audio_bytes rate`);
+const TRANSCRIPTIONS = ["inputTranscription", "interimInputTranscription", "outputTranscription"];
+const FLAGS = ["generationComplete", "interrupted", "turnComplete"];
+/** What a tool is called with and answers, whose names are the app's. */
+const FREE = ["args", "response"];
+/** How deep a message has names of its own. */
+const DEPTH = 8;
+
+/** @type {import("./dialect.js").Dialect} */
+export const GEMINI_LIVE = {
+  name: "gemini-live",
+  reduce(frame, side) {
+    const given = /** @type {JsonObject} */ (inCamelCase(requireObject(frame), DEPTH));
+    if (senderOf(given) !== side) {
+      throw new MalformedFrame("The other side sends messages of this kind.");
+    }
+    const message = kept(SAID, given);
+    const typed = typedText(message);
+    /** @type {JsonObject} */
+    const content = {
+      ...countedAudio(message),
+      ...serverContent(message.serverContent ?? {}),
+      ...(message.toolCall?.functionCalls?.length ? { toolCall: message.toolCall } : {}),
+      ...(message.toolResponse?.functionResponses?.length ? { toolResponse: message.toolResponse } : {}),
+      ...(typed ? { realtimeInput: { text: typed } } : {}),
+      ...("setupComplete" in message ? { setupComplete: message.setupComplete } : {}),
+    };
+    const names = Object.keys(content);
+    if (names.length === 0) {
+      return null;
+    }
+    const sessionId = message.setupComplete?.sessionId || undefined;
+    return { content, sessionId, typed: typed !== "", countsAudio: names.join(" ") === "audio_bytes rate" };
+  },
+};
+
+/**
+ * A message in the names of the wire, without what is null.
+ *
+ * @param {any} value
+ * @param {number} depth
+ * @returns {any}
+ */
+function inCamelCase(value, depth) {
+  if (depth === 0) {
+    return value;
+  }
+  if (Array.isArray(value)) {
+    return value.map((one) => inCamelCase(one, depth - 1));
+  }
+  if (!isObject(value)) {
+    return value;
+  }
+  const entries = Object.entries(value).filter(([, one]) => one !== null);
+  return Object.fromEntries(
+    entries.map(([key, one]) => [
+      key === "audio_bytes" ? key : key.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase()),
+      FREE.includes(key) ? one : inCamelCase(one, depth - 1),
+    ]),
+  );
+}
+
+/**
+ * Who sends a message.
+ *
+ * @param {JsonObject} given
+ * @returns {import("./dialect.js").Side}
+ */
+function senderOf(given) {
+  const names = Object.keys(given);
+  const isVendor = names.some((name) => VENDOR.includes(name) || name === "audio_bytes");
+  const isApp = names.some((name) => APP.includes(name));
+  if (isVendor && isApp) {
+    throw new MalformedFrame("A message is either Gemini's or the app's.");
+  }
+  if (!isVendor && !isApp) {
+    if (names.length > 0) {
+      throw new UnknownFrame(names[0]);
+    }
+    throw new MalformedFrame("A message of this dialect says something.");
+  }
+  return isVendor ? "vendor" : "app";
+}
+
+/**
+ * How much audio there is in a message, if any, and its samples a second.
+ *
+ * @param {JsonObject} message
+ * @returns {JsonObject}
+ */
+function countedAudio(message) {
+  let count = "audio_bytes" in message ? audioBytes(message, "audio_bytes") : 0;
+  let rate = message.rate ?? USUAL_RATE;
+  for (const { inlineData } of message.serverContent?.modelTurn?.parts ?? []) {
+    if (inlineData?.data && (inlineData.mimeType || "audio/").startsWith("audio/")) {
+      count += audioBytes(inlineData, "data");
+      const found = /rate=(\d{1,9})(?!\d)/.exec(inlineData.mimeType ?? "");
+      rate = found ? Number(found[1]) : rate;
+    }
+  }
+  return count > 0 ? { audio_bytes: count, rate } : {};
+}
+
+/**
+ * What the model and the recogniser say, without audio, thoughts and what is empty.
+ *
+ * @param {JsonObject} said
+ * @returns {JsonObject}
+ */
+function serverContent(said) {
+  /** @type {JsonObject} */
+  const content = {};
+  for (const name of TRANSCRIPTIONS) {
+    if (said[name]?.text) {
+      content[name] = said[name];
+    }
+  }
+  const parts = (said.modelTurn?.parts ?? []).filter((/** @type {JsonObject} */ part) => part.text && !part.thought);
+  if (parts.length > 0) {
+    content.modelTurn = { parts: parts.map((/** @type {JsonObject} */ part) => ({ text: part.text })) };
+  }
+  for (const name of FLAGS) {
+    if (said[name]) {
+      content[name] = said[name];
+    }
+  }
+  return Object.keys(content).length > 0 ? { serverContent: content } : {};
+}
+
+/**
+ * What the app sends as the user's words. Of several turns all but the last are the history of another session.
+ *
+ * @param {JsonObject} message
+ * @returns {string}
+ */
+function typedText(message) {
+  if (message.realtimeInput?.text) {
+    return message.realtimeInput.text;
+  }
+  const turns = message.clientContent?.turns ?? [];
+  const last = turns[turns.length - 1];
+  if (last === undefined || (last.role !== undefined && last.role !== "user")) {
+    return "";
+  }
+  const texts = (last.parts ?? []).map((/** @type {JsonObject} */ part) => part.text);
+  return texts.filter(Boolean).join("\n");
+}

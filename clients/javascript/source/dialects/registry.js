@@ -1,0 +1,32 @@
+/** The dialects by name: those whose frames cross a socket of a JavaScript program. */
+
+import { AGORA_TEN } from "./agora-ten.js";
+import { CONVERSATION_RELAY } from "./conversation-relay.js";
+import { ELEVENLABS_AGENTS } from "./elevenlabs-agents.js";
+import { GEMINI_LIVE } from "./gemini-live.js";
+import { OPENAI_REALTIME } from "./openai-realtime.js";
+import { PIPECAT_RTVI } from "./pipecat-rtvi.js";
+
+/** @typedef {import("./dialect.js").Dialect} Dialect */
+
+/** @type {Map<string, Dialect>} */
+export const DIALECTS = new Map(
+  [AGORA_TEN, CONVERSATION_RELAY, ELEVENLABS_AGENTS, GEMINI_LIVE, OPENAI_REALTIME, PIPECAT_RTVI].map((one) => [
+    one.name,
+    one,
+  ]),
+);
+
+/**
+ * The dialect of this name. Throws `TypeError`, which lists all names.
+ *
+ * @param {string | undefined} name
+ * @returns {Dialect}
+ */
+export function dialectNamed(name) {
+  const found = name === undefined ? undefined : DIALECTS.get(name);
+  if (found === undefined) {
+    throw new TypeError(`dialect must be one of ${[...DIALECTS.keys()].join(", ")}`);
+  }
+  return found;
+}

@@ -1,0 +1,211 @@
+"""What the JavaScript package lets out of a process is what this package keeps: its tables are compared with ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from itertools import chain
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+import pytest
+
+from tests.support.dialects import RECORDINGS
+from tests.support.needs import needs
+from tests.support.paths import ROOT
+from voicemem.dialects.agora_ten import frames as agora
+from voicemem.dialects.conversation_relay import frames as relay
+from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame
+from voicemem.dialects.elevenlabs_agents import frames as elevenlabs
+from voicemem.dialects.elevenlabs_agents.records import Alignment
+from voicemem.dialects.gemini_live import frames as gemini
+from voicemem.dialects.openai_realtime import frames as realtime
+from voicemem.dialects.pipecat_rtvi import frames as pipecat
+from voicemem.dialects.registry import DIALECTS
+from voicemem.protocol.types import JsonObject
+
+SCRIPT = ROOT / "clients/javascript/tests/tee/reduce-lines.js"
+SECRET = "sk-never-to-be-sent"
+SIDES: tuple[Side, ...] = ("vendor", "app")
+WRONG: tuple[Any, ...] = ({}, {"key": SECRET}, [], [SECRET], [[SECRET]], 7, 7.5, True, None)
+"""Put in the place of a field."""
+
+
+class Crossing(NamedTuple):
+    """A frame, and who sends it."""
+
+    dialect: str
+    side: Side
+    frame: Any
+
+
+def whole(kind: Any) -> Any:
+    """A value of a type of which every field has one, and which has one field more."""
+    if kind is Any:
+        return {"any": ["thing", 1]}
+    if get_origin(kind) in (Union, UnionType):
+        return whole(next(one for one in get_args(kind) if one not in (type(None), msgspec.UnsetType)))
+    if get_origin(kind) is list:
+        return [whole(get_args(kind)[0])] * 2
+    if get_origin(kind) is tuple:
+        return [whole(one) for one in get_args(kind)]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return {one.encode_name: whole(one.type) for one in msgspec.structs.fields(kind)} | {"hidden": SECRET}
+    return {str: "a text", int: 1, float: 1.5, bool: True}[kind]
+
+
+def frames_of_realtime() -> Iterator[JsonObject]:
+    items = [{"type": "message", "role": role} for role in ("user", "assistant")]
+    items += [{"type": kind} for kind in ("function_call", "function_call_output")]
+    hidden = [{"type": "message", "role": "system"}, {"type": "mcp_call"}]
+    for name, kind in realtime.KINDS.items():
+        frame = whole(kind.record or realtime.Typed) | {"type": name, "delta": "QUJDREVG", "instructions": SECRET}
+        frame.pop("audio_bytes", None)
+        if kind.record is not realtime.ItemFrame:
+            yield frame
+            continue
+        yield from (frame | {"item": frame["item"] | item} for item in items)
+        text = {"content": [{"type": "input_text", "text": SECRET}], "name": SECRET, "arguments": SECRET}
+        yield from (frame | {"item": frame["item"] | text | {"output": SECRET} | item} for item in hidden)
+        yield frame | {"item": frame["item"] | items[0] | {"content": [{"type": "input_text", "text": "Hi."}]}}
+    yield {"type": "session.update", "session": {"instructions": SECRET, "tools": [{"name": SECRET}]}}
+    yield from ({"type": old, "item_id": "r", "response_id": "x", "delta": "QUI="} for old in realtime.RENAMED)
+
+
+def frames_of_relay() -> Iterator[JsonObject]:
+    for name, kind in relay.KINDS.items():
+        yield whole(kind.record or relay.Typed) | {"type": name}
+    yield {"type": "info", "name": "agentSpeaking", "value": "on", "more": SECRET}
+    yield {"type": "setup", "sessionId": "VX1", "from": SECRET, "customParameters": {"key": SECRET}}
+
+
+def frames_of_elevenlabs() -> Iterator[JsonObject]:
+    for name, kind in elevenlabs.KINDS.items():
+        if not name.startswith("post_call"):  # these are made of webhooks
+            frame = {} if kind.record is None else whole(kind.record)
+            frame.pop("audio_bytes", None)
+            yield frame | {"type": name, "audio_event": {"audio_base_64": "QUJDREVG", "event_id": 3, "key": SECRET}}
+    timed = {"audio_base_64": "QUJD", "event_id": 3, "alignment": whole(Alignment) | {"chars": ["a", " "]}}
+    yield {"type": "audio", "audio_event": timed}
+    yield {"user_audio_chunk": SECRET}
+
+
+def frames_of_pipecat() -> Iterator[JsonObject]:
+    for name, kind in pipecat.KINDS.items():
+        data = {} if kind.record is None else whole(kind.record)
+        yield {"label": "rtvi-ai", "type": name, "id": "m1", "data": data, "hidden": SECRET}
+    for user in ("+49 151 2345678", "sip:+4915123456@host", "", "ann"):
+        yield {"label": "rtvi-ai", "type": "user-transcription", "data": {"text": "Hi.", "user_id": user}}
+
+
+def frames_of_agora() -> Iterator[Any]:
+    for name, record in agora.KINDS.items():
+        yield ({} if record is None else whole(record)) | {"object": name}
+        yield {"event_type": name}
+    yield whole(agora.PartFrame)
+    for kind in ("transcribe", "reasoning"):
+        yield {"data_type": kind, "role": "user", "text": "Hi.", "text_ts": 10**12, "key": SECRET}
+    yield from ("no part", "a|1|1|e30=", "a|1|1|eyJvYmplY3QiOiJtZXNzYWdlLnN0YXRlIn0=", "a|1|2|e30=", "a|1|???|e30=")
+
+
+def frames_of_gemini() -> Iterator[JsonObject]:
+    message = whole(gemini.Message)
+    del message["hidden"]
+    for name, value in message.items():
+        yield {name: value}
+        yield {name: value, "usageMetadata": {"key": SECRET}}
+    audio = {"mimeType": "audio/pcm;rate=16000", "data": "QUJDREVG"}
+    parts = [{"inlineData": audio}, {"text": SECRET, "thought": True}, {"text": "said"}, {"fileData": SECRET}]
+    yield {"serverContent": {"modelTurn": {"parts": parts}, "groundingMetadata": SECRET}}
+    yield {"server_content": {"model_turn": {"parts": [{"inline_data": {"data": "QUJD", "mime_type": None}}]}}}
+    yield {"serverContent": {"modelTurn": {"parts": [{"inlineData": {"mimeType": "image/png", "data": SECRET}}]}}}
+    yield {"setup": {"systemInstruction": {"parts": [{"text": SECRET}]}}}
+    yield {"sessionResumptionUpdate": {"newHandle": SECRET}}
+    yield {"realtimeInput": {"audio": {"data": SECRET}}}
+    history = [{"role": "user", "parts": [{"text": SECRET}]}, {"role": "model", "parts": [{"text": SECRET}]}]
+    yield {"clientContent": {"turns": [*history, {"role": "user", "parts": [{"text": "Hi."}]}]}}
+    yield {"clientContent": {"turns": history}}
+
+
+MADE = {
+    "openai-realtime": frames_of_realtime,
+    "conversation-relay": frames_of_relay,
+    "elevenlabs-agents": frames_of_elevenlabs,
+    "pipecat-rtvi": frames_of_pipecat,
+    "agora-ten": frames_of_agora,
+    "gemini-live": frames_of_gemini,
+}
+
+
+def wrong_frames(frame: Any) -> Iterator[Any]:
+    """A frame with other values in the place of each of its fields, one after the other, at all levels."""
+    for name in frame if isinstance(frame, dict) else ():
+        yield {key: value for key, value in frame.items() if key != name}
+        yield from (frame | {name: value} for value in WRONG)
+        yield from (frame | {name: inner} for inner in wrong_frames(frame[name]))
+
+
+def verdict(crossing: Crossing) -> Frame | str | None:
+    """What our own `reduce` keeps of a frame, or the name of its error."""
+    try:
+        return DIALECTS[crossing.dialect].reduce(crossing.frame, crossing.side)
+    except (MalformedFrame, UnknownFrame) as error:
+        return type(error).__name__
+
+
+def let_out(crossings: list[Crossing]) -> list[Any]:
+    """What JavaScript lets out of each frame: an object with `content`, None, or the name of an error."""
+    lines = "".join(json.dumps(one._asdict()) + "\n" for one in crossings)
+    done = subprocess.run([needs("node"), SCRIPT], input=lines, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check(crossings: list[Crossing], are_wrong: bool = False) -> None:
+    """All that JavaScript lets out gives the service the same frame, and it says the same of that.
+
+    Of what `are_wrong` more may be taken: fields that are left out are not looked at.
+    """
+    for crossing, answer in zip(crossings, let_out(crossings), strict=True):
+        expected, taken = verdict(crossing), isinstance(answer, dict)
+        found = verdict(crossing._replace(frame=answer["content"])) if taken else answer
+        if not isinstance(expected, Frame):
+            assert are_wrong or not isinstance(found, Frame), crossing
+            continue
+        assert expected == found, crossing
+        known = expected.session_id, expected.typed, expected.counts_audio, expected.end is not None
+        flags = (answer.get("typed", False), answer.get("countsAudio", False), answer.get("ends", False))
+        assert known == (answer.get("sessionId"), *flags), crossing
+
+
+@pytest.mark.parametrize("dialect", MADE)
+def test_recorded_calls(dialect: str) -> None:
+    """Each frame of a recorded call is kept as it would be here."""
+    calls = [one for one in RECORDINGS if one.dialect == dialect and "webhook" not in one.name]
+    lines = chain.from_iterable(one.envelopes() for one in calls)
+    check([Crossing(dialect, line.get("from", "vendor"), line["frame"]) for line in lines])
+
+
+@pytest.mark.parametrize("dialect", MADE)
+def test_every_field_of_every_frame(dialect: str) -> None:
+    """Frames that have all fields of our tables, and others, from both sides: what we keep is kept, and nothing else."""
+    crossings = [Crossing(dialect, side, frame) for side in SIDES for frame in MADE[dialect]()]
+    check(crossings)
+    assert SECRET in json.dumps(crossings)
+    assert SECRET not in json.dumps(let_out(crossings))
+    assert [one is None for one in map(verdict, crossings)] == [one is None for one in let_out(crossings)]
+
+
+@pytest.mark.parametrize("dialect", MADE)
+def test_fields_of_other_types(dialect: str) -> None:
+    """Where a field is missing, or has another type, what we keep is kept."""
+    frames = chain.from_iterable(map(wrong_frames, MADE[dialect]()))
+    check([Crossing(dialect, side, frame) for frame in frames for side in SIDES], are_wrong=True)
+
+
+def test_the_names_of_dialects() -> None:
+    """A dialect that JavaScript knows is one of ours."""
+    assert set(MADE) <= set(DIALECTS)
+    assert let_out([Crossing("none", "app", {})]) == ["TypeError"]
