@@ -83,9 +83,9 @@ export class BackgroundSession {
       return null;
     }
     const deadline = performance.now() + this.client.options.contextTimeoutMs;
-    const leftMs = () => Math.max(1, deadline - performance.now());
+    const leftMs = () => Math.max(1, Math.ceil(deadline - performance.now()));
     try {
-      await this.session.flush({ timeoutMs: leftMs() / 2 });
+      await this.session.flush({ timeoutMs: Math.ceil(leftMs() / 2) });
       return await this.session.context({ ...params, timeoutMs: leftMs() });
     } catch (error) {
       this.quietUntil = performance.now() + QUIET_MS;

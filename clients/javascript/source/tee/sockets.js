@@ -110,6 +110,8 @@ function followSocket(connection, tap) {
 function wrapSocket(socket, tap) {
   const { send, close, terminate } = socket;
   let hasFailed = false;
+  /** @type {RawMessage[]} */
+  let pieces = [];
   replace(socket, "send", {
     /**
      * @param {any} data
@@ -117,10 +119,15 @@ function wrapSocket(socket, tap) {
      */
     value(data, ...given) {
       const wasOpen = OPEN.includes(socket.readyState);
-      const copy = wasOpen ? heldFor(data) : undefined;
+      const piece = wasOpen ? heldFor(data) : undefined;
       const result = Reflect.apply(send, socket, [data, ...given]);
-      if (copy !== undefined) {
-        safely(tap, () => tap.sent(copy));
+      if (piece !== undefined) {
+        pieces.push(piece);
+        if (given[0]?.fin !== false) {
+          const whole = pieces;
+          pieces = [];
+          safely(tap, () => tap.sent(joined(whole)));
+        }
       }
       return result;
     },
@@ -159,19 +166,39 @@ function receive(data, tap) {
 }
 
 /**
- * The bytes of a message that `ws` gives in pieces.
+ * A message that `ws` gives, or that an app sends with it, in pieces.
  *
- * @param {Uint8Array[]} pieces
- * @returns {Uint8Array}
+ * @param {any[]} pieces
+ * @returns {RawMessage}
  */
 function joined(pieces) {
-  const whole = new Uint8Array(pieces.reduce((size, piece) => size + piece.byteLength, 0));
+  if (pieces.length === 1) {
+    return pieces[0];
+  }
+  if (pieces.every((piece) => typeof piece === "string")) {
+    return pieces.join("");
+  }
+  const parts = pieces.map(bytesOf);
+  const whole = new Uint8Array(parts.reduce((size, part) => size + part.byteLength, 0));
   let place = 0;
-  for (const piece of pieces) {
-    whole.set(piece, place);
-    place += piece.byteLength;
+  for (const part of parts) {
+    whole.set(part, place);
+    place += part.byteLength;
   }
   return whole;
+}
+
+/**
+ * @param {string | ArrayBuffer | ArrayBufferView} piece
+ * @returns {Uint8Array}
+ */
+function bytesOf(piece) {
+  if (typeof piece === "string") {
+    return new TextEncoder().encode(piece);
+  }
+  return ArrayBuffer.isView(piece)
+    ? new Uint8Array(piece.buffer, piece.byteOffset, piece.byteLength)
+    : new Uint8Array(piece);
 }
 
 /**

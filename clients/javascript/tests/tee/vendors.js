@@ -36,8 +36,8 @@ export function recordedClock(t) {
 }
 
 /** A vendor's websocket: its URL, and the connections to it, one after the other. */
-export async function vendorAt(t) {
-  const server = new WebSocketServer({ port: 0, host: "127.0.0.1", maxPayload: 0 });
+export async function vendorAt(t, at = { port: 0, host: "127.0.0.1" }) {
+  const server = new WebSocketServer({ ...at, maxPayload: 0 });
   await once(server, "listening");
   const waiting = [];
   const connections = [];
@@ -126,7 +126,8 @@ export async function memoryAfter(one, connection, recording, id) {
 
 /** Wait until a session has ended. */
 export async function ended(one, id) {
-  await until(async () => (await one.session(id)).state === "ended", `the end of ${id}`);
+  const state = () => one.session(id).then((session) => session.state, () => "not there yet");
+  await until(async () => (await state()) === "ended", `the end of ${id}`);
 }
 
 /** A piece of a reply's text. */
