@@ -7,7 +7,7 @@ ROUNDS ?= 50
 WORKERS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-nodes quick check test test-all test-failed soak packaging javascript frameworks bench pictures fuzz schemathesis asyncapi clean
+.PHONY: help demo demo-nodes quick check test test-all test-failed soak packaging javascript javascript-packages frameworks bench pictures fuzz schemathesis asyncapi clean
 
 help:
 	@echo 'demo          replay a recorded call through the service: the memory, and the webhook'
@@ -70,10 +70,17 @@ packaging: .venv/installed-tests
 	$(BIN)/python -m tests.process.packaging.image
 
 # The package is build/voicemem-VERSION.tgz; its types are made from the comments of its source.
-javascript: .venv/installed-tests
-	cd clients/javascript && npm install --silent --no-fund --no-audit --no-package-lock && npm run --silent check
+javascript: .venv/installed-tests javascript-packages
+	cd clients/javascript && npm run --silent check
 	mkdir -p build && cd clients/javascript && npm pack --silent --pack-destination ../../build
 	$(PYTEST) -n 2 tests/process/javascript
+
+# What its tests and its types need of npm: ws, openai, LiveKit's agents, TypeScript.
+javascript-packages: clients/javascript/node_modules/installed
+
+clients/javascript/node_modules/installed: clients/javascript/package.json
+	cd clients/javascript && npm install --silent --no-fund --no-audit --no-package-lock
+	@touch $@
 
 # WORDS="oldest livekit-agents": only the checks with one of these words in their names
 frameworks: .venv/installed-tests
