@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import connect
 
+from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.documentation import TEXTS, code_blocks
 from tests.support.examples import output_of
+from tests.support.needs import missing, needs
 from tests.support.paths import ROOT
+from tests.support.processes.doc_programs import running_program, save_programs
+from tests.support.processes.ports import free_ports
+from tests.support.services import Serve
+from tests.support.waiting import eventually
 
 ASKED = "What is the weather in Oslo?"
 
@@ -47,3 +56,56 @@ def test_the_programs_of_the_page_are_programs() -> None:
     assert programs
     for program in programs:
         ast.parse(program)
+
+
+JAVASCRIPT = ROOT / "clients" / "javascript"
+
+
+def node_folder(folder: Path) -> Path:
+    """A folder in which Node finds this package and `ws`."""
+    modules = folder / "node_modules"
+    modules.mkdir()
+    if not (JAVASCRIPT / "node_modules" / "ws").exists():
+        missing("ws is not installed (make javascript-packages)")
+    (modules / "voicemem").symlink_to(JAVASCRIPT)
+    (modules / "ws").symlink_to(JAVASCRIPT / "node_modules" / "ws")
+    return folder
+
+
+@pytest.mark.needs("node")
+async def test_the_relay_in_javascript_remembers(serve: Serve, tmp_path: Path) -> None:
+    """The server of the page answers a caller, with the context of the call, and the memory has both."""
+    app = await serve()
+    (port,) = free_ports(1)
+    addresses = {"127.0.0.1:8765": str(app.ingest_address), "127.0.0.1:8080": str(app.rest_address)}
+    save_programs("tee.md", node_folder(tmp_path), {**addresses, "3000": str(port)})
+
+    async def answers() -> list[str]:
+        async with connect(f"ws://127.0.0.1:{port}") as twilio:
+            await twilio.send(json.dumps({"type": "setup", "callSid": "CA1"}))
+            await twilio.send(json.dumps({"type": "prompt", "voicePrompt": "Hello?", "last": True}))
+            return [json.loads(await twilio.recv())["token"]]
+
+    async def listens() -> bool:
+        try:
+            async with connect(f"ws://127.0.0.1:{port}"):
+                return True
+        except OSError:
+            return False
+
+    async with running_program(tmp_path, "relay.mjs"):
+        await eventually(True, listens)
+        (said,) = await answers()
+        assert said in ("1 messages.", "0 messages.")  # none where the machine is too busy to answer in a second
+        await wait_until_closed(app, "CA1")
+    assert ["Hello?", said] == [one["content"] for one in await RestClient(app).contents("CA1")]
+
+
+@pytest.mark.parametrize("page", ["tee.md", "livekit.md"])
+def test_the_programs_in_javascript_are_programs(page: str, tmp_path: Path) -> None:
+    """Node can read them; what they need of a vendor is not here."""
+    programs = code_blocks(TEXTS[page], "js")
+    assert programs
+    for number, program in enumerate(programs):
+        (tmp_path / f"{number}.mjs").write_text(program)
+        subprocess.run([needs("node"), "--check", tmp_path / f"{number}.mjs"], check=True, timeout=60)

@@ -49,15 +49,15 @@ export class Binary {
 }
 
 /**
- * A type of frames: who sends them, and which fields are kept; null for those that say nothing.
+ * A type of frames: who sends them (null: either side), and which fields are kept; null for those that say nothing.
  *
- * @typedef {{side: Side, named: Fields | null}} Kind
+ * @typedef {{side: Side | null, named: Fields | null}} Kind
  */
 
 /**
- * The types of one side: `said` are kept, with these fields and `always`, `silent` are known and left out.
+ * The types of one side, or of both: `said` are kept, with these fields and `always`, `silent` are known and left out.
  *
- * @param {Side} side
+ * @param {Side | null} side
  * @param {{[type: string]: string}} said
  * @param {string} silent
  * @param {string} [always]
@@ -91,7 +91,7 @@ export function known(frame, side, kinds, field = "type") {
   if (kind === undefined) {
     throw new UnknownFrame(type);
   }
-  if (kind.side !== side) {
+  if (kind.side !== null && kind.side !== side) {
     throw new MalformedFrame("The other side sends frames of this type.");
   }
   return { given, type, named: kind.named };

@@ -2,6 +2,7 @@
 
 import { AGORA_TEN } from "./agora-ten.js";
 import { CONVERSATION_RELAY } from "./conversation-relay.js";
+import { DEEPGRAM_AGENT } from "./deepgram-agent.js";
 import { ELEVENLABS_AGENTS } from "./elevenlabs-agents.js";
 import { GEMINI_LIVE } from "./gemini-live.js";
 import { OPENAI_REALTIME } from "./openai-realtime.js";
@@ -9,13 +10,18 @@ import { PIPECAT_RTVI } from "./pipecat-rtvi.js";
 
 /** @typedef {import("./dialect.js").Dialect} Dialect */
 
+const ALL = [
+  AGORA_TEN,
+  CONVERSATION_RELAY,
+  DEEPGRAM_AGENT,
+  ELEVENLABS_AGENTS,
+  GEMINI_LIVE,
+  OPENAI_REALTIME,
+  PIPECAT_RTVI,
+];
+
 /** @type {Map<string, Dialect>} */
-export const DIALECTS = new Map(
-  [AGORA_TEN, CONVERSATION_RELAY, ELEVENLABS_AGENTS, GEMINI_LIVE, OPENAI_REALTIME, PIPECAT_RTVI].map((one) => [
-    one.name,
-    one,
-  ]),
-);
+export const DIALECTS = new Map(ALL.map((dialect) => [dialect.name, dialect]));
 
 /**
  * The dialect of this name. Throws `TypeError`, which lists all names.

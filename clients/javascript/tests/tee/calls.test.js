@@ -13,7 +13,7 @@ import { call, endsOf, memoryAfter, play, recordedClock, recordingsOf, reply, te
 
 const one = await service();
 const REALTIME = recordingsOf("openai-realtime");
-const OTHERS = recordingsOf("conversation-relay", "gemini-live", "elevenlabs-agents", "agora-ten", "pipecat-rtvi");
+const OTHERS = recordingsOf("conversation-relay", "deepgram-agent", "gemini-live", "elevenlabs-agents", "agora-ten", "pipecat-rtvi");
 
 for (const recording of [...REALTIME, ...OTHERS]) {
   /** A client's connection, in every dialect whose frames cross a websocket. */
