@@ -108,16 +108,33 @@ async def test_a_call_has_its_own_deliveries(serve: Serve, hook: WebhookReceiver
     await hook.wait(before + 1)
 
 
+async def sign_in_to_look(page: Page, app: App) -> None:
+    """The browser has a cookie of a key with the scope read."""
+    client = PageClient(app)
+    assert (await client.sign_in(await make_key(app, "read"))).status == 204
+    for name, value in client.cookies.items():
+        await page.ask("Network.setCookie", name=name, value=value, url=f"http://{app.rest_address}/ui", path="/ui")
+
+
+async def test_a_key_that_may_only_look_is_told_what_fails(serve: Serve, hook: WebhookReceiver, page: Page) -> None:
+    """The head of every page counts endpoints that fail, for whoever looks."""
+    app, caller = await prepared(serve, hook, admin_key="an operator's own key")
+    hook.otherwise = Reply(500)
+    await add(caller, hook.url(), 103)
+    await finish(caller, "call-1")
+    await hook.wait(1)
+    await sign_in_to_look(page, app)
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until("document.querySelector('.head .count')?.textContent.includes('1 failing')")
+
+
 async def test_a_key_that_may_only_look_has_no_actions(serve: Serve, hook: WebhookReceiver, page: Page) -> None:
     """What was sent is there; nothing that the key may not do is."""
     app, caller = await prepared(serve, hook, admin_key="an operator's own key")
     made = await add(caller, hook.url(), 103)
     await finish(caller, "call-1")
     await settled(caller, made, "delivered")
-    client = PageClient(app)
-    assert (await client.sign_in(await make_key(app, "read"))).status == 204
-    for name, value in client.cookies.items():
-        await page.ask("Network.setCookie", name=name, value=value, url=f"http://{app.rest_address}/ui", path="/ui")
+    await sign_in_to_look(page, app)
     await page.open(f"http://{app.rest_address}/ui/deliveries")
     await page.until(f"{ROWS} === 1")
     assert await page.evaluate(BUTTONS) == []

@@ -35,7 +35,7 @@ export function makeShell(me) {
     },
   };
   drawWho(who, me);
-  if (shell.may) watchEndpoints(failing);
+  watchEndpoints(failing);
   return shell;
 }
 
@@ -64,10 +64,8 @@ async function drawProjects(place, current) {
 function watchEndpoints(count) {
   const look = async () => {
     if (document.hidden) return;
-    const answer = await get("/v1/webhooks").catch(() => null);
-    if (!answer) return;
-    const failing = answer.webhooks.filter((/** @type {any} */ one) => one.failing_since || one.disabled_reason).length;
-    replace(count, failing ? ` ${failing} failing` : null);
+    const answer = await get("/v1/operations").catch(() => null);
+    if (answer) replace(count, answer.webhooks.length ? ` ${answer.webhooks.length} failing` : null);
   };
   look();
   setInterval(look, HEALTH_MS);
