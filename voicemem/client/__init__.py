@@ -25,6 +25,7 @@ from voicemem.client.errors import (
     Unreachable,
 )
 from voicemem.client.options import Options
+from voicemem.client.room import Room
 from voicemem.client.session import ProducerSession
 from voicemem.client.sync import SyncAck, SyncClient, SyncProducerSession
 
@@ -38,6 +39,7 @@ __all__ = [
     "Options",
     "ProducerSession",
     "RequestRefused",
+    "Room",
     "SessionEnded",
     "SessionErased",
     "Superseded",

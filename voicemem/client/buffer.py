@@ -77,6 +77,7 @@ class Buffer:
     def __init__(self, options: Options) -> None:
         self.max_events = options.max_events
         self.max_bytes = options.max_bytes
+        self.room = options.room
         self.next_seq = 1
         self.size = 0
         """Bytes held."""
@@ -103,11 +104,18 @@ class Buffer:
             full = len(self) >= self.max_events or self.size + len(payload) > self.max_bytes
             if full and not ignore_limits:
                 raise BufferFull(len(self), self.size)
+            if self.room is not None and not self.room.take(len(payload), ignore_limits):
+                raise BufferFull(len(self), self.size)
             ack = Ack(self.next_seq, payload)
             self.next_seq += 1
             self.size += len(payload)
             self.unsent.append(ack)
             return ack
+
+    def skip(self, count: int = 1) -> None:
+        """Leave out the next seqs: what they were for cannot be kept."""
+        with self.lock:
+            self.next_seq += count
 
     def start(self, next_seq: int) -> None:
         """Continue after what the server has stored, from an earlier process or from another one."""
@@ -115,14 +123,20 @@ class Buffer:
             self.next_seq = max(self.next_seq, next_seq)
 
     def take_batch(self, max_bytes: int) -> list[Ack]:
-        """Take the next events to send: at least one if there are any, otherwise at most `max_bytes`."""
+        """Take the next events to send: at least one if there are any, otherwise at most `max_bytes`.
+
+        What is behind a hole waits until everything before it is resolved: the hole can be declared only then.
+        """
         batch: list[Ack] = []
         size = 0
         with self.lock:
+            last = self.sent[-1] if self.sent else None
             while self.unsent and (not batch or size + len(self.unsent[0].payload) < max_bytes):
-                ack = self.unsent.popleft()
-                size += len(ack.payload) + 1
-                batch.append(ack)
+                if last is not None and self.unsent[0].seq != last.seq + 1:
+                    break
+                last = self.unsent.popleft()
+                size += len(last.payload) + 1
+                batch.append(last)
             self.sent.extend(batch)
         return batch
 
@@ -161,6 +175,8 @@ class Buffer:
                 while held and (held[0].resolved or is_done(held[0])):
                     ack = held.popleft()
                     self.size -= len(ack.payload)
+                    if self.room is not None:
+                        self.room.give_back(len(ack.payload))
                     ack.resolve()
                     ack.payload = b""
                 if held:

@@ -77,7 +77,7 @@ class ClientError(Exception):
 
 
 class BufferFull(ClientError):
-    """Too many events or bytes are unacknowledged, so this event was not taken; its seq is still free."""
+    """Too many events or bytes are unacknowledged, so this event was not taken; unless it leaves a gap, its seq is still free."""
 
     def __init__(self, events: int, size: int) -> None:
         super().__init__("buffer_full", f"{events} events of {size} bytes are not acknowledged yet.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from voicemem.backoff import exponential_s, spread
 from voicemem.client.errors import ClientError
+from voicemem.client.room import Room
 
 OnDropped = Callable[[str, str, ClientError], object]
 """Gets the session id, the producer's name and the error of an event that `send` could not take."""
@@ -25,6 +26,11 @@ class Options:
     """Unacknowledged events that each session may hold; one more is not taken (`BufferFull`)."""
     max_bytes: int = 8 * 1024 * 1024
     """The same limit in bytes, as the events are sent."""
+    room: Room | None = None
+    """Shared with other sessions, and other clients: an event for which it has no room is not taken either."""
+    leaves_gaps: bool = False
+    """Whether an event for which there is no room keeps its number: the journal then shows the hole as `session.gap`.
+    Not for programs that send such an event again."""
     first_delay_s: float = 0.5
     """Delay before the second attempt to connect; it doubles with each further attempt."""
     longest_delay_s: float = 20.0

@@ -19,6 +19,7 @@ from voicemem.client.buffer import Ack, Buffer
 from voicemem.client.drops import DroppedEvents
 from voicemem.client.errors import (
     PRODUCER_FATAL_CODES,
+    BufferFull,
     ClientError,
     EventRefused,
     RequestRefused,
@@ -110,6 +111,10 @@ class Producer:
         try:
             with self.lock:
                 error = self.refusal() or self.add(event, ends)
+        except BufferFull as full:
+            error = full.with_traceback(None)
+            if self.options.leaves_gaps:
+                self.buffer.skip()
         except ClientError as refused:
             error = refused.with_traceback(None)
         except Exception as mistake:  # whatever was given: this runs where audio is processed, with a person listening

@@ -158,6 +158,10 @@ class ProducerSession(SessionFacts):
             self._schedule_wakeup(self._producer)
         return ack
 
+    def leave_gap(self, count: int) -> None:
+        """Say that so many events are missing before the next one; the journal then has a `session.gap`."""
+        self._producer.buffer.skip(count)
+
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (it raises an error of its own)
         """Wait until everything sent so far is acknowledged or refused, at most `timeout` seconds.
 

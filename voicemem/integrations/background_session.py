@@ -19,6 +19,8 @@ from voicemem.protocol.types import JsonObject
 LOG = logging.getLogger("voicemem.integrations")
 EARLY_AT_ONCE = 100
 """Of the events that waited for the session to be open, so many are handed on before the call goes on."""
+NAMES_BYTES = 64
+"""What the client adds to an event, besides the values of ids."""
 QUIET_S = 5.0
 """After a read that failed, the memory is not asked for so long."""
 OPENED_AGAIN_S = 0.5
@@ -31,6 +33,8 @@ class EarlyEvent(NamedTuple):
     event: JsonObject
     ends: bool
     size: int
+    missing: int = 0
+    """How many came before it that could not be kept."""
 
 
 class BackgroundSession:
@@ -51,6 +55,8 @@ class BackgroundSession:
         self.early: deque[EarlyEvent] = deque()
         """What waits for the session to be open, within the limits of the client's buffer."""
         self.early_bytes = 0
+        self.missing = 0
+        """How many events have come since the last of these for which there was no room."""
         self.times_found = 0
         """How often the session had been found when this one had it."""
         self.drops = DroppedEvents(client.options.on_dropped)
@@ -84,10 +90,15 @@ class BackgroundSession:
         """Hand on what waited, a few events at a time: what comes meanwhile waits behind it."""
         while self.early:
             for _ in range(min(EARLY_AT_ONCE, len(self.early))):
-                event, ends, size = self.early.popleft()
-                self.early_bytes -= size
+                event, ends, size, missing = self.early.popleft()
+                self.free(size)
+                self.leave_gap(missing)
                 self.hand_on(event, ends)
             await asyncio.sleep(0)
+
+    def leave_gap(self, missing: int) -> None:
+        if missing and self.session is not None:
+            self.session.leave_gap(missing)
 
     def send(self, event: JsonObject, ends: bool = False) -> None:
         """Hand an event on at once, or keep it until the session is open. It should have its `ts`.
@@ -97,6 +108,8 @@ class BackgroundSession:
         if self.early or (self.session is None and self.error is None):
             self.keep(event, ends)
         else:
+            missing, self.missing = self.missing, 0
+            self.leave_gap(missing)
             self.hand_on(event, ends)
 
     def hand_on(self, event: JsonObject, ends: bool) -> None:
@@ -109,16 +122,27 @@ class BackgroundSession:
         """Keep an event until the session is open, if the client's buffer would have room for it."""
         options = self.client.options
         try:
-            size = len(msgspec.json.encode(event))
+            size = len(msgspec.json.encode(event)) + len(self.session_id) + len(self.producer) + NAMES_BYTES
         except (TypeError, ValueError, RecursionError):  # the client will say what is wrong with it
             size = 0
         full = len(self.early) >= options.max_events or self.early_bytes + size > options.max_bytes
-        if full and not ends:
+        is_taken = ends or not full
+        if is_taken and options.room is not None:
+            is_taken = options.room.take(size, ignore_limit=ends)
+        if is_taken:
+            missing, self.missing = self.missing, 0
+            self.early.append(EarlyEvent(event, ends, size, missing))
+            self.early_bytes += size
+        else:
+            self.missing += options.leaves_gaps
             error = BufferFull(len(self.early), self.early_bytes)
             self.drops.report(self.session_id, self.producer, error)
-            return
-        self.early.append(EarlyEvent(event, ends, size))
-        self.early_bytes += size
+
+    def free(self, size: int) -> None:
+        """So many bytes wait no longer."""
+        self.early_bytes -= size
+        if self.client.options.room is not None:
+            self.client.options.room.give_back(size)
 
     @property
     def is_alone(self) -> bool:
@@ -179,6 +203,8 @@ class BackgroundSession:
                 LOG.warning(
                     "%d events of a call are lost. Session %s: it was never open.", len(self.early), self.session_id
                 )
+            while self.early:
+                self.free(self.early.popleft().size)
             return
         try:
             await self.session.flush(max(0.0, deadline_s - (time.monotonic() - began)))

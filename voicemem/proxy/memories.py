@@ -8,6 +8,7 @@ from collections import Counter
 from functools import partial
 
 from voicemem.client import Client, ClientError, Options
+from voicemem.client.room import Room
 from voicemem.dialects.registry import DIALECTS
 from voicemem.integrations.tee.memory import CallMemory
 from voicemem.proxy.settings import Settings
@@ -15,6 +16,10 @@ from voicemem.proxy.settings import Settings
 LOG = logging.getLogger("voicemem.proxy")
 VENDOR_CALLS = frozenset({"conversation-relay"})
 """Dialects whose vendor connects to the app: there the upstream is the app."""
+MAX_FRAMES = 1_000_000
+"""Of one call, that wait for the memory; their bytes are bounded for all calls."""
+LINGER_S = 86_400.0
+"""How long a call that is over waits for a memory that is away."""
 LAST_S = 10.0
 """How long the memories of calls that are over may still be delivered when the proxy ends."""
 
@@ -33,7 +38,11 @@ class Memories:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.options = Options(max_events=10**6, max_bytes=settings.buffer_bytes)
+        self.room = Room(settings.buffer_bytes)
+        """For all calls together."""
+        self.options = Options(
+            max_events=MAX_FRAMES, max_bytes=settings.buffer_bytes, room=self.room, leaves_gaps=True
+        )
         self.clients: dict[str | None, SharedClient] = {}
         self.memories: set[CallMemory] = set()
         """Those of calls that last, and of calls that are not delivered yet."""
@@ -55,6 +64,7 @@ class Memories:
             keep_typed=True,
             ends=True,
         )
+        memory.linger_s = LINGER_S
         memory.on_left = partial(self.let_go, memory, shared)
         shared.users += 1
         self.memories.add(memory)
@@ -90,8 +100,8 @@ class Memories:
 
     @property
     def buffered_bytes(self) -> int:
-        """What waits for a memory that is away."""
-        return 0
+        """What the memory has not acknowledged."""
+        return self.room.used
 
     async def close(self) -> None:
         """Deliver what is left, for a while. Sessions of calls that still last are not ended: they may go on."""

@@ -188,6 +188,7 @@ class WebsocketConnection:
             self.note_progress()
             self.frame_bytes = min(FRAME_BYTES, 2 * self.frame_bytes)
             producer.on_ack(frame.seq)
+            self.schedule(producer)  # what waits behind a hole
         elif frame.type == "error":
             self.on_error(producer, frame)
 

@@ -67,6 +67,7 @@ class CallMemory:
         self.closed_by_app = False
         self.timer: asyncio.TimerHandle | None = None
         self.leaving: asyncio.Task[None] | None = None
+        self.linger_s = LINGER_S
         self.on_left: Callable[[], object] = lambda: None
         """Called when nothing more will be delivered."""
         if session_id is not None:
@@ -125,7 +126,7 @@ class CallMemory:
         """
         self.stop_timer()
         self.end(reason or CLOSED)
-        self.leaving = self.leaving or asyncio.ensure_future(self.leave(LINGER_S))
+        self.leaving = self.leaving or asyncio.ensure_future(self.leave(self.linger_s))
         await asyncio.wait({self.leaving}, timeout=self.client.options.close_timeout_s if timeout is None else timeout)
 
     # From the connection
@@ -225,7 +226,7 @@ class CallMemory:
         self.timer = None
         if self.ends and (self.background is None or self.background.is_alone):
             self.end(CLOSED)
-        self.leaving = self.leaving or asyncio.ensure_future(self.leave(LINGER_S))
+        self.leaving = self.leaving or asyncio.ensure_future(self.leave(self.linger_s))
 
     async def leave(self, timeout_s: float) -> None:
         """Wait until everything is on disk, for so long; then close a client of our own, also when it is cancelled."""
