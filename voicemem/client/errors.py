@@ -77,7 +77,10 @@ class ClientError(Exception):
 
 
 class BufferFull(ClientError):
-    """Too many events or bytes are unacknowledged, so this event was not taken; unless it leaves a gap, its seq is still free."""
+    """Too many events or bytes are unacknowledged, so this event was not taken.
+
+    Its seq is still free, but with the option `leaves_gaps`.
+    """
 
     def __init__(self, events: int, size: int) -> None:
         super().__init__("buffer_full", f"{events} events of {size} bytes are not acknowledged yet.")

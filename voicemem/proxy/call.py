@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 import time
@@ -151,6 +152,9 @@ class Call:
         """A connection has gone; the call is over when both have, and everything was read."""
         if self.caller.is_lost and self.upstream is not None and not self.upstream.is_lost:
             self.upstream.hang_up()
+        if self.status is None and self.upstream is not None and self.upstream.is_lost and not self.caller.is_lost:
+            self.refuse("upstream_unreachable", "The upstream has closed the connection without an answer.")
+            return
         if self.caller.is_lost and (self.upstream is None or self.upstream.is_lost):
             asyncio.get_running_loop().call_soon(self.finish)
 
@@ -168,7 +172,7 @@ def reason_of(error: OSError) -> str:
         return error.reason or "TLS"
     if isinstance(error, socket.gaierror):
         return "unknown host"
-    return (error.strerror or type(error).__name__).lower()
+    return (os.strerror(error.errno) if error.errno else type(error).__name__).lower()
 
 
 @lru_cache(maxsize=1)

@@ -40,9 +40,7 @@ class Memories:
         self.settings = settings
         self.room = Room(settings.buffer_bytes)
         """For all calls together."""
-        self.options = Options(
-            max_events=MAX_FRAMES, max_bytes=settings.buffer_bytes, room=self.room, leaves_gaps=True
-        )
+        self.options = Options(max_events=MAX_FRAMES, max_bytes=settings.buffer_bytes, room=self.room, leaves_gaps=True)
         self.clients: dict[str | None, SharedClient] = {}
         self.memories: set[CallMemory] = set()
         """Those of calls that last, and of calls that are not delivered yet."""

@@ -59,25 +59,27 @@ async def test_what_has_no_room_is_a_gap(app: App, when: str) -> None:
         memory = {"ingest_url": f"ws://{network.address}", "rest_url": "http://127.0.0.1:1", "buffer_bytes": 20_000}
         if when == "before":
             await network.down()
-        async with proxy_to(None, {"openai-realtime": url}, **memory) as proxy:
-            async with connect(f"{proxy.url('openai-realtime')}?voicemem_session=call") as caller:
-                upstream = await vendor.connected
-                if when == "during":
-                    await say(caller, upstream, range(10))
-                    await until_read(proxy, 10)
-                    await network.down()
-                await say(caller, upstream, range(10, 300))
-                await until_read(proxy, 290)
-                assert 20_000 >= proxy.server.memories.buffered_bytes
-                dropped = proxy.server.memories.counts()["dropped"]
-                assert dropped
-                await network.up()
+        async with (
+            proxy_to(None, {"openai-realtime": url}, **memory) as proxy,
+            connect(f"{proxy.url('openai-realtime')}?voicemem_session=call") as caller,
+        ):
+            upstream = await vendor.connected
+            if when == "during":
+                await say(caller, upstream, range(10))
+                await until_read(proxy, 10)
+                await network.down()
+            await say(caller, upstream, range(10, 300))
+            await until_read(proxy, 290)
+            assert 20_000 >= proxy.server.memories.buffered_bytes
+            dropped = proxy.server.memories.counts()["dropped"]
+            assert dropped
+            await network.up()
 
-                async def held() -> int:
-                    return proxy.server.memories.buffered_bytes
+            async def held() -> int:
+                return proxy.server.memories.buffered_bytes
 
-                await eventually(0, held)
-                await say(caller, upstream, range(300, 310))
+            await eventually(0, held)
+            await say(caller, upstream, range(300, 310))
         await wait_until_closed(app, "call")
     gaps = [event for event in await journal(app) if event["type"] == "session.gap"]
     assert dropped == sum(gap["to_seq"] - gap["from_seq"] + 1 for gap in gaps)

@@ -11,8 +11,8 @@ import pytest
 from voicemem.client.buffer import Ack
 from voicemem.client.errors import EventRefused, SessionEnded, Superseded
 from voicemem.client.options import Options
-from voicemem.client.room import Room
 from voicemem.client.producer import Producer, ServerFrame
+from voicemem.client.room import Room
 
 
 def ready(epoch: int | None = 1, next_seq: int = 1, **more: Any) -> ServerFrame:
