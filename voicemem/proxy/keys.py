@@ -11,7 +11,7 @@ from msgspec import Struct, ValidationError, convert
 
 from voicemem.client.errors import ClientError, RequestRefused
 from voicemem.client.options import Options
-from voicemem.client.transport.rest import RestClient
+from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.errors import Refused
 from voicemem.proxy.requests import Wanted
 from voicemem.proxy.settings import Settings
@@ -20,6 +20,7 @@ FRESH_S = 60.0
 """After this long, a key that is used is checked again, behind the call."""
 MAX_KNOWN = 10_000
 CHECK_S = 3.0
+"""How long a call may wait for what the memory says about a key that is new."""
 NEEDED = "Show a key of the memory: in the header X-Voicemem-Key{place}."
 IN_PLACE = ", or in place of the vendor's, which the proxy adds"
 NO_SCOPE = "The key must have the scope ingest."
@@ -35,6 +36,10 @@ class Me(Struct, frozen=True):
 
     scopes: tuple[str, ...]
     keys_required: bool
+
+
+TOKEN = Me(("ingest",), True)
+"""What a session token is good for."""
 
 
 class KeyCheck:
@@ -64,26 +69,24 @@ class KeyCheck:
             return self.settings.key
         digest = hashlib.sha256(wanted.key.encode()).digest()
         if digest not in self.known:
-            await self.ask(wanted.key, digest, bool(wanted.upstream.key))
+            await self.ask(wanted, digest, must_know=wanted.upstream.key is not None)
         elif time.monotonic() - self.known[digest] > FRESH_S:
             self.known[digest] = time.monotonic()
-            check = asyncio.create_task(self.check_again(wanted.key, digest))
+            check = asyncio.create_task(self.check_again(wanted, digest))
             self.checks.add(check)
             check.add_done_callback(self.checks.discard)
         return wanted.key
 
-    async def ask(self, key: str, digest: bytes, must_know: bool) -> None:
+    async def ask(self, wanted: Wanted, digest: bytes, must_know: bool) -> None:
         """Ask the memory about a key. Raises `Refused`."""
+        me: Me | None = None
         try:
-            async with asyncio.timeout(CHECK_S):
-                answer = await self.rest.request("GET", "/v1/me", headers={"Authorization": f"Bearer {key}"})
-            me = convert(answer, Me)
+            me = await self.read(wanted)
         except RequestRefused as refused:
-            if refused.status in (401, 403):
+            if refused.status in (401, 403, 404):
                 raise Refused("unauthorized", f"The memory does not know this key. {refused.detail}") from None
-            me = None
-        except (ClientError, TimeoutError, ValidationError):
-            me = None
+        except (ClientError, ValidationError):
+            pass
         if me is None:
             if must_know:
                 raise Refused("store_unavailable", AWAY)
@@ -94,15 +97,22 @@ class KeyCheck:
             raise Refused("forbidden", NO_SCOPE)
         self.remember(digest)
 
+    async def read(self, wanted: Wanted) -> Me:
+        """What the memory says about a key, or about the session of a token, which must be there."""
+        path = session_path(wanted.session_id or "") if wanted.is_token else "/v1/me"
+        headers = {"Authorization": f"Bearer {wanted.key}"}
+        answer = await self.rest.request("GET", path, timeout_s=CHECK_S, headers=headers)
+        return TOKEN if wanted.is_token else convert(answer, Me)
+
     def remember(self, digest: bytes) -> None:
         self.known[digest] = time.monotonic()
         self.known.move_to_end(digest)
         if len(self.known) > MAX_KNOWN:
             self.known.popitem(last=False)
 
-    async def check_again(self, key: str, digest: bytes) -> None:
+    async def check_again(self, wanted: Wanted, digest: bytes) -> None:
         """Forget a key that is good no more."""
         try:
-            await self.ask(key, digest, False)
+            await self.ask(wanted, digest, must_know=False)
         except Refused:
             self.known.pop(digest, None)

@@ -11,6 +11,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import SESSION_ID_PATTERN
 from voicemem.proxy.heads import Headers, Request, handshake_head, is_handshake
 from voicemem.proxy.settings import Settings, Upstream
+from voicemem.security.session_tokens import shown_claims
 
 PREFIX = "/v1/proxy/"
 KEY_HEADER, SESSION_HEADER = "x-voicemem-key", "x-voicemem-session"
@@ -31,7 +32,8 @@ class Wanted(NamedTuple):
     """The head of the handshake for the upstream."""
     session_id: str | None
     key: str | None
-    """The caller's key of the memory."""
+    """The caller's key of the memory, or a session token."""
+    is_token: bool
 
 
 def read_request(request: Request, settings: Settings) -> Wanted:
@@ -56,8 +58,13 @@ def read_request(request: Request, settings: Settings) -> Wanted:
         query = without_credentials(query)
     if key is not None and not (key.isascii() and key.isprintable()):
         raise Refused("unauthorized", "A key is printable ASCII.")
-    target = upstream.target(slash + rest, query)
-    return Wanted(upstream, handshake_head(target, upstream.authority, request, left_out, added), session_id, key)
+    claims = None if key is None else shown_claims(key)
+    if claims is not None:
+        if session_id not in (None, claims.sub):
+            raise Refused("forbidden", "A session token opens its own session alone.")
+        session_id = claims.sub
+    head = handshake_head(upstream.target(slash + rest, query), upstream.authority, request, left_out, added)
+    return Wanted(upstream, head, session_id, key, claims is not None)
 
 
 def no_upstream(has_prefix: bool, dialect: str, settings: Settings) -> Refused:

@@ -56,7 +56,11 @@ async def until_read(proxy: RunningProxy, frames: int) -> None:
 async def test_what_has_no_room_is_a_gap(app: App, when: str) -> None:
     """Away for longer than there is room for: the call has all, and the journal says how many frames it has not."""
     async with vendor_at() as (url, vendor), NetworkProxy(app.ingest_address) as network:
-        memory = {"ingest_url": f"ws://{network.address}", "rest_url": "http://127.0.0.1:1", "buffer_bytes": 20_000}
+        memory: dict[str, Any] = {
+            "ingest_url": f"ws://{network.address}",
+            "rest_url": "http://127.0.0.1:1",
+            "buffer_bytes": 20_000,
+        }
         if when == "before":
             await network.down()
         async with (

@@ -11,9 +11,10 @@ from http import HTTPStatus
 
 import pytest
 from websockets.asyncio.client import connect
-from websockets.asyncio.server import Request, Response, ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidMessage, InvalidStatus
+from websockets.http11 import Request, Response
 
 from tests.support.callers.tees import vendor_at
 from tests.support.servers.voice_proxy import RunningProxy, proxy_to

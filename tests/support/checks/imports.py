@@ -52,8 +52,8 @@ CLIENT = ("errors", "version", "backoff", "protocol", "dialects", "client")
 """All that the client imports from; it runs where the server is not installed."""
 INTEGRATIONS = (*CLIENT, "transcript", "integrations")
 """The same for the integrations, which run beside the client; `transcript` is how text is cut."""
-PROXY = (*INTEGRATIONS, "config", "proxy")
-"""The same for the proxy, which stands beside the client."""
+PROXY = (*INTEGRATIONS, "config", "security", "proxy")
+"""The same for the proxy, which stands beside the client; `security` is how a session token is read."""
 PURE_MODULES = frozenset(
     """
     __future__ array base64 binascii bisect collections fractions functools hashlib hmac ipaddress itertools json

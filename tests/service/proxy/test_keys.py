@@ -1,0 +1,243 @@
+"""Keys of the vendor and of the memory at the proxy: who may call, and that neither key goes where it should not."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from tests.support.callers.rest import RestClient, client_with_key, make_key
+from tests.support.callers.tees import vendor_at
+from tests.support.servers.network_proxy import NetworkProxy
+from tests.support.servers.voice_proxy import proxy_to
+from tests.support.services import Serve
+from tests.support.waiting import eventually
+from voicemem.app import App
+from voicemem.config.service import Address
+from voicemem.errors import CannotStart
+from voicemem.proxy import keys as proxy_keys
+from voicemem.proxy.settings import UpstreamKey, parse_upstream_keys, parse_upstreams
+
+ADMIN_KEY = "the operator's own key"
+VENDOR_KEY = "sk-vendor-key"
+DIALECT = "openai-realtime"
+KEPT = {DIALECT: UpstreamKey("Authorization", f"Bearer {VENDOR_KEY}")}
+OPEN = Address("0.0.0.0", 0)
+FRAME = '{"type":"session.created","event_id":"event_1","session":{"id":"sess_1"}}'
+
+
+@pytest.fixture
+async def app(serve: Serve) -> App:
+    """A service with keys."""
+    return await serve(admin_key=ADMIN_KEY)
+
+
+async def status(url: str, **options: Any) -> int:
+    """The status of a handshake."""
+    try:
+        async with connect(url, **options):
+            return 101
+    except InvalidStatus as refused:
+        return refused.response.status_code
+
+
+async def remembered(api: RestClient, session_id: str = "sess_1") -> None:
+    """A session has what the vendor said."""
+
+    async def state() -> int:
+        return (await api.get(f"/v1/sessions/{session_id}")).status
+
+    await eventually(200, state)
+
+
+async def test_the_vendor_s_key_passes_and_ours_does_not(app: App) -> None:
+    """With a key in X-Voicemem-Key the call is remembered in its project; the vendor sees its own key alone."""
+    key = await make_key(app, "ingest", "read", project="shop")
+    api = RestClient(app, key)
+    async with vendor_at() as (url, vendor), proxy_to(app, {DIALECT: url}) as proxy:
+        headers = {"Authorization": f"Bearer {VENDOR_KEY}", "X-Voicemem-Key": key}
+        async with connect(proxy.url(DIALECT), additional_headers=headers) as caller:
+            upstream = await vendor.connected
+            await upstream.send(FRAME)
+            await caller.recv()
+            await remembered(api)
+            assert upstream.request is not None
+            assert f"Bearer {VENDOR_KEY}" == upstream.request.headers["Authorization"]
+            assert key not in str([*upstream.request.headers.raw_items()])
+
+
+async def test_the_proxy_s_own_key(app: App) -> None:
+    """On loopback a caller may show none."""
+    key = await make_key(app, "ingest", "read")
+    api = RestClient(app, key)
+    async with (
+        vendor_at() as (url, vendor),
+        proxy_to(app, {DIALECT: url}, key=key) as proxy,
+        connect(proxy.url(DIALECT)) as caller,
+    ):
+        await (await vendor.connected).send(FRAME)
+        await caller.recv()
+        await remembered(api)
+
+
+async def test_the_operator_keeps_the_vendor_s_key(app: App) -> None:
+    """The SDK shows a key of the memory as its own; the vendor gets the operator's, and nothing else that is a key."""
+    key = await make_key(app, "ingest", "read", project="shop")
+    api = RestClient(app, key)
+    async with vendor_at() as (url, vendor), proxy_to(app, {DIALECT: url}, KEPT) as proxy:
+        extra = {"api-key": "mine", "Cookie": "a=b"}
+        async with (
+            AsyncOpenAI(api_key=key, websocket_base_url=proxy.url(DIALECT)) as sdk,
+            sdk.realtime.connect(
+                model="gpt-realtime", extra_headers=extra, extra_query={"key": "mine", "tier": "1"}
+            ) as caller,
+        ):
+            upstream = await vendor.connected
+            await upstream.send(FRAME)
+            await caller.recv()
+            await remembered(api)
+            assert upstream.request is not None
+            assert f"Bearer {VENDOR_KEY}" == upstream.request.headers["Authorization"]
+            sent = [*upstream.request.headers.raw_items(), ("path", upstream.request.path)]
+            assert not [value for _, value in sent if "mine" in value or key in value or value == "a=b"]
+            assert "tier=1" in upstream.request.path
+
+
+async def test_a_key_in_a_subprotocol(app: App) -> None:
+    """A browser shows it as openai-insecure-api-key.KEY, which does not go on either."""
+    key = await make_key(app, "ingest")
+    protocols: Any = ["realtime", f"openai-insecure-api-key.{key}"]
+    async with (
+        vendor_at() as (url, vendor),
+        proxy_to(app, {DIALECT: url}, KEPT) as proxy,
+        connect(proxy.url(DIALECT), subprotocols=protocols),
+    ):
+        request = (await vendor.connected).request
+        assert request is not None
+        assert ["realtime"] == request.headers.get_all("Sec-WebSocket-Protocol")
+
+
+async def test_a_session_token(app: App) -> None:
+    """It opens the call of its own session."""
+    admin = await client_with_key(app, "admin")
+    await admin.create("call")
+    made = await admin.post("/v1/sessions/call/tokens", {})
+    assert 2 == made.status // 100, made.json
+    headers = {"X-Voicemem-Key": made.json["token"], "X-Voicemem-Session": "call"}
+    async with (
+        vendor_at() as (url, vendor),
+        proxy_to(app, {DIALECT: url}, KEPT) as proxy,
+        connect(proxy.url(DIALECT), additional_headers=headers) as caller,
+    ):
+        await (await vendor.connected).send(FRAME)
+        await caller.recv()
+        await remembered(admin, "call")
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_wrong_keys(app: App, keeps: bool) -> None:
+    """A key that the memory does not know, or that may not send events, is refused before anything is dialled."""
+    reader = await make_key(app, "read")
+    async with vendor_at() as (url, vendor), proxy_to(app, {DIALECT: url}, KEPT if keeps else {}) as proxy:
+        for key, expected in (("vm_wrong", 401), (reader, 403), ("ä", 401)):
+            assert expected == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": key})
+        assert not vendor.connected.done()
+        assert f'code="unauthorized"}} {2}' in proxy.server.health.metrics()
+
+
+async def test_beyond_loopback_a_key_is_needed(app: App) -> None:
+    """Who shows none is refused, also where the proxy has one of its own, but with --insecure."""
+    key = await make_key(app, "ingest")
+    async with vendor_at() as (url, _), proxy_to(app, {DIALECT: url}, key=key, listen=OPEN) as proxy:
+        assert 401 == await status(proxy.url(DIALECT))
+        assert 101 == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": key})
+    async with vendor_at() as (url, _), proxy_to(app, {DIALECT: url}, key=key, listen=OPEN, insecure=True) as proxy:
+        assert 101 == await status(proxy.url(DIALECT))
+
+
+async def test_beyond_loopback_a_memory_needs_keys(serve: Serve) -> None:
+    """A memory without keys would let everybody in."""
+    async with vendor_at() as (url, _), proxy_to(await serve(), {DIALECT: url}, listen=OPEN) as proxy:
+        assert 403 == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": "any"})
+
+
+async def test_keys_while_the_memory_is_away(app: App) -> None:
+    """A key that was good is good; a new one will do unless the vendor's key is the operator's."""
+    known, new = await make_key(app, "ingest"), await make_key(app, "ingest")
+    for keeps, expected in ((True, 503), (False, 101)):
+        async with NetworkProxy(app.rest_address) as network, vendor_at() as (url, vendor):
+            rest = f"http://{network.address}"
+            async with proxy_to(app, {DIALECT: url}, KEPT if keeps else {}, rest_url=rest) as proxy:
+                assert 101 == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": known})
+                await network.down()
+                proxy.server.keys.known[next(iter(proxy.server.keys.known))] -= proxy_keys.FRESH_S + 1
+                vendor.connected = vendor.connected.get_loop().create_future()
+                assert 101 == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": known})
+                vendor.connected = vendor.connected.get_loop().create_future()
+                assert expected == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": new})
+
+
+async def test_a_revoked_key(app: App) -> None:
+    """Once it has been checked again, it is refused."""
+    admin = await client_with_key(app, "admin")
+    made = (await admin.post("/v1/keys", {"name": "worker", "scopes": ["ingest"]})).json
+    async with vendor_at() as (url, vendor), proxy_to(app, {DIALECT: url}) as proxy:
+        shown = {"X-Voicemem-Key": made["key"]}
+        assert 101 == await status(proxy.url(DIALECT), additional_headers=shown)
+        assert 2 == (await admin.delete(f"/v1/keys/{made['id']}")).status // 100
+        (digest,) = proxy.server.keys.known
+
+        async def again() -> int:
+            vendor.connected = vendor.connected.get_loop().create_future()
+            if digest in proxy.server.keys.known:
+                proxy.server.keys.known[digest] -= proxy_keys.FRESH_S + 1
+            return await status(proxy.url(DIALECT), additional_headers=shown)
+
+        await eventually(401, again)
+
+
+async def test_nothing_of_keys_is_logged(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither keys nor queries nor what is said stand in the log, whatever becomes of the call."""
+    caplog.set_level(logging.DEBUG)
+    key = await make_key(app, "ingest")
+    async with vendor_at() as (url, vendor), proxy_to(app, {DIALECT: url}) as proxy:
+        headers = {"Authorization": f"Bearer {VENDOR_KEY}", "X-Voicemem-Key": key}
+        async with connect(f"{proxy.url(DIALECT)}?model=secret-model", additional_headers=headers) as caller:
+            await (await vendor.connected).send(FRAME.replace("sess_1", "sess_2"))
+            await caller.recv()
+        wrong = {"Authorization": f"Bearer {VENDOR_KEY}", "X-Voicemem-Key": "vm_wrong_key"}
+        assert 401 == await status(proxy.url(DIALECT), additional_headers=wrong)
+        for call in list(proxy.server.calls):
+            await call
+    logged = " ".join(str(vars(record)) for record in caplog.records if record.name.startswith("voicemem"))
+    assert "A call has ended" in logged
+    assert [] == [text for text in (VENDOR_KEY, key, "vm_wrong_key", "secret-model") if text in logged]
+
+
+def test_settings_that_cannot_be() -> None:
+    """Each is one sentence, which says what would be right."""
+    for texts, sentence in (
+        ([], "Say where calls go"),
+        (["openai-realtim=wss://x"], "did you mean"),
+        ([f"{DIALECT}=https://x"], "wss://HOST/PATH"),
+        ([f"{DIALECT}=wss://user:pass@x"], "without user"),
+        ([f"{DIALECT}=wss://x:port"], "wss://HOST/PATH"),
+        ([f"{DIALECT}=wss://x", f"{DIALECT}=wss://y"], "twice"),
+    ):
+        with pytest.raises(CannotStart, match=sentence):
+            parse_upstreams(texts, {})
+    with pytest.raises(CannotStart, match="no --upstream"):
+        parse_upstreams(["gemini-live=wss://x"], KEPT)
+    for text in (f"{DIALECT}=NONE", DIALECT, f"{DIALECT}=a b:KEY"):
+        with pytest.raises(CannotStart, match="upstream-key-env"):
+            parse_upstream_keys([text], {"KEY": "sk"})
+    assert (
+        UpstreamKey("xi-api-key", "sk")
+        == parse_upstream_keys(["elevenlabs-agents=K"], {"K": "sk"})["elevenlabs-agents"]
+    )
+    assert UpstreamKey("api-key", "sk") == parse_upstream_keys([f"{DIALECT}=api-key:K"], {"K": "sk"})[DIALECT]
