@@ -12,7 +12,6 @@ from voicemem.client.buffer import Ack
 from voicemem.client.errors import EventRefused, SessionEnded, Superseded
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer, ServerFrame
-from voicemem.client.room import Room
 
 
 def ready(epoch: int | None = 1, next_seq: int = 1, **more: Any) -> ServerFrame:
@@ -210,37 +209,3 @@ async def test_an_own_open_that_was_taken_in_time_excuses_nobody() -> None:
     assert not line.on_error(error("superseded", None))
     with pytest.raises(Superseded):
         add(line, 1)[0].outcome()
-
-
-async def test_what_has_no_room_may_leave_a_gap() -> None:
-    """With `leaves_gaps` its number is used up, and what comes behind the hole is sent once the rest is resolved."""
-    line = Producer("s", "main", None, Options(max_events=2, leaves_gaps=True))
-    line.open_frame()
-    line.on_ready(ready())
-    acks = add(line, 4)
-    assert [None, None, "buffer_full", "buffer_full"] == [ack.error and ack.error.code for ack in acks]
-    assert [1, 2] == sent(line)
-    line.on_ack(1)
-    (late,) = add(line, 1)
-    assert (5, []) == (late.seq, sent(line))
-    line.on_ack(2)
-    assert [5] == sent(line)
-    assert line.on_error(error("seq_gap", 5, expected=3)), "only an open with from_seq goes on"
-    assert 5 == reopen(line, epoch=2, next_seq=5)["from_seq"]
-    assert [5] == sent(line)
-
-
-async def test_a_room_is_shared() -> None:
-    """What one session holds is missing to another, until it is acknowledged; an end has room always."""
-    one, other = (Producer(name, "main", None, Options(room=room)) for room in [Room(150)] for name in ("a", "b"))
-    for line in (one, other):
-        line.open_frame()
-        line.on_ready(ready())
-    (held,) = add(one, 1)
-    (refused,) = add(other, 1)
-    assert (None, "buffer_full") == (held.error, refused.error and refused.error.code)
-    assert other.take({"type": "session.end"}).error is None
-    assert [1] == sent(one)
-    one.on_ack(1)
-    assert one.options.room is not None
-    assert other.buffer.size == one.options.room.used
