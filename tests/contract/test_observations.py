@@ -90,14 +90,14 @@ async def test_what_is_over_goes_on_no_more(store: Store) -> None:
 
 
 async def test_an_erased_session_is_not_observed(store: Store) -> None:
-    """None begins, and one that goes on says that its session is erased until it is deleted."""
-    one = await observed(store, "a")
+    """None begins for it; one that goes on says so, and is deleted with its content."""
+    one, other = await observed(store, "a"), await observed(store, "b")
     await store.begin_observation(one, 10)
-    await store.erase(one.key, NOW)
+    for observation in (one, other):
+        await store.erase(observation.key, NOW)
 
-    assert "erased" in [listed.state for listed in await store.list_observations()] or None is (
-        await store.find_observation(one.key)
-    )
-    other = await observed(store, "b")
-    await store.erase(other.key, NOW)
+    assert [(one.key, "erased")] == [(row.observation.key, row.state) for row in await store.list_observations()]
     assert None is await store.begin_observation(other, 10)
+    while await store.delete_erased([one.key]):
+        pass
+    assert (None, []) == (await store.find_observation(one.key), await store.list_observations())

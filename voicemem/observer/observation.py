@@ -32,6 +32,8 @@ class Patience(NamedTuple):
     """In a row, none of which gave a connection that lasted; then the observation has failed, after some 6 minutes."""
     lasting_s: float = 10.0
     """A connection that was open for so long was no failed attempt."""
+    unknown_attempts: int = 8
+    """For a call that the vendor does not know: one that has just been made may take a while. Half a minute in all."""
 
 
 class Parts(NamedTuple):
@@ -87,6 +89,8 @@ class ObservedCall:
         while True:
             begun = asyncio.get_running_loop().time()
             interrupted = await self.connect_once()
+            if interrupted.reason == "unknown_call" and attempt + 1 < self.parts.patience.unknown_attempts:
+                interrupted = interrupted._replace(state="waiting")
             if interrupted.state != "waiting":
                 return interrupted
             lasted = asyncio.get_running_loop().time() - begun >= self.parts.patience.lasting_s

@@ -25,7 +25,7 @@ from voicemem.observer.observation import Patience
 from voicemem.protocol.types import JsonObject
 from voicemem.store.sqlite.store import MemoryStore
 
-HASTY = Patience(first_s=0.01, longest_s=0.05, attempts=4, lasting_s=60.0)
+HASTY = Patience(first_s=0.01, longest_s=0.05, attempts=4, lasting_s=60.0, unknown_attempts=3)
 PLACE = "/v1/sessions/s/observe"
 CALL = {"dialect": "openai-realtime", "call_id": "rtc_1"}
 
@@ -152,16 +152,23 @@ async def test_a_dropped_connection_is_made_again(
 
 
 @pytest.mark.parametrize(
-    ("status", "reason"), [(401, "refused"), (403, "refused"), (404, "unknown_call"), (400, "refused")]
+    ("status", "reason", "attempts"),
+    [
+        (401, "refused", 1),
+        (403, "refused", 1),
+        (400, "refused", 1),
+        (404, "unknown_call", HASTY.unknown_attempts),
+        (410, "unknown_call", HASTY.unknown_attempts),
+    ],
 )
 async def test_a_refusal_is_final(
-    sideband: Sideband, api: RestClient, status: int, reason: str, caplog: pytest.LogCaptureFixture
+    sideband: Sideband, api: RestClient, status: int, reason: str, attempts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The state says so, nothing is tried again, and nothing of the vendor's answer or the key is repeated."""
+    """The state says so, only a call that is not known yet is tried again, and nothing of the answer is repeated."""
     sideband.refuse_with = status
     await begin(api)
     await stands(api, "failed", reason, status)
-    assert 1 == len(sideband.requests)
+    assert attempts == len(sideband.requests)
     assert KEY not in caplog.text + (await api.get(PLACE)).body.decode()
     assert "running" == await api.state()
     sideband.refuse_with = None
@@ -189,6 +196,20 @@ async def test_a_vendor_that_drops_every_connection(sideband: Sideband, api: Res
     await stands(api, "failed", "dropped", 1011)
     assert HASTY.attempts == len(sideband.requests)
     await remembers(api, "0.", "1.", "2.", "3.")
+
+
+async def test_a_call_that_has_just_been_made(sideband: Sideband, api: RestClient) -> None:
+    """The vendor may not know it yet."""
+    sideband.refuse_with = 404
+
+    async def know_it() -> None:
+        if len(sideband.requests) == 2:
+            sideband.refuse_with = None
+
+    sideband.hook = know_it
+    await begin(api)
+    await sideband.accept()
+    await stands(api, "observing", None, None)
 
 
 async def test_a_call_that_is_gone_when_it_is_dialled_again_is_over(sideband: Sideband, api: RestClient) -> None:
