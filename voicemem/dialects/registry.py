@@ -10,9 +10,9 @@ from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
 from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
 from voicemem.dialects.livekit_agents.dialect import LIVEKIT_AGENTS
 from voicemem.dialects.nova_sonic.dialect import NOVA_SONIC
-from voicemem.dialects.openai_live.dialect import OPENAI_LIVE
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi.dialect import PIPECAT_RTVI
+from voicemem.dialects.retell.dialect import RETELL
 from voicemem.dialects.ultravox.dialect import ULTRAVOX
 from voicemem.dialects.vapi.dialect import VAPI
 from voicemem.protocol.nearest import did_you_mean
@@ -31,7 +31,7 @@ DIALECTS: dict[str, Dialect] = {
         NOVA_SONIC,
         VAPI,
         ULTRAVOX,
-        OPENAI_LIVE,
+        RETELL,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())

@@ -126,7 +126,7 @@ class VendorConnection:
 
     async def store(self, frames: list[ReducedFrame]) -> Interrupted | None:
         """Journal frames; while the store is away they wait, unless nobody waits for them."""
-        while frames:
+        while True:
             try:
                 result = await self.recorder.record(self.lease, frames)
             except Refused as refused:
@@ -139,7 +139,6 @@ class VendorConnection:
                 continue
             codes = [problem.code for problem in result.problems if problem.code in OVER]
             return Interrupted("ended", OVER[codes[0]]) if codes else None
-        return None
 
     async def unknown(self, frames: list[ReducedFrame]) -> list[ReducedFrame]:
         """The frames that the session does not have, as far as that is known: a commit may have been made after all."""

@@ -20,8 +20,6 @@ from tests.support.sideband import sideband as sideband
 from tests.support.waiting import eventually
 from voicemem.app import App, running
 from voicemem.config.service import Address, Settings
-from voicemem.errors import StoreUnavailable
-from voicemem.observer import connection as connection_module
 from voicemem.observer import dialing
 from voicemem.observer.observation import Patience
 from voicemem.protocol.types import JsonObject
@@ -396,30 +394,3 @@ async def test_the_vendor_is_asked_as_its_own_client_asks(sideband: Sideband, ap
     await sideband.accept()
     theirs, ours = sideband.requests
     assert (theirs.path, theirs.headers["Authorization"]) == (ours.path, ours.headers["Authorization"])
-
-
-async def test_a_store_that_is_away_costs_nothing(
-    app: App, sideband: Sideband, api: RestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What came meanwhile waits for it, and is stored once, also where a commit was made whose outcome was unknown."""
-    monkeypatch.setattr(connection_module, "STORE_AGAIN_S", 0.01)
-    await begin(api)
-    connection = await sideband.accept()
-    await send(connection, said("u1", "One.", "e1"))
-    await remembers(api, "One.")
-    record, failures = app.services.recorder.record, [False, True]
-
-    async def failing(*arguments: Any, **more: Any) -> Any:
-        """Twice it cannot be told; the second time it is stored all the same."""
-        if not failures:
-            return await record(*arguments, **more)
-        if failures.pop(0):
-            await record(*arguments, **more)
-        raise StoreUnavailable
-
-    monkeypatch.setattr(app.services.recorder, "record", failing)
-    await send(connection, said("u2", "Two.", "e2"))
-    await eventually(0, lambda: as_async(len(failures)))
-    await send(connection, said("u3", "Three.", "e3"))
-    await remembers(api, "One.", "Two.", "Three.")
-    assert ["e1", "e2", "e3"] == [frame["event_id"] for frame in await frames_of(api)]

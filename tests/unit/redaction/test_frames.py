@@ -36,9 +36,9 @@ NOT_SAID = frozenset(
     input_type msg_id timestamp output_type aggregated_by spoken_status topic segment output_audio_format data words
     duration_until_interrupt_ms encoding behavior conversational_behavior
     contentId contentName promptName completionId sessionId toolUseId toolName stopReason
-    ended_reason turn_id
+    generationStage
+    ended_reason turn_id disconnection_reason interaction_type response_type event
     medium state invocation_id error_type end_reason ended
-    generationStage delegation_id target
     """.split()  # noqa: SIM905 (a list would be a page long)
 )
 """Fields of frames that are ids, names of kinds, states, times, or parts of messages; words are looked at as such."""

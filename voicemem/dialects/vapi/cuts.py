@@ -18,7 +18,8 @@ from voicemem.dialects.vapi.speaking import (
     voice_of,
     voices_of,
 )
-from voicemem.dialects.vapi.wording import begins, first_words
+from voicemem.dialects.vapi.wording import first_words
+from voicemem.dialects.wording import begins
 from voicemem.protocol.events import Interrupt
 from voicemem.protocol.types import JsonObject
 

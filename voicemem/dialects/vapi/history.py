@@ -20,7 +20,7 @@ from voicemem.dialects.vapi.speaking import (
     voices_of,
 )
 from voicemem.dialects.vapi.turns import Flow, live_reply, live_text, live_utterance
-from voicemem.dialects.vapi.wording import begins, completed
+from voicemem.dialects.wording import begins, completed
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume, ToolCall, ToolResult, Tts
 from voicemem.protocol.types import JsonObject
 

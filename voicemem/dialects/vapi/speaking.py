@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from voicemem.dialects.dialect import Known
-from voicemem.dialects.vapi.wording import begins, first_words, plain, word_count
+from voicemem.dialects.vapi.wording import first_words, word_count
+from voicemem.dialects.wording import begins, plain
 from voicemem.protocol.types import JsonObject
 
 MAX_VOICES = 3

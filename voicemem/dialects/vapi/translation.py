@@ -25,7 +25,7 @@ from voicemem.dialects.vapi.speaking import (
     voices_of,
 )
 from voicemem.dialects.vapi.turns import live_reply, live_text, live_turn, live_turns, live_utterance
-from voicemem.dialects.vapi.wording import plain
+from voicemem.dialects.wording import plain
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, SessionEnd
 from voicemem.protocol.types import JsonObject
 

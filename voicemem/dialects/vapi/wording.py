@@ -1,26 +1,14 @@
-"""Texts of Vapi's that say the same: white space and, for likeness, case and marks do not count."""
+"""The words of texts, and texts that may be the same speech: case and marks do not count."""
 
 from __future__ import annotations
 
 import re
 
+from voicemem.dialects.wording import plain
+
 WORD = re.compile(r"\w+")
 LIKE = 0.5
 """The share of the words of the shorter text that the other has too."""
-
-
-def plain(text: str) -> str:
-    return " ".join(text.split())
-
-
-def begins(text: str, beginning: str) -> bool:
-    """Whether a text begins so."""
-    return plain(text).startswith(plain(beginning))
-
-
-def completed(heard: str, full: str) -> str:
-    """A text as it was heard, and what of the full text comes after it; only the first, where the full one is other."""
-    return heard + plain(full)[len(plain(heard)) :] if begins(full, heard) else heard
 
 
 def first_words(text: str, count: int) -> str:

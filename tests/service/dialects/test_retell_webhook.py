@@ -1,0 +1,100 @@
+"""Retell's webhooks, signed by Retell's own SDK, at their door."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from typing import Any
+
+import pytest
+from retell.lib.webhook_auth import symmetric
+
+from tests.support.callers.rest import RestClient, RestResponse, make_key
+from tests.support.dialects import RECORDINGS
+from tests.support.paths import ROOT
+from tests.support.services import Serve
+from tests.support.waiting import eventually
+from voicemem.app import App
+
+CALLS = {one.name: one for one in RECORDINGS if one.dialect == "retell"}
+BODY = json.loads((ROOT / "fixtures" / "retell" / "webhook.json").read_text("utf-8"))
+KEY = "key_1"
+SESSION = BODY["call"]["call_id"]
+
+
+async def post(app: App, body: Any, key: str = KEY, age_ms: int = 0, signature: str | None = None) -> RestResponse:
+    """The answer to a webhook, signed with a key so long ago, unless there is a signature."""
+    text = json.dumps(body, ensure_ascii=False)
+    signed = symmetric["sign"](text, key, int(time.time() * 1000) - age_ms) if signature is None else signature
+    headers = {"Content-Type": "application/json", "X-Retell-Signature": signed}
+    data = io.BytesIO(text.encode())
+    return await RestClient(app).call("POST", "/v1/hooks/retell", headers=headers, data=data)
+
+
+@pytest.fixture
+async def app(serve: Serve) -> App:
+    """A service that has the webhooks' key."""
+    return await serve(hook_secrets=(f"retell={KEY}",))
+
+
+@pytest.fixture
+async def admin(app: App) -> RestClient:
+    """Whoever looks at the memory."""
+    return RestClient(app, await make_key(app, "admin"))
+
+
+async def test_the_webhook_gives_the_whole_call(app: App, admin: RestClient) -> None:
+    """`call_ended` makes the memory and ends the session; again, or as `call_analyzed`, it changes nothing."""
+    assert (await post(app, BODY)).json["stored"] > 0
+    await eventually("ended", lambda: admin.state(SESSION))
+    expected = CALLS["webhook_alone"].document("contents")["contents"]
+    for body in (BODY, BODY | {"event": "call_analyzed"}):
+        assert (await post(app, body)).status == 200
+        assert said(expected) == said(await admin.contents(SESSION))
+
+
+def said(contents: list[Any]) -> list[tuple[str, int, str, Any]]:
+    return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in contents]
+
+
+@pytest.mark.parametrize("name", ["updates_in_any_order_and_twice", "live_and_webhook"])
+async def test_live_frames_and_webhooks_give_one_memory(app: App, admin: RestClient, name: str) -> None:
+    """What came over the websocket, and each webhook twice; the webhook after the call ends the session."""
+    await admin.create(SESSION)
+    for envelope in CALLS[name].envelopes():
+        if "event" in envelope["frame"]:
+            assert [(await post(app, envelope["frame"])).status for _ in range(2)] == [200, 200]
+        else:
+            await admin.send(envelope, query="?dialect=retell", session_id=SESSION)
+    await eventually("ended", lambda: admin.state(SESSION))
+    assert said(CALLS[name].document("contents")["contents"]) == said(await admin.contents(SESSION))
+
+
+async def test_only_what_is_new_is_stored(app: App) -> None:
+    """Of a transcript that comes again, what it adds is stored, and after which reply the caller spoke."""
+    updates = [one["frame"] for one in CALLS["updates_in_any_order_and_twice"].envelopes()]
+    stored = [(await post(app, one)).json["stored"] for one in updates if one["event"] == "transcript_updated"]
+    assert stored == [1, 0, 2, 1, 1, 2, 0, 0]
+
+
+async def test_forged_and_old_webhooks_are_refused(app: App, admin: RestClient) -> None:
+    """Signed with another key, more than five minutes ago, or not at all: nothing is stored."""
+    for answered in (
+        await post(app, BODY, "another key"),
+        await post(app, BODY, age_ms=301_000),
+        await post(app, BODY, signature=""),
+        await post(app, BODY, signature=f"v={int(time.time() * 1000)},d={'0' * 64}"),
+    ):
+        assert (answered.status, answered.json["reason"]) == (401, "unauthorized")
+    assert (await admin.get("/v1/sessions")).json["sessions"] == []
+
+
+async def test_webhooks_that_say_nothing_are_counted(app: App, admin: RestClient) -> None:
+    """The begin of a call, transfers, and events that nobody knows are answered 200 and make no session."""
+    for event in ("call_started", "transfer_started", "brand_new"):
+        answered = await post(app, {"event": event, "call": {"call_id": "c"}})
+        assert (answered.status, answered.json) == (200, {"session_id": None, "stored": 0})
+    metrics = (await admin.get("/metrics")).body.decode()
+    assert 'voicemem_frames_total{dialect="retell",result="ignored"} 2.0' in metrics
+    assert 'voicemem_frames_total{dialect="retell",result="unknown"} 1.0' in metrics

@@ -1,0 +1,1 @@
+"""Retell: the websocket of a custom LLM, and the webhooks of calls."""
