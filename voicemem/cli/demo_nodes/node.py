@@ -13,7 +13,7 @@ from pathlib import Path
 from voicemem.cli.common import CommandFailed
 from voicemem.config.service import Address
 
-START_S = 30.0
+START_S = 90.0
 STOP_S = 15.0
 LISTENS = re.compile(r"(?:ws|http)://([\d.]+):(\d+)")
 
@@ -67,7 +67,8 @@ async def start_node(name: str, settings: dict[str, str], folder: Path) -> NodeP
         if not isinstance(error, (TimeoutError, EOFError)):
             raise
         said = log.read_text().strip().splitlines()
-        raise CommandFailed(f"Node {name} did not start: {said[-1] if said else 'it did not say why'}") from None
+        silent = f"it was not ready after {START_S:.0f} s" if isinstance(error, TimeoutError) else "it did not say why"
+        raise CommandFailed(f"Node {name} did not start: {said[-1] if said else silent}") from None
     return NodeProcess(name, process, ingest, rest)
 
 
