@@ -192,6 +192,16 @@ def test_a_second_utterance_before_the_answer_is_of_its_turn() -> None:
     assert memory(*call) == [("user", 1, "When? Today?", None), ("assistant", 1, "At ten.", None)]
 
 
+def test_sides_that_count_apart() -> None:
+    """Both have an ordinal 0 and 1, whoever is first."""
+    call = (1_000, agent(0, "Hello.", final=True)), (2_000, user(0, "When?")), (3_000, user(1, "Today?"))
+    assert memory(*call, (4_000, agent(1, "At ten.", final=True))) == [
+        ("assistant", 0, "Hello.", None),
+        ("user", 1, "When? Today?", None),
+        ("assistant", 1, "At ten.", None),
+    ]
+
+
 def test_typed_texts_are_said_once() -> None:
     """The app's message, its echo, and the echo again; without the app's message the echo counts."""
     typed, echo = (1_000, {"type": "user_text_message", "text": "Hi. "}), (1_100, user(0, "Hi.", medium="text"))

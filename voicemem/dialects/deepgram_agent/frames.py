@@ -7,7 +7,7 @@ kept: neither prompts, nor keys of other services, nor definitions of functions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from voicemem.dialects.dialect import AUDIO_BYTES, Frame, MalformedFrame, RawFrame, Side
 from voicemem.dialects.reading import Record, bytes_of, kept, kind_of, require_object
@@ -45,7 +45,7 @@ class ConversationText(Typed):
 class FunctionCall(Record):
     id: str
     name: str
-    arguments: str = ""
+    arguments: Any = ""
 
 
 class FunctionCallRequest(Typed):
@@ -54,7 +54,7 @@ class FunctionCallRequest(Typed):
 
 class FunctionCallResponse(Typed):
     name: str
-    content: str
+    content: Any = None
     id: str | None = None
 
 

@@ -25,5 +25,5 @@ def texts(frame: JsonObject) -> Iterator[Text]:
             for call in frame["functions"]:
                 if call.get("arguments"):
                     yield Text(call, "arguments", "value")
-        case "FunctionCallResponse":
+        case "FunctionCallResponse" if frame.get("content") is not None:
             yield Text(frame, "content", "value")

@@ -191,7 +191,7 @@ def answer_function(frame: JsonObject, ts: int, known: Known) -> Made:
     """A function has answered, the app's or Deepgram's; the latter may leave out the id."""
     name = frame["name"]
     id = frame.get("id") or known.notes.get("asked", {}).get(name) or f"~{name}"
-    yield ToolResult(id=f"result:{id}", call_id=id, name=name, result=frame["content"], turn_id=known.here)
+    yield ToolResult(id=f"result:{id}", call_id=id, name=name, result=frame.get("content"), turn_id=known.here)
 
 
 def connect(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -28,7 +28,7 @@ from voicemem.dialects.ultravox.webhook import frames, verify
 
 ULTRAVOX = Dialect(
     name="ultravox",
-    version=1,
+    version=2,
     reduce=reduce,
     translate=translate,
     closed=closed,

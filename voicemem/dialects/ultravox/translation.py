@@ -1,8 +1,9 @@
 """What data messages of Ultravox say, in events of `voicemem.v1`.
 
-Notes: `calls` (numbers by id), `agent` (the ordinal of the newest reply), `user` (that of the newest utterance),
-`between` (a tool or a typed text came since that reply), `state`, `since` (when the agent began to speak), `stopped`
-(the reply that was cut), `typed` (a text of the app that Ultravox may repeat), `texts` (the ordinals of typed texts).
+Notes: `calls` (numbers by id), `agent` and `reply` (the ordinal and the item of the newest reply), `user` (the ordinal
+of the newest utterance), `between` (a tool or a typed text came since that reply), `state`, `since` (when the agent
+began to speak), `stopped` (the reply that was cut), `typed` (a text of the app that Ultravox may repeat), `texts` (the
+ordinals of typed texts).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_TEXTS = 32
 """Typed texts whose ordinals are remembered."""
 MAX_PLAYING = 8
 """Replies that the agent may speak one after the other."""
-OF_ONE_CALL = ("agent", "user", "between", "state", "since", "stopped", "typed", "texts")
+OF_ONE_CALL = ("agent", "reply", "user", "between", "state", "since", "stopped", "typed", "texts")
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -53,14 +54,30 @@ def start_call(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("calls", dict([*numbers.items()][-MAX_CALLS + 1 :]) | {frame["callId"]: number})
 
 
-def item_of(ordinal: int, known: Known) -> str:
+def item_of(ordinal: int, known: Known, letter: str = "o") -> str:
     number = max(known.notes.get("calls", {}).values(), default=1)
-    return f"~o{ordinal}" if number == 1 else f"~o{number}.{ordinal}"
+    return f"~{letter}{ordinal}" if number == 1 else f"~{letter}{number}.{ordinal}"
+
+
+def user_item(ordinal: int, known: Known) -> str:
+    """The item of an utterance; one whose ordinal is a reply's has another name, should both sides count apart."""
+    item = item_of(ordinal, known)
+    return item if known.reply(item) is None else item_of(ordinal, known, "u")
+
+
+def reply_item(ordinal: int, known: Known) -> str:
+    """The item of a reply, likewise."""
+    item = item_of(ordinal, known)
+    return item if known.segment(item) is None else item_of(ordinal, known, "a")
+
+
+def is_own(reply: KnownReply) -> bool:
+    return reply.item is not None and reply.item.startswith(("~o", "~a"))
 
 
 def newest_reply(known: Known) -> KnownReply | None:
-    ordinal = known.notes.get("agent")
-    return None if ordinal is None else known.reply(item_of(ordinal, known))
+    item = known.notes.get("reply")
+    return None if item is None else known.reply(item)
 
 
 # What is said
@@ -74,7 +91,7 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def hear(frame: JsonObject, known: Known) -> Made:
     """The user's words, of which all so far or what is new is said."""
-    item, ordinal = item_of(frame["ordinal"], known), frame["ordinal"]
+    item, ordinal = user_item(frame["ordinal"], known), frame["ordinal"]
     segment = known.segment(item)
     text = frame.get("text") or (segment.text if segment is not None else "") + frame.get("delta", "")
     final = frame.get("final", False)
@@ -88,11 +105,9 @@ def hear(frame: JsonObject, known: Known) -> Made:
 
 def utterance_turn(ordinal: int, known: Known) -> int:
     """The turn of a new utterance: that of the reply after it, if it comes late; the same while nobody has answered."""
-    agent = known.notes.get("agent")
-    if agent is not None and ordinal < agent:
-        turn = known.turn_of(item_of(agent, known))
-        if turn is not None:
-            return turn
+    reply = newest_reply(known)
+    if reply is not None and ordinal < known.notes["agent"]:
+        return reply.turn
     return known.here if known.here and not known.is_answered(known.here) else known.next_turn
 
 
@@ -120,7 +135,7 @@ def repeat_text(frame: JsonObject, known: Known) -> Made:
 
 def speak(frame: JsonObject, known: Known) -> Made:
     """The agent's words, of which all so far or what is new is said."""
-    item, text, delta = item_of(frame["ordinal"], known), frame.get("text"), frame.get("delta")
+    item, text, delta = reply_item(frame["ordinal"], known), frame.get("text"), frame.get("delta")
     reply, turn = known.reply(item), None
     if reply is None:
         if not text and not delta:
@@ -128,6 +143,7 @@ def speak(frame: JsonObject, known: Known) -> Made:
         is_late = has_late_words(frame["ordinal"], known)
         turn = known.next_turn if is_late else known.here
         yield from begin_reply(frame["ordinal"], is_late, known)
+        known.note("reply", item)
     if not frame.get("final"):
         yield LlmDelta(item=item, text=text or delta or "", whole=bool(text), turn_id=turn)
     elif text and reply is not None and is_shorter(text, reply.text):
@@ -191,7 +207,7 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
 def stop_speaking(now: str, known: Known) -> Made:
     """What had all its words was heard; what had not was interrupted, if the agent listens now."""
     for reply in islice(known.open_replies(), MAX_PLAYING):
-        if reply.item is None or not reply.item.startswith("~o"):
+        if not is_own(reply):
             continue
         if reply.complete:
             yield Tts(item=reply.item, done=True)
@@ -227,7 +243,7 @@ def closed(ts: int, known: Known) -> Made:
     since = known.notes.get("since")
     replies = [*islice(known.open_replies(), MAX_PLAYING)]
     for reply in reversed(replies):
-        if reply.item is None or not reply.item.startswith("~o") or reply.has_playback:
+        if not is_own(reply) or reply.has_playback:
             continue
         if not reply.complete:
             yield Tts(item=reply.item, heard_text=reply.text, estimated=True, ts=ts)
