@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import warnings
 
 import aiohttp
 import pytest
@@ -17,8 +18,17 @@ from tests.support.dialects import Recording
 from voicemem.app import App
 from voicemem.client import Client
 
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # it imports old names of websockets
+    import deepgram.agent.v1.client  # noqa: F401
+    from deepgram import AsyncDeepgramClient
+    from deepgram.environment import DeepgramClientEnvironment
+
 REALTIME = recordings_of("openai-realtime")
-OTHERS = recordings_of("conversation-relay", "gemini-live", "elevenlabs-agents", "agora-ten", "pipecat-rtvi")
+OTHERS = recordings_of(
+    "conversation-relay", "gemini-live", "elevenlabs-agents", "agora-ten", "pipecat-rtvi", "deepgram-agent", "ultravox"
+)
+DEEPGRAM = [one for one in recordings_of("deepgram-agent") if "exact_words" not in one.name]
+"""Without frames of Flux TTS, which the SDK has elsewhere."""
 
 
 @pytest.mark.parametrize("recording", REALTIME, ids=str)
@@ -37,6 +47,21 @@ async def test_openai_sdk(app: App, client: Client, clock: Clock, recording: Rec
             await play(recording, Ends(send, lambda: anext(events), await vendor.connected), clock)
             await memory_after(app, connection, recording)
         await sdk.close()
+
+
+@pytest.mark.parametrize("recording", DEEPGRAM, ids=str)
+async def test_deepgram_sdk(app: App, client: Client, clock: Clock, recording: Recording) -> None:
+    """The socket of its connection; audio of both sides is binary there, and counted."""
+    async with vendor_at() as (url, vendor):
+        urls = DeepgramClientEnvironment(base=url, production=url, agent=url, agent_rest=url)
+        async with AsyncDeepgramClient(api_key="key", environment=urls).agent.v1.connect() as connection:
+            voicemem.tee(connection._websocket, client, "call", dialect="deepgram-agent")
+
+            async def send(message: str | bytes) -> None:
+                await (connection.send_media if isinstance(message, bytes) else connection.send_raw)(message)
+
+            await play(recording, Ends(send, connection.recv, await vendor.connected), clock)
+            await memory_after(app, connection._websocket, recording)
 
 
 @pytest.mark.parametrize("recording", OTHERS, ids=str)
