@@ -76,6 +76,11 @@ def message_of(frame: Any) -> str | bytes:
     """A frame as it crosses the connection: audio of a stack that names nothing there is a binary message."""
     if isinstance(frame, dict) and frame.keys() == {AUDIO_BYTES}:
         return bytes(frame[AUDIO_BYTES])
+    return text_of(frame)
+
+
+def text_of(frame: Any) -> str:
+    """A frame as it crosses the connection of a stack whose messages are all texts."""
     return frame if isinstance(frame, str) else json.dumps(frame)
 
 
