@@ -112,8 +112,22 @@ export class BackgroundSession {
     const reason = `${code ?? name}`;
     if (!this.warned.has(reason)) {
       this.warned.add(reason);
-      this.client.options.warn(`${consequence} Session ${this.session?.sessionId ?? this.sessionId}: ${message}`);
+      warn(this.client, `${consequence} Session ${this.session?.sessionId ?? this.sessionId}: ${message}`);
     }
+  }
+}
+
+/**
+ * Tell the operator. A defect of the program's own `warn` must not end the call.
+ *
+ * @param {Client} client
+ * @param {string} sentence
+ */
+export function warn(client, sentence) {
+  try {
+    client.options.warn(sentence);
+  } catch (mistake) {
+    console.error("warn has failed:", mistake);
   }
 }
 

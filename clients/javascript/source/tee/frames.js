@@ -142,8 +142,8 @@ export class FrameQueue {
    */
   read(crossing, blob) {
     this.isReading = true;
-    blob
-      .arrayBuffer()
+    Promise.resolve()
+      .then(() => blob.arrayBuffer())
       .then((buffer) => this.take(crossing, bytesOrText(buffer, this.dialect.readsBinary === true)))
       .catch((error) => this.reject(error))
       .finally(() => {

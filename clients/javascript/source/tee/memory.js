@@ -2,7 +2,7 @@
 
 import { TimedOut } from "../errors.js";
 import { within } from "../waiting.js";
-import { BackgroundSession } from "./background.js";
+import { BackgroundSession, warn } from "./background.js";
 import { CLOCK, FrameQueue, unwaited } from "./frames.js";
 
 /** @typedef {import("../client.js").Client} Client */
@@ -60,8 +60,8 @@ export class CallMemory {
     this.background = null;
     /** @type {Sent[]} */
     this.waiting = [];
-    const warn = (/** @type {string} */ sentence) => this.client.options.warn(sentence);
-    this.queue = new FrameQueue(given.dialect, given.keepTyped, (reduced) => this.take(reduced), warn);
+    const tell = (/** @type {string} */ sentence) => warn(this.client, sentence);
+    this.queue = new FrameQueue(given.dialect, given.keepTyped, (reduced) => this.take(reduced), tell);
     /** @type {number | null} When the connection was closed or lost, Unix ms. */
     this.leftAt = null;
     this.closedByApp = false;
@@ -132,10 +132,9 @@ export class CallMemory {
    * It waits at most `timeoutMs`, by default the client's `closeTimeoutMs`; the rest is delivered later, while the
    * program runs. A client that was made for this connection is closed then.
    *
-   * @param {string} [reason]
-   * @param {{timeoutMs?: number}} [options]
+   * @param {{reason?: string, timeoutMs?: number}} [how]
    */
-  async close(reason = CLOSED, { timeoutMs = this.client.options.closeTimeoutMs } = {}) {
+  async close({ reason = CLOSED, timeoutMs = this.client.options.closeTimeoutMs } = {}) {
     clearTimeout(this.timer);
     await this.reduced();
     this.end(reason);
@@ -267,7 +266,7 @@ export class CallMemory {
     }
     await this.background?.close(TIMES.lingerMs);
     if (this.isOwn) {
-      await this.client.close().catch((/** @type {Error} */ error) => this.client.options.warn(error.message));
+      await this.client.close().catch((/** @type {Error} */ error) => warn(this.client, error.message));
     }
   }
 }

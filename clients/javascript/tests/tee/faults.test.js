@@ -151,7 +151,7 @@ test("a_memory_that_is_away_costs_the_call_nothing", async (t) => {
   const { fromVendor, memory } = await teed(t, { client });
   for (let number = 0; number < 100; number += 1) await fromVendor(reply(number));
   assert.deepEqual([await memory.context(), await memory.context()], [null, null]);
-  await memory.close("closed", { timeoutMs: 10 });
+  await memory.close({ timeoutMs: 10 });
   assert.deepEqual([memory.dropped, memory.session.isOpen], [0, false]);
   assert.equal(warnings.filter((line) => line.startsWith("The agent goes on without its memory.")).length, 1);
 });
@@ -164,7 +164,7 @@ test("a_full_buffer_is_counted", async (t) => {
     const client = clientFor(t, `ws://${REFUSING}`, { WebSocket, onDropped, ...limits });
     const { fromVendor, memory } = await teed(t, { client });
     for (let number = 0; number < 100; number += 1) await fromVendor(reply(number));
-    await memory.close("closed", { timeoutMs: 0 });
+    await memory.close({ timeoutMs: 0 });
     assert.ok(80 < memory.dropped && memory.dropped < 100, `${memory.dropped}`);
     assert.deepEqual(dropped, Array(memory.dropped).fill("buffer_full"));
     assert.equal(memory.session.refusal ?? null, null);
@@ -195,6 +195,20 @@ test("a_wrong_key_is_said_once", async (t) => {
   assert.ok(memory.dropped >= 5);
   assert.equal(warnings.filter((line) => line.startsWith("This call is not remembered. Session")).length, 1);
   assert.ok(!warnings.join().includes("vm_wrong"));
+});
+
+/** A `warn` of the program's own that throws does not end the call, nor the memory of it. */
+test("a_warn_that_throws", async (t) => {
+  t.mock.method(console, "error", () => {});
+  const warn = () => {
+    throw new Error("a defect of the program's");
+  };
+  const { fromVendor, memory, id } = await teed(t, { client: clientTo(t, one, { WebSocket, warn }) });
+  await fromVendor("no frame");
+  await fromVendor({ type: "a.new.one" });
+  await fromVendor(reply(1));
+  await memory.close();
+  assert.deepEqual(await texts(one, id), ["1 "]);
 });
 
 // The session and its end
@@ -265,7 +279,7 @@ test("a_second_connection_goes_on_with_the_call", async (t) => {
   await second.fromVendor(reply(2));
   first.memory.leaveAlone(); // its time is over
   await second.fromVendor(reply(3));
-  await second.memory.close("hangup");
+  await second.memory.close({ reason: "hangup" });
   assert.deepEqual(await texts(one, first.id), ["1 2 3 "]);
   assert.equal(second.memory.dropped, 0);
 });
@@ -320,7 +334,7 @@ test("what_is_left_at_the_end_is_delivered_later", async (t) => {
   await later.kill();
   const { fromVendor, memory, id } = await teed(t, { client: clientTo(t, later, { WebSocket }) });
   await fromVendor(reply(1));
-  await memory.close("closed", { timeoutMs: 10 });
+  await memory.close({ timeoutMs: 10 });
   await later.start();
   await memory.leaving;
   assert.deepEqual(await texts(later, id), ["1 "]);
