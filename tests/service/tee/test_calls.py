@@ -24,6 +24,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # i
     from deepgram.environment import DeepgramClientEnvironment
 
 REALTIME = recordings_of("openai-realtime")
+LIVE = recordings_of("openai-live")
 OTHERS = recordings_of(
     "conversation-relay", "gemini-live", "elevenlabs-agents", "agora-ten", "pipecat-rtvi", "deepgram-agent", "ultravox"
 )
@@ -62,6 +63,22 @@ async def test_deepgram_sdk(app: App, client: Client, clock: Clock, recording: R
 
             await play(recording, Ends(send, connection.recv, await vendor.connected), clock)
             await memory_after(app, connection._websocket, recording)
+
+
+@pytest.mark.parametrize("recording", LIVE, ids=str)
+async def test_openai_sdk_live(app: App, client: Client, clock: Clock, recording: Recording) -> None:
+    """A connection of the Live API is known for what it is, too."""
+    async with vendor_at() as (url, vendor):
+        sdk = AsyncOpenAI(api_key="key", websocket_base_url=url)
+        async with sdk.live.connect() as connection:
+            voicemem.tee(connection, client, "call")
+
+            async def send(text: str) -> None:
+                await connection.send(json.loads(text))
+
+            await play(recording, Ends(send, connection.recv, await vendor.connected), clock)
+            await memory_after(app, connection, recording)
+        await sdk.close()
 
 
 @pytest.mark.parametrize("recording", OTHERS, ids=str)

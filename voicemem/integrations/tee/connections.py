@@ -38,13 +38,23 @@ class Tap(Protocol):
         """A message could not be copied."""
 
 
+OPENAI_DIALECTS = {
+    "AsyncRealtimeConnection": "openai-realtime",
+    "AsyncLiveConnection": "openai-live",
+    "AsyncForksConnection": "openai-live",
+    "AsyncSidebandConnection": "openai-live",
+}
+"""What the connections of openai's SDK speak."""
+
+
 def certain_dialect(connection: object) -> str | None:
     """The dialect that a connection cannot but speak."""
-    kinds = type(connection).__mro__
-    is_realtime = any(
-        one.__name__ == "AsyncRealtimeConnection" and one.__module__.startswith("openai.") for one in kinds
-    )
-    return "openai-realtime" if is_realtime else None
+    for kind in type(connection).__mro__:
+        if kind.__module__.startswith("openai."):
+            dialect = OPENAI_DIALECTS.get(kind.__name__)
+            if dialect is not None:
+                return dialect
+    return None
 
 
 def wrap(connection: object, tap: Tap) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from aiohttp import WSMessage, WSMsgType
+from openai.resources.live.forks import AsyncForksConnection
+from openai.resources.live.live import AsyncLiveConnection
+from openai.resources.live.sideband import AsyncSidebandConnection
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from openai.types.realtime import InputAudioBufferCommitEvent
 
@@ -155,12 +158,14 @@ async def test_control_messages_of_aiohttp_are_not_frames() -> None:
 
 
 def test_only_openai_s_connection_is_certain() -> None:
-    """Its subclasses are, too; others of its shape are not."""
+    """Its subclasses are, too, and all of the Live API; others of its shape are not."""
 
     class Own(AsyncRealtimeConnection):
         pass
 
     assert "openai-realtime" == certain_dialect(object.__new__(Own))
+    for live in (AsyncLiveConnection, AsyncForksConnection, AsyncSidebandConnection):
+        assert "openai-live" == certain_dialect(object.__new__(live))
     assert certain_dialect(OldOpenai()) is None
 
 
