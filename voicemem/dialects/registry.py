@@ -10,6 +10,7 @@ from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
 from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
 from voicemem.dialects.livekit_agents.dialect import LIVEKIT_AGENTS
 from voicemem.dialects.nova_sonic.dialect import NOVA_SONIC
+from voicemem.dialects.openai_live.dialect import OPENAI_LIVE
 from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi.dialect import PIPECAT_RTVI
 from voicemem.dialects.retell.dialect import RETELL
@@ -32,6 +33,7 @@ DIALECTS: dict[str, Dialect] = {
         VAPI,
         ULTRAVOX,
         RETELL,
+        OPENAI_LIVE,
     )
 }  # fmt: skip
 DIALECTS_VERSION = sum(dialect.version for dialect in DIALECTS.values())

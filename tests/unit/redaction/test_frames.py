@@ -35,7 +35,8 @@ NOT_SAID = frozenset(
     tool_name tool_call_id tool_type request_id agent_output_audio_format source_medium new_state function_name
     input_type msg_id timestamp output_type aggregated_by spoken_status topic segment output_audio_format data words
     duration_until_interrupt_ms encoding behavior conversational_behavior
-    contentId contentName promptName completionId sessionId toolUseId toolName stopReason
+    delegation_id target contentId contentName promptName completionId sessionId toolUseId toolName
+    stopReason
     generationStage
     ended_reason turn_id disconnection_reason interaction_type response_type event
     medium state invocation_id error_type end_reason ended
