@@ -19,7 +19,7 @@ help:
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'
 	@echo 'check         linters and types alone'
 	@echo 'packaging     the wheel in clean environments, beside the frameworks, and the image; minutes, and it asks the package index'
-	@echo 'javascript    the JavaScript client: its types, its tests, and the package; needs Node, and asks the registry once'
+	@echo 'javascript    the JavaScript client: checked by tsc, and packed with its types; needs Node, and asks its registry once'
 	@echo 'frameworks    the integrations with the oldest and the newest versions of their frameworks; minutes, likewise'
 	@echo 'bench         how fast the fold and the ingest are'
 	@echo 'pictures      the pictures of the page in docs/pictures, made anew; needs Chromium'
@@ -70,10 +70,9 @@ packaging: .venv/installed-tests
 	$(BIN)/python -m tests.process.packaging.image
 
 # The package is build/voicemem-VERSION.tgz; its types are made from the comments of its source.
-javascript: .venv/installed-tests javascript-packages
+javascript: javascript-packages
 	cd clients/javascript && npm run --silent check
 	mkdir -p build && cd clients/javascript && npm pack --silent --pack-destination ../../build
-	$(PYTEST) -n 2 tests/process/javascript
 
 # What its tests and its types need of npm: ws, openai, LiveKit's agents, TypeScript.
 javascript-packages: clients/javascript/node_modules/installed
@@ -128,4 +127,4 @@ asyncapi: .venv/installed
 	@touch $@ .venv/installed .venv/installed-nodes
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .asyncapi
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .asyncapi clients/javascript/node_modules clients/javascript/types

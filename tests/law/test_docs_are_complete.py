@@ -323,7 +323,7 @@ def test_every_program_of_a_page_is_one_that_runs(tmp_path: Path, page: str) -> 
     saved_files = {path.name for path in tmp_path.iterdir()}
     assert len(printed_programs(page, "python", "js", "html")) == len(saved_files)
     assert saved_files <= {
-        *("sender.py", "recorder.py", "python_call.py", "recorder.mjs", "node_call.mjs"),
+        *("sender.py", "recorder.py", "python_call.py", "node_call.mjs"),
         *("server.mjs", "index.html", "receiver.py", "receiver.mjs", "verify.py"),
     }
 

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from tests.support.paths import ROOT, TESTS
+from tests.support.paths import DOCS, ROOT, TESTS
 
 PYTHON = [TESTS / "unit" / "client", TESTS / "service" / "client"]
 JAVASCRIPT = ROOT / "clients" / "javascript" / "tests"
@@ -74,3 +74,16 @@ def test_each_test_of_javascript_says_what_it_shows() -> None:
         lines = path.read_text().splitlines()
         bare = [line for before, line in pairwise(lines) if line.startswith("test(") and not before.endswith("*/")]
         assert bare == [], path.name
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    """The table of docs/client-javascript.md has each option, with the value that it has without being given."""
+    source = (ROOT / "clients" / "javascript" / "source" / "options.js").read_text()
+    table = (DOCS / "client-javascript.md").read_text().partition("## Options")[2]
+    rows = {line.split("|")[1]: line.split("|")[2] for line in table.splitlines() if line.startswith("| `")}
+    defaults = re.search(r"const DEFAULTS = \{(.*?)\};", source, re.DOTALL)
+    assert defaults is not None
+    for name, value in re.findall(r"^  (\w+): (.+),$", defaults[1], re.MULTILINE):
+        (default,) = [default for names, default in rows.items() if f"`{name}`" in names]
+        shown = value.replace("_", ",").replace("8 * 1024 * 1024", "8 MiB")
+        assert shown in default.strip().split(", "), name

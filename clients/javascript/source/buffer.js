@@ -5,7 +5,7 @@ import { within } from "./waiting.js";
 /** @typedef {import("./errors.js").ClientError} ClientError */
 
 /** How many bytes its number adds to an event. */
-const NUMBER_BYTES = 64;
+export const NUMBER_BYTES = 64;
 /** So many events that have left are dropped from the array at once. */
 const COMPACT_AT = 1024;
 

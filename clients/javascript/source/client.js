@@ -88,6 +88,7 @@ export class Client {
    */
   session(sessionId = randomId(), { producer = "main", config, dialect } = {}) {
     const made = this._newProducer(sessionId, producer, config);
+    made.dialect = dialect;
     if (this.error !== null) {
       made.fail(this.error);
     } else {
@@ -95,7 +96,7 @@ export class Client {
       this._producers.set(made.key, made);
       this._reconnector.transport?.openProducer(made);
     }
-    return new Session(made, (one) => this._scheduleWakeup(one), this._rest, dialect);
+    return this._session(made);
   }
 
   /**
@@ -186,6 +187,19 @@ export class Client {
   }
 
   /**
+   * A session that this client has open, for another part of the program that is the same producer; null otherwise.
+   * @param {string} sessionId
+   * @param {string} [producer]
+   * @returns {Session | null}
+   */
+  find(sessionId, producer = "main") {
+    const found = this._producers.get(keyOf(sessionId, producer));
+    if (found === undefined) return null;
+    found.timesFound += 1;
+    return this._session(found);
+  }
+
+  /**
    * Use another key or session token from now on, also on the connection that there is: the server closes it when a
    * token expires.
    * @param {Key} key
@@ -228,6 +242,14 @@ export class Client {
   }
 
   // Producers
+
+  /**
+   * @private
+   * @param {Producer} producer
+   */
+  _session(producer) {
+    return new Session(producer, (one) => this._scheduleWakeup(one), this._rest);
+  }
 
   /**
    * @private

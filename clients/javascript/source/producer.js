@@ -4,7 +4,7 @@
  * A producer knows nothing of connections. A transport sends what `openFrame` and `buffer.takeBatch` return, and passes
  * on what the server answers.
  */
-import { Ack, Buffer } from "./buffer.js";
+import { Ack, Buffer, NUMBER_BYTES } from "./buffer.js";
 import {
   ClientError,
   EventRefused,
@@ -79,6 +79,9 @@ export class Producer {
     /** @type {ClientError | null} Why the producer takes nothing more. */
     this.error = null;
     this.finished = false;
+    /** @type {string | undefined} The other stack whose frames are sent. */
+    this.dialect = undefined;
+    this.timesFound = 0;
     /** Whether the transport is about to be woken for the events that were taken. */
     this.wakeupPending = false;
     /** @type {Deferred<void>} */
@@ -128,9 +131,9 @@ export class Producer {
     const { type, turn_id: turn } = event;
     if (NOT_SENDABLE.includes(type)) throw new EventRefused("unknown_type", `${type} is sent by the client itself.`);
     const isEnd = type === "session.end";
-    const body = this.encode(event);
+    const { body, bytes } = this.encode(event);
     const saysLastSeq = isEnd && event.last_seq === undefined;
-    const ack = this.buffer.add(body, utf8Bytes(body), { ignoreLimits: ends || isEnd, saysLastSeq });
+    const ack = this.buffer.add(body, bytes, { ignoreLimits: ends || isEnd, saysLastSeq });
     if (ends || isEnd) this.end = ack;
     if (Number.isInteger(turn)) this.nextTurn = Math.max(this.nextTurn, turn + 1);
     return ack;
@@ -169,9 +172,10 @@ export class Producer {
       producer: this.name,
       ts: fields.ts ?? Date.now(),
     });
-    const broken = brokenLimit(body, utf8Bytes(body)); // what closes the connection would be resent again and again
+    const bytes = utf8Bytes(body);
+    const broken = brokenLimit(body, bytes + NUMBER_BYTES); // what closes the connection would be resent for ever
     if (broken !== null) throw new EventRefused(...broken);
-    return body;
+    return { body, bytes };
   }
 
   // Opening

@@ -25,6 +25,11 @@ export class SessionFacts {
     return this._producer.name;
   }
 
+  /** The other stack whose frames `recordFrame` sends. */
+  get dialect() {
+    return this._producer.dialect;
+  }
+
   /** `running` or `ended`, as the server last reported. */
   get state() {
     return this._producer.state;
@@ -75,6 +80,11 @@ export class SessionFacts {
     return this._producer.dropped;
   }
 
+  /** How often `Client.find` has returned it: another part of the program records into it too. */
+  get timesFound() {
+    return this._producer.timesFound;
+  }
+
   /** How full the buffer is, from 0 to 1. */
   get fullness() {
     const { length, size, maxEvents, maxBytes } = this._producer.buffer;
@@ -88,16 +98,13 @@ export class Session extends SessionFacts {
    * @param {import("./producer.js").Producer} producer
    * @param {(producer: import("./producer.js").Producer) => void} scheduleWakeup
    * @param {RestClient | null} rest
-   * @param {string | undefined} dialect
    */
-  constructor(producer, scheduleWakeup, rest, dialect) {
+  constructor(producer, scheduleWakeup, rest) {
     super(producer);
     /** @private */
     this._scheduleWakeup = scheduleWakeup;
     /** @private */
     this._rest = rest;
-    /** The other stack whose frames `recordFrame` sends. */
-    this.dialect = dialect;
   }
 
   /**
@@ -112,8 +119,8 @@ export class Session extends SessionFacts {
    * @param {{ends?: boolean}} [how]
    * @returns {Ack}
    */
-  record(event, { ends = false } = {}) {
-    const ack = this._producer.take(event, ends);
+  record(event, how) {
+    const ack = this._producer.take(event, how?.ends);
     if (!ack.done) this._scheduleWakeup(this._producer);
     return ack;
   }
@@ -127,11 +134,12 @@ export class Session extends SessionFacts {
    *   ms); an `id` of its own lets the server ignore a repeat; `ends` says that it ends the session
    * @returns {Ack}
    */
-  recordFrame(frame, { from, ts, id, ends = false } = {}) {
+  recordFrame(frame, envelope) {
     if (this.dialect === undefined) {
       const detail = "A frame needs the name of its stack: client.session(id, { dialect }).";
       return this._producer.drop(new EventRefused("unknown_dialect", detail));
     }
+    const { from, ts, id, ends } = envelope ?? {};
     return this.record({ type: "frame", dialect: this.dialect, from, ts, id, frame }, { ends });
   }
 

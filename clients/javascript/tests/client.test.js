@@ -141,6 +141,18 @@ test("a_session_is_open_once", async (t) => {
   assert.equal((await client.open(id)).state, "ended");
 });
 
+/** Another part of the program, which is the same producer, finds the session that is open. */
+test("an_open_session_is_found", async (t) => {
+  const client = clientTo(t, await service());
+  const id = newId();
+  assert.deepEqual([client.find(id), client.isOpen(id)], [null, false]);
+  const session = await client.open(id, { dialect: "vapi" });
+  const found = client.find(id);
+  assert.deepEqual([found.sessionId, found.dialect, session.timesFound, client.isOpen(id)], [id, "vapi", 1, true]);
+  assert.equal(await found.record(transcript(1)), 1);
+  assert.equal(session.nextSeq, 2);
+});
+
 /** An open that the server does not take throws what the server said, and the next one works. */
 test("a_bad_configuration_is_refused", async (t) => {
   const client = clientTo(t, await service());
@@ -189,9 +201,11 @@ test("send_only_takes", async (t) => {
 
 /** Whoever awaits an ack gets the seq, and one who gives up takes nothing from the others. */
 test("an_ack_can_be_awaited_by_many_and_again", async (t) => {
-  const session = await clientTo(t, await service()).open(newId());
+  const { proxy, client } = await behindProxy(t);
+  const session = await client.open(newId());
+  proxy.toClient.latencyMs = 300;
   const ack = session.record(transcript(1));
-  assert.equal((await thrown(ack.result(0))).code, "timed_out");
+  assert.equal((await thrown(ack.result(10))).code, "timed_out");
   assert.deepEqual(await Promise.all([ack, ack]), [1, 1]);
   assert.equal(await ack, 1);
 });
@@ -368,6 +382,23 @@ test("a_token_lets_into_its_session", async (t) => {
   client.setKey(await tokenOf(600));
   assert.deepEqual(await seqs(recordTranscripts(session, 3, 4)), [3, 4]);
   assert.equal(session.epoch, 1);
+});
+
+/** A token that has expired is replaced, where the key is a function that gets another one. */
+test("an_expired_token_is_replaced", async (t) => {
+  const one = await serviceWithKeys();
+  const id = newId();
+  await one.request("POST", "/v1/sessions", { session_id: id });
+  let tokens = 0;
+  const key = async () => {
+    tokens += 1;
+    const body = { ttl_seconds: tokens === 1 ? 1 : 600 };
+    return (await one.request("POST", `/v1/sessions/${id}/tokens`, body)).token;
+  };
+  const session = await clientFor(t, one.url, { key }).open(id);
+  assert.deepEqual(await seqs(recordTranscripts(session, 1, 2)), [1, 2]);
+  await until(() => tokens > 1 && session.epoch > 1, "another token");
+  assert.deepEqual(await seqs(recordTranscripts(session, 3, 4)), [3, 4]);
 });
 
 /** Whoever is not let in is told so at once, and from then on. */

@@ -49,7 +49,8 @@ test("what_is_not_an_event_is_not_taken", async (t) => {
 test("a_mistake_of_the_program_does_not_stop_its_audio", async (t) => {
   const session = await clientTo(t, await service()).open(newId());
   for (const event of [null, undefined, "hello", 1, [{ type: "asr" }]]) {
-    assert.equal((await thrown(session.record(event))).code, "not_events");
+    assert.equal((await thrown(session.record(event, null))).code, "not_events");
+    assert.equal((await thrown(session.recordFrame(event, null))).code, "unknown_dialect");
   }
   assert.equal((await thrown(session.record(new Proxy({}, { get: () => { throw new Error("mine"); } })))).code, "invalid_json");
 });

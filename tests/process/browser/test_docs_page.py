@@ -11,7 +11,12 @@ import pytest
 
 from tests.support.callers.browser import Page, browser_page
 from tests.support.callers.rest import RestClient, make_key
-from tests.support.processes.doc_programs import printed_programs, running_program, save_programs
+from tests.support.processes.doc_programs import (
+    install_javascript_client,
+    printed_programs,
+    running_program,
+    save_programs,
+)
 from tests.support.servers.network_proxy import NetworkProxy
 from tests.support.services import Serve
 from voicemem.app import App
@@ -37,6 +42,8 @@ async def opened(app: App, folder: Path, key: str | None = None, ingest: Address
     if key is not None:
         env["VOICEMEM_KEY"] = await make_key(app, "admin")
     save_programs(PAGE, folder / "site", changes)
+    if not (folder / "site" / "node_modules").exists():
+        install_javascript_client(folder / "site")
     async with (
         running_program(folder / "site", "server.mjs", **env) as backend,
         browser_page(folder / "profile", f"--host-resolver-rules=MAP {FOREIGN} 127.0.0.1") as page,

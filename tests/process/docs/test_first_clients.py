@@ -16,11 +16,18 @@ from websockets.asyncio.client import connect
 from tests.support.callers.producer import key_over_its_rate
 from tests.support.callers.rest import RestClient
 from tests.support.events import final_transcript
-from tests.support.processes.doc_programs import Program, printed_programs, running_program, save_programs
+from tests.support.processes.doc_programs import (
+    Program,
+    install_javascript_client,
+    printed_programs,
+    running_program,
+    save_programs,
+)
 from tests.support.processes.ports import free_ports
 from tests.support.processes.service_process import running_process
 from tests.support.servers.network_proxy import NetworkProxy
 from tests.support.services import Serve
+from tests.support.waiting import eventually
 from voicemem.config.service import Address
 
 node = pytest.mark.needs("node")
@@ -28,6 +35,7 @@ PYTHON = ("first-client-python.md", "python_call.py")
 NODE = ("first-client-javascript.md", "node_call.mjs")
 clients = pytest.mark.parametrize("client", [PYTHON, pytest.param(NODE, marks=node)], ids=lambda client: client[1])
 Client = tuple[str, str]
+SAYS_OF_AN_OUTAGE = {PYTHON: "connection lost, reconnecting", NODE: "the websocket is back"}
 SPOKEN = [
     ("user", "Tell me a joke.", {"source": "asr"}),
     (
@@ -44,6 +52,7 @@ def saved(client: Client, folder: Path, ingest: Address, rest: str, **changes: s
     save_programs(
         client[0], folder, {"127.0.0.1:8765": str(ingest), "http://127.0.0.1:8080": rest, **faster, **changes}
     )
+    install_javascript_client(folder)
 
 
 def session_of(client: Client) -> str:
@@ -125,7 +134,7 @@ async def test_a_client_goes_on_after_the_server_was_killed(tmp_path: Path, clie
             await runs_to_its_end(program)
             assert await spoken(again.api, client) == SPOKEN
             assert await seqs(again.api, client) == [*range(1, 9)]
-    assert "connection lost, reconnecting" in program.out + program.errors
+    assert SAYS_OF_AN_OUTAGE[client] in program.out + program.errors
 
 
 @clients
@@ -229,15 +238,11 @@ async def main():
 asyncio.run(main())
 """,
     "full.mjs": """
-import { Recorder } from "./recorder.mjs";
+import { Client } from "voicemem";
 
-const recorder = new Recorder("ws://127.0.0.1:9/v1/ingest", "full", { maxEvents: 2 });
+const session = new Client("ws://127.0.0.1:9", { maxEvents: 2 }).session("full");
 for (const text of ["one", "two", "three"]) {
-  try {
-    recorder.record("asr", { turn_id: 1, text });
-  } catch (error) {
-    console.log("full at", text);
-  }
+  if (session.record({ type: "asr", turn_id: 1, text }).error) console.log("full at", text);
 }
 process.exit();
 """,
@@ -248,6 +253,7 @@ process.exit();
 async def test_a_full_buffer_takes_nothing_more(tmp_path: Path, client: Client) -> None:
     """While nothing is acknowledged a recorder takes as many events as it was told, and says so at the next one."""
     save_programs(client[0], tmp_path, {})
+    install_javascript_client(tmp_path)
     file = "full" + Path(client[1]).suffix
     (tmp_path / file).write_text(FULL[file])
     async with running_program(tmp_path, file) as program:
@@ -258,13 +264,17 @@ async def test_a_full_buffer_takes_nothing_more(tmp_path: Path, client: Client) 
 @node
 async def test_the_javascript_client_notices_silence(serve: Serve, tmp_path: Path) -> None:
     """A connection that stays open while its answers vanish is given up, and another one made."""
+
+    async def has_accepted(proxy: NetworkProxy, connections: int) -> bool:
+        return proxy.accepted >= connections
+
     app = await serve()
     async with NetworkProxy(app.ingest_address) as proxy:
-        saved(NODE, tmp_path, proxy.address, f"http://{app.rest_address}", **{"silence = 20_000": "silence = 800"})
+        saved(NODE, tmp_path, proxy.address, f"http://{app.rest_address}", **{"key: KEY": "key: KEY, silenceMs: 800"})
         async with running_program(tmp_path, NODE[1]) as program:
             await heard_of(RestClient(app), NODE)
             proxy.to_client.swallow = True
-            await program.says("silence")
+            await eventually(True, lambda: has_accepted(proxy, 2))
             proxy.to_client.swallow = False
             await program.says("assistant")
     assert await spoken(RestClient(app), NODE) == SPOKEN

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from tests.support.needs import needs, node_version
-from tests.support.paths import DOCS
+from tests.support.paths import DOCS, ROOT
 
 FILE_NAME = re.compile(r"`([\w-]+\.(?:py|mjs|html|jsonl))`")
 ENDINGS = {"python": ".py", "js": ".mjs", "html": ".html", "jsonl": ".jsonl"}
@@ -36,6 +36,12 @@ def save_programs(page: str, folder: Path, changes: Mapping[str, str]) -> None:
             for old, new in changes.items():
                 text = text.replace(old, new)
             (folder / names[-1]).write_text(text)
+
+
+def install_javascript_client(folder: Path) -> None:
+    """Have the programs of a folder find the package `voicemem`, as npm installs it from a directory."""
+    (folder / "node_modules").mkdir(parents=True, exist_ok=True)
+    (folder / "node_modules" / "voicemem").symlink_to(ROOT / "clients" / "javascript")
 
 
 def node_command() -> list[str]:

@@ -48,6 +48,8 @@ export class WebsocketConnection {
     this.serverLeaving = false;
     /** @type {ServerFrame | null} The last error about the connection as a whole. */
     this.connectionError = null;
+    /** Whether the server has said that it takes events more slowly. */
+    this.isOverRate = false;
     this.heardAt = Date.now();
     /** @type {any} */
     this.lookingAgain = null;
@@ -196,7 +198,7 @@ export class WebsocketConnection {
   onFrame(frame) {
     const producer = this.producers.get(keyOf(frame.session_id ?? "", frame.producer ?? ""));
     if (frame.type === "goaway") this.serverLeaving = true;
-    else if (frame.code === "rate_limited") return; // nothing is lost: the server resumes reading by itself
+    else if (frame.code === "rate_limited") this.noteRate(frame);
     else if (frame.type === "error" && (producer === undefined || LOST_STATE_CODES.has(frame.code ?? ""))) {
       this.onConnectionError(frame);
     } else if (producer === undefined) return;
@@ -228,6 +230,15 @@ export class WebsocketConnection {
     this.frameBytes = Math.min(FRAME_BYTES, 2 * this.frameBytes);
     producer.onAck(seq);
     this.pump();
+  }
+
+  /**
+   * Say once that the key is over its rate. Nothing is lost: the server resumes reading by itself.
+   * @param {ServerFrame} frame
+   */
+  noteRate(frame) {
+    if (!this.isOverRate) this.options.warn(`rate_limited: ${frame.detail ?? ""}`);
+    this.isOverRate = true;
   }
 
   noteProgress() {
