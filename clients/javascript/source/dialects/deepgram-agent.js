@@ -13,7 +13,7 @@ const KINDS = new Map([
       AgentStartedSpeaking: "",
       AgentAudioDone: "",
       SpeechInterrupted: "text_spoken",
-      FunctionCallRequest: "functions[id name arguments]",
+      FunctionCallRequest: "functions[id name arguments*]",
     },
     `Error FrustrationDetected FunctionCallCancelled InjectionRefused LatencyReport ListenUpdated PromptUpdated
      SettingsApplied SpeakUpdated ThinkLiveUpdated ThinkUpdated Warning __customFromThinkProvider`,
@@ -29,7 +29,7 @@ const KINDS = new Map([
     "ForceEndTurn KeepAlive UpdateListen UpdatePrompt UpdateSpeak UpdateThink UpdateThink_Live __customToThinkProvider",
     "type",
   ),
-  ...kindsOf(null, { FunctionCallResponse: "name content id" }, "History", "type"),
+  ...kindsOf(null, { FunctionCallResponse: "name content* id" }, "History", "type"),
 ]);
 
 /** @type {import("./dialect.js").Dialect} */
