@@ -126,7 +126,7 @@ class VendorConnection:
 
     async def store(self, frames: list[ReducedFrame]) -> Interrupted | None:
         """Journal frames; while the store is away they wait, unless nobody waits for them."""
-        while True:
+        while frames:
             try:
                 result = await self.recorder.record(self.lease, frames)
             except Refused as refused:
@@ -137,8 +137,11 @@ class VendorConnection:
                 await asyncio.sleep(STORE_AGAIN_S)
                 frames = await self.unknown(frames)
                 continue
+            if result.ended:
+                return Interrupted("ended", "call_over")
             codes = [problem.code for problem in result.problems if problem.code in OVER]
             return Interrupted("ended", OVER[codes[0]]) if codes else None
+        return None
 
     async def unknown(self, frames: list[ReducedFrame]) -> list[ReducedFrame]:
         """The frames that the session does not have, as far as that is known: a commit may have been made after all."""

@@ -20,6 +20,8 @@ from tests.support.sideband import sideband as sideband
 from tests.support.waiting import eventually
 from voicemem.app import App, running
 from voicemem.config.service import Address, Settings
+from voicemem.errors import StoreUnavailable
+from voicemem.observer import connection as connection_module
 from voicemem.observer import dialing
 from voicemem.observer.observation import Patience
 from voicemem.protocol.types import JsonObject
@@ -33,7 +35,8 @@ CALL = {"dialect": "openai-realtime", "call_id": "rtc_1"}
 @pytest.fixture
 def settings(sideband: Sideband) -> JsonObject:
     """Settings of a service that observes calls at this vendor."""
-    return {"observe_key": KEY, "observe_urls": (f"openai-realtime={sideband.url}",)}
+    urls = tuple(f"{dialect}={sideband.url}" for dialect in ("openai-realtime", "openai-live"))
+    return {"observe_key": KEY, "observe_urls": urls}
 
 
 def hurry(app: App, patience: Patience = HASTY) -> None:
@@ -87,17 +90,31 @@ async def frames_of(api: RestClient) -> list[JsonObject]:
     return [row["event"]["frame"] for row in await api.journal() if row["event"]["type"] == "frame"]
 
 
-async def test_a_whole_call_is_recorded(sideband: Sideband, settings: JsonObject) -> None:
+LIVE_CALL = {"dialect": "openai-live", "session_id": "sess_1"}
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "address"),
+    [
+        (CALL, "webrtc", "/v1/realtime?call_id=rtc_1"),
+        (LIVE_CALL, "sideband_attached_in_mid_call", "/v1/realtime/sessions/sess_1/attach"),
+    ],
+    ids=["openai-realtime", "openai-live"],
+)
+async def test_a_whole_call_is_recorded(
+    sideband: Sideband, settings: JsonObject, call: JsonObject, name: str, address: str
+) -> None:
     """The memory is that of the recorded call, the vendor's clean close ends the session, and nothing is sent to it."""
-    clock, recording = ManualClock(), Recording("openai-realtime", "webrtc")
+    clock, recording = ManualClock(), Recording(call["dialect"], name)
     free = Address("127.0.0.1", 0)
     chosen = Settings(store="memory:", rest=free, ingest=free, **settings)
     async with running(chosen, clock=clock) as app:
         api = RestClient(app)
         clock.ms = recording.envelopes()[0]["ts"]
         await api.create()
-        assert ("waiting", 0) == ((begun := await begin(api))["state"], begun["connections"])
+        assert ("waiting", 0) == ((begun := await begin(api, call))["state"], begun["connections"])
         connection = await sideband.accept()
+        await stands(api, "observing", None, None)
         taken = 0
         for envelope in recording.envelopes():
             if envelope["from"] != "vendor":
@@ -107,16 +124,18 @@ async def test_a_whole_call_is_recorded(sideband: Sideband, settings: JsonObject
             await send(connection, envelope["frame"])
             taken = before + 1
             await eventually(taken, lambda: as_async(frames_counted(app)))
-        await stands(api, "observing", None, None)
         clock.ms = recording.hang_up()
         await connection.close(1000)
-        await stands(api, "ended", "call_over", 1000)
+
+        async def reason() -> str | None:
+            return (await how_it_stands(api))[1]
+
+        await eventually("call_over", reason)
         clock.wait(5)
         await eventually("ended", api.state)
         assert recording.document("contents")["contents"] == await api.contents()
-        assert "closed" == (await api.session())["reason"]
     (request,) = sideband.requests
-    assert ("/v1/realtime?call_id=rtc_1", f"Bearer {KEY}") == (request.path, request.headers["Authorization"])
+    assert (address, f"Bearer {KEY}") == (request.path, request.headers["Authorization"])
     assert [] == sideband.received
 
 
@@ -128,6 +147,17 @@ def frames_counted(app: App) -> int:
 
 async def as_async(value: int) -> int:
     return value
+
+
+async def test_the_vendor_says_that_the_call_is_over(sideband: Sideband, api: RestClient) -> None:
+    """The session ends with the vendor's reason, though the connection is still open."""
+    await begin(api, LIVE_CALL)
+    connection = await sideband.accept()
+    await send(connection, {"type": "session.closed", "event_id": "e1", "reason": "client_requested"})
+    await stands(api, "ended", "call_over", None)
+    await eventually("ended", api.state)
+    assert "closed" != (await api.session())["reason"]
+    await connection.wait_closed()
 
 
 @pytest.mark.parametrize("code", [1001, 1011, 1012, 4000, None])
@@ -385,12 +415,48 @@ async def test_many_calls_at_once(serve: Serve, sideband: Sideband, settings: Js
         await remembers(api, str(number), session=f"s{number}")
 
 
-async def test_the_vendor_is_asked_as_its_own_client_asks(sideband: Sideband, api: RestClient) -> None:
-    """Path, query and key are those of `realtime.connect(call_id=…)` of OpenAI's package."""
-    client = AsyncOpenAI(api_key=KEY, websocket_base_url=sideband.url.removesuffix("/realtime"))
-    async with client.realtime.connect(call_id=CALL["call_id"]):
+async def test_the_vendor_is_asked_as_its_own_client_asks(sideband: Sideband, serve: Serve) -> None:
+    """Path, query and key are those of OpenAI's package: `realtime.connect(call_id=…)`, `live.sideband.connect(…)`."""
+    root = sideband.url.removesuffix("/realtime")
+    urls = (f"openai-realtime={root}/realtime", f"openai-live={root}/live")
+    api = RestClient(await serve(observe_key=KEY, observe_urls=urls))
+    client = AsyncOpenAI(api_key=KEY, websocket_base_url=root)
+    for number, call in enumerate((CALL, LIVE_CALL)):
+        if "call_id" in call:
+            theirs: Any = client.realtime.connect(call_id=call["call_id"])
+        else:
+            theirs = client.live.sideband.connect(session_id=call["session_id"])
+        async with theirs:
+            await sideband.accept()
+        await api.create(f"s{number}")
+        assert 201 == (await api.post(f"/v1/sessions/s{number}/observe", call)).status
         await sideband.accept()
+        first, second = sideband.requests[-2:]
+        assert (first.path, first.headers["Authorization"]) == (second.path, second.headers["Authorization"])
+
+
+async def test_a_store_that_is_away_costs_nothing(
+    app: App, sideband: Sideband, api: RestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came meanwhile waits for it, and is stored once, also where a commit was made whose outcome was unknown."""
+    monkeypatch.setattr(connection_module, "STORE_AGAIN_S", 0.01)
     await begin(api)
-    await sideband.accept()
-    theirs, ours = sideband.requests
-    assert (theirs.path, theirs.headers["Authorization"]) == (ours.path, ours.headers["Authorization"])
+    connection = await sideband.accept()
+    await send(connection, said("u1", "One.", "e1"))
+    await remembers(api, "One.")
+    record, failures = app.services.recorder.record, [False, True]
+
+    async def failing(*arguments: Any, **more: Any) -> Any:
+        """Twice it cannot be told; the second time it is stored all the same."""
+        if not failures:
+            return await record(*arguments, **more)
+        if failures.pop(0):
+            await record(*arguments, **more)
+        raise StoreUnavailable
+
+    monkeypatch.setattr(app.services.recorder, "record", failing)
+    await send(connection, said("u2", "Two.", "e2"))
+    await eventually(0, lambda: as_async(len(failures)))
+    await send(connection, said("u3", "Three.", "e3"))
+    await remembers(api, "One.", "Two.", "Three.")
+    assert ["e1", "e2", "e3"] == [frame["event_id"] for frame in await frames_of(api)]

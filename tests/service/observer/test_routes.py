@@ -78,6 +78,7 @@ async def test_the_acts_are_audited(app: App, admin: RestClient, caplog: pytest.
         {**CALL, "url": "wss://evil.example"},
         {**CALL, "session_id": "sess_1"},
         {"dialect": "openai-realtime", "session_id": "sess_1"},
+        {"dialect": "openai-live", "call_id": "rtc_1"},
     ],
     ids=str,
 )
