@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.deploy_files import COMPOSE, CONTAINER, NODES, UNIT, instruction
+from tests.support.deploy_files import COMPOSE, CONTAINER, NODES, PROXY_UNIT, UNIT, instruction
 from tests.support.paths import DEPLOY
+from voicemem.cli.proxy import proxy
 from voicemem.cli.service import serve
 from voicemem.cli.settings.options import SERVE_OPTIONS
 
@@ -34,6 +35,12 @@ def test_the_files_set_what_there_is_to_set() -> None:
     assert named
     assert SERVE_OPTIONS
     assert [] == sorted(named - VARIABLES)
+
+
+def test_the_unit_of_the_proxy_sets_what_there_is_to_set() -> None:
+    """Every variable in it is one of the proxy's."""
+    named = set(re.findall(r"VOICEMEM_\w+", PROXY_UNIT))
+    assert named <= {str(option.envvar) for option in proxy.params if getattr(option, "envvar", None)}
 
 
 def test_the_container_is_nobody_in_particular_and_keeps_its_store_outside() -> None:

@@ -9,6 +9,7 @@ import yaml
 
 from tests.support.paths import DEPLOY
 
+PROXY_UNIT = (DEPLOY / "voicemem-proxy.service").read_text()
 UNIT = (DEPLOY / "voicemem.service").read_text()
 CONTAINER = (DEPLOY / "Containerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

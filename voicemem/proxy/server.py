@@ -113,11 +113,17 @@ class ProxyServer:
     async def run(self, caller: Connection, call: Call) -> None:
         try:
             call.key = await self.keys.key_for(call.wanted)
+            self.waiting.discard(caller)
+            await call.run(self.settings.connect_timeout)
         except VoicememError as refused:
             self.refuse(caller, refused)
             return
-        self.waiting.discard(caller)
-        await call.run(self.settings.connect_timeout)
+        except Exception:  # the other calls go on
+            LOG.exception("A call has failed")
+            if call.status is None:
+                self.refuse(caller, Refused("internal"))
+            call.end()
+            return
         self.health.count_call(call)
         LOG.info("A call has ended", extra=call.facts())
 
@@ -142,6 +148,7 @@ class ProxyServer:
             self.listening.close()
         for call in self.calls.values():
             call.cut()
+        self.turns.work()
         await self.memories.close()
         await self.keys.close()
 

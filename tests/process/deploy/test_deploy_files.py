@@ -12,30 +12,36 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.deploy_files import UNIT, instruction
+import pytest
+
+from tests.support.deploy_files import PROXY_UNIT, UNIT, instruction
 from tests.support.needs import needs
 from tests.support.processes.service_process import running_process
 from tests.support.services import Serve
 
+UNITS = pytest.mark.parametrize("text", [UNIT, PROXY_UNIT], ids=["service", "proxy"])
 
-def analyze(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+
+def analyze(text: str, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What systemd says of the unit, with a program in it that exists."""
     binary = needs("systemd-analyze")
     unit = tmp_path / "voicemem.service"
-    unit.write_text(UNIT.replace("/opt/voicemem/bin/voicemem", sys.executable))
+    unit.write_text(text.replace("/opt/voicemem/bin/voicemem", sys.executable))
     return subprocess.run([binary, *arguments, str(unit)], capture_output=True, text=True, timeout=60)
 
 
-def test_the_unit_is_one(tmp_path: Path) -> None:
+@UNITS
+def test_the_unit_is_one(tmp_path: Path, text: str) -> None:
     """systemd finds nothing to say about it."""
-    result = analyze(tmp_path, "verify", "--man=no")
+    result = analyze(text, tmp_path, "verify", "--man=no")
     ours = [line for line in result.stderr.splitlines() if "voicemem" in line]
     assert (0, []) == (result.returncode, ours)
 
 
-def test_the_unit_is_hardened(tmp_path: Path) -> None:
+@UNITS
+def test_the_unit_is_hardened(tmp_path: Path, text: str) -> None:
     """By systemd's own scale (0 to 10, lower is better) little is exposed."""
-    result = analyze(tmp_path, "security", "--offline=true", "--threshold=20", "--no-pager")
+    result = analyze(text, tmp_path, "security", "--offline=true", "--threshold=20", "--no-pager")
     assert 0 == result.returncode, result.stdout[-300:]
 
 

@@ -105,6 +105,13 @@ def test_background() -> None:
     assert all(float(cell) > 0 for cell in lines[3].split()[1:])
 
 
+def test_proxy() -> None:
+    """Calls go with and without the proxy, in processes of their own."""
+    _, told = bench("proxy", "--calls", "2", "--many", "3", "--seconds", "0.5", "--runs", "1")
+    check_results(told, {"added_p50_ms", "added_p99_ms", "core_share", "arrived_share", "many_p99_ms"})
+    assert told["results"]["core_share"]["value"] > 0
+
+
 def test_exports() -> None:
     """Every call comes in every format."""
     _, told = bench("exports", "--calls", "20")
