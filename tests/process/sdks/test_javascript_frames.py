@@ -22,6 +22,7 @@ from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame
 from voicemem.dialects.elevenlabs_agents import frames as elevenlabs
 from voicemem.dialects.elevenlabs_agents.records import Alignment
 from voicemem.dialects.gemini_live import frames as gemini
+from voicemem.dialects.openai_live import frames as live
 from voicemem.dialects.openai_realtime import frames as realtime
 from voicemem.dialects.pipecat_rtvi import frames as pipecat
 from voicemem.dialects.registry import DIALECTS
@@ -73,6 +74,21 @@ def frames_of_realtime() -> Iterator[JsonObject]:
         yield frame | {"item": frame["item"] | items[0] | {"content": [{"type": "input_text", "text": "Hi."}]}}
     yield {"type": "session.update", "session": {"instructions": SECRET, "tools": [{"name": SECRET}]}}
     yield from ({"type": old, "item_id": "r", "response_id": "x", "delta": "QUI="} for old in realtime.RENAMED)
+
+
+def frames_of_live() -> Iterator[JsonObject]:
+    for name, kind in live.KINDS.items():
+        yield whole(kind.record or live.Typed) | {"type": name}
+    yield {"type": "session.input_transcript.delta", "delta": "Hi.", "start_ms": 2, "end_ms": 1}
+    yield {"type": "session.commentary.append", "content": SECRET}
+    texts = [{"type": "input_text", "text": "Hi.", "key": SECRET}]
+    for role, hidden in (("user", {}), ("system", {"arguments": SECRET}), (None, {"output": SECRET})):
+        yield {"type": "response.item.create", "item": {"role": role, "content": texts, **hidden}}
+    for kind in ("function_call", "function_call_output", "reasoning"):
+        item = {"type": kind, "call_id": "c", "name": "f", "arguments": "{}", "output": "sun", "summary": SECRET}
+        yield {"type": "response.item.create", "item": item}
+        yield from ({"type": "response.event", "event": {"type": f"response.output_item.{what}", "item": item}}
+                    for what in ("added", "done"))  # fmt: skip
 
 
 def frames_of_relay() -> Iterator[JsonObject]:
@@ -143,6 +159,7 @@ def frames_of_gemini() -> Iterator[JsonObject]:
 
 MADE = {
     "openai-realtime": frames_of_realtime,
+    "openai-live": frames_of_live,
     "conversation-relay": frames_of_relay,
     "elevenlabs-agents": frames_of_elevenlabs,
     "pipecat-rtvi": frames_of_pipecat,

@@ -5,6 +5,7 @@ import { CONVERSATION_RELAY } from "./conversation-relay.js";
 import { DEEPGRAM_AGENT } from "./deepgram-agent.js";
 import { ELEVENLABS_AGENTS } from "./elevenlabs-agents.js";
 import { GEMINI_LIVE } from "./gemini-live.js";
+import { OPENAI_LIVE } from "./openai-live.js";
 import { OPENAI_REALTIME } from "./openai-realtime.js";
 import { PIPECAT_RTVI } from "./pipecat-rtvi.js";
 
@@ -16,6 +17,7 @@ const ALL = [
   DEEPGRAM_AGENT,
   ELEVENLABS_AGENTS,
   GEMINI_LIVE,
+  OPENAI_LIVE,
   OPENAI_REALTIME,
   PIPECAT_RTVI,
 ];

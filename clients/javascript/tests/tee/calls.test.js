@@ -4,6 +4,7 @@ import { once } from "node:events";
 import { test } from "node:test";
 import { WebSocket } from "ws";
 
+import { DIALECTS } from "../../source/dialects/registry.js";
 import { TIMES } from "../../source/tee/memory.js";
 import { memoryOf, tee } from "../../source/tee/tee.js";
 import { clientTo, newId, service } from "../clients.js";
@@ -13,7 +14,7 @@ import { call, endsOf, memoryAfter, play, recordedClock, recordingsOf, reply, te
 
 const one = await service();
 const REALTIME = recordingsOf("openai-realtime");
-const OTHERS = recordingsOf("conversation-relay", "deepgram-agent", "gemini-live", "elevenlabs-agents", "agora-ten", "pipecat-rtvi");
+const OTHERS = recordingsOf(...[...DIALECTS.keys()].filter((name) => name !== "openai-realtime"));
 
 for (const recording of [...REALTIME, ...OTHERS]) {
   /** A client's connection, in every dialect whose frames cross a websocket. */
