@@ -232,3 +232,5 @@ class Dialect(Struct, frozen=True, kw_only=True):
     texts: Callable[[JsonObject], Texts]
     """All texts in a reduced frame, in the order in which they were said. The service may replace them."""
     parts: Parts | None = None
+    split: Callable[[JsonObject], Iterable[JsonObject]] | None = None
+    """The frames of one message that may say many things. A message without a number is taken apart before `reduce`."""

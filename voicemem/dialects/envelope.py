@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame
+from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import RejectedEvent, decode_header
 from voicemem.protocol.events import FrameEvent
@@ -50,3 +51,16 @@ def decode_value(value: Any, text: bytes, dialect: str) -> FrameEvent | Rejected
 def is_envelope(value: Any) -> bool:
     """Whether a JSON value is an envelope around a frame."""
     return isinstance(value, dict) and "frame" in value and "type" not in value
+
+
+def taken_apart(event: FrameEvent) -> list[FrameEvent]:
+    """The frames of a message, each of which becomes a row. One with a number or an id stays whole."""
+    dialect = DIALECTS.get(event.dialect)
+    split = None if dialect is None else dialect.split
+    if split is None or event.seq is not None or event.id is not None or not isinstance(event.frame, dict):
+        return [event]
+    try:
+        frames = [*split(event.frame)]
+    except Exception:  # what is malformed is refused when it is reduced
+        return [event]
+    return [msgspec.structs.replace(event, frame=frame) for frame in frames]

@@ -25,4 +25,5 @@ RETELL = Dialect(
     closed=closed,
     texts=texts,
     hook=Hook(verify=verify, frames=taken_apart),
+    split=taken_apart,
 )

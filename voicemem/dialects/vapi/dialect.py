@@ -28,4 +28,5 @@ VAPI = Dialect(
     closed=closed,
     texts=texts,
     hook=Hook(verify=verify, frames=taken_apart),
+    split=taken_apart,
 )

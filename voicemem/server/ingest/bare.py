@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame, session_id_of
-from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message
+from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message, taken_apart
 from voicemem.dialects.openings import Openings
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import Refused, VoicememError
@@ -183,11 +183,15 @@ class BareConnection(Connection):
             return
         if isinstance(frame, RejectedEvent):
             frames.count(self.door.dialect, "malformed")
-            arrival: ReducedFrame | RejectedEvent | None = frame
-        else:
-            arrival = self.reduce(self.at(frame, received.ts))
-        if arrival is None:
+            self.pass_on(frame, size)
             return
+        for part in taken_apart(self.at(frame, received.ts)):
+            arrival = self.reduce(part)
+            if arrival is not None:
+                self.pass_on(arrival, size)
+                size = 0
+
+    def pass_on(self, arrival: ReducedFrame | RejectedEvent, size: int) -> None:
         if self.open_lease is not None:
             self.enqueue(arrival, size)
         elif isinstance(arrival, ReducedFrame):

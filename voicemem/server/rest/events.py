@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.dialects.dialect import MalformedFrame
-from voicemem.dialects.envelope import decode_message
+from voicemem.dialects.envelope import decode_message, taken_apart
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, split_lines
@@ -139,19 +139,21 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     if wait_s:
         raise RateLimited(wait_s)
     errors: list[EventError] = []
-    taken = False
+    taken = ended = False
     for first in range(0, max(1, len(pieces)), YIELD_EVERY):
         part = pieces[first : first + YIELD_EVERY]
         decode = decode_events if query.dialect is None else partial(decode_frames, query.dialect)
         arrivals = await decode_large(request, sum(map(len, part)), partial(decode, part))
         # A producer that numbers its events has a buffer, which may hold more.
         until = services.runtime.clock() + AWAITED_MS
-        result = await services.recorder.record(lease, arrivals, None if first else query.from_seq, until)
-        errors += map(event_error, result.problems)
-        taken = taken or result.taken
+        for place in range(0, max(1, len(arrivals)), YIELD_EVERY):  # messages of other stacks may have many frames
+            some, from_seq = arrivals[place : place + YIELD_EVERY], None if first or place else query.from_seq
+            result = await services.recorder.record(lease, some, from_seq, until)
+            errors += map(event_error, result.problems)
+            taken, ended = taken or result.taken, ended or result.ended
         if stream.state != "running":  # it may run again
             services.sessions.notices_due.set()
-        if result.ended:
+        if ended:
             await services.presence.close_when_ended(lease)
         if len(errors) == first + YIELD_EVERY > FLOOD_LIMIT:
             raise InvalidFrame("flood")
@@ -163,15 +165,17 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
 
 def decode_frames(dialect: str, texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
     """Each frame, bare or in an envelope, as an event of its dialect."""
-    return [decode_one_frame(dialect, bytes(text)) for text in texts]
+    return [arrival for text in texts for arrival in decode_one_frame(dialect, bytes(text))]
 
 
-def decode_one_frame(dialect: str, text: bytes) -> DecodedEvent | RejectedEvent:
+def decode_one_frame(dialect: str, text: bytes) -> Sequence[DecodedEvent | RejectedEvent]:
     try:
         frame = decode_message(text, False, dialect)
     except MalformedFrame as malformed:
-        return RejectedEvent("malformed_frame", str(malformed), None, None, None)
-    return frame if isinstance(frame, RejectedEvent) else DecodedEvent(frame, text)
+        return (RejectedEvent("malformed_frame", str(malformed), None, None, None),)
+    if isinstance(frame, RejectedEvent):
+        return (frame,)
+    return [DecodedEvent(part, text) for part in taken_apart(frame)]
 
 
 def refusal_response(code: str, next_seq: int, errors: list[EventError]) -> web.Response:
