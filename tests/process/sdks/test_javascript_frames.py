@@ -84,8 +84,8 @@ def frames_of_live() -> Iterator[JsonObject]:
     texts = [{"type": "input_text", "text": "Hi.", "key": SECRET}]
     for role, hidden in (("user", {}), ("system", {"arguments": SECRET}), (None, {"output": SECRET})):
         yield {"type": "response.item.create", "item": {"role": role, "content": texts, **hidden}}
-    for kind in ("function_call", "function_call_output", "reasoning"):
-        item = {"type": kind, "call_id": "c", "name": "f", "arguments": "{}", "output": "sun", "summary": SECRET}
+    for called in ("function_call", "function_call_output", "reasoning"):
+        item = {"type": called, "call_id": "c", "name": "f", "arguments": "{}", "output": "sun", "summary": SECRET}
         yield {"type": "response.item.create", "item": item}
         yield from ({"type": "response.event", "event": {"type": f"response.output_item.{what}", "item": item}}
                     for what in ("added", "done"))  # fmt: skip
