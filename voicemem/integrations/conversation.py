@@ -35,6 +35,11 @@ class Conversation:
         self.heard: OrderedDict[str, str] = OrderedDict()
         """What was heard of replies that were cut, for while the memory is away."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended, so that it must be opened again for more."""
+        return self.session.session is not None and self.session.session.state == "ended"
+
     # What your player calls
 
     def interrupted(
@@ -68,6 +73,12 @@ class Conversation:
             position, total = (None if ms is None else round(ms) for ms in (audio_ms, total_audio_ms))
             event = {"audio_ms": position, "total_audio_ms": total, "done": done or None}
             self.send({"type": "tts", "item": item, **event})
+
+    def announced(self, text: str) -> None:
+        """The agent says this without a model, such as a greeting."""
+        self.reply = self.new_item()
+        said = {"role": "assistant", "source": "greeting", "text": text}
+        self.send({"type": "message", "item": self.reply, **said})
 
     def end(self, reason: str | None = None) -> None:
         """The call is over."""

@@ -25,7 +25,7 @@ TESTS = {
         "tests/unit/integrations/pipecat",
     ),
     "openai-agents": ("tests/process/sdks/test_openai_agents.py",),
-    "langchain": ("tests/process/sdks/test_langgraph.py", "tests/unit/integrations/langgraph"),
+    "langchain": ("tests/process/sdks/test_langgraph.py", "tests/unit/integrations/test_runs.py"),
 }
 
 

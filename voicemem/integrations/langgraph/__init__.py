@@ -17,10 +17,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.langgraph.call import Call
+from voicemem.integrations.call import Call
 from voicemem.integrations.langgraph.hooks import middleware_type
 from voicemem.integrations.langgraph.messages import chat_messages
-from voicemem.integrations.langgraph.threads import Threads
+from voicemem.integrations.langgraph.threads import ThreadMemory
+from voicemem.integrations.sessions import Sessions
 
 if TYPE_CHECKING:
     from voicemem.integrations.langgraph.hooks import VoicememMiddleware
@@ -56,4 +57,6 @@ def middleware(
     """
     if find_spec("langchain") is None:
         raise ImportError("LangChain is not installed: pip install 'voicemem-core[langgraph]'")
-    return middleware_type()(Threads(client, frozenset(record), config, producer), session_id)
+    kinds = frozenset(record)
+    threads = Sessions(client, lambda session: ThreadMemory(session, kinds), config, producer)
+    return middleware_type()(threads, session_id, kinds)

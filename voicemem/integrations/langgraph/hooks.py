@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from voicemem.integrations.langgraph.call import Call
-from voicemem.integrations.langgraph.messages import chat_messages, text_of
-from voicemem.integrations.langgraph.remembering import as_heard, rebuilt
-from voicemem.integrations.langgraph.threads import ThreadMemory, Threads
+from voicemem.integrations.call import Call
+from voicemem.integrations.langgraph.messages import chat_messages
+from voicemem.integrations.langgraph.threads import ThreadMemory
 from voicemem.integrations.langgraph.tokens import StreamedTexts, listener_type
+from voicemem.integrations.runs import as_heard, rebuilt, text_of
+from voicemem.integrations.sessions import Sessions
 
 
 class ModelCall:
     """One call of the model in a thread that is remembered."""
 
-    def __init__(self, threads: Threads, session_id: str, request: Any) -> None:
+    def __init__(self, threads: Sessions[ThreadMemory], kinds: Set[str], session_id: str, request: Any) -> None:
         self.threads = threads
+        self.kinds = kinds
         self.session_id = session_id
         self.request = request
         self.texts = StreamedTexts(self.grew)
@@ -28,7 +30,7 @@ class ModelCall:
 
     def remembered(self, known: list[Any] | None) -> Any:
         """The request as the model gets it."""
-        memory = self.threads.threads.get(self.session_id)
+        memory = self.threads.open.get(self.session_id)
         own = self.request.messages
         try:
             if known is None or memory is None:
@@ -37,9 +39,7 @@ class ModelCall:
             said = [one for one in messages if one.type != "system"]
             instructions = [text_of(one.content) for one in messages if one.type == "system"]
             return self.request.override(
-                messages=rebuilt(
-                    own, said, memory.opening or frozenset(), user_is_recorded="user" in self.threads.kinds
-                ),
+                messages=rebuilt(own, said, memory.opening or frozenset(), user_is_recorded="user" in self.kinds),
                 system_message=with_more(self.request.system_message, instructions),
             )
         except Exception as error:  # a version whose messages are others
@@ -47,7 +47,7 @@ class ModelCall:
             return self.request
 
     def grew(self, text: str, item: str) -> None:
-        if "replies" in self.threads.kinds:
+        if "replies" in self.kinds:
             self.threads.soon(self.session_id, lambda memory: memory.reply_grew(text, item))
 
     @contextmanager
@@ -74,7 +74,7 @@ class ModelCall:
             for item in items:
                 memory.send({"type": kind, "item": item})
 
-        if items and "replies" in self.threads.kinds:
+        if items and "replies" in self.kinds:
             self.threads.soon(self.session_id, close_all)
 
     def answered(self, response: Any) -> None:
@@ -88,8 +88,14 @@ class ModelCall:
 class Middleware:
     """The memory of an agent's threads; `middleware_type` makes an `AgentMiddleware` of it."""
 
-    def __init__(self, threads: Threads, session_id: Callable[[Mapping[str, Any]], str | None]) -> None:
+    def __init__(
+        self,
+        threads: Sessions[ThreadMemory],
+        session_id: Callable[[Mapping[str, Any]], str | None],
+        kinds: Set[str],
+    ) -> None:
         self.threads = threads
+        self.kinds = kinds
         self.session_id = session_id
         threads.find_loop()
 
@@ -139,7 +145,7 @@ class Middleware:
 
     def model_call(self, request: Any) -> ModelCall | None:
         session_id = self.session_of_run()
-        return None if session_id is None else ModelCall(self.threads, session_id, request)
+        return None if session_id is None else ModelCall(self.threads, self.kinds, session_id, request)
 
     def session_of_run(self) -> str | None:
         """The session of the run that this code is called in."""

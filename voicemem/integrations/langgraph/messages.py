@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from voicemem.integrations.conversation import parsed
+from voicemem.integrations.runs import is_answer, run_start
 from voicemem.protocol.types import JsonObject
 
 
@@ -36,30 +37,6 @@ def arguments_of(text: str) -> dict[str, Any]:
     """The arguments of a call; LangChain takes an object only."""
     arguments = parsed(text)
     return arguments if isinstance(arguments, dict) else {"arguments": arguments}
-
-
-def text_of(content: Any) -> str:
-    """The text of a message's content; blocks that are no text, such as reasoning, are left out."""
-    if isinstance(content, str):
-        return content
-    blocks = content if isinstance(content, list) else []
-    return "".join(
-        block if isinstance(block, str) else block["text"]
-        for block in blocks
-        if isinstance(block, str) or (block.get("type") == "text" and isinstance(block.get("text"), str))
-    )
-
-
-def is_answer(message: Any) -> bool:
-    """Whether the agent had finished with this message: it calls no tool."""
-    return message.type == "ai" and not message.tool_calls
-
-
-def run_start(messages: Sequence[Any]) -> int:
-    """Where what the agent is now to answer begins: the user's newest message, or what follows the last answer."""
-    newest = (at for at in range(len(messages) - 1, -1, -1) if messages[at].type == "human")
-    answered = (at + 1 for at in range(len(messages) - 1, -1, -1) if is_answer(messages[at]))
-    return max(next(newest, 0), next(answered, 0))
 
 
 def unrecorded(messages: Sequence[Any]) -> Sequence[Any]:

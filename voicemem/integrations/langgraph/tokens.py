@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from voicemem.integrations.langgraph.messages import text_of
+from voicemem.integrations.runs import text_of
 
 
 class StreamedTexts:

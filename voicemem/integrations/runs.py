@@ -1,11 +1,13 @@
-"""The way back: the messages of one request to the LLM, made of what was heard."""
+"""The way back: the messages of one request to the LLM, made of what was heard.
+
+They are LangChain's, or look like those: of a `type` ("human", "ai", "tool", "system"), with `content`, `id` and, of an
+"ai", `tool_calls`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
-
-from voicemem.integrations.langgraph.messages import run_start, text_of
 
 
 def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user_is_recorded: bool) -> list[Any]:
@@ -64,3 +66,27 @@ def is_longer(known: Any, own: Any) -> bool:
     if not (known.type == own.type == "human" and isinstance(own.content, str)):
         return False
     return words(known) != words(own) and words(known).endswith(words(own))
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content; blocks that are no text, such as reasoning, are left out."""
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    return "".join(
+        block if isinstance(block, str) else block["text"]
+        for block in blocks
+        if isinstance(block, str) or (block.get("type") == "text" and isinstance(block.get("text"), str))
+    )
+
+
+def is_answer(message: Any) -> bool:
+    """Whether the agent had finished with this message: it calls no tool."""
+    return message.type == "ai" and not message.tool_calls
+
+
+def run_start(messages: Sequence[Any]) -> int:
+    """Where what the agent is now to answer begins: the user's newest message, or what follows the last answer."""
+    newest = (at for at in range(len(messages) - 1, -1, -1) if messages[at].type == "human")
+    answered = (at + 1 for at in range(len(messages) - 1, -1, -1) if is_answer(messages[at]))
+    return max(next(newest, 0), next(answered, 0))

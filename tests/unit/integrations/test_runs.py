@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
     from voicemem.integrations.langgraph.messages import unrecorded
-    from voicemem.integrations.langgraph.remembering import rebuilt
+    from voicemem.integrations.runs import rebuilt
 
 H, A, S = HumanMessage, AIMessage, SystemMessage
 CALL = AIMessage("Let me look.", tool_calls=[{"name": "look_up", "args": {}, "id": "c1"}])
