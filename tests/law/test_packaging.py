@@ -33,6 +33,8 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 NAME = "voicemem-core"
 CLIENT = ("__init__", "errors", "version", "backoff", "protocol", "client", "integrations")
 """The part of the package that works without the extra `server`."""
+SHARED = ("google",)
+"""Names below which several distributions have packages."""
 
 
 def requirements(*extras: str) -> list[Requirement]:
@@ -85,12 +87,17 @@ def test_private_parts_have_upper_bounds() -> None:
 
 
 def imported(source: str) -> Iterator[str]:
-    """The top-level names that a file imports, wherever in it."""
+    """The packages that a file imports, wherever in it: top-level names, and those below a shared one."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            yield from (package_of(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
+            yield package_of(node.module)
+
+
+def package_of(module: str) -> str:
+    first, _, rest = module.partition(".")
+    return f"{first}.{rest.partition('.')[0]}" if first in SHARED else first
 
 
 def extras_of(path: Path) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ TESTS = {
         "tests/unit/integrations/pipecat",
     ),
     "openai-agents": ("tests/process/sdks/test_openai_agents.py",),
+    "google-adk": ("tests/process/sdks/test_google_adk.py",),
     "langchain": ("tests/process/sdks/test_langgraph.py", "tests/unit/integrations/test_runs.py"),
 }
 

@@ -40,15 +40,16 @@ except ImportError as error:
     [
         ("livekit", "livekit", "attach(None, None)", "LiveKit Agents"),
         ("langchain", "langgraph", "middleware(None)", "LangChain"),
+        ("google.adk", "google_adk", "plugin(None)", "Google's ADK"),
     ],
 )
 def test_without_the_framework_its_integration_says_what_to_install(
     package: str, module: str, use: str, name: str
 ) -> None:
     """Importing it needs no framework; using it says in one sentence what is missing."""
-    code = UNATTACHED.format(package=package, module=module, use=use)
+    code, extra = UNATTACHED.format(package=package, module=module, use=use), module.replace("_", "-")
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"{name} is not installed: pip install 'voicemem-core[{module}]'\n" == told.stdout
+    assert f"{name} is not installed: pip install 'voicemem-core[{extra}]'\n" == told.stdout
 
 
 ABSENT = "import sys; sys.modules['opentelemetry'] = None; import voicemem.cli as c; c.main(%r)"

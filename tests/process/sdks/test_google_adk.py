@@ -25,9 +25,9 @@ if find_spec("google") is None or find_spec("google.adk") is None:
     pytest.skip("google-adk is tested in an environment of its own (make packaging)", allow_module_level=True)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what the framework imports is not ours
-    from google.adk.agents import LlmAgent
+    from google.adk.agents import LlmAgent, run_config
     from google.adk.agents.live_request_queue import LiveRequestQueue
-    from google.adk.agents.run_config import RunConfig, StreamingMode
+    from google.adk.apps.app import App as AdkApp
     from google.adk.models.llm_response import LlmResponse
     from google.adk.runners import Runner
     from google.adk.sessions import InMemorySessionService
@@ -47,7 +47,8 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("default")  # the framework's own are not ours
 NOBODY = Address("127.0.0.1", 1)
 WEATHER = "In Oslo it rains until the evening."
-STREAMED = RunConfig(streaming_mode=StreamingMode.SSE)
+RunConfig: Any = run_config.RunConfig
+STREAMED = RunConfig(streaming_mode="sse")
 
 
 def look_up(city: str) -> dict[str, str]:
@@ -66,7 +67,8 @@ class Bot:
     def __init__(self, memory: Any, model: ScriptedGemini, service: Any = None) -> None:
         self.service = service or InMemorySessionService()
         agent = LlmAgent(name="bot", model=model, instruction="Be brief.", tools=[look_up])
-        self.runner = Runner(agent=agent, app_name="app", session_service=self.service, plugins=[memory])
+        app = AdkApp(name="app", root_agent=agent, plugins=[memory])
+        self.runner = Runner(app=app, session_service=self.service)
 
     async def ask(self, text: str, name: str = "call", config: Any = None) -> str:
         """One run; the texts of its last event."""
@@ -77,7 +79,7 @@ class Bot:
             user_id="ann", session_id=name, new_message=user_said(text), run_config=config or RunConfig()
         ):
             last = event
-        return "" if last is None or last.content is None else str(last.content.parts[-1].text)
+        return "" if last is None or last.content is None else str((last.content.parts or [])[-1].text)
 
 
 def contents(given: Any) -> list[tuple[str, str]]:
@@ -330,6 +332,16 @@ async def test_without_a_player_the_clock_tells_what_was_heard(app: App) -> None
     _, reply = await RestClient(app).contents("call")
     assert reply["metadata"]["interrupted"] is True
     assert len(reply["content"]) < len(WEATHER) / 2
+
+
+async def test_a_player_that_stops_late_is_believed(app: App) -> None:
+    """Its last position comes after the model was told, and counts more than the clock."""
+    async with client_to(app) as client, live(client) as call:
+        await call.tell(heard("The weather?", True), spoken(WEATHER), audio(2000))
+        await call.tell(LlmResponse(interrupted=True))
+        call.player.played(audio_ms=1200)
+    _, reply = await RestClient(app).contents("call")
+    assert reply["content"] == "In Oslo it rains "
 
 
 async def test_words_that_come_after_the_answer_to_them_stand_before_it(app: App) -> None:

@@ -31,7 +31,7 @@ class LiveReply:
         """How much of its audio was played."""
         if self.stated_ms is not None:
             return self.stated_ms
-        return 0.0 if self.begun_at is None else max(0.0, min(self.made_ms, at - self.begun_at))
+        return 0.0 if self.begun_at is None else max(1.0, min(self.made_ms, at - self.begun_at))  # 0 would be certain
 
     def is_played_out(self, at: float) -> bool:
         return self.complete and self.position(at) >= self.made_ms - PLAYED_OUT_MS
@@ -191,8 +191,10 @@ class LiveListener:
         self.ledger.finished(reply.name, at)
 
     def played(self, audio_ms: float, at: float) -> None:
-        """The player says how far it is in the newest reply; from then on the clock does not count."""
-        if self.playing is not None:
+        """The player says how far it is in the newest reply, or where it stopped; the clock does not count any more."""
+        if self.playing is not None and self.playing.is_cut:
+            self.cut_reply(self.playing, audio_ms, None, at)
+        elif self.playing is not None:
             self.playing.stated_ms = audio_ms
             self.follow_clock(at)
 

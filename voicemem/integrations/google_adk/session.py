@@ -54,7 +54,7 @@ class AdkSession(Conversation):
                 self.reply_grew(text, item)
             return
         if text:
-            item = self.growing.pop(agent, None) or self.new_item()
+            item = self.growing.pop(agent, "") or self.new_item()
             self.replied(text, item)
             self.texts[item] = text
             if len(self.texts) > MAX_TEXTS:
