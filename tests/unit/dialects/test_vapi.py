@@ -195,6 +195,23 @@ def test_first_words(count: int, expected: str) -> None:
     assert first_words("One two, three.", count) == expected
 
 
+def test_long_replies_are_known() -> None:
+    """Replies of thousands of characters, one after the other, and the last of them cut: notes hold what is needed."""
+    texts = [" ".join([word] * 500) + "." for word in ("never", "always", "perhaps", "today", "gladly")]
+    sent: list[JsonObject] = []
+    history: list[JsonObject] = []
+    for place, text in enumerate(texts):
+        at = 10_000 * (place + 1)
+        sent += [message("model-output", at, output=text, turnId=text[:3]), transcript(at + 100, "assistant", text)]
+        sent.append(message("assistant.speechStarted", at, text=text, turn=place))
+        history += [user(f"Number {place}?", at - 500, at - 100), bot(text if place < 4 else text[:99], at, at + 5000)]
+        sent += [message("user-interrupted", at + 5100)] if place == 4 else []
+        sent.append(update(at + 5200, *history))
+    messages = memory(*sent)
+    assert [one["metadata"].get("original", one["content"]) for one in messages[1::2]] == texts
+    assert messages[-1]["content"] == texts[-1][:99].strip()
+
+
 def test_similar_texts() -> None:
     """Texts of the same speech share words; marks and case do not count."""
     assert is_similar("For two, certainly", "for 2 certainly!")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.dialect import Known, KnownReply, MadeEvent
-from voicemem.dialects.wording import begins, completed
+from voicemem.dialects.wording import begins, completed, newest_noted
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -126,7 +126,7 @@ def responses_of(known: Known) -> list[Response]:
 
 
 def keep_responses(responses: list[Response], known: Known) -> None:
-    known.note("responses", responses[-MAX_RESPONSES:] or None)
+    known.note("responses", newest_noted(responses, MAX_RESPONSES) or None)
 
 
 def agent_element(element: JsonObject, flow: Flow) -> list[MadeEvent] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from voicemem.dialects.dialect import Known
 from voicemem.dialects.vapi.wording import first_words, word_count
-from voicemem.dialects.wording import begins, plain
+from voicemem.dialects.wording import begins, newest_noted, plain
 from voicemem.protocol.types import JsonObject
 
 MAX_VOICES = 3
@@ -28,7 +28,7 @@ def voices_of(known: Known) -> list[Voice]:
 
 
 def keep_voices(voices: list[Voice], known: Known) -> None:
-    known.note("voices", voices[-MAX_VOICES:] or None)
+    known.note("voices", newest_noted(voices, MAX_VOICES) or None)
 
 
 def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None) -> Voice:
