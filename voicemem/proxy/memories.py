@@ -14,7 +14,7 @@ from voicemem.integrations.tee.memory import CallMemory
 from voicemem.proxy.settings import Settings
 
 LOG = logging.getLogger("voicemem.proxy")
-VENDOR_CALLS = frozenset({"conversation-relay"})
+VENDOR_CALLS = frozenset({"conversation-relay", "retell", "ultravox"})
 """Dialects whose vendor connects to the app: there the upstream is the app."""
 MAX_FRAMES = 1_000_000
 """Of one call, that wait for the memory; their bytes are bounded for all calls."""

@@ -18,6 +18,8 @@ from voicemem.errors import CannotStart
 AUTHORIZATION = "Authorization"
 KEY_HEADERS = {"gemini-live": "x-goog-api-key", "elevenlabs-agents": "xi-api-key"}
 """Where a vendor expects its key, if not in `Authorization: Bearer`."""
+SCHEMES = {"deepgram-agent": "Token"}
+"""What stands before the key in `Authorization`, if not `Bearer`."""
 PORTS = {"ws": 80, "wss": 443}
 HEADER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
@@ -126,7 +128,8 @@ def parse_upstream_keys(texts: Iterable[str], environment: Mapping[str, str]) ->
         key = environment.get(name, "").strip()
         if not key or not key.isascii() or not key.isprintable():
             raise CannotStart(f"The variable {name}, which --upstream-key-env names, must hold a key.")
-        keys[dialect] = UpstreamKey(header, f"Bearer {key}" if header == AUTHORIZATION else key)
+        scheme = SCHEMES.get(dialect, "Bearer")
+        keys[dialect] = UpstreamKey(header, f"{scheme} {key}" if header == AUTHORIZATION else key)
     return keys
 
 

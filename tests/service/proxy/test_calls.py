@@ -13,9 +13,13 @@ from tests.support.callers.tees import Clock, Ends, play, recordings_of, vendor_
 from tests.support.dialects import Recording
 from tests.support.servers.voice_proxy import proxy_to
 from voicemem.app import App
+from voicemem.proxy.memories import VENDOR_CALLS
 
 REALTIME = recordings_of("openai-realtime")
-OTHERS = recordings_of("conversation-relay", "gemini-live", "elevenlabs-agents", "agora-ten", "pipecat-rtvi")
+OTHERS = recordings_of(
+    *("conversation-relay", "gemini-live", "elevenlabs-agents", "agora-ten", "pipecat-rtvi"),
+    *("ultravox", "openai-live", "deepgram-agent"),
+)
 
 
 async def check_memory(app: App, recording: Recording) -> None:
@@ -56,7 +60,7 @@ async def test_other_dialects(app: App, clock: Clock, recording: Recording) -> N
         ):
             upstream = await server.connected
             ends = Ends(caller.send, caller.recv, upstream)
-            if recording.dialect == "conversation-relay":
+            if recording.dialect in VENDOR_CALLS:
                 ends = Ends(upstream.send, upstream.recv, caller)
             await play(recording, ends, clock)
         await check_memory(app, recording)

@@ -240,4 +240,6 @@ def test_settings_that_cannot_be() -> None:
         UpstreamKey("xi-api-key", "sk")
         == parse_upstream_keys(["elevenlabs-agents=K"], {"K": "sk"})["elevenlabs-agents"]
     )
+    deepgram = parse_upstream_keys(["deepgram-agent=K"], {"K": "sk"})["deepgram-agent"]
+    assert UpstreamKey("Authorization", "Token sk") == deepgram
     assert UpstreamKey("api-key", "sk") == parse_upstream_keys([f"{DIALECT}=api-key:K"], {"K": "sk"})[DIALECT]
