@@ -13,6 +13,7 @@ from voicemem.dialects.dialect import Dialect, MalformedFrame, session_id_of
 from voicemem.errors import Refused, SessionSetAside
 from voicemem.protocol.codec import ENCODER, RejectedEvent
 from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.frames import ReducedFrame
 from voicemem.sessions.lifecycle import Sessions
@@ -58,14 +59,20 @@ class Hooks:
         except Exception:  # whatever stands in a header that a stranger sends
             return False
 
-    async def record(
-        self, project: str, dialect: Dialect, body: JsonObject, raw: bytes, session_id: str | None
-    ) -> HookResult:
-        """Journal the frames of a webhook, `raw` as it came; it returns after the commit.
+    def read(self, dialect: Dialect, raw: bytes) -> list[ReducedFrame]:
+        """What is kept of the frames of a webhook; of a long one it takes a while, and may run on a thread.
 
-        Raises `Refused`, `StoreUnavailable`.
+        Raises `Refused` (`malformed_frame`, and as `decode_body`).
         """
-        reduced = name_frames(self.reduce(dialect, body), raw)
+        body = decode_body(raw)
+        if not isinstance(body, dict):
+            raise Refused("malformed_frame", "A webhook must be a JSON object.")
+        return name_frames(self.reduce(dialect, body), raw)
+
+    async def record(
+        self, project: str, dialect: Dialect, reduced: list[ReducedFrame], session_id: str | None
+    ) -> HookResult:
+        """Journal the frames of a webhook; it returns after the commit. Raises `Refused`, `StoreUnavailable`."""
         if not reduced:
             return HookResult(session_id, 0)
         said = next((one.reduced.session_id for one in reduced if one.reduced and one.reduced.session_id), None)

@@ -6,7 +6,6 @@ from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType
 
 from voicemem.errors import Refused
-from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import JsonObject, Name, Reason, SessionId
 from voicemem.security.access import DEFAULT_PROJECT, bearer_token
 from voicemem.security.hook_secrets import find_hooked
@@ -53,10 +52,8 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
         except Refused:
             services.limits.count_wrong_key(request.remote)
             raise
-    value = await decode_large(request, len(body), lambda: decode_body(body))
-    if not isinstance(value, dict):
-        raise Refused("malformed_frame", "A webhook must be a JSON object.")
-    taken = await services.hooks.record(project, dialect, value, body, query.session_id)
+    reduced = await decode_large(request, len(body), lambda: services.hooks.read(dialect, body))
+    taken = await services.hooks.record(project, dialect, reduced, query.session_id)
     refused = UNSET if taken.refused is None else taken.refused
     return json_response(HookTaken(taken.session_id, taken.stored, refused))
 
