@@ -1,4 +1,6 @@
 /** The key of a client, which may change while it works. */
+import { Unreachable, seconds } from "./errors.js";
+import { within } from "./waiting.js";
 
 const PRINTABLE_ASCII = /^[\x20-\x7e]*$/;
 
@@ -29,8 +31,18 @@ export class CurrentKey {
     return typeof this.key === "function";
   }
 
-  /** @returns {Promise<string | undefined>} */
-  async get() {
-    return typeof this.key === "function" ? this.key() : this.key;
+  /**
+   * The present key. Throws `Unreachable` if it cannot be had in time: it may be had later.
+   * @param {number} timeoutMs
+   * @returns {Promise<string | undefined>}
+   */
+  async get(timeoutMs) {
+    if (typeof this.key !== "function") return this.key;
+    try {
+      const late = () => new Error(`timed out after ${seconds(timeoutMs)}`);
+      return await within(Promise.resolve(this.key()), timeoutMs, late);
+    } catch (error) {
+      throw new Unreachable(`the key could not be had: ${error instanceof Error ? error.message : error}`);
+    }
   }
 }

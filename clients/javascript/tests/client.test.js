@@ -401,6 +401,20 @@ test("an_expired_token_is_replaced", async (t) => {
   assert.deepEqual(await seqs(recordTranscripts(session, 3, 4)), [3, 4]);
 });
 
+/** A key that cannot be had for now is asked for again, and reads end in time without it. */
+test("a_key_that_cannot_be_had_is_asked_for_again", async (t) => {
+  const one = await serviceWithKeys();
+  let asked = 0;
+  const key = () => {
+    asked += 1;
+    if (asked < 3) throw new Error("the backend is away");
+    return asked < 4 ? KEY : new Promise(() => {});
+  };
+  const session = clientTo(t, one, { key }).session(newId());
+  assert.equal(await session.record(transcript(1)), 1);
+  assert.match((await thrown(session.context({ timeoutMs: 100 }))).detail, /timed out after 0\.1 s/);
+});
+
 /** Whoever is not let in is told so at once, and from then on. */
 test("a_wrong_key_is_no_endless_loop", async (t) => {
   const one = await serviceWithKeys();

@@ -100,7 +100,7 @@ export class HttpFallback {
       }
     };
     await Promise.all(Array.from({ length: MAX_CONCURRENT_POSTS }, lane));
-    if (lost === null) return this.backoff.reset();
+    if (lost === null || this.cutting.signal.aborted) return this.backoff.reset();
     this.onFailure(lost);
     await sleep(this.backoff.nextMs(/** @type {unknown} */ (lost) instanceof Busy ? Infinity : this.awayDelayMs), stopping);
   }

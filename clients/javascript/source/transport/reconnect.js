@@ -40,6 +40,8 @@ export class Reconnector {
     this.failingSince = null;
     this.outage = new Outage(url, options.warn);
     this.stopping = new AbortController();
+    /** @type {string | undefined} The key of the newest connection. */
+    this.shownKey = undefined;
   }
 
   /** End the connection, and make no other. */
@@ -71,7 +73,7 @@ export class Reconnector {
   async connect(countFailure) {
     const { signal } = this.stopping;
     try {
-      return await dial(this.url, this.options, signal);
+      return await this.dial();
     } catch (error) {
       if (signal.aborted) return null;
       if (!(error instanceof Unreachable)) throw error;
@@ -84,6 +86,12 @@ export class Reconnector {
     }
   }
 
+  /** A new connection, and the key for it. Throws as `dial` does. */
+  async dial() {
+    this.shownKey = await this.key.get(this.options.connectTimeoutMs);
+    return dial(this.url, this.options, this.stopping.signal);
+  }
+
   /**
    * Use a websocket until it is lost.
    * @param {Socket} socket
@@ -93,8 +101,7 @@ export class Reconnector {
     const noteProgress = () => this.outage.noteWebsocket();
     const connection = new WebsocketConnection(socket, this.producers, this.options, this.frameBytes, noteProgress);
     try {
-      const key = await this.key.get();
-      if (key) connection.authenticate(key);
+      if (this.shownKey) connection.authenticate(this.shownKey);
       this.attach(connection);
       return { connection, disconnect: await connection.run(signal) };
     } finally {
@@ -107,7 +114,7 @@ export class Reconnector {
   /** Show the key that is new to a connection that works with the old one. */
   async authenticate() {
     const { transport } = this;
-    const key = await this.key.get();
+    const key = await this.key.get(this.options.connectTimeoutMs).catch(() => undefined);
     if (key && transport instanceof WebsocketConnection) transport.authenticate(key);
   }
 
@@ -217,7 +224,7 @@ export class Reconnector {
       await sleep(error instanceof Busy ? backoff.nextMs() : everyMs * (0.5 + Math.random() / 2), ending);
       if (ending.aborted) return null;
       try {
-        return await dial(this.url, this.options, this.stopping.signal);
+        return await this.dial();
       } catch (failure) {
         if (!(failure instanceof Unreachable)) throw failure;
         error = failure;

@@ -76,7 +76,7 @@ export class RestClient {
       return { status: response.status, text: await response.text() };
     } catch (error) {
       if (this.closing.signal.aborted) throw new Closed();
-      throw unreachable(url, error, timeoutMs, method);
+      throw error instanceof Unreachable ? error : unreachable(url, error, timeoutMs, method);
     } finally {
       clearTimeout(timer);
       timeout.abort();
@@ -99,7 +99,7 @@ export class RestClient {
     stopping.signal.addEventListener("abort", () => {
       for (const signal of [this.closing.signal, parts.signal]) signal?.removeEventListener("abort", stop);
     });
-    const key = await this.key.get();
+    const key = await this.key.get(parts.timeoutMs ?? this.options.requestTimeoutMs);
     const headers = { ...(key ? { Authorization: `Bearer ${key}` } : {}), ...parts.headers };
     const body = parts.json === undefined ? parts.body : JSON.stringify(parts.json);
     return this.options.fetch(url, { method, headers, body, redirect: "manual", signal: stopping.signal });
@@ -133,7 +133,7 @@ export class RestClient {
         yield decoder.decode(value, { stream: true });
       }
     } catch (error) {
-      if (error instanceof RequestRefused) throw error;
+      if (error instanceof RequestRefused || error instanceof Unreachable) throw error;
       if (this.closing.signal.aborted) throw new Closed();
       throw unreachable(url, error, silenceMs, "GET");
     } finally {
