@@ -1,7 +1,7 @@
 /** Opening while the server is away, silent, or something else: it ends in time, and says why. */
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -44,8 +44,7 @@ test("an_unknown_host_is_named", async (t) => {
 
 /** The reason is OpenSSL's word for it, and the check says where trust comes from. */
 test("a_certificate_that_is_not_trusted_is_named", async (t) => {
-  const pem = selfSigned(t);
-  const server = createServer({ key: pem, cert: pem }, (socket) => socket.on("error", () => {}));
+  const server = createServer(selfSigned(t), (socket) => socket.on("error", () => {}));
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   t.after(() => server.close());
   const url = `wss://127.0.0.1:${server.address().port}`;
@@ -108,11 +107,13 @@ test("a_key_is_checked", () => {
   for (const key of ["vm_\n", "vm_é"]) assert.throws(() => new Client("ws://h", { key }), /printable ASCII/);
 });
 
-/** A key and a certificate that nobody vouches for, in one text. */
+/** A key and a certificate that nobody vouches for. */
 function selfSigned(t) {
   const folder = mkdtempSync(join(tmpdir(), "voicemem-"));
   t.after(() => rmSync(folder, { recursive: true }));
   const code = "import pathlib, sys; from tests.support.servers.certificates import self_signed_tls as make; make(pathlib.Path(sys.argv[1]))";
   execFileSync(PYTHON, ["-c", code, folder], { cwd: fileURLToPath(new URL("../../..", import.meta.url)) });
-  return readFileSync(join(folder, "server.pem"));
+  const texts = readdirSync(folder).map((name) => readFileSync(join(folder, name), "utf8"));
+  const block = (name) => new RegExp(`-----BEGIN ${name}-----.*?-----END ${name}-----`, "s").exec(texts.join("\n"))[0];
+  return { key: block("PRIVATE KEY"), cert: block("CERTIFICATE") };
 }
