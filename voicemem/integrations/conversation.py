@@ -34,6 +34,8 @@ class Conversation:
         """The user's newest utterance that was sent from here: tools that are called next are of its turn."""
         self.heard: OrderedDict[str, str] = OrderedDict()
         """What was heard of replies that were cut, for while the memory is away."""
+        self.after_tools = 0
+        """The earliest time of what comes next: an answer is later than the tools that were called for it."""
 
     @property
     def is_over(self) -> bool:
@@ -123,7 +125,10 @@ class Conversation:
     def send(self, event: JsonObject) -> None:
         """Send an event at this time, without what is None in it."""
         known = {name: value for name, value in event.items() if value is not None}
-        self.session.send({"ts": time.time_ns() // 1_000_000, **known})
+        at = max(time.time_ns() // 1_000_000, self.after_tools)
+        if event["type"].startswith("tool."):
+            self.after_tools = at + 1
+        self.session.send({"ts": at, **known})
 
 
 def parsed(value: Any) -> Any:

@@ -85,10 +85,14 @@ class Environment:
         return ", ".join(f"{name} {self.version(name)}" for name in ("websockets", "aiohttp"))
 
     def newest(self, distribution: str) -> str:
-        """The version that pip takes when nothing else is asked for."""
-        options = ("--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--report", "-")
+        """The version that pip takes when nothing else is asked for; what it needs itself may hold it back."""
+        options = ("--dry-run", "--ignore-installed", "--quiet", "--report", "-")
         report = self.run("-m", "pip", "install", *options, distribution)
-        return str(json.loads(report[report.index("{") :])["install"][0]["metadata"]["version"])
+        taken = {
+            one["metadata"]["name"]: one["metadata"]["version"]
+            for one in json.loads(report[report.index("{") :])["install"]
+        }
+        return str(taken[distribution])
 
 
 def run(command: list[str], settings: dict[str, str], cwd: Path) -> str:

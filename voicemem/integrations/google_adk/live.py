@@ -54,9 +54,12 @@ class LiveListener:
         """Whether the caller has said something since the last reply began."""
         self.playing: LiveReply | None = None
         """The newest reply, until it is over."""
+        self.after_tools = 0.0
+        """The earliest time of what comes next: an answer is later than the tools that were called for it."""
 
     def on_event(self, event: Any, at: float) -> None:
         """One event of the run."""
+        at = max(at, self.after_tools)
         self.follow_clock(at)
         if event.input_transcription is not None:
             self.on_user_words(event.input_transcription, at)
@@ -130,6 +133,7 @@ class LiveListener:
 
     def trace(self, event: dict[str, Any], at: float) -> None:
         """A tool's call or result, in the turn of the words that it is about."""
+        self.after_tools = at + 1.0
         if not self.ledger.ended:
             newest = self.utterances - 1 if self.is_new else self.utterances
             self.ledger.emit(event, at, self.ledger.item_of(f"u{newest}") if newest else None)
