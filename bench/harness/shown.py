@@ -1,7 +1,8 @@
 """When something stood on a page in a real browser, as `bench.page` asks for it.
 
-The browser is driven as the tests of the page drive it. Scripts that the page does not know of note the times; what is
-noted is when the next frame begins after the change, which is at most one frame before it is on the screen.
+The browser is driven as the tests of the page drive it. Scripts that the page does not know of note the times: of a
+page that is loaded, when the next frame begins after the last element came; of a live call, which the page draws in
+its frames, when a message to itself comes back that was sent in that frame, and so is read once it was painted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ COUNTED = """(() => {{
 
 MARKED = r"""(() => {
     window.marks = {};
+    const painted = new MessageChannel();
+    painted.port1.onmessage = ({ data }) => { window.marks[data] = performance.timeOrigin + performance.now(); };
     let newest = -1;
     new MutationObserver(() => {
         const texts = document.querySelectorAll(".talk-list .msg:last-child .words");
@@ -26,7 +29,7 @@ MARKED = r"""(() => {
         const now = Math.max(...[...words].map((one) => Number(one[1])));
         if (!(now > newest)) return;
         newest = now;
-        requestAnimationFrame(() => { window.marks[now] = performance.timeOrigin + performance.now(); });
+        painted.port2.postMessage(now);
     }).observe(document, { childList: true, subtree: true, characterData: true });
     window.longest = 0;
     new PerformanceObserver((list) => {
