@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 Step: TypeAlias = AIMessage | Exception | str
@@ -57,7 +59,7 @@ class ScriptedChatModel(BaseChatModel):
             self.on_word(word)
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
         chunks = [
-            {"name": call["name"], "args": str(call["args"]).replace("'", '"'), "id": call["id"], "index": index}
+            tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=index)
             for index, call in enumerate(step.tool_calls)
         ]
         yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=chunks))
