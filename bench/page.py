@@ -145,7 +145,10 @@ async def watch(rest: str, name: str) -> None:
     """Read the tail of a call as the page does, and throw it away."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http:
         while True:
-            async with http.get(f"{rest}/v1/sessions/{name}/tail?view=call") as answer:
+            headers = {"Accept": "text/event-stream"}
+            async with http.get(f"{rest}/v1/sessions/{name}/events?view=call", headers=headers) as answer:
+                if answer.status not in (200, 404):  # the load opens its sessions a moment later
+                    raise RuntimeError(await answer.text())
                 async for _ in answer.content.iter_any():
                     pass
             await asyncio.sleep(0.1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Iterable, Set
 
 from voicemem.errors import Refused
 from voicemem.sessions.recording.commit_feed import CommitFeed
@@ -40,14 +40,13 @@ class TailHub:
         """Wake the tails that follow these sessions, or are to follow them from now on."""
         streams = {result.stream.key: result.stream for result in appended}
         for tail in self.open_tails:
-            for stream in streams.values():
-                tail.notify(stream)
+            tail.notify(streams)
 
     def followed_keys(self) -> set[int]:
         """The keys of all sessions that any tail follows."""
         return {key for tail in self.open_tails for key in tail.followed}
 
-    def notify_keys(self, keys: Collection[int]) -> None:
+    def notify_keys(self, keys: Set[int]) -> None:
         """Wake the tails that follow these sessions."""
         for tail in self.open_tails:
             tail.notify_keys(keys)

@@ -8,7 +8,7 @@ with its place resumes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
 from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ SMALL_PAGE = 8
 """Entries that a tail reads without waiting for its turn."""
 YIELD_EVERY = 32
 """Sessions that a tail looks at before others get their turn."""
+PAGE_PAUSE_S = 0.05
+"""Between two looks for the page, at least: nobody sees more, and those who watch a call that streams cost ingest."""
 POLL_S = 0.5
 """How often tails look at what no commit of the recorder wakes them for, such as closes and changes over REST."""
 
@@ -142,12 +144,12 @@ class Tail:
             for session in self.followed.values()
         )
 
-    def notify(self, stream: Stream) -> None:
-        """Note that something was journaled in a session, and wake the tail if it follows it."""
-        self.notify_keys([stream.key])
+    def notify(self, streams: Mapping[int, Stream]) -> None:
+        """Note that something was journaled in these sessions, by key, and wake the tail if it follows any."""
+        self.notify_keys(streams.keys())
 
-    def notify_keys(self, keys: Iterable[int]) -> None:
-        """The same for several sessions of which nothing but the key is known."""
+    def notify_keys(self, keys: Set[int]) -> None:
+        """The same for sessions of which nothing but the key is known. It costs the shorter of both lists."""
         followed = self.followed.keys() & keys
         if followed:
             self.dirty_keys |= followed
@@ -189,12 +191,15 @@ class Tail:
         time = asyncio.get_running_loop().time
         poll_at = time() + self.poll_s
         while not self.sources.draining.is_set() and self.store.incarnation == self.incarnation:
+            looked_at = time()
             async for items in self.read_changed():
                 yield items
             if not (self.followed or self.is_endless):
                 return
             if not self.dirty_keys:
                 await self.wait(poll_at - time())
+            if self.view.call:
+                await asyncio.sleep(max(0.0, looked_at + PAGE_PAUSE_S - time()))
             if time() >= poll_at:
                 await self.poll()
                 poll_at = time() + self.poll_s

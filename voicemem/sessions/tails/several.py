@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
@@ -63,12 +63,13 @@ class TailOfSeveral(Tail):
         """Whether it may follow one more session."""
         return len(self.followed) < MAX_FOLLOWED
 
-    def notify(self, stream: Stream) -> None:
-        super().notify(stream)
-        room = len(self.followed) + len(self.found) < MAX_FOLLOWED
-        if room and stream.key not in self.followed and stream.state == "running" and matches(stream, self.wanted):
-            self.found[stream.key] = stream
-            self.notified.set()
+    def notify(self, streams: Mapping[int, Stream]) -> None:
+        super().notify(streams)
+        for key, stream in streams.items():
+            room = len(self.followed) + len(self.found) < MAX_FOLLOWED
+            if room and key not in self.followed and stream.state == "running" and matches(stream, self.wanted):
+                self.found[key] = stream
+                self.notified.set()
 
     def is_too_early(self, stream: Stream) -> bool:
         return self.wanted.state == "ended" and stream.state != "ended"
