@@ -80,7 +80,7 @@ def parts(change: MemoryChange) -> tuple[list[str], list[Any]]:
 
 
 async def test_twenty_tails_of_a_large_call_cost_about_one_fold(api: RestClient, app: App) -> None:
-    """The first tail of a large call brings its fold into memory; each of 19 more adds less than a hundredth of that."""
+    """The first tail of a large call brings its fold into memory; 19 more add less than a hundredth of it each."""
     for first in range(1, TURNS, 100):
         await api.send(*(event for turn in range(first, first + 100) for event in exchange(turn)))
     app.services.memories.discard_all()
