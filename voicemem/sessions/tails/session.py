@@ -29,7 +29,7 @@ SMALL_PAGE = 8
 YIELD_EVERY = 32
 """Sessions that a tail looks at before others get their turn."""
 PAGE_PAUSE_S = 0.05
-"""Between two looks for the page, at least: nobody sees more, and those who watch a call that streams cost ingest."""
+"""The beat on which tails of the page look again: nobody sees more, and those who watch a call cost ingest."""
 POLL_S = 0.5
 """How often tails look at what no commit of the recorder wakes them for, such as closes and changes over REST."""
 
@@ -199,7 +199,8 @@ class Tail:
             if not self.dirty_keys:
                 await self.wait(poll_at - time())
             if self.view.call:
-                await asyncio.sleep(max(0.0, looked_at + PAGE_PAUSE_S - time()))
+                # On the same beat for all, so that of ten who watch a call nine find its changes already compared.
+                await asyncio.sleep(max(0.0, (looked_at // PAGE_PAUSE_S + 1) * PAGE_PAUSE_S - time()))
             if time() >= poll_at:
                 await self.poll()
                 poll_at = time() + self.poll_s
