@@ -23,7 +23,7 @@ CHECK_S = 3.0
 """How long a call may wait for what the memory says about a key that is new."""
 NEEDED = "Show a key of the memory: in the header X-Voicemem-Key{place}."
 IN_PLACE = ", or in place of the vendor's, which the proxy adds"
-NO_SCOPE = "The key must have the scope ingest."
+NO_SCOPE = "The key must have the scope ingest or admin."
 OPEN_MEMORY = (
     "The memory has no keys, so everybody who reaches this proxy could use it. Create a key, or listen on loopback, or"
     " start the proxy with --insecure."
@@ -93,7 +93,7 @@ class KeyCheck:
             return
         if not me.keys_required and self.settings.needs_callers_key:
             raise Refused("forbidden", OPEN_MEMORY)
-        if me.keys_required and "ingest" not in me.scopes:
+        if me.keys_required and not {"ingest", "admin"} & {*me.scopes}:
             raise Refused("forbidden", NO_SCOPE)
         self.remember(digest)
 

@@ -1,6 +1,7 @@
 """What has changed in the messages of a call since a reader last asked.
 
-The key of a message is the journal position of its first event, which no later event changes. What readers were sent is
+The key of a message is the journal position of its first event, which no later event changes. Another stack's frame
+may begin a reply in one turn and an utterance in the next; then the reply has the plain key. What readers were sent is
 kept as keys and digests, so many readers of a long call cost little more than its one fold.
 """
 
@@ -20,6 +21,8 @@ from voicemem.transcript.state import State, put
 
 ORDER_BYTES, DIGEST_BYTES = 8, 16
 MARK_BYTES = ORDER_BYTES + DIGEST_BYTES
+BESIDE_REPLY = "u"
+"""Ends the key of what the user said where a reply began at the same position."""
 
 
 class Upsert(Struct, frozen=True):
@@ -128,28 +131,36 @@ def encode_turn(state: State, number: int, unfinished: bool) -> dict[str, bytes]
     encoded: dict[str, bytes] = {}
     turn = state.turns.get(number)
     for entry in shown_entries(state, turn, unfinished) if turn is not None else ():
-        encoded[unused_key(entry.order, encoded)] = msgspec.json.encode(entry.message)
+        beside_reply = entry.message.role == "user" and 2 * entry.order in state.replies
+        encoded[unused_key(entry.order, beside_reply, encoded)] = msgspec.json.encode(entry.message)
     return encoded
 
 
-def unused_key(order: int, used: Collection[str]) -> str:
+def unused_key(order: int, beside_reply: bool, used: Collection[str]) -> str:
     """The key of a message that begins at a position.
 
-    Two begin there when a user who is named late owns only part of one.
+    Two of a turn begin there when a user who is named late owns only part of one.
     """
-    key, count = str(order), 1
+    first = f"{order}{BESIDE_REPLY}" if beside_reply else str(order)
+    key, count = first, 1
     while key in used:
         count += 1
-        key = f"{order}.{count}"
+        key = f"{first}.{count}"
     return key
 
 
 def mark_turn(encoded: dict[str, bytes]) -> TurnMarks:
     packed = b"".join(
-        int(key.partition(".")[0]).to_bytes(ORDER_BYTES) + blake2b(message, digest_size=DIGEST_BYTES).digest()
+        number_of(key).to_bytes(ORDER_BYTES) + blake2b(message, digest_size=DIGEST_BYTES).digest()
         for key, message in encoded.items()
     )
     return TurnMarks(packed, next(reversed(encoded), None)) if encoded else NO_MESSAGES
+
+
+def number_of(key: str) -> int:
+    """A key without the count, as a number: twice the position, and one more beside a reply."""
+    order = key.partition(".")[0]
+    return 2 * int(order.removesuffix(BESIDE_REPLY)) + order.endswith(BESIDE_REPLY)
 
 
 def unpack(marks: TurnMarks) -> Iterator[tuple[str, bytes]]:
@@ -157,7 +168,8 @@ def unpack(marks: TurnMarks) -> Iterator[tuple[str, bytes]]:
     used: set[str] = set()
     for place in range(0, len(marks.packed), MARK_BYTES):
         digest = place + ORDER_BYTES
-        key = unused_key(int.from_bytes(marks.packed[place:digest]), used)
+        number = int.from_bytes(marks.packed[place:digest])
+        key = unused_key(number >> 1, bool(number & 1), used)
         used.add(key)
         yield key, marks.packed[digest : place + MARK_BYTES]
 

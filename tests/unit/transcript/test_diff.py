@@ -7,16 +7,18 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.dialects import RECORDINGS, Recording, journal_rows
 from tests.support.events import done, final, partial
 from tests.support.samples.history_reader import HistoryReader, exact_json
 from tests.support.strategies import ANY_JOURNALS
 from tests.support.transcripts import entries, messages_after
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.diff import Changes, MessageMarks, TurnMarks, compare, mark_messages, upserts
-from voicemem.transcript.fold import fold
+from voicemem.transcript.fold import fold, fold_event
 from voicemem.transcript.history import messages
 from voicemem.transcript.open_messages import open_messages
 from voicemem.transcript.state import State, decode_state, encode_state
@@ -82,6 +84,17 @@ def test_a_reader_goes_on_with_another_server(journal: Any, unfinished: bool, da
             keyed = MessageDiff(state, unfinished, mark_messages(anew, unfinished))
             assert not keyed.changes()
     assert exact_json(history_of(keyed.state, unfinished)) == exact_json(reader.shown())
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+@pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+def test_a_reader_of_another_stack_s_call_has_the_history(recording: Recording, unfinished: bool) -> None:
+    """A frame may begin a message of each side, in different turns: they have keys of their own."""
+    keyed, reader = MessageDiff(State(), unfinished), HistoryReader()
+    for row in journal_rows(recording):
+        fold_event(keyed.state, *row)
+        reader.take(data_of(keyed.changes()))
+        assert exact_json(history_of(keyed.state, unfinished)) == exact_json(reader.shown())
 
 
 def test_only_what_has_changed_is_told() -> None:
