@@ -23,7 +23,8 @@ from voicemem.store.records import LIST_BYTES
 
 BUDGET_MIB = 32
 SLACK_MIB = 64
-AT_ONCE = 8
+AT_ONCE = 2
+"""Requests under way: what each of them takes, 10 MiB for the largest here, is on top of the budget."""
 
 
 @asynccontextmanager
