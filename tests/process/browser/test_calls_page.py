@@ -107,6 +107,29 @@ async def test_words_that_were_said_lead_to_their_call(serve: Serve, page: Page)
     assert await page.evaluate("location.search") == "?q=slopes"
 
 
+async def test_calls_are_found_by_how_they_or_their_users_begin(serve: Serve, page: Page) -> None:
+    """What is chosen beside the words holds as well; the user of a call leads to all calls of that user."""
+    app = await serve()
+    await record(app, "front-desk-1", "barge_in_twice_in_one_reply", user_id="ann")
+    await record(app, "front-desk-2", "still_running", user_id="ann")
+    await record(app, "billing-1", "chinese", user_id="bo")
+    await RestClient(app).end("front-desk-1")
+    found = "[...document.querySelectorAll('.found ul:first-of-type a')].map((one) => one.textContent)"
+    for query, expected in (
+        ("q=front", ["front-desk-2", "front-desk-1"]),
+        ("q=ann", ["front-desk-2", "front-desk-1"]),
+        ("q=front&state=ended", ["front-desk-1"]),
+        ("q=nobody", []),
+    ):
+        await page.open(f"http://{app.rest_address}/ui/calls?{query}")
+        await page.until("document.querySelector('.found h2') !== null")
+        assert await page.evaluate(found) == expected, query
+    await page.open(f"http://{app.rest_address}/ui/calls/billing-1")
+    await page.until("document.querySelector('.facts a') !== null")
+    await page.click(".facts a")
+    await page.until(f"{CALLS}.join() === 'billing-1'")
+
+
 async def test_everybody_can_use_the_list(serve: Serve, page: Page) -> None:
     """axe finds nothing in both themes at both widths, with calls and without; nothing scrolls sideways."""
     app = await serve()

@@ -148,6 +148,25 @@ async def test_a_receiver_works_once_on_a_repeat(tmp_path: Path, file: str) -> N
     assert again.program.out == SHOWN.replace("hook-call", "next-call")
 
 
+@receivers
+async def test_a_receiver_takes_a_test(tmp_path: Path, file: str) -> None:
+    """A test notice says nothing of a call; what comes after it is worked on."""
+    async with receiving(tmp_path, file) as receiver:
+        test = orjson.dumps(
+            {"noticeId": "t", "eventType": 103, "payload": {"channelName": "test_webhook", "uid": 12121212}}
+        )
+        assert await receiver.posts(signed(test), test) == 200
+        after = BODY.replace(b"8737d9a2", b"next")
+        assert (
+            await receiver.posts(
+                signature_headers(after, secret=SECRET, notice_id="next", timestamp_s=int(time.time())), after
+            )
+            == 200
+        )
+        await receiver.program.says(SHOWN)
+    assert receiver.program.errors == ""
+
+
 DIES = {
     "receiver.py": {'call = notice["payload"]': "os._exit(1)"},
     "receiver.mjs": {"const { agent_id: session, contents } = notice.payload;": "process.exit(1);"},

@@ -51,7 +51,7 @@ function factsOf(call, figures) {
   const alarms = figures.falseAlarms ? `${figures.falseAlarms} false ${figures.falseAlarms > 1 ? "alarms" : "alarm"}` : "";
   const unanswered = figures.tools - figures.answered;
   return [
-    user ? fact("user", link(`/calls?user_id=${encodeURIComponent(user)}`, user)) : null,
+    user ? fact("user", link(`/calls?user=${encodeURIComponent(user)}`, user)) : null,
     fact("started", full(started)),
     fact("length", length(figures.length)),
     fact("turns", String(figures.turns)),

@@ -69,7 +69,7 @@ async function load(list, parts) {
 
 /** Show what was said in place of the list. @param {any} list @param {any} parts @param {string} words @param {number} mine */
 async function search(list, parts, words, mine) {
-  const found = await searched(words, list.query.get("user")).catch((problem) => problem);
+  const found = await searched(words, list.query).catch((problem) => problem);
   if (mine !== list.asked || list.closed) return;
   if (!(found instanceof Element)) return fail(parts, found);
   list.rows.clear();

@@ -1,31 +1,45 @@
 // @ts-check
-/** What the search box finds: a call by its id, and words that were heard or are remembered, each with its call. */
-import { post } from "../base/api.js";
+/** What the search box finds: calls by how they or their users begin, and words that were heard or are remembered. */
+import { get, post } from "../base/api.js";
 import { h } from "../base/dom.js";
 import { link } from "../base/routes.js";
 import { moment } from "../base/times.js";
+import { parameters } from "./filters.js";
 
 const HITS = 20;
+const CALLS = 8;
 /** @type {Record<string, string>} */
 const WHO = { user: "Caller", assistant: "Agent" };
 
 /**
- * Look for words; `user` narrows it. @param {string} words @param {string | null} user
- * @returns {Promise<Element>}
+ * Look for words, in calls that all filters leave; with any but that of the user, only calls are shown.
+ * @param {string} words @param {URLSearchParams} query @returns {Promise<Element>}
  */
-export async function searched(words, user) {
-  const found = await post("/v1/memories/search", { query: words, limit: HITS, ...(user ? { user_id: user } : {}) });
+export async function searched(words, query) {
+  const { user_id: user, ...others } = parameters(query);
+  const isNarrow = Object.entries(others).some(([name, value]) => name !== "fields" && value);
+  const asked = { query: words, limit: HITS, ...(user ? { user_id: user } : {}) };
+  const [named, found] = await Promise.all([
+    get("/v1/sessions", { ...parameters(query), q: words, limit: CALLS }),
+    isNarrow ? { memories: [] } : post("/v1/memories/search", asked),
+  ]);
+  const calls = named.sessions.map(callOf);
   const items = found.memories.map(hit);
-  const isId = /^[A-Za-z0-9._:-]{1,128}$/.test(words);
   const more = found.next_cursor ? h("p", { class: "note" }, `The best ${HITS} are shown.`) : null;
   return h(
     "section",
     { class: "panel found", "aria-label": "Found" },
-    h("h2", { role: "status" }, items.length ? `Said or remembered: “${words}”` : `Nobody said “${words}”`),
-    isId ? h("p", { class: "soft" }, "If it is the id of a call: ", link(`/calls/${encodeURIComponent(words)}`, `open ${words}`)) : null,
+    h("h2", { role: "status" }, calls.length ? `Calls: “${words}”` : `No call is called, or says, “${words}”`),
+    calls.length ? h("ul", { class: "stack" }, ...calls) : null,
+    items.length ? h("h2", null, "Said or remembered") : null,
     items.length ? h("ul", { class: "stack" }, ...items) : null,
     more,
   );
+}
+
+/** A call whose id or user begins so, or in which the words were heard. @param {any} row */
+function callOf({ session_id: session, user_id: user, started_at: at }) {
+  return h("li", null, link(`/calls/${encodeURIComponent(session)}`, session), h("span", { class: "note" }, user ? `${user} · ` : null, moment(at)));
 }
 
 /** @param {any} one */
