@@ -28,6 +28,7 @@ from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
 
 LONGEST_PAUSE_S = 3.0
 """Longest wait between two events at the call's own pace; longer silences of the recording are shortened to this."""
+INVALID, ONE_EACH = "invalid_json", "Each line must be one event, as a JSON object."
 MAX_UNACKED = 100
 """Limit of events sent and not yet acknowledged."""
 OPTIONS = Options(give_up_after_s=0, open_timeout_s=15, max_bytes=MAX_UNACKED * MAX_FRAME_BYTES, close_timeout_s=0)
@@ -53,10 +54,11 @@ def load_recording(path: Path) -> list[JsonObject]:
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             events += [msgspec.json.decode(piece) for piece in map(bytes, split_frame(line))] if line.strip() else []
-        except InvalidFrame as error:
-            raise InvalidFrame(
-                error.code, f"{path} is not a recorded call: error in line {number}. {error.detail}"
-            ) from None
+        except (InvalidFrame, msgspec.DecodeError) as error:
+            code, detail = (error.code, error.detail) if isinstance(error, InvalidFrame) else (INVALID, ONE_EACH)
+            raise InvalidFrame(code, f"{path} is not a recorded call: error in line {number}. {detail}") from None
+    if not all(isinstance(event, dict) for event in events):
+        raise InvalidFrame(INVALID, f"{path} is not a recorded call. {ONE_EACH}")
     return [{**event, "seq": event.get("seq", number)} for number, event in enumerate(events, start=1)]
 
 

@@ -195,6 +195,10 @@ async def test_a_file_that_is_no_recording_is_named_with_its_line(tmp_path: Path
     file.write_text('{"type":"asr","turn_id":1,"text":"Hello?"}\n\n# Notes\n')
     code, _, errors = await voicemem("replay", str(file))
     assert (code, f"{file} is not a recorded call: error in line 3." in errors) == (1, True)
+    for text in ('{\n  "contents": []\n}', "[5]", "no JSON"):
+        file.write_text(text)
+        code, _, errors = await voicemem("replay", str(file), "--session", "s")
+        assert (code, f"{file} is not a recorded call" in errors, "Traceback" in errors) == (1, True, False), text
 
 
 async def test_open_needs_messages() -> None:

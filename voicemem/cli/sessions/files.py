@@ -18,7 +18,11 @@ def written_file(output: Path, force: bool) -> Iterator[BinaryIO]:
         raise CommandFailed(f"{output} exists; --force replaces it.")
     part = output.with_name(f"{output.name}.part")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        raise CommandFailed(f"{output} cannot be written: {error.strerror}.") from None
+    try:
+        with open(opened, "wb") as file:
             yield file
         part.replace(output)
     finally:

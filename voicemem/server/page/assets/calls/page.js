@@ -28,7 +28,7 @@ export function show(container, route) {
   const table = h("table", { class: "calls", hidden: true }, h("caption", { class: "sr" }, "Calls, the newest first"), h("thead", null, h("tr", null, ...heads)), body);
   const parts = { body, summary, more, message, table, lost };
   const bar = filterBar(route.query, () => load(list, parts));
-  container.append(h("div", { class: "title" }, h("h1", null, "Calls"), summary, lost), bar, message, table, more);
+  container.append(h("div", { class: "title" }, h("h1", null, "Calls"), summary, lost), bar, message, h("div", { class: "wide-table", tabindex: 0, role: "region", "aria-label": "Calls" }, table), more);
   document.title = "Calls · voicemem";
   load(list, parts);
   const timer = setInterval(() => tick(list, body), TICK_MS);
