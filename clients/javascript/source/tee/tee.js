@@ -30,6 +30,7 @@ export { CallMemory };
  */
 
 const SESSION_ID = /^[A-Za-z0-9._:-]{1,128}$/;
+const OPTIONS = ["sessionId", "dialect", "side", "key", "restUrl", "WebSocket", "config", "producer", "keepTyped", "end"];
 const MEMORIES = /** @type {WeakMap<object, CallMemory>} */ (new WeakMap());
 
 /**
@@ -45,6 +46,10 @@ const MEMORIES = /** @type {WeakMap<object, CallMemory>} */ (new WeakMap());
  * @returns {Connection}
  */
 export function tee(connection, client, options = {}) {
+  const unknown = Object.keys(options).find((name) => !OPTIONS.includes(name));
+  if (unknown !== undefined) {
+    throw new TypeError(`there is no option ${unknown}: they are ${OPTIONS.join(", ")}`);
+  }
   const { sessionId, side = "app", key, restUrl, config, keepTyped = true, end = true } = options;
   const dialect = dialectNamed(options.dialect ?? certainDialect(connection));
   const { producer = dialect.name } = options;

@@ -38,6 +38,7 @@ test("mistakes_throw_at_the_line_itself", async (t) => {
     [{ sessionId: "" }, /session id/],
     [{ producer: "" }, /1 to 128/],
     [{ side: "caller" }, /app or vendor/],
+    [{ session_id: "call-1" }, /no option session_id: they are sessionId, /],
     [{ key: "k" }, /go with a URL/],
     [{ restUrl: "http://127.0.0.1" }, /go with a URL/],
   ]) {
