@@ -22,6 +22,7 @@ MAX_KNOWN = 10_000
 CHECK_S = 3.0
 """How long a call may wait for what the memory says about a key that is new."""
 NEEDED = "Show a key of the memory: in the header X-Voicemem-Key{place}."
+NOT_KNOWN = "The memory does not know this key, or has revoked it: send another one in X-Voicemem-Key{place}."
 IN_PLACE = ", or in place of the vendor's, which the proxy adds"
 NO_SCOPE = "The key must have the scope ingest or admin."
 OPEN_MEMORY = (
@@ -84,7 +85,8 @@ class KeyCheck:
             me = await self.read(wanted)
         except RequestRefused as refused:
             if refused.status in (401, 403, 404):
-                raise Refused("unauthorized", f"The memory does not know this key. {refused.detail}") from None
+                place = IN_PLACE if wanted.upstream.key else ""
+                raise Refused("unauthorized", NOT_KNOWN.format(place=place)) from None
         except (ClientError, ValidationError):
             pass
         if me is None:

@@ -108,9 +108,10 @@ async def test_the_operator_keeps_the_vendor_s_key(app: App) -> None:
             assert "tier=1" in upstream.request.path
 
 
-async def test_a_key_in_a_subprotocol(app: App) -> None:
-    """A browser shows it as openai-insecure-api-key.KEY, which does not go on either."""
-    key = await make_key(app, "ingest")
+@pytest.mark.parametrize("scope", ["ingest", "admin"])
+async def test_a_key_in_a_subprotocol(app: App, scope: str) -> None:
+    """A browser shows it as openai-insecure-api-key.KEY, which does not go on either; an admin's key will do, too."""
+    key = await make_key(app, scope)
     protocols: Any = ["realtime", f"openai-insecure-api-key.{key}"]
     async with (
         vendor_at() as (url, vendor),
