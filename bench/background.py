@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +39,7 @@ USERS = 170
 LOAD_FIRST_S = 2.0
 """Seconds of load before extractions are asked for."""
 PATIENCE_S = 300.0
+EXTRACTED = b'{"memory": {"extract": {"strategy": "discrete"}}}'
 
 
 class Options(Struct, kw_only=True):
@@ -141,7 +141,7 @@ class Background(threading.Thread):
     def run(self) -> None:
         time.sleep(LOAD_FIRST_S)
         for name in self.names:
-            patch(f"{self.rest}/v1/sessions/{name}", {"memory": {"extract": {"strategy": "discrete"}}})
+            post(f"{self.rest}/v1/sessions/{name}", EXTRACTED, "PATCH")
             post(f"{self.rest}/v1/sessions/{name}/memories/extract", b"")
         wait(lambda: all(is_extracted(self.rest, name) for name in self.names))
         self.extracted_s = time.monotonic() - self.began
@@ -157,12 +157,6 @@ def wait_for_index(rest: str) -> None:
 def is_extracted(rest: str, name: str) -> bool:
     extraction = json.loads(get(f"{rest}/v1/sessions/{name}/stats"))["extraction"]
     return bool(extraction["state"] == "current" and extraction["calls"])
-
-
-def patch(url: str, body: dict[str, Any]) -> None:
-    request = urllib.request.Request(url, msgspec.json.encode(body), method="PATCH")
-    with urllib.request.urlopen(request, timeout=60):
-        pass
 
 
 def wait(is_done: Callable[[], bool]) -> None:

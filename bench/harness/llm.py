@@ -6,11 +6,12 @@ python -m bench.harness.llm CHUNKS PAUSE_S     prints its port
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 
 import uvloop
 from aiohttp import web
+
+from bench.harness.web_server import serve_until_stopped
 
 CHUNK = (
     b'data: {"id":"%s","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,'
@@ -42,16 +43,9 @@ class Llm:
 
 
 async def serve(llm: Llm) -> None:
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     app = web.Application(client_max_size=2**26)
     app.router.add_post("/v1/chat/completions", llm.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await stopped.wait()
-    await runner.cleanup()
+    await serve_until_stopped(app)
 
 
 if __name__ == "__main__":

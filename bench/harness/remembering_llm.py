@@ -5,13 +5,13 @@ python -m bench.harness.remembering_llm     prints its port
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import signal
 
 import uvloop
 from aiohttp import web
+
+from bench.harness.web_server import serve_until_stopped
 
 LINE = re.compile(r"^\[(\d+)\] [^:]*: (.*)$", re.MULTILINE)
 
@@ -24,18 +24,11 @@ async def remember(request: web.Request) -> web.Response:
     return web.json_response({"choices": [{"message": {"role": "assistant", "content": content}}]})
 
 
-async def serve() -> None:
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+async def main() -> None:
     app = web.Application(client_max_size=2**26)
     app.router.add_post("/v1/chat/completions", remember)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await stopped.wait()
-    await runner.cleanup()
+    await serve_until_stopped(app)
 
 
 if __name__ == "__main__":
-    uvloop.run(serve())
+    uvloop.run(main())

@@ -156,8 +156,8 @@ def get(url: str) -> bytes:
         return bytes(answer.read())
 
 
-def post(url: str, body: bytes) -> dict[str, Any]:
-    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=60) as answer:
+def post(url: str, body: bytes, method: str = "POST") -> dict[str, Any]:
+    with urllib.request.urlopen(urllib.request.Request(url, body, method=method), timeout=60) as answer:
         told: dict[str, Any] = json.loads(answer.read())
         return told
 

@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
 
 import msgspec
 import uvloop
 from aiohttp import web
 from msgspec import Struct
+
+from bench.harness.web_server import serve_until_stopped
 
 
 class Constant(Struct, kw_only=True):
@@ -40,16 +40,9 @@ class Constants:
 
 
 async def main(constants: list[Constant]) -> None:
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     app = web.Application()
     app.router.add_get("/{name}/{id}", Constants(constants).handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await stopped.wait()
-    await runner.cleanup()
+    await serve_until_stopped(app)
 
 
 if __name__ == "__main__":

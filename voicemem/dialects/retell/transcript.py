@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.dialect import Known, KnownReply, MadeEvent
+from voicemem.dialects.flow import Flow
 from voicemem.dialects.wording import begins, completed, newest_noted
 from voicemem.protocol.events import (
     Asr,
@@ -35,54 +36,21 @@ def item_of(index: int) -> str:
     return f"~t{index}"
 
 
-class Flow:
-    """Where in the call elements stand, and what their frame has begun: one utterance and one reply at most."""
+class TranscriptFlow(Flow):
+    """Where elements stand; `reported` are those of a webhook."""
 
     def __init__(self, known: Known, reported: bool) -> None:
-        self.known = known
+        super().__init__(known)
         self.reported = reported
-        self.here: int = known.notes.get("at", 0)
-        self.newest = known.next_turn - 1
-        self.answered: set[int] = set()
-        self.has_utterance = False
-        self.has_reply = False
 
     def utterance(self, item: str) -> int | None:
         """The turn of an utterance; None if the frame may begin no other."""
-        turn = self.known.turn_of(item)
-        if turn is None:
-            if self.has_utterance:
-                return None
-            self.has_utterance = True
-            turn = self.new_turn()
-        self.reach(turn)
-        return turn
-
-    def new_turn(self) -> int:
-        is_answered = self.here in self.answered or self.known.is_answered(self.here)
-        return self.here if self.here and not is_answered else self.newest + 1
-
-    def reach(self, turn: int) -> None:
-        self.newest = max(self.newest, turn)
-        if turn > self.here:
-            self.here = turn
-            self.known.note("at", turn)
-
-    def reply(self, item: str) -> int | None:
-        """The turn of a reply; None if the frame may begin no other."""
-        reply = self.known.reply(item)
-        if reply is None:
-            if self.has_reply:
-                return None
-            self.has_reply = True
-        turn = self.here if reply is None else reply.turn
-        self.answered.add(turn)
-        return turn
+        return self.begin_utterance(item, self.next_turn)
 
 
 def tell(elements: list[JsonObject], partial: bool, reported: bool, known: Known) -> Iterator[MadeEvent]:
     """What elements say that is new, up to one that this frame may not begin; the last utterance may be `partial`."""
-    flow = Flow(known, reported)
+    flow = TranscriptFlow(known, reported)
     for place, element in enumerate(elements):
         match element["role"]:
             case "agent":
@@ -100,7 +68,7 @@ def tell(elements: list[JsonObject], partial: bool, reported: bool, known: Known
 # The caller
 
 
-def user_element(element: JsonObject, final: bool, flow: Flow) -> list[MadeEvent] | None:
+def user_element(element: JsonObject, final: bool, flow: TranscriptFlow) -> list[MadeEvent] | None:
     known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
     segment = known.segment(item)
     if not text and segment is None:
@@ -129,7 +97,7 @@ def keep_responses(responses: list[Response], known: Known) -> None:
     known.note("responses", newest_noted(responses, MAX_RESPONSES) or None)
 
 
-def agent_element(element: JsonObject, flow: Flow) -> list[MadeEvent] | None:
+def agent_element(element: JsonObject, flow: TranscriptFlow) -> list[MadeEvent] | None:
     """What of a reply was spoken; where the app has sent more of it, and the caller spoke then, it was cut."""
     known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
     responses, reply = responses_of(known), known.reply(item)
@@ -207,10 +175,10 @@ def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownRepl
 # Tools and keys
 
 
-def other_element(element: JsonObject, flow: Flow) -> MadeEvent:
+def other_element(element: JsonObject, flow: TranscriptFlow) -> MadeEvent:
     if element["role"] == "dtmf":
         number = element["index"]
-        text, turn = element.get("content", ""), flow.new_turn()
+        text, turn = element.get("content", ""), flow.next_turn()
         flow.reach(turn)
         made = {"role": "user", "text": text, "source": "message", "turn_id": turn, "metadata": {"dtmf": True}}
         return MessageEvent(id=f"dtmf:{number}", ts=element.get("ts"), **made)

@@ -19,7 +19,7 @@ from voicemem.dialects.vapi.speaking import (
     voice_of,
     voices_of,
 )
-from voicemem.dialects.vapi.turns import Flow, live_reply, live_text, live_utterance
+from voicemem.dialects.vapi.turns import HistoryFlow, live_reply, live_text, live_utterance
 from voicemem.dialects.wording import begins, completed
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume, ToolCall, ToolResult, Tts
 from voicemem.protocol.types import JsonObject
@@ -30,7 +30,7 @@ MAX_NEWEST = 6
 
 def tell(messages: list[JsonObject], stamp: int | None, reported: bool, known: Known) -> Iterator[MadeEvent]:
     """What messages of a history say that is new; up to one that this frame may not begin any more."""
-    flow = Flow(known)
+    flow = HistoryFlow(known)
     for message in messages:
         match message["role"]:
             case "user":
@@ -71,7 +71,7 @@ def is_outdated(before: Told, message: JsonObject, stamp: int | None) -> bool:
 # The user
 
 
-def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: HistoryFlow) -> list[MadeEvent] | None:
     known, item, text = flow.known, item_of(message), message["message"]
     before = told("users", item, known)
     segment = known.segment(item)
@@ -121,7 +121,7 @@ def swallowed(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEven
 # The agent
 
 
-def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[MadeEvent] | None:
+def bot_message(message: JsonObject, stamp: int | None, flow: HistoryFlow) -> list[MadeEvent] | None:
     """What of a reply was spoken, by the history; live messages may know how it would have gone on."""
     known, item, text = flow.known, item_of(message), message["message"]
     item = known.notes.get(f"={item}", item)
@@ -214,7 +214,7 @@ def settle_last(known: Known, item: str | None = None) -> Iterator[MadeEvent]:
 # Tools
 
 
-def tools(message: JsonObject, flow: Flow) -> list[MadeEvent]:
+def tools(message: JsonObject, flow: HistoryFlow) -> list[MadeEvent]:
     ts = message.get("time")
     if message["role"] == "tool_call_result":
         return [tool_result(message, flow.here, ts)]

@@ -1,10 +1,11 @@
-"""Whose turn it is while a history is gone through, message by message: the fold sees its events only afterwards."""
+"""Whose turn it is while a history is gone through, and the turns of what live messages have said."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from voicemem.dialects.dialect import Known
+from voicemem.dialects.flow import Flow
 from voicemem.dialects.vapi.wording import is_similar
 
 MAX_LIVE = 40
@@ -37,30 +38,12 @@ def live_turns(known: Known) -> Iterator[int]:
     return iter(range(first, known.next_turn))
 
 
-class Flow:
-    """Where in the call a frame's messages stand, and what it has begun: one utterance and one reply at most.
-
-    Notes: `at`, the turn that the history has reached.
-    """
-
-    def __init__(self, known: Known) -> None:
-        self.known = known
-        self.here: int = known.notes.get("at", 0)
-        self.newest = known.next_turn - 1
-        self.answered: set[int] = set()
-        self.has_utterance = False
-        self.has_reply = False
+class HistoryFlow(Flow):
+    """Where messages of a history stand."""
 
     def utterance(self, item: str, text: str, reported: bool) -> int | None:
         """The turn of an utterance; None if the frame may begin no other."""
-        turn = self.known.turn_of(item)
-        if turn is None:
-            if self.has_utterance:
-                return None
-            self.has_utterance = True
-            turn = self.new_turn(text, reported)
-        self.reach(turn)
-        return turn
+        return self.begin_utterance(item, lambda: self.new_turn(text, reported))
 
     def new_turn(self, text: str, reported: bool) -> int:
         """That of the live transcript that it repeats; else a new one, if the one before has an answer."""
@@ -68,26 +51,4 @@ class Flow:
         repeated = next((turn for turn, live in said.items() if is_similar(live, text)), None)
         if repeated is None and reported:
             repeated = next(iter(said), None)
-        if repeated is not None:
-            return repeated
-        return self.here if self.here and not self.is_answered(self.here) else self.newest + 1
-
-    def reach(self, turn: int) -> None:
-        self.newest = max(self.newest, turn)
-        if turn > self.here:
-            self.here = turn
-            self.known.note("at", turn)
-
-    def is_answered(self, turn: int) -> bool:
-        return turn in self.answered or self.known.is_answered(turn)
-
-    def reply(self, item: str) -> int | None:
-        """The turn of a reply; None if the frame may begin no other."""
-        reply = self.known.reply(item)
-        if reply is None:
-            if self.has_reply:
-                return None
-            self.has_reply = True
-        turn = self.here if reply is None else reply.turn
-        self.answered.add(turn)
-        return turn
+        return self.next_turn() if repeated is None else repeated
