@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.callers.client_sessions import FAR_S, client_for, client_to, options
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.processes.service_process import running_process
 from tests.support.services import Serve
 from voicemem.app import App
@@ -206,7 +206,7 @@ async def test_a_runner_with_an_event_loop_of_its_own_is_remembered(app: App) ->
         ("model", "In "),
         ("user", "Rain?"),
     ]
-    assert await RestClient(app).state("call") == "ended"
+    await wait_until_closed(app, "call")
 
 
 async def test_without_a_memory_the_agent_goes_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.callers.client_sessions import FAR_S, client_for, client_to, options
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.processes.ports import free_ports
 from tests.support.processes.service_process import running_process
 from tests.support.services import Serve
@@ -283,7 +283,7 @@ async def test_an_agent_without_asyncio_is_remembered(app: App) -> None:
         ("ai", "In Oslo it "),
         ("human", "Rain again?"),
     ]
-    assert (await RestClient(app).session("call"))["state"] == "ended"
+    await wait_until_closed(app, "call")
 
 
 async def test_what_others_record_is_not_recorded_twice(app: App) -> None:

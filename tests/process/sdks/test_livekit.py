@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.callers.client_sessions import client_for, client_to
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.needs import needs_module
 from tests.support.services import Serve
 from voicemem.app import App
@@ -126,7 +126,7 @@ async def test_typed_text_is_remembered(app: App) -> None:
 async def test_the_call_ends_with_the_session(app: App) -> None:
     """`session.end` has LiveKit's reason, and the session is closed."""
     await remembered(app, BY_NAME["hang_up"], PLAIN)
-    assert await RestClient(app).state("call") == "ended"
+    await wait_until_closed(app, "call")
 
 
 async def test_nodes_of_an_agent_are_kept(app: App) -> None:
