@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.callers.axe import violations
 from tests.support.callers.browser import Page
-from tests.support.callers.rest import RestClient, make_key
+from tests.support.callers.rest import LOOPBACK, RestClient, make_key
+from tests.support.callers.webhooks import add
 from tests.support.paths import ROOT
 from tests.support.services import Serve
 from voicemem.app import App
@@ -57,6 +58,25 @@ async def test_filters_stand_in_the_address(serve: Serve, page: Page) -> None:
     await page.until(f"{CALLS}.length === 2")
     await page.open(f"http://{app.rest_address}/ui/calls?user=ann")
     await page.until(f"{CALLS}.join() === 'call-1'")
+
+
+async def test_calls_whose_webhook_waits_are_found(serve: Serve, page: Page) -> None:
+    """A delivery that is tried again has not failed, and is looked for as one that is pending."""
+    app = await serve(allow_addresses=LOOPBACK)
+    await add(RestClient(app), "http://127.0.0.1:65535/hook", 103)
+    await record(app, "call-1", "still_running")
+    await record(app, "call-2", "chinese")
+    await RestClient(app).end("call-2")
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until(f"{CALLS}.length === 2")
+    choose = "(() => {{ const one = document.querySelector('[name=webhook]'); one.value = '{state}';" + (
+        " one.dispatchEvent(new Event('change')); }})()"
+    )
+    await page.evaluate(choose.format(state="pending"))
+    await page.until(f"{CALLS}.join() === 'call-2'")
+    await page.evaluate(choose.format(state="failed"))
+    await page.until(f"{CALLS}.length === 0")
+    assert await page.evaluate("location.search") == "?webhook=failed"
 
 
 async def test_a_call_that_begins_appears_by_itself(serve: Serve, page: Page) -> None:

@@ -17,7 +17,7 @@ const TOLD = 600; // characters of an utterance that a screen reader is told at 
 export function show(container, { call }) {
   const view = talkList(call);
   const told = h("p", { class: "sr", role: "status" });
-  const empty = h("p", { class: "soft empty", hidden: true }, "Nothing was said yet.");
+  const empty = h("p", { class: "soft empty", hidden: true });
   const section = h("section", { "aria-label": "Conversation" }, told, empty, view.element);
   const aside = h("aside", null);
   container.append(h("div", { class: "two" }, section, aside));
@@ -32,6 +32,7 @@ export function show(container, { call }) {
   const heard = (/** @type {Change} */ change) => {
     applyChange(view, change);
     empty.hidden = view.items.size > 0 || call.connection === "loading";
+    empty.textContent = call.session.state === "running" ? "Nothing was said yet." : "Nothing was said.";
     const isFirst = finished.size === 0;
     const news = finishedNow(call, change, finished);
     if (news.length && !isFirst && bar.following()) told.textContent = news.map(utterance).join(" ");

@@ -104,5 +104,6 @@ export function endedBy(turn) {
 /** How a call stands. @param {{state?: string, reason?: string | null}} session */
 export function stateOf(session) {
   if (session.state === "running") return "live";
-  return session.reason ? `${session.state}: ${plain(session.reason)}` : (session.state ?? "");
+  const isPlain = !session.reason || session.reason === session.state;
+  return isPlain ? (session.state ?? "") : `${session.state}: ${plain(session.reason)}`;
 }

@@ -9,6 +9,8 @@ const HOUR_MS = 3_600_000;
 const STATES = { "": "All", running: "Live", ended: "Ended" };
 /** @type {Record<string, [string, number]>} */
 const SPANS = { "": ["Any time", 0], "1h": ["Last hour", HOUR_MS], "24h": ["Last 24 hours", 24 * HOUR_MS], "7d": ["Last 7 days", 168 * HOUR_MS] };
+/** @type {Record<string, string>} */
+const WEBHOOKS = { "": "Any webhook", failed: "Webhook failed", pending: "Webhook pending" };
 const NAMES = ["q", "state", "when", "label", "user", "interrupted", "slow", "webhook"];
 
 /** The parameters of the API for an address. @param {URLSearchParams} query */
@@ -41,12 +43,12 @@ export function filterBar(query, changed) {
     { class: "bar", role: "search", "aria-label": "Calls" },
     search,
     states(query, set),
-    choice(query, set),
+    choice("when", "Started", Object.entries(SPANS).map(([span, [words]]) => [span, words]), query, set),
     words("user", "text", "User", query, set, "User"),
     words("label", "text", "Label, key:value", query, set, "Label"),
+    choice("webhook", "Webhook", Object.entries(WEBHOOKS), query, set),
     h("span", { class: "toggles" }, toggle("interrupted", "true", "interrupted", query, set),
-      toggle("slow", String(SLOW_MS), "slow (over 1.5 s)", query, set),
-      toggle("webhook", "failed", "webhook failed", query, set)),
+      toggle("slow", String(SLOW_MS), "slow (over 1.5 s)", query, set)),
   );
   form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
   return form;
@@ -83,12 +85,12 @@ function states(query, set) {
   return h("fieldset", { class: "seg" }, h("legend", { class: "sr" }, "State"), ...radios);
 }
 
-/** @param {URLSearchParams} query @param {(values: Record<string, any>) => void} set */
-function choice(query, set) {
-  const current = query.get("when") ?? "";
-  const options = Object.entries(SPANS).map(([span, [words]]) => h("option", { value: span, selected: span === current }, words));
-  const select = h("select", { name: "when", "aria-label": "Started" }, ...options);
-  select.addEventListener("change", () => set({ when: select.value }));
+/** @param {string} name @param {string} label @param {string[][]} values each with its words @param {URLSearchParams} query @param {(values: Record<string, any>) => void} set */
+function choice(name, label, values, query, set) {
+  const current = query.get(name) ?? "";
+  const options = values.map(([value, words]) => h("option", { value, selected: value === current }, words));
+  const select = h("select", { name, "aria-label": label }, ...options);
+  select.addEventListener("change", () => set({ [name]: select.value }));
   return select;
 }
 

@@ -27,7 +27,7 @@ const TILES = [
   ["commit, p99", (/** @type {any} */ all) => all.service.commit_ms.p99, ms, (/** @type {any} */ all) => `p50 ${ms(all.service.commit_ms.p50)}`],
   ["webhooks waiting", (/** @type {any} */ all) => all.service.outbox.pending, count, (/** @type {any} */ all) => `${count(all.service.outbox.due)} due now`],
   ["store", (/** @type {any} */ all) => all.service.store.bytes, bytes, (/** @type {any} */ all) => `log ${bytes(all.service.store.log_bytes)}`],
-  ["memories in use", (/** @type {any} */ all) => all.service.memories.in_use, count, (/** @type {any} */ all) => bytes(all.service.memories.bytes)],
+  ["calls in memory", (/** @type {any} */ all) => all.service.memories.in_use, count, (/** @type {any} */ all) => bytes(all.service.memories.bytes)],
   ["LLM calls", (/** @type {any} */ all) => 60 * all.service.rates["1m"].llm_calls, rate, (/** @type {any} */ all) => `a minute, ${rate(60 * all.service.rates["1m"].llm_failed)} failed`],
 ];
 
