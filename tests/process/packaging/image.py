@@ -110,14 +110,14 @@ LAYERED = """
 set -eu
 mount --make-rprivate /
 mount -t tmpfs tmpfs {layer}
-mkdir {layer}/changes {layer}/work {layer}/root
-mount -t overlay overlay -o lowerdir=/,upperdir={layer}/changes,workdir={layer}/work {layer}/root
-mount --rbind /dev {layer}/root/dev
-mount -t proc proc {layer}/root/proc
-mkdir -p {layer}/root{folder}
+mkdir {layer}/changes {layer}/work {layer}/merged
+mount -t overlay overlay -o lowerdir=/,upperdir={layer}/changes,workdir={layer}/work {layer}/merged
+mount --rbind /dev {layer}/merged/dev
+mount -t proc proc {layer}/merged/proc
+mkdir -p {layer}/merged{folder}
 {copies}
 chmod a+x {parents}
-exec chroot {layer}/root /bin/sh -euc {script}
+exec chroot {layer}/merged /bin/sh -euc {script}
 """
 STARTED = """
 cd {workdir}
@@ -138,8 +138,8 @@ def in_clean_root() -> str:
         setup = LAYERED.format(
             layer=layer,
             folder=folder,
-            copies="\n".join(copies(Path(f"{layer}/root{folder}"))),
-            parents=" ".join(f"{layer}/root{path}" for path in (base, *base.parents)),
+            copies="\n".join(copies(Path(f"{layer}/merged{folder}"))),
+            parents=" ".join(f"{layer}/merged{path}" for path in (base, *base.parents)),
             script=shlex.quote("\n".join(script)),
         )
         return told("unshare", "--mount", "sh", "-c", setup)
