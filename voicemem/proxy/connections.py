@@ -22,11 +22,17 @@ KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
 class Connection(asyncio.Protocol):
     """The connection of a caller or to an upstream. First comes a head of HTTP; then `couple` joins two of them.
 
-    `on_head` gets the head, or nothing where it is too long; `on_lost` is called once, also before there was one.
+    `on_made` is called first, after TLS; `on_head` gets the head, or nothing where it is too long; `on_lost` is called
+    once, also before there was a head.
     """
 
-    def __init__(self, on_head: Callable[[Connection, bytes], None]) -> None:
+    def __init__(
+        self,
+        on_head: Callable[[Connection, bytes], None],
+        on_made: Callable[[Connection], None] = lambda _: None,
+    ) -> None:
         self.on_head = on_head
+        self.on_made = on_made
         self.on_lost: Callable[[], None] = lambda: None
         self.transport: asyncio.Transport
         self.early = bytearray()
@@ -41,6 +47,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         keep_alive(transport.get_extra_info("socket"))
+        self.on_made(self)
 
     def data_received(self, data: bytes) -> None:
         if self.is_deaf:

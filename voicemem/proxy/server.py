@@ -57,13 +57,16 @@ class ProxyServer:
     # Callers
 
     def new_connection(self) -> Connection:
-        caller = Connection(self.on_head)
+        """A connection that may come to nothing: one whose handshake of TLS fails is never made, nor lost."""
+        return Connection(self.on_head, self.await_head)
+
+    def await_head(self, caller: Connection) -> None:
+        """Give a connection that was made a while to send its request."""
         self.waiting.add(caller)
         caller.on_lost = lambda: self.waiting.discard(caller)
         asyncio.get_running_loop().call_later(HEAD_S, self.give_up, caller)
         if len(self.waiting) > MAX_WAITING:
-            asyncio.get_running_loop().call_soon(self.refuse, caller, Refused("too_many_connections"))
-        return caller
+            self.refuse(caller, Refused("too_many_connections"))
 
     def give_up(self, caller: Connection) -> None:
         """Close the connection of a caller who has sent no request in time."""

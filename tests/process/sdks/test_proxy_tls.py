@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 import subprocess
 from pathlib import Path
@@ -112,6 +113,28 @@ async def test_an_upstream_with_tls(app: App, tmp_path: Path, monkeypatch: pytes
             monkeypatch.setattr("voicemem.proxy.call.upstream_tls", lambda: trusting)
             async with connect(proxy.url(DIALECT)) as caller:
                 assert "session.created" == json.loads(await caller.recv())["type"]
+
+
+async def test_connections_without_tls(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Health checks and scans that only connect take nobody's place, and leave no error in the log."""
+    monkeypatch.setattr("voicemem.proxy.server.HEAD_S", 0.2)
+    monkeypatch.setattr("voicemem.proxy.server.MAX_WAITING", 3)
+    cert, key = self_signed_files(tmp_path)
+    async with serve(vendor, "127.0.0.1", 0) as server:
+        upstream = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/v1"
+        async with proxy_to(app, {DIALECT: upstream}, tls_cert=str(cert), tls_key=str(key)) as proxy:
+            for _ in range(5):
+                _, checking = await asyncio.open_connection("127.0.0.1", proxy.port)
+                checking.close()
+            silent, waiting = await asyncio.open_connection("127.0.0.1", proxy.port)
+            assert b"" == await asyncio.wait_for(silent.read(), RUN_S), "given up"
+            waiting.close()
+            async with connect(proxy.url(DIALECT), ssl=ssl.create_default_context(cafile=str(cert))) as caller:
+                assert "session.created" == json.loads(await caller.recv())["type"]
+            assert set() == proxy.server.waiting
+    assert [] == [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def test_files_that_hold_no_certificate(app: App, tmp_path: Path) -> None:
