@@ -13,13 +13,16 @@ AFTER = re.compile(rf"[^{ENDS}]+")
 MAX_NAME = 320
 """Characters of an address that are looked at before its @."""
 WORD = re.compile(r"\S+")
-AT = frozenset("at ät arroba arobase chiocciola apenstaartje klammeraffe".split())  # noqa: SIM905
+AT = frozenset("at ät @ at-sign arroba arobase chiocciola apenstaartje klammeraffe".split())  # noqa: SIM905
 JOINS = frozenset(
     "dot punkt point punto ponto punt underscore unterstrich dash minus bindestrich hyphen tiret guion guión".split()  # noqa: SIM905
 )
 """What is said for the signs in an address."""
 DOTS = frozenset("dot punkt point punto ponto punt".split())  # noqa: SIM905
-MARKS = ".,!?;:"
+MARKS = ".,!?;:()[]<>"
+ENDINGS = ".,!?;:"
+"""Marks behind a word that stay."""
+WRITTEN_HOST = re.compile(r"\w[\w-]*(?:\.[\w-]+)*\.[^\W\d_]{2,}")
 
 
 def redact_addresses(text: str) -> str:
@@ -75,23 +78,59 @@ def redact_hosts(text: str, in_host: bool, after_name: bool) -> tuple[str, bool,
 def redact_spoken(text: str) -> str:
     """A text without the addresses that are spelt out in it, such as "john dot doe at example dot com"."""
     words = [*WORD.finditer(text)]
-    names = [word[0].strip(MARKS).casefold() for word in words]
+    names = [word[0].strip(MARKS).casefold() or word[0] for word in words]
     hidden: set[int] = set()
+    free = 0
     for place, name in enumerate(names):
-        if name not in AT or place == 0 or place + 2 >= len(names) or names[place + 2] not in DOTS:
+        if name not in AT or place <= free:
             continue
-        last = place + 1
-        while last + 2 < len(names) and names[last + 1] in JOINS:
-            last += 2
-        first = place - 1
-        while first >= 2 and first - 2 not in hidden and names[first - 1] in JOINS:
-            first -= 2
-        hidden.update((*range(first, place), *range(place + 1, last + 1)))
+        end = end_of_host(names, place + 1)
+        if end is not None:
+            hidden.update((*range(start_of_name(names, place, free), place), *range(place + 1, end)))
+            free = end
     found: list[str] = []
     at = 0
     for place in sorted(hidden):
         start, end = words[place].span()
-        mark = words[place][0][len(words[place][0].rstrip(MARKS)) :] if names[place] not in JOINS else ""
+        mark = words[place][0][len(words[place][0].rstrip(ENDINGS)) :] if names[place] not in JOINS else ""
         found += [text[at:start], HIDDEN_WORD if names[place] not in JOINS else words[place][0], mark]
         at = end
     return "".join(found) + text[at:] if found else text
+
+
+def end_of_host(names: list[str], first: int) -> int | None:
+    """Where the name of a host ends that begins with a word; None if none does."""
+    end, has_dot = end_of_label(names, first), False
+    if end == first:
+        return None
+    while end < len(names) and names[end] in JOINS:
+        following = end_of_label(names, end + 1)
+        if following == end + 1:
+            break
+        has_dot = has_dot or names[end] in DOTS
+        end = following
+    return end if has_dot or any(WRITTEN_HOST.fullmatch(name) for name in names[first:end]) else None
+
+
+def end_of_label(names: list[str], first: int) -> int:
+    """Where a part of a host's name ends: a word, or letters that are spelt out; `first` if none begins there."""
+    at = first
+    while at < len(names) and len(names[at]) == 1 and names[at] not in AT:
+        at += 1
+    if at < len(names) and (WRITTEN_HOST.fullmatch(names[at]) or (at == first and names[at] not in JOINS | AT)):
+        at += 1
+    return at
+
+
+def start_of_name(names: list[str], end: int, free: int) -> int:
+    """Where the name before an "at" begins; words before `free` belong to another address."""
+    first = end
+    while True:
+        label = first
+        while first > free and len(names[first - 1]) == 1:
+            first -= 1
+        if label == first and first > free:
+            first -= 1
+        if first - 1 <= free or names[first - 1] not in JOINS:
+            return first
+        first -= 1

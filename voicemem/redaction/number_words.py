@@ -5,6 +5,7 @@ Of languages that share a word, the reading with more digits counts: then less i
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
@@ -13,6 +14,19 @@ HUNDRED, THOUSAND = -2, -3
 """In the place of digits: a word that multiplies what was said before it."""
 LONGEST = 64
 """Letters of a number; longer words are not numbers."""
+UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue"})
+
+
+def spellings(word: str) -> set[str]:
+    """A word as keyboards and recognisers write it: with accents of their own, without them, with ue for ü."""
+    apart = unicodedata.normalize("NFD", word)
+    bare = "".join(char for char in apart if not unicodedata.combining(char))
+    return {word, apart, bare, word.translate(UMLAUTS)}
+
+
+def in_all_spellings(words: str) -> frozenset[str]:
+    """Words with spaces between them, each in all its spellings."""
+    return frozenset(spelling for word in words.split() for spelling in spellings(word))
 
 
 class Number(NamedTuple):
@@ -26,17 +40,18 @@ class Number(NamedTuple):
 
 UNITS = """
     one two three four five six seven eight nine
-    ein eins eine einer zwei zwo drei vier fünf fuenf sechs sieben acht neun
+    ones twos threes fours fives sixes sevens eights nines
+    ein eins eine einer zwei zwo drei vier fünf sechs sieben acht neun
     een één twee drie vier vijf zes zeven acht negen
     un une deux trois quatre cinq sept huit neuf
     uno una dos tres cuatro cinco seis siete ocho nueve
     due tre quattro cinque sei sette otto nove
     um uma dois duas três quatro meia sete oito
 """
-NOUGHTS = "zero oh o nought naught null nul zéro cero"
+NOUGHTS = "zero zeros zeroes oh o nought naught null nul zéro cero"
 TEENS = """
     ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen
-    zehn elf zwölf zwoelf dreizehn vierzehn fünfzehn fuenfzehn sechzehn siebzehn achtzehn neunzehn
+    zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn
     tien elf twaalf dertien veertien vijftien zestien zeventien achttien negentien
     dix onze douze treize quatorze quinze seize
     diez once doce trece catorce quince dieciséis diecisiete dieciocho diecinueve
@@ -47,30 +62,36 @@ TEENS = """
 """
 TENS = """
     twenty thirty forty fourty fifty sixty seventy eighty ninety
-    zwanzig dreißig vierzig fünfzig fuenfzig sechzig siebzig achtzig neunzig
+    zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig
     twintig dertig veertig vijftig zestig zeventig tachtig negentig
     vingt vingts trente quarante cinquante soixante septante huitante octante nonante
     veinte treinta cuarenta cincuenta sesenta setenta ochenta noventa
     venti trenta quaranta cinquanta sessanta settanta ottanta novanta
     vinte trinta quarenta cinquenta sessenta oitenta
 """
+SEVERAL_HUNDREDS = """
+    doscientos trescientos cuatrocientos quinientos seiscientos setecientos ochocientos novecientos
+    doscientas trescientas cuatrocientas quinientas seiscientas setecientas ochocientas novecientas
+    duzentos trezentos quatrocentos quinhentos seiscentos setecentos oitocentos novecentos
+    duzentas trezentas quatrocentas quinhentas seiscentas setecentas oitocentas novecentas
+"""
 HUNDREDS = "hundred hundert honderd cent cents cien ciento cento cem"
 THOUSANDS = "thousand tausend duizend mille mil"
 REPEATS = {"double": 1, "triple": 2, "treble": 2, "quadruple": 3}
 """Words after which a digit counts several times, and how many times more."""
-FILLERS = frozenset(
-    """
+FILLERS = in_all_spellings("""
     and uh um erm hmm hm mm mhm yes yeah yep ok okay right correct then next dash hyphen space dot point slash plus
     comma period ah er
     und äh ähm ja genau richtig dann strich bindestrich punkt leerzeichen komma
     en euh eh dan streepje spatie punt
     et oui puis ensuite tiret espace
-    y sí si vale luego guion guión espacio punto
+    y sí vale luego guión espacio punto
     e ehm sì poi trattino spazio
     sim depois hífen traço espaço ponto
-    """.split()  # noqa: SIM905 (a list would be a page long)
-)
+""")
 """What people say between the digits of one number."""
+CHINESE_FILLERS = frozenset("嗯啊呃哦噢喔好的对對是然后後接着再和跟加杠点點空格横橫十百千")
+"""The same in Chinese, character by character, since no spaces are between them; and the words for tens and more."""
 GERMAN = ("ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
 DUTCH = ("een", "twee", "drie", "vier", "vijf", "zes", "zeven", "acht", "negen")
 ITALIAN = ("uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove")
@@ -112,12 +133,17 @@ def german_below_hundred() -> Iterator[tuple[str, int]]:
 
 @cache
 def numbers() -> dict[str, Number]:
-    """All words of numbers in one piece, in lower case."""
+    """All words of numbers in one piece, in lower case and in every spelling."""
+    return {spelling: number for word, number in in_one_spelling().items() for spelling in spellings(word)}
+
+
+def in_one_spelling() -> dict[str, Number]:
     found = {word.casefold(): number for word, number in compounds()}
     found |= dict.fromkeys(UNITS.casefold().split(), Number(1))
     found |= dict.fromkeys(NOUGHTS.casefold().split(), Number(1, 0, True))
     found |= dict.fromkeys(TEENS.casefold().split(), Number(2))
     found |= dict.fromkeys(TENS.casefold().split(), Number(2, 1))
+    found |= dict.fromkeys(SEVERAL_HUNDREDS.split(), Number(3, 2))
     found |= dict.fromkeys(HUNDREDS.split(), Number(HUNDRED, 2))
     found |= dict.fromkeys(THOUSANDS.split(), Number(THOUSAND, 3))
     return found | {word: Number(digits, 0, True) for word, digits in REPEATS.items()}
@@ -133,6 +159,11 @@ def find_number(word: str) -> Number | None:
     if first is None or last is None:
         return None
     return Number(max(1, first.digits) + 3, 0 if after else 3)
+
+
+def is_filler(word: str) -> bool:
+    """Whether a word in lower case may stand between the digits of one number."""
+    return word in FILLERS or (bool(word) and CHINESE_FILLERS.issuperset(word))
 
 
 @cache

@@ -11,26 +11,33 @@ import re
 from typing import NamedTuple
 
 from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
+from voicemem.redaction.code_words import CODE_WORDS, announces_code
 from voicemem.redaction.number_words import (
-    FILLERS,
     HUNDRED,
     LONGEST,
     THOUSAND,
     Number,
     find_number,
+    is_filler,
     may_become_number,
     numbers,
 )
 
 NUMERALS = r"\d⁰¹²³⁴-⁹₀-₉①-⑨⓪"
-CHINESE = "零〇一二三四五六七八九幺两"
-TOKEN = re.compile(rf"([{NUMERALS}]+)|([{CHINESE}])|({HIDDEN}+)|([^\W_{NUMERALS}{CHINESE}]+)")
+CHINESE = "零〇一二三四五六七八九幺两兩壹贰叁肆伍陆柒捌玖"
+ACCENTS = "\u0300-\u036f"
+"""They come after their letters where a text is decomposed."""
+LETTER = rf"[^\W_{NUMERALS}{CHINESE}]"
+WORD_PATTERN = rf"{LETTER}(?:[{ACCENTS}]|{LETTER})*"
+TOKEN = re.compile(rf"([{NUMERALS}]+)|([{CHINESE}])|({HIDDEN}+)|({WORD_PATTERN})")
 """Numerals, one character that is a digit, what was hidden before, a word."""
+AFTER_LETTERS = re.compile(rf"{TOKEN.pattern[:-1]}|\A(?:[{ACCENTS}]|{LETTER})+)")
+"""The same where a word may go on."""
 DIGITS, CHARACTER, _, WORD = range(1, 5)
 """The groups of a token."""
 DIGIT = re.compile(rf"[{NUMERALS}{CHINESE}{HIDDEN}]")
-LETTERS = re.compile(r"[^\W\d_]+")
-LAST_LETTERS = re.compile(r"[^\W\d_]+\Z")
+LETTERS = re.compile(rf"[^\W\d_](?:[{ACCENTS}]|[^\W\d_])*")
+LAST_LETTERS = re.compile(rf"{LETTERS.pattern}\Z")
 ONE = Number(1)
 TOO_LONG = "?"
 """Stands for the beginning of a word that is too long for a number."""
@@ -40,15 +47,6 @@ DATE = re.compile(
 )
 """Eight digits that are no number of a card, which never begins so, and that tools are called with all the time."""
 MAX_DATE = 10
-CODES = frozenset(
-    """
-    code codes pin otp passcode password passwort kennwort tan geheimzahl bestätigungscode sicherheitscode
-    verification cvv cvc codigo código clave contraseña codice mot wachtwoord senha 验证码
-    """.split()  # noqa: SIM905 (a list would be a page long)
-)
-"""Words after which a code may follow."""
-CODE_WORDS = 8
-"""How many words may stand between."""
 
 
 class Run(NamedTuple):
@@ -109,7 +107,11 @@ def may_count(text: str, limit: Limit) -> bool:
         return True
     lower = text.casefold()
     names = LETTERS.findall(lower)
-    return not numbers().keys().isdisjoint(names) or "tausend" in lower or (limit.codes and not CODES.isdisjoint(names))
+    return (
+        not numbers().keys().isdisjoint(names)
+        or "tausend" in lower
+        or (limit.codes and any(map(announces_code, names)))
+    )
 
 
 class Reader:
@@ -133,7 +135,7 @@ class Reader:
         """The text as it may be kept."""
         found: list[str] = []
         at, length = 0, len(text)
-        for token in TOKEN.finditer(text):
+        for token in (AFTER_LETTERS if self.tail else TOKEN).finditer(text):
             start, end = token.span()
             kind = token.lastindex
             if self.tail and (start > 0 or kind != WORD):
@@ -215,10 +217,10 @@ class Reader:
         """Count a word in lower case that was shown or hidden before."""
         if number is not None:
             self.number("", "", number)
-        elif name not in FILLERS:
+        elif not is_filler(name):
             self.digits = self.room = self.room_before = 0
             self.keeps_none = False
-            self.words_to_code = CODE_WORDS if self.codes and name in CODES else max(0, self.words_to_code - 1)
+            self.words_to_code = CODE_WORDS if self.codes and announces_code(name) else max(0, self.words_to_code - 1)
 
     def number(self, shown: str, hidden: str, number: Number) -> str:
         """A word of a number, or what stands in for it if the run becomes too long by it."""

@@ -206,6 +206,10 @@ EMAIL = rules_of(["email"])
     [
         ("write to john.doe@example.com, please", "write to ████@████, please"),
         ("john dot doe at example dot com, please", "████ dot ████ at ████ dot ████, please"),
+        ("write ann at example.com, or bob @ example.com.", "write ████ at ████, or ████ @ ████."),
+        ("j o e at g m a i l dot com", "████ ████ ████ at ████ ████ ████ ████ ████ dot ████"),
+        ("ann (at) my dash shop (dot) com", "████ (at) ████ dash ████ (dot) ████"),
+        ("meet me at noon, not by dot", "meet me at noon, not by dot"),
         ("Meine ist max punkt muster at beispiel punkt de.", "Meine ist ████ punkt ████ at ████ punkt ████."),
         ("meet me at the office @ noon", "meet me at the office @ noon"),
     ],

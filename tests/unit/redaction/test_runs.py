@@ -78,6 +78,16 @@ def cut_texts(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> list[str]:
         ("room 12 and 1000 people in 2026", "room 12 and 1000 people in 2026"),
         ("in two thousand twenty-six I paid nineteen ninety", "in two thousand twenty-six I paid nineteen ninety"),
         ("zweitausendsechsundzwanzig kamen", "zweitausendsechsundzwanzig kamen"),
+        ("vier neun zwei neun zwo\u0308lf fu\u0308nf", "vier neun zwei neun zwo\u0308lf ████"),
+        ("fuenfundzwanzig zwoelf dreissig einhundertfuenf", "fuenfundzwanzig zwoelf dreissig ████"),
+        ("dieciseis veintitres veintidos cero", "dieciseis veintitres veintidos ████"),
+        ("doscientos uno quinientas treinta tres", "doscientos uno quinientas treinta tres"),
+        ("doscientos uno quinientas treinta cero", "doscientos uno quinientas treinta ████"),
+        ("duzentos e um trezentos e vinte três um", "duzentos e um trezentos e vinte três ████"),
+        ("two fours three nines zero one five", "two fours three nines zero one ████"),
+        ("四九，嗯，二九，然后一二，三四", "四九，嗯，二九，然后一二，██"),
+        ("四十九二十九一十二三十四", "四十九二十九一十二█十█"),
+        ("4\u0301929 1234", "4\u0301929 12██"),
         ("two hundred thousand four hundred five", "two hundred thousand four hundred five"),
         ("on 2026-11-23 and 23.11.2026 we met", "on 2026-11-23 and ██.██.████ we met"),
         ("on 2026-11-23T10:30:00Z", "on 2026-11-23T10:30:00Z"),
@@ -97,6 +107,8 @@ def test_a_run_is_cut_off_after_six_digits(text: str, kept: str) -> None:
         (PHONE, "born 23.11.1999 in room 12", "born 23.11.1999 in room 12"),
         (OTP, "it is 483921", "it is 48████"),
         (OTP, "the code is four eight three", "the code is ████ ████ ████"),
+        (OTP, "Ihr Bestätigungscode: 4839", "Ihr Bestätigungscode: ████"),
+        (OTP, "您的验证码是四八三九", "您的验证码是████"),
         (OTP, "the code is 4 8 3 9 for 12 people", "the code is █ █ █ █ for ██ people"),
     ],
 )
@@ -146,6 +158,12 @@ def test_a_word_says_nothing_by_its_length() -> None:
     """All words are replaced by the same, and each numeral by one mark."""
     kept = shown("one one one one one one three six 12")
     assert kept == f"one one one one one one {HIDDEN_WORD} {HIDDEN_WORD} {HIDDEN * 2}"
+
+
+def test_an_accent_in_the_next_piece_belongs_to_its_letter() -> None:
+    """A decomposed word is one word, whatever the cuts."""
+    assert in_pieces(["1 2 3 4 5 6 fu", "\u0308n", "f 8"]) == ["1 2 3 4 5 6 ████", "█", "█ █"]
+    assert in_pieces(["1 2 3 4 fu", "\u0308nf ", "6 7"]) == ["1 2 3 4 fu", "\u0308nf ", "6 █"]
 
 
 def test_a_number_cut_into_letters_is_no_number_of_its_own() -> None:
