@@ -106,97 +106,154 @@ class Services:
         the cause of a refusal goes to the log only.
         """
         node_clock = None if store.is_exclusive else NodeClock(runtime.clock)
-        runtime = runtime if node_clock is None else runtime._replace(clock=node_clock)
         self.store = store
-        self.runtime = runtime
+        self.settings = settings
+        self.runtime = runtime if node_clock is None else runtime._replace(clock=node_clock)
         self.telemetry = telemetry
-        self.recent = RecentMetrics(telemetry.metrics)
-        self.budget = budget or MemoryBudget()
         self.policies = policies
+        self.rules = rules
+        self.budget = budget or MemoryBudget()
+        self.recent = RecentMetrics(telemetry.metrics)
         self.draining = asyncio.Event()
         """Set when the service begins to shut down."""
         self.restore_slots = asyncio.Semaphore(CONCURRENT_RESTORES)
-        check_address = make_address_check(settings)
-        check_patch = patch_check(check_address, check_memory or logged(policies.check))
-        allowed = allowed_networks(settings.allow_addresses)
+        self.allowed = allowed_networks(settings.allow_addresses)
+        """Networks that are not public, and may be called all the same."""
+        self.node = OwnNode(store, self.runtime, node_clock)
+        self.add_security()
+        self.add_sessions(patch_check(self.check_address, check_memory or logged(policies.check)))
+        self.add_search()
+        self.add_memories()
+        self.add_agent_memory()
+        self.add_observers()
+        self.add_tails()
+        self.add_webhooks()
+        self.add_llms()
+        self.add_work_for_llms()
+        self.connect()
+
+    def check_address(self, url: str) -> None:
+        """Refuse a URL from the API that the service must not call, as far as its text shows."""
+        check_url(url, self.allowed)
+
+    def add_security(self) -> None:
+        """Who may come in, and how much."""
+        store, settings, clock = self.store, self.settings, self.runtime.clock
         quotas = Quotas(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes)
-        store.set_quotas(quotas, telemetry.metrics.count_quota_refusal)
-        self.access = Access(store, runtime, settings.admin_key, 0 if store.is_exclusive else KEY_CACHE_MS)
+        store.set_quotas(quotas, self.telemetry.metrics.count_quota_refusal)
+        self.access = Access(store, self.runtime, settings.admin_key, 0 if store.is_exclusive else KEY_CACHE_MS)
         self.agora_apps = AgoraApps(self.access)
         given = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
-        self.hook_secrets = HookSecrets(store, given, runtime.clock)
-        self.limits = RateLimits(runtime.clock, settings.request_rate, settings.event_rate, settings.byte_rate)
-        self.node = OwnNode(store, runtime, node_clock)
-        self.node.count_listeners.append(self.limits.divide)
-        token = self.node.current_token
+        self.hook_secrets = HookSecrets(store, given, clock)
+        self.limits = RateLimits(clock, settings.request_rate, settings.event_rate, settings.byte_rate)
+
+    def add_sessions(self, check_patch: Callable[[SessionPatch], None]) -> None:
+        """Running calls: recorded, folded, ended."""
+        store, metrics, token = self.store, self.telemetry.metrics, self.node.current_token
         self.memories = ReadModelCache(
-            store, self.budget, clock=runtime.clock, count_ignored=telemetry.metrics.count_fold_ignored
+            store, self.budget, clock=self.runtime.clock, count_ignored=metrics.count_fold_ignored
         )
-        self.node.displaced_listeners.append(self.memories.discard_all)
-        self.sessions = Sessions(store, runtime, check_patch, self.memories.note_ended, rules)
-        self.overviews = Overviews(store, self.memories)
-        self.sessions.close_listeners.append(self.overviews.on_closed)
-        self.indexer = HeardIndexer(store, self.memories, runtime.clock, token)
-        self.sessions.close_listeners.append(self.indexer.note)
-        self.sessions.change_listeners.append(self.indexer.note)
-        self.embeddings = LlmClient(allowed=allowed, timeouts=EMBEDDING_TIMEOUTS)
-        self.vectors = self.make_vectors(settings)
-        self.heard_search = HeardSearch(store, self.indexer, self.vectors)
-        self.call_search = CallSearch(store, self.indexer)
-        ttl_ms = parse_memories_ttl(settings.memories_ttl)
-        self.long_term = LongTermMemory(store, self.memories, runtime.clock, rules, ttl_ms)
-        self.finder = MemoryFinder(self.heard_search, self.long_term)
-        self.recall = Recall(store, runtime.clock)
-        if self.vectors is not None:
-            self.indexer.listeners.append(self.vectors.maker.on_indexed)
-            self.long_term.listeners.append(self.vectors.maker.on_remembered)
+        self.sessions = Sessions(store, self.runtime, check_patch, self.memories.note_ended, self.rules)
         self.presence = Presence(self.sessions)
-        redaction = None if rules is None else Redaction(rules, store, telemetry.metrics.redacted_events.inc)
-        self.recorder = Recorder(store, self.memories, runtime, check_patch, telemetry, token, redaction)
-        owned = OwnedSessions(store, self.memories, self.sessions)
-        self.agent_records = LongTermRecords(self.long_term, owned, RecordFinder(self.long_term, self.vectors))
-        self.agent_memory = WorkingMemories(store, self.memories, self.recorder, self.sessions, self.agent_records)
-        self.agent_prompts = Prompts(self.agent_memory, self.agent_records.finder)
+        redaction = None if self.rules is None else Redaction(self.rules, store, metrics.redacted_events.inc)
+        self.recorder = Recorder(store, self.memories, self.runtime, check_patch, self.telemetry, token, redaction)
         self.hooks = Hooks(self.recorder, self.sessions, self.presence)
+        self.overviews = Overviews(store, self.memories)
+
+    def add_search(self) -> None:
+        """What was heard, found by words and by meaning."""
+        self.indexer = HeardIndexer(self.store, self.memories, self.runtime.clock, self.node.current_token)
+        self.embeddings = LlmClient(allowed=self.allowed, timeouts=EMBEDDING_TIMEOUTS)
+        self.vectors = self.make_vectors()
+        self.heard_search = HeardSearch(self.store, self.indexer, self.vectors)
+        self.call_search = CallSearch(self.store, self.indexer)
+
+    def add_memories(self) -> None:
+        """What lasts beyond a call, and the documents of working memory."""
+        store, clock = self.store, self.runtime.clock
+        ttl_ms = parse_memories_ttl(self.settings.memories_ttl)
+        self.long_term = LongTermMemory(store, self.memories, clock, self.rules, ttl_ms)
+        self.finder = MemoryFinder(self.heard_search, self.long_term)
+        self.recall = Recall(store, clock)
+        self.working_memory = WorkingMemory(store, self.memories, clock, self.rules)
+        self.accounts = Accounts(store, self.memories, self.working_memory)
+        keep = MemoryKeeper(store).keep
+        self.retention = RetentionWorker(store, self.memories, clock, self.node.current_token, keep)
+
+    def add_agent_memory(self) -> None:
+        """The same for clients of agent-memory-server."""
+        owned = OwnedSessions(self.store, self.memories, self.sessions)
+        self.agent_records = LongTermRecords(self.long_term, owned, RecordFinder(self.long_term, self.vectors))
+        self.agent_memory = WorkingMemories(self.store, self.memories, self.recorder, self.sessions, self.agent_records)
+        self.agent_prompts = Prompts(self.agent_memory, self.agent_records.finder)
+        self.agent_views = SummaryViews(self.working_memory, self.agent_records.finder)
+
+    def add_observers(self) -> None:
+        """Calls at other stacks that the service listens to itself."""
+        settings = self.settings
         observing = ObserverSettings(
             settings.observe_key, parse_observe_urls(settings.observe_urls), settings.observe_limit
         )
         self.observers = Observers(
-            store, self.recorder, self.presence, self.node, runtime, telemetry.metrics, observing
+            self.store, self.recorder, self.presence, self.node, self.runtime, self.telemetry.metrics, observing
         )
-        self.sessions.close_listeners.append(self.observers.on_closed)
-        self.working_memory = WorkingMemory(store, self.memories, runtime.clock, rules)
-        self.accounts = Accounts(store, self.memories, self.working_memory)
-        followed = FollowedMemories(self.memories), FollowedTurns(self.memories), self.accounts
-        sources = TailSources(store, *followed, runtime.clock, self.draining, turn=asyncio.Lock())
-        self.tails = TailHub(sources, self.recorder.feed)
-        self.watcher = Watcher(store, self.tails)
-        self.retention = RetentionWorker(store, self.memories, runtime.clock, token, MemoryKeeper(store).keep)
-        self.agent_views = SummaryViews(self.working_memory, self.agent_records.finder)
-        self.sender = WebhookSender(allowed=allowed, extra_headers=telemetry.tracer.headers)
-        send = observe_webhooks(self.sender.send, telemetry)
-        self.outbox = OutboxWorker(store, self.memories, send, runtime, token)
-        self.webhooks = Webhooks(store, send, runtime, self.sessions.notices_due, check_address)
-        timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
-        self.llm = LlmClient(allowed=allowed, timeouts=timeouts, extra_headers=telemetry.tracer.headers)
-        targets = LlmEndpoints(store, default_llm(settings))
-        self.gateway = Gateway(self.recorder, policies, self.working_memory, targets, self.llm, store, self.recall)
-        background_llm, lanes = BackgroundLlm(targets, self.llm.complete, telemetry.metrics), Lanes()
-        write = summary_writer(background_llm)
-        self.summaries = Summaries(store, self.memories, policies, write, runtime, token, lanes)
-        budget_of_day = DailyBudget(store, runtime.clock, settings.memories_budget)
-        extractor = Extractor(
-            *(store, self.memories, self.long_term, background_llm, policies, telemetry.metrics, budget_of_day, rules)
-        )
-        self.extractions = ExtractionWorker(extractor, policies, lanes, runtime, token)
-        self.sessions.close_listeners.append(self.extractions.note)
-        self.sessions.change_listeners.append(self.extractions.note)
-        self.recorder.feed.subscribe(self.extractions.on_commit)
-        self.recorder.feed.subscribe(self.summaries.on_commit)
-        self.recorder.feed.subscribe(self.indexer.on_commit)
 
-    def make_vectors(self, settings: Settings) -> Vectors | None:
+    def add_tails(self) -> None:
+        """What is told of calls while they run."""
+        followed = FollowedMemories(self.memories), FollowedTurns(self.memories), self.accounts
+        sources = TailSources(self.store, *followed, self.runtime.clock, self.draining, turn=asyncio.Lock())
+        self.tails = TailHub(sources, self.recorder.feed)
+        self.watcher = Watcher(self.store, self.tails)
+
+    def add_webhooks(self) -> None:
+        """What is sent when a call ends."""
+        self.sender = WebhookSender(allowed=self.allowed, extra_headers=self.telemetry.tracer.headers)
+        send = observe_webhooks(self.sender.send, self.telemetry)
+        self.outbox = OutboxWorker(self.store, self.memories, send, self.runtime, self.node.current_token)
+        self.webhooks = Webhooks(self.store, send, self.runtime, self.sessions.notices_due, self.check_address)
+
+    def add_llms(self) -> None:
+        """Requests to LLMs that somebody waits for."""
+        settings = self.settings
+        timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
+        self.llm = LlmClient(allowed=self.allowed, timeouts=timeouts, extra_headers=self.telemetry.tracer.headers)
+        self.targets = LlmEndpoints(self.store, default_llm(settings))
+        self.gateway = Gateway(
+            self.recorder, self.policies, self.working_memory, self.targets, self.llm, self.store, self.recall
+        )
+
+    def add_work_for_llms(self) -> None:
+        """Requests to LLMs that nobody waits for: summaries, and memories of calls."""
+        store, metrics, runtime, token = self.store, self.telemetry.metrics, self.runtime, self.node.current_token
+        background_llm, lanes = BackgroundLlm(self.targets, self.llm.complete, metrics), Lanes()
+        write = summary_writer(background_llm)
+        self.summaries = Summaries(store, self.memories, self.policies, write, runtime, token, lanes)
+        budget_of_day = DailyBudget(store, runtime.clock, self.settings.memories_budget)
+        extractor = Extractor(
+            *(store, self.memories, self.long_term, background_llm, self.policies, metrics, budget_of_day, self.rules)
+        )
+        self.extractions = ExtractionWorker(extractor, self.policies, lanes, runtime, token)
+
+    def connect(self) -> None:
+        """Who is told of what; each list is called in its order."""
+        self.node.count_listeners.append(self.limits.divide)
+        self.node.displaced_listeners.append(self.memories.discard_all)
+        self.sessions.close_listeners += [
+            self.overviews.on_closed,
+            self.indexer.note,
+            self.observers.on_closed,
+            self.extractions.note,
+        ]
+        self.sessions.change_listeners += [self.indexer.note, self.extractions.note]
+        if self.vectors is not None:
+            self.indexer.listeners.append(self.vectors.maker.on_indexed)
+            self.long_term.listeners.append(self.vectors.maker.on_remembered)
+        for on_commit in (self.extractions.on_commit, self.summaries.on_commit, self.indexer.on_commit):
+            self.recorder.feed.subscribe(on_commit)
+
+    def make_vectors(self) -> Vectors | None:
         """What makes vectors of what is indexed, and of queries; None without an embedder."""
+        settings = self.settings
         endpoint, metrics = embeddings_endpoint(settings), self.telemetry.metrics
         if endpoint is None:
             return None
@@ -276,9 +333,3 @@ def default_llm(settings: Settings) -> LlmEndpoint | None:
     if settings.llm_url is None:
         return None
     return LlmEndpoint(settings.llm_url, settings.llm_api_key, public_only=False, model=settings.llm_model)
-
-
-def make_address_check(settings: Settings) -> Callable[[str], None]:
-    """A check that refuses URLs from the API that the service must not call, as far as their text shows."""
-    allowed = allowed_networks(settings.allow_addresses)
-    return lambda url: check_url(url, allowed)
