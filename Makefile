@@ -127,4 +127,4 @@ asyncapi: .venv/installed
 	@touch $@ .venv/installed .venv/installed-nodes
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .asyncapi clients/javascript/node_modules clients/javascript/types
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis .asyncapi clients/javascript/node_modules clients/javascript/types clients/javascript/LICENSE

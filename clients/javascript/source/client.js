@@ -32,9 +32,9 @@ export class Client {
   /**
    * Throws `TypeError` and `RangeError` for a URL, a key or an option that cannot be one.
    * @param {string} ingestUrl ws:// or wss://; the path /v1/ingest is added if there is none
-   * @param {{restUrl?: string, key?: Key} & Partial<import("./options.js").Options>} [options] `restUrl` is the root of
-   *   the REST API; without it there is no fallback to HTTP and no reading. A page in a browser never has a key, but a
-   *   session token.
+   * @param {{restUrl?: string | undefined, key?: Key | undefined} & Partial<import("./options.js").Options>} [options]
+   *   `restUrl` is the root of the REST API; without it there is no fallback to HTTP and no reading. A page in a
+   *   browser never has a key, but a session token.
    */
   constructor(ingestUrl, { restUrl, key, ...options } = {}) {
     this.ingestUrl = withPath(ingestUrl);
@@ -151,7 +151,7 @@ export class Client {
    *
    * A lost connection is made again, after an event's `lastEventId`. Throws `RequestRefused`, `Closed`, and
    * `Unreachable` if the first attempt gets no answer; `ClientError` without a `restUrl`.
-   * @param {{query?: Record<string, any>, after?: string, signal?: AbortSignal}} [how]
+   * @param {{query?: Record<string, any>, after?: string | undefined, signal?: AbortSignal | undefined}} [how]
    */
   tail({ query = {}, ...how } = {}) {
     return new TailReader(this._reader(), "/v1/events", queryParams(query), { isOfOneSession: false, ...how }).events();

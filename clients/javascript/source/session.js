@@ -217,7 +217,7 @@ export class Session extends SessionFacts {
    * lost connection is made again, and nothing comes twice. `query` has the parameters of docs/tail.md.
    *
    * Throws `RequestRefused`, `Closed`, and `Unreachable` if the first attempt gets no answer.
-   * @param {{query?: Record<string, any>, after?: string, signal?: AbortSignal}} [how]
+   * @param {{query?: Record<string, any>, after?: string | undefined, signal?: AbortSignal | undefined}} [how]
    */
   tail({ query = {}, ...how } = {}) {
     const path = sessionPath(this.sessionId, "/events");

@@ -21,7 +21,8 @@ export class TailReader {
    * @param {import("./transport/rest.js").RestClient} rest
    * @param {string} path
    * @param {Record<string, string>} query
-   * @param {{isOfOneSession: boolean, after?: string, signal?: AbortSignal}} how the tail of one session ends with it
+   * @param {{isOfOneSession: boolean, after?: string | undefined, signal?: AbortSignal | undefined}} how the tail of one
+   *   session ends with it
    */
   constructor(rest, path, query, { isOfOneSession, after, signal }) {
     this.rest = rest;
