@@ -77,3 +77,16 @@ def give_back(name: str) -> None:
     statements = [f"delete from {table}" for table in tables if table != "meta"]
     server().execute(";".join([*statements, RENEW_IDENTITY]), name)
     idle.append(name)
+
+
+@contextmanager
+def role(database: str, rights: str = "", limit: int = -1) -> Iterator[str]:
+    """The URL of a role that has these rights in a database, and may have so many connections."""
+    server().execute(f"drop role if exists guest; create role guest login connection limit {limit}")
+    if rights:
+        server().execute(rights, database)
+    try:
+        yield server().url(database).replace("user=voicemem", "user=guest")
+    finally:
+        server().execute("drop owned by guest", database)
+        server().execute("drop owned by guest; drop role guest")

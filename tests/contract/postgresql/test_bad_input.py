@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -45,20 +45,6 @@ def database() -> Iterator[str]:
     postgresql.give_back(name)
 
 
-@contextmanager
-def role(database: str, rights: str = "", limit: int = -1) -> Iterator[str]:
-    """The URL of a role that has these rights in a database, and may have so many connections."""
-    server = postgresql.server()
-    server.execute(f"drop role if exists guest; create role guest login connection limit {limit}")
-    if rights:
-        server.execute(rights, database)
-    try:
-        yield server.url(database).replace("user=voicemem", "user=guest")
-    finally:
-        server.execute("drop owned by guest", database)
-        server.execute("drop owned by guest; drop role guest")
-
-
 async def readable_seqs(store: PostgresqlStore, key: int) -> object:
     """The seqs of a journal, or why it cannot be read: connections may be refused on a disk that is full."""
     try:
@@ -93,7 +79,7 @@ def refusal(url: str) -> str:
 )
 def test_a_role_that_may_not_read_or_write_is_refused(database: str, rights: str, said: str) -> None:
     """At the start, and not in the midst of a call; the first right that is missing is named, and what would do."""
-    with role(database, rights) as url:
+    with postgresql.role(database, rights) as url:
         assert said in refusal(url)
 
 
@@ -101,7 +87,7 @@ def test_a_role_that_may_not_create_is_refused() -> None:
     """An empty database needs its tables."""
     server = postgresql.server()
     server.execute("create database hollow")
-    with role("hollow") as url:
+    with postgresql.role("hollow") as url:
         assert "create tables in, a schema of its own" in refusal(url)
         server.execute("drop schema public", "hollow")
         assert "create one for it" in refusal(url)
@@ -115,7 +101,7 @@ def test_a_role_that_may_not_connect_is_refused(database: str) -> None:
     server = postgresql.server()
     server.execute(f"revoke connect on database {database} from public")
     try:
-        with role(database) as url:
+        with postgresql.role(database) as url:
             assert "it must be allowed to connect to the database" in refusal(url)
     finally:
         server.execute(f"grant connect on database {database} to public")
@@ -124,7 +110,7 @@ def test_a_role_that_may_not_connect_is_refused(database: str) -> None:
 async def test_a_limit_of_connections(database: str) -> None:
     """At the start it is named; later what needs one more connection is refused, and all goes on when there is room."""
     server = postgresql.server()
-    with role(database, "grant all on all tables in schema public to guest", limit=0) as url:
+    with postgresql.role(database, "grant all on all tables in schema public to guest", limit=0) as url:
         assert "a node needs up to 10, of max_connections and of the limits of the role" in refusal(url)
         server.execute("alter role guest connection limit 8")
         store = PostgresqlStore(url)

@@ -63,6 +63,8 @@ NO_RIGHT = (
     " schema of its own"
 )
 NO_SCHEMA = "there is no schema that the role may use; create one for it, of its own name or in its search_path"
+NO_PARTITION = "23514"
+"""Nothing else is checked by the schema."""
 REFUSALS = (
     ("too many clients|too many connections|remaining connection slots", TOO_MANY),
     (
@@ -275,10 +277,9 @@ def is_lost(session: Session | None, error: psycopg.Error) -> bool:
 
 def is_ours(error: psycopg.Error) -> bool:
     """Whether an error is a fault of the program or its data, not of the server: then it is passed on as it is."""
-    return (
-        isinstance(error, (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError))
-        and error.sqlstate != "42501"
-    )
+    return isinstance(
+        error, (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+    ) and error.sqlstate not in ("42501", NO_PARTITION)
 
 
 def unavailable(error: psycopg.Error, verb: str) -> StoreUnavailable:
@@ -297,6 +298,9 @@ def why(error: psycopg.Error) -> str:
         "42501": NO_RIGHT,
         "28P01": "the password is wrong",
         "28000": "the role may not log in",
+        "55P03": "another transaction holds what is needed for too long (pg_stat_activity and pg_locks tell which)",
+        NO_PARTITION: "the journal has no partition of the month in which the session was created; attach it again, or"
+        " make that of this month with voicemem migrate",
         "3D000": "the database does not exist",
         "57P03": "PostgreSQL is starting or shutting down",
     }

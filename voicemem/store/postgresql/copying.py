@@ -14,6 +14,7 @@ from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
 from voicemem.store.postgresql.connection import Session, Word, connect, why
 from voicemem.store.postgresql.copied_rows import begin_reading, insert, read
 from voicemem.store.postgresql.database import SELECT_NOW, reason
+from voicemem.store.postgresql.journal.partitions import add_partitions
 from voicemem.store.postgresql.journal.rows import POSITION as JOURNAL_END
 from voicemem.store.postgresql.keys import EPOCH_MS, RANDOM_BITS
 from voicemem.store.postgresql.lineage import LOCK_META, SAVE_META, SELECT_META
@@ -21,7 +22,6 @@ from voicemem.store.postgresql.memories.rows import make_words
 from voicemem.store.postgresql.nodes import SELECT_LOST_NODES, retire
 from voicemem.store.postgresql.schema import (
     SELECT_TABLES,
-    add_partitions,
     check_version,
     migrate,
 )

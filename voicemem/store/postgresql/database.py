@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 import psycopg
@@ -35,6 +36,7 @@ from voicemem.store.postgresql.connection import (
     why,
 )
 from voicemem.store.postgresql.guesses import Guesses
+from voicemem.store.postgresql.journal.partitions import Upkeep, ensure_partitions
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, add_bytes
 from voicemem.store.postgresql.keys import KeySource
@@ -49,7 +51,7 @@ from voicemem.store.postgresql.lineage import (
     identity_of,
     misses_any,
 )
-from voicemem.store.postgresql.schema import add_partitions, migrate
+from voicemem.store.postgresql.schema import migrate
 from voicemem.store.postgresql.writer import Writer
 from voicemem.store.records import Quotas
 
@@ -87,12 +89,13 @@ class Database:
             try:
                 self.identity, self.server = migrate(session, upgrade), session.server
                 (now_ms,) = session.one(SELECT_NOW)
-                add_partitions(session, now_ms)
+                ensure_partitions(session, now_ms)
             finally:
                 session.close()
         except psycopg.Error as error:
             raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
         self.keys = KeySource(now_ms, time.monotonic)
+        self.upkeep = Upkeep()
         self.guesses = Guesses(budget or MemoryBudget())
         self.lanes = [Lane(Writer(self, number), self.guesses) for number in range(LANES)]
         self.idle_writers: queue.LifoQueue[Writer] = queue.LifoQueue()
@@ -202,6 +205,12 @@ class Database:
             except StoreUnavailable:
                 self.stored_bytes.give_back(counted)
                 raise
+
+    async def keep_partitions(self) -> None:
+        """Once a day, make the journal's partitions of the months that have come into sight."""
+        if self.upkeep.is_due:
+            with suppress(psycopg.Error, StoreUnavailable):  # it is away; there are partitions for a year
+                await asyncio.to_thread(self.upkeep.run, self.connect, self.keys.now_ms())
 
     async def register(self, job: Callable[[Rows], T]) -> T:
         """Run a job as `write` does, also while this process is not a node. Raises `StoreUnavailable`."""

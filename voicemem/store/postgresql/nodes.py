@@ -161,6 +161,7 @@ class PostgresqlNodes:
     async def renew_node(self, token: str, expires_ms: int) -> bool:
         try:
             await self.database.save_stored_bytes()
+            await self.database.keep_partitions()
             return bool(
                 await self.database.write(lambda rows: rows.session.change(RENEW_NODE, (expires_ms, Word(token))))
             )

@@ -1,4 +1,4 @@
-"""The schema: numbered migrations, which databases are refused, and the partitions of the journal."""
+"""The schema: numbered migrations, and which databases are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from voicemem.errors import CannotStart
 from voicemem.store.postgresql.connection import Session, Word
-from voicemem.store.postgresql.keys import first_key, month_after, month_of, month_start_ms
 from voicemem.store.postgresql.lineage import IDENTITY_BYTES, SAVE_META, identity_of
 from voicemem.store.upkeep import Migration, migrations_of
 
@@ -17,21 +16,19 @@ OWN_TABLES = {"meta", "streams", "journal"}
 COMPATIBLE_FROM = 1
 """The oldest schema whose programs can use the newest one as well: since then, migrations have only added. So nodes of
 both versions run side by side, and an operator may step back."""
-MONTHS_AHEAD = 12
-"""For how many months there are partitions: a node that runs as long is restarted before."""
 SELECT_TABLES = """
     select relname from pg_class where relnamespace = current_schema()::regnamespace and relkind in ('r', 'p', 'v')
 """
 INSERT_IDENTITY = "insert into meta values ($1, $2) on conflict do nothing"
 LOCK_SCHEMA = "select pg_advisory_xact_lock(hashtext('voicemem schema'))"
+WAIT_FOR_SCHEMA_MS, WAIT_FOR_TABLE_MS = 0, 3_000
+"""For another that changes the schema without end, since that ends by itself; for the users of a table not so long that
+calls notice, but for longer than the second after which PostgreSQL stops a vacuum that is in the way."""
+SET_WAIT = "select set_config('lock_timeout', $1, true)"
 SELECT_MISSING_RIGHT = """
     select c.relname, r.name from pg_class c, unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE']) as r (name)
     where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
     and not has_table_privilege(c.oid, r.name) order by 1, 2 limit 1
-"""
-SELECT_PARTITIONS = """
-    select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = 'journal'::regclass
 """
 
 
@@ -55,12 +52,19 @@ def one_at_a_time(session: Session) -> Iterator[None]:
     """A transaction for which others wait: two nodes may start on an empty database at once."""
     session.execute("begin")
     try:
+        limit_waits(session, WAIT_FOR_SCHEMA_MS)
         session.execute(LOCK_SCHEMA)
+        limit_waits(session, WAIT_FOR_TABLE_MS)
         yield
     except BaseException:
         session.execute("rollback")
         raise
     session.execute("commit")
+
+
+def limit_waits(session: Session, ms: int) -> None:
+    """How long the statements of this transaction wait for a lock; 0 for as long as it takes."""
+    session.execute(SET_WAIT, (Word(str(ms)),))
 
 
 def make_schema(session: Session, upgrade: bool) -> None:
@@ -117,31 +121,3 @@ def oldest_program(session: Session, version: int) -> int:
     """The schema that a program must know at least, to use this database; every program but its own where none says."""
     row = session.row("select value from meta where name = 'compatible_from'")
     return version if row is None else int(row[0])
-
-
-def add_partitions(session: Session, now_ms: int, since_ms: int | None = None, lowest: int = 0) -> None:
-    """Make the journal's partitions of this month and those that follow, and of those since a time.
-
-    None of them takes keys below `lowest`.
-    """
-    if missing_partitions(session, now_ms, since_ms):
-        with one_at_a_time(session):
-            for name, first, last in missing_partitions(session, now_ms, since_ms):
-                begin = max(first, lowest)
-                session.execute(f"create table {name} partition of journal for values from ({begin}) to ({last})")
-
-
-def missing_partitions(session: Session, now_ms: int, since_ms: int | None = None) -> list[tuple[str, int, int]]:
-    """Name, first key, and the key behind the last one of each partition that is still to be made."""
-    known = {name for (name,) in session.rows(SELECT_PARTITIONS)}
-    end = month_of(now_ms)
-    for _ in range(MONTHS_AHEAD):
-        end = month_after(*end)
-    year, month = month_of(now_ms if since_ms is None else since_ms)
-    missing = []
-    while (year, month) < end:
-        name, after = f"journal_{year}_{month:02}", month_after(year, month)
-        if name not in known:
-            missing.append((name, first_key(month_start_ms(year, month)), first_key(month_start_ms(*after))))
-        year, month = after
-    return missing
