@@ -233,6 +233,33 @@ async def test_a_policy_forgets(known: MemoryAPIClient, app: App) -> None:
     assert 2 == len(await ids(known))
 
 
+async def test_the_body_narrows_what_is_forgotten(known: MemoryAPIClient, app: App) -> None:
+    """Whose memories, how many, and whether at all; what the query says goes first."""
+    api, path = RestClient(app), "/v1/long-term-memory/forget"
+    all_of_them = {"policy": {"budget": 0, "max_age_days": None}, "pinned_ids": None}
+    dry = (await api.post(path, {**all_of_them, "user_id": "ann", "limit": 2})).json
+    assert (2, True) == (dry["scanned"], dry["dry_run"])
+    assert (await api.post(f"{path}?dry_run=true", {**all_of_them, "dry_run": False})).json["dry_run"]
+    assert 0 == (await api.post(path, {**all_of_them, "namespace": "nowhere", "dry_run": False})).json["deleted"]
+    forgotten = (await api.post(path, {**all_of_them, "user_id": "ann", "dry_run": False})).json
+    assert (3, False) == (forgotten["deleted"], forgotten["dry_run"])
+    assert 400 == (await api.post(path, {**all_of_them, "user_id": 5})).status
+
+
+async def test_the_namespace_of_a_client_in_javascript_holds(client: MemoryAPIClient, app: App) -> None:
+    """It stands in the query, for memories that name none; those of another are neither read nor deleted."""
+    api, path = RestClient(app), "/v1/long-term-memory"
+    memories = [{"id": "1", "text": "In mine."}, {"id": "2", "text": "In yours.", "namespace": "yours"}]
+    assert 200 == (await api.post(f"{path}/?namespace=mine", {"memories": memories})).status
+    await client.create_long_term_memory([record("In none.", "3")])
+    assert ["mine", "yours", None] == [(await client.get_long_term_memory(id)).namespace for id in "123"]
+    assert [200, 404, 200] == [(await api.get(f"{path}/{id}?namespace=mine")).status for id in "123"]
+    deleted = await api.call("DELETE", f"{path}?memory_ids=1&memory_ids=2&memory_ids=3&namespace=mine")
+    assert "ok, deleted 2 memories" == deleted.json["status"]
+    assert ["2"] == await ids(client)
+    assert 200 == (await api.call("PUT", "/v1/working-memory/s?background=true", json={"messages": []})).status
+
+
 async def test_bad_memories_are_refused_with_a_reason(client: MemoryAPIClient, app: App) -> None:
     """None of the list is kept then."""
     api, good = RestClient(app), {"id": "1", "text": "Fine."}

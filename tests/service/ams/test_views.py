@@ -50,6 +50,8 @@ async def test_groups_have_what_is_in_them(known: MemoryAPIClient) -> None:
     partitions = await known.list_summary_view_partitions(view.id)
     assert [("ann", 2), ("bob", 1)] == [(one.group["user_id"], one.memory_count) for one in partitions]
     assert ["bob"] == [one.group["user_id"] for one in await known.list_summary_view_partitions(view.id, user_id="bob")]
+    [nobody] = await known.list_summary_view_partitions(view.id, user_id="nobody")
+    assert ({"user_id": "nobody"}, 0) == (nobody.group, nobody.memory_count)
     narrow = await known.create_summary_view(wanted("memory_type", filters={"user_id": "ann", "namespace": ["b"]}))
     [partition] = await known.list_summary_view_partitions(narrow.id)
     assert ({"memory_type": "message"}, "- Likes rain.") == (partition.group, partition.summary)

@@ -143,12 +143,32 @@ async def test_another_list_takes_the_place_of_the_first(client: MemoryAPIClient
 
 
 async def test_an_empty_list_takes_everything_away(client: MemoryAPIClient, app: App) -> None:
-    """But an empty memory just after the session began is of a client that had not found it."""
+    """But what clients begin a session with, just after it began, is of one that had not found it."""
     await client.put_working_memory("s", memory(*HELLO))
+    await client.put_working_memory("s", memory(data={}))
+    body = {"session_id": "s", "messages": [], "memories": []}
+    empty = await RestClient(app).call("PUT", "/v1/working-memory/s", json=body)
+    assert ["Hello.", "Hi, Ann."] == [one["content"] for one in empty.json["messages"]] == await texts(client)
     await client.put_working_memory("s", memory())
-    assert ["Hello.", "Hi, Ann."] == await texts(client)
+    assert [] == await texts(client)
+    await client.put_working_memory("s", memory(*HELLO))
     await client.put_working_memory("s", memory(data={"a": 1}))
     assert [] == await texts(client)
+
+
+async def test_a_session_begins_with_its_strategy(client: MemoryAPIClient, app: App) -> None:
+    """Also when nothing else is known of it yet; no field is answered that the last server had dropped."""
+    given = MemoryStrategyConfig(strategy="summary", config={"max_summary_length": 50})
+    _, made = await client.get_or_create_working_memory("s", long_term_memory_strategy=given)
+    _, read = await client.get_or_create_working_memory("s")
+    assert given == made.long_term_memory_strategy == read.long_term_memory_strategy
+    config = (await RestClient(app).get("/v1/sessions/s")).json["config"]
+    assert {"strategy": "summary", "instructions": "Write at most 50 words."} == config["memory"]["extract"]
+    answer = await RestClient(app).get("/v1/working-memory/s")
+    assert not {"new_session", "unsaved"} & answer.json.keys()
+    unknown = await RestClient(app).get("/v1/working-memory/unknown")
+    assert 404 == unknown.status
+    assert "not found" in unknown.json["detail"].lower()
 
 
 async def test_data_context_and_memories_change_alone(client: MemoryAPIClient) -> None:

@@ -91,7 +91,7 @@ class RecordFinder:
         Raises `Refused` (`invalid_field`).
         """
         if wanted.distance_threshold is not None and wanted.search_mode != "semantic":
-            raise Refused("invalid_field", "distance_threshold is only supported for semantic search mode.")
+            raise Refused("invalid_field", "distance_threshold is only supported for semantic search mode")
         end = wanted.offset + wanted.limit
         if end > MOST_RESULTS:
             raise Refused("invalid_field", f"A search shows at most {MOST_RESULTS:,} memories: `offset`")

@@ -13,6 +13,9 @@ from voicemem.memory.agent_memory.records import type_of
 from voicemem.memory.long_term.memory import Memory
 from voicemem.protocol.types import Natural
 
+MOST_LOOKED = 10_000
+Looked = Annotated[int, Meta(ge=1, le=MOST_LOOKED)]
+"""How many memories are looked at."""
 Days = Annotated[float, Meta(ge=0, le=1_000_000)]
 ONLY_RECENCY = Recency(semantic_weight=0.0, recency_weight=1.0)
 
@@ -32,11 +35,16 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     hard_age_multiplier: Annotated[float, Meta(ge=0, le=1_000_000)] = 12.0
 
 
-class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
-    """A policy, and memories that stay whatever it says."""
+class ToForget(Struct, frozen=True):
+    """A policy, and memories that stay whatever it says. The rest narrows it, as the query of the request does."""
 
     policy: Policy
-    pinned_ids: tuple[str, ...] = ()
+    pinned_ids: tuple[str, ...] | None = None
+    namespace: str | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+    limit: Looked | None = None
+    dry_run: bool | None = None
 
 
 class Forgotten(Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 
+from voicemem.errors import Refused
 from voicemem.memory.agent_memory.filters import Filters
 from voicemem.memory.agent_memory.finding import MOST_RESULTS, RecordFinder
 from voicemem.memory.agent_memory.forgetting import Forgotten, ToForget, select
@@ -37,6 +38,13 @@ class GivenRecords(Struct, frozen=True):
 
     memories: Annotated[tuple[GivenRecord, ...], Meta(max_length=MAX_GIVEN)]
     deduplicate: bool = True
+
+    def within(self, namespace: str | None) -> GivenRecords:
+        """The same, where those that name no namespace get this one."""
+        if namespace is None:
+            return self
+        several = (structs.replace(one, namespace=one.namespace or namespace) for one in self.memories)
+        return structs.replace(self, memories=tuple(several))
 
 
 class LongTermRecords:
@@ -132,18 +140,26 @@ class LongTermRecords:
         found = await self.long_term.find_by_words(owner.project, wanted, draft.text, SAME_LOOKED_AT)
         return next((one for one, _ in found if normalised(one.text) == normalised(draft.text)), None)
 
+    async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:
+        """A memory; with a namespace, only one of it or of none. Raises `Refused` (`unknown_memory`)."""
+        for memory in await self.find_all(project, [id]):
+            if namespace is None or memory.namespace in (None, namespace):
+                return memory
+        raise Refused("unknown_memory", "Memory not found: there is none with this id.")
+
     async def edit(self, project: str, id: str, patch: RecordPatch) -> Memory:
         """Change a memory. Raises `Refused` (`unknown_memory`, `invalid_field` where there is nothing to change)."""
-        memory = await self.long_term.find(project, id)
+        memory = await self.get(project, id)
         named = patch.session_id if isinstance(patch.session_id, str) else None
         namespace = patch.namespace if isinstance(patch.namespace, str) else memory.namespace
         user_id = patch.user_id if isinstance(patch.user_id, str) else memory.user_id
         session_id = await self.session_of(project, Owner(named or "", namespace, user_id))
         return await self.long_term.edit(project, id, patch_of(patch, memory, session_id))
 
-    async def delete(self, project: str, ids: Sequence[str]) -> int:
-        """Delete memories; how many were there."""
-        there = {one.id for one in await self.find_all(project, ids)}
+    async def delete(self, project: str, ids: Sequence[str], namespace: str | None = None) -> int:
+        """Delete memories; how many were there. With a namespace, only those of it or of none."""
+        found = await self.find_all(project, ids)
+        there = {one.id for one in found if namespace is None or one.namespace in (None, namespace)}
         await self.long_term.remove(project, [*there])
         return len(there)
 
@@ -152,7 +168,7 @@ class LongTermRecords:
     async def forget(self, project: str, given: ToForget, filters: Filters, limit: int, dry_run: bool) -> Forgotten:
         """Delete what a policy forgets, of the newest `limit` memories; with `dry_run` only say which."""
         scanned = await self.finder.newest(project, await self.finder.conditions(project, filters), limit)
-        ids = select(scanned, given.policy, self.clock(), frozenset(given.pinned_ids))
+        ids = select(scanned, given.policy, self.clock(), frozenset(given.pinned_ids or ()))
         if not dry_run and ids:
             await self.long_term.remove(project, ids, "forgotten")
         return Forgotten(len(scanned), len(ids), ids, dry_run)

@@ -48,6 +48,11 @@ class Look(NamedTuple):
     data: JsonObject
     kept: KeptData
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing could be taken away."""
+        return not (self.messages or self.context or self.data or self.kept.memories)
+
 
 def look_at(memory: ReadModel) -> Look:
     """What stands in a session now."""

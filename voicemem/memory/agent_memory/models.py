@@ -140,8 +140,6 @@ class WorkingMemoryView(Struct, frozen=True, kw_only=True):
     updated_at: str
     context_percentage_total_used: float | None = None
     context_percentage_until_summarization: float | None = None
-    new_session: bool | None = None
-    unsaved: bool | None = None
 
 
 class SessionList(Struct, frozen=True):

@@ -63,7 +63,7 @@ class OwnedSessions:
         """The same session. Raises `Refused` (`unknown_session`)."""
         stream = await self.find(project, wanted)
         if stream is None:
-            raise Refused("unknown_session")
+            raise Refused("unknown_session", "Session not found: there is no such working memory.")
         return stream
 
     async def list_ids(self, project: str, namespace: str | None, user_id: str | None, page: slice) -> SessionList:

@@ -151,10 +151,15 @@ class SummaryViews:
         return self.summarised(view, dict(group), records)
 
     async def partitions(self, project: str, id: str, wanted: Mapping[str, str | None]) -> list[Partition]:
-        """All groups of a view in which there is anything; those with these values. Raises `Refused` (`not_found`)."""
+        """All groups of a view in which there is anything; those with these values. Raises `Refused` (`not_found`).
+
+        One that is named in full is there also if nothing is in it.
+        """
         view = await self.get(project, id)
         given = {name: value for name, value in wanted.items() if value is not None}
         groups: defaultdict[tuple[str, ...], list[RecordView]] = defaultdict(list)
+        if view.group_by and given.keys() >= {*view.group_by}:
+            groups[tuple(given[name] for name in view.group_by)] = []
         for record in await self.read(project, view, given):
             values = tuple(getattr(record, name) for name in view.group_by)
             if all(value is not None for value in values):

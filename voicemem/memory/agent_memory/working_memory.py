@@ -52,8 +52,8 @@ from voicemem.store.streams import Stream, may_reopen
 MOST_VERSIONS = 5
 """Positions at which the state is looked for that a writer has read."""
 FRESH_MS = 30_000
-"""How long after its begin an empty PUT changes nothing: two clients that find no session both make an empty one, and
-the later one must not take away what the other has added by then."""
+"""How long after its begin the PUT with which clients begin a session takes nothing away: two that find none both make
+an empty one, and the later one must not take away what the other has added by then."""
 Admit = Callable[[int, int], None]
 """Called with the number and the bytes of what is to be journaled; raises `RateLimited`."""
 
@@ -175,7 +175,7 @@ class WorkingMemories:
             raise Refused("session_in_use")
         now_ms = self.clock()
         look = await self.memories.read(stream, look_at)
-        if is_empty(given) and now_ms < stream.started_ms + FRESH_MS:
+        if now_ms < stream.started_ms + FRESH_MS and begins_one(given) and not look.is_empty:
             return stream
         change = await self.change_of(stream, look, given)
         update = config_update(stream, given, renew=not change.add)
@@ -263,8 +263,13 @@ class WorkingMemories:
         return None
 
 
-def is_empty(given: GivenWorkingMemory) -> bool:
-    return not (given.named_messages or given.memories or given.data or given.context)
+def begins_one(given: GivenWorkingMemory) -> bool:
+    """Whether a client may have made this because it found no session: empty, with `data` if it says when it was made.
+
+    Of a memory that clears what stands, the client in Python sends no `data`.
+    """
+    is_empty = not (given.named_messages or given.memories or given.data or given.context)
+    return is_empty and (given.data is not None or given.last_accessed is None)
 
 
 def check_forgotten(stream: Stream, look: Look, change: Change) -> None:

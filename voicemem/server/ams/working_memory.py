@@ -57,11 +57,12 @@ class WorkingMemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PutQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """`user_id` goes before the one of the body; the rest says how much the client's model takes."""
+    """`user_id` goes before the one of the body; a model says how much it takes. `background` changes nothing."""
 
     user_id: Given | None = None
     model_name: str | None = None
     context_window_max: Positive | None = None
+    background: bool = False
 
 
 class OwnerQuery(Struct, frozen=True, forbid_unknown_fields=True):
