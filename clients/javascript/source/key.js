@@ -40,7 +40,9 @@ export class CurrentKey {
     if (typeof this.key !== "function") return this.key;
     try {
       const late = () => new Error(`timed out after ${seconds(timeoutMs)}`);
-      return await within(Promise.resolve(this.key()), timeoutMs, late);
+      const key = await within(Promise.resolve(this.key()), timeoutMs, late);
+      if (key === undefined || (typeof key === "string" && PRINTABLE_ASCII.test(key))) return key;
+      throw new Error("what was given is no line of printable ASCII"); // such as the page of a backend in trouble
     } catch (error) {
       throw new Unreachable(`the key could not be had: ${error instanceof Error ? error.message : error}`);
     }
