@@ -113,6 +113,30 @@ def test_late_and_older_histories_change_nothing() -> None:
         assert said(*sent) == expected
 
 
+HOOKS = [
+    one
+    for one in CALLS.values()
+    if one.name not in ("webhook_alone", "shapes_of_the_documentation", "transcripts_alone")
+]
+"""Calls whose webhooks have times, and in which a history is not far behind what is said."""
+MAX_DELAY_MS = 1500
+
+
+@pytest.mark.parametrize("call", HOOKS, ids=str)
+@given(delays=st.lists(st.integers(0, MAX_DELAY_MS), min_size=40, max_size=40))
+def test_webhooks_that_overtake_one_another_change_nothing(call: Recording, delays: list[int]) -> None:
+    """Each webhook may take a second and a half longer than the others; only the report after the call is last."""
+    *sent, report = [one["frame"] for one in call.envelopes()]
+    times = [one["message"].get("timestamp", place * 2_000) for place, one in enumerate(sent)]
+    places = sorted(range(len(sent)), key=lambda place: times[place] + delays[place % len(delays)])
+    late = memory(*[sent[place] for place in places], report)
+    assert [essence(one) for one in late] == [essence(one) for one in memory(*sent, report)]
+
+
+def essence(message: Any) -> tuple[str, int, str, str | None]:
+    return message["role"], message["turn_id"], message["content"], message["metadata"].get("original")
+
+
 def test_interruption_after_the_history_has_it() -> None:
     """`user-interrupted` may come after the message that it cut, and twice."""
     cut = message("user-interrupted", 5000)

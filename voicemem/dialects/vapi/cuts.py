@@ -12,6 +12,7 @@ from voicemem.dialects.dialect import Known, MadeEvent
 from voicemem.dialects.vapi.speaking import (
     SETTLE_MS,
     Voice,
+    began_before,
     heard_text,
     is_spoken_out,
     keep_voices,
@@ -32,24 +33,57 @@ Told = dict[str, Any]
 
 
 def note_cut(frame: JsonObject, ts: int, known: Known) -> Cut:
-    """Keep an interruption; the voice that it cut is over. `waits`: the history does not have that one yet."""
+    """Keep an interruption; the voice that it cut is over. `waits`, if that is known: the history does not have it."""
     cut: Cut = {"ts": frame.get("timestamp"), "llm": frame.get("turnId"), "number": known.notes.get("cut_count", 0)}
     cut["when"] = frame.get("timestamp", ts if known.has_clock else None)
     known.note("cut_count", cut["number"] + 1)
     voices = voices_of(known)
-    voice = cut_voice(cut, voices)
-    if voice is not None:
-        voice["over"], voice["cut"], voice["by"] = True, cut["ts"], cut["number"]
-        cut["waits"] = not voice.get("told")
-        keep_voices(voices, known)
+    attach(cut, cut_voice(cut, voices))
+    keep_voices(voices, known)
     known.note("cuts", [*known.notes.get("cuts", ()), cut][-MAX_CUTS:])
     return cut
 
 
+def attach(cut: Cut, voice: Voice | None) -> None:
+    """Note on both sides that an interruption cut a reply."""
+    if voice is not None:
+        voice["over"], voice["cut"], voice["by"] = True, cut["ts"], cut["number"]
+        cut["waits"] = not voice.get("told")
+
+
+def attach_late(known: Known) -> None:
+    """Whether an interruption that came first cut the newest reply, of which something has come now."""
+    voices, cuts = voices_of(known), [dict(one) for one in known.notes.get("cuts", ())]
+    free = [one for one in cuts if "waits" not in one and one.get("item") is None]
+    voice = voices[-1] if voices else None
+    if voice is None or voice.get("over") or "by" in voice:
+        return
+    cut = next((one for one in free if is_cut_by(voice, one)), None)
+    if cut is not None:
+        attach(cut, voice)
+        keep_voices(voices, known)
+        known.note("cuts", cuts)
+
+
+def is_cut_by(voice: Voice, cut: Cut) -> bool:
+    """Whether an interruption names the turn of a reply, or came after it had begun."""
+    if None not in (cut["llm"], voice.get("llm")):
+        return bool(cut["llm"] == voice["llm"])
+    return None not in (cut["ts"], voice.get("first")) and bool(voice["first"] <= cut["ts"])
+
+
 def cut_voice(cut: Cut, voices: list[Voice]) -> Voice | None:
-    """The reply that was being spoken: that of the turn which the interruption names, else the newest."""
+    """The reply that was being spoken: that of the turn which the interruption names, else the newest of its time."""
     named = (one for one in voices if cut["llm"] is not None and one.get("llm") == cut["llm"])
-    return next(named, voices[-1] if voices and not voices[-1].get("over") else None)
+    return next(named, None) or next((one for one in reversed(voices) if was_spoken(one, cut["ts"])), None)
+
+
+def was_spoken(voice: Voice, at: int | None) -> bool:
+    """Whether a reply was not over at a time, or ended by what the user said then: interruptions may come late."""
+    if not voice.get("over"):
+        return began_before(voice, at)
+    until = voice.get("until")
+    return None not in (at, until) and "by" not in voice and began_before(voice, at) and at <= until + EARLY_MS  # type: ignore[operator]
 
 
 def cut_of(told: Told, text: str, known: Known) -> Cut | None:

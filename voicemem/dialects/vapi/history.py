@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from voicemem.dialects.dialect import Known, MadeEvent
 from voicemem.dialects.vapi.cuts import Told, cut_of, mark_cut
 from voicemem.dialects.vapi.speaking import (
+    SETTLE_MS,
     Voice,
+    end_voices,
     full_text,
     generated,
     heard_text,
@@ -73,19 +75,18 @@ def is_outdated(before: Told, message: JsonObject, stamp: int | None) -> bool:
 
 def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: HistoryFlow) -> list[MadeEvent] | None:
     known, item, text = flow.known, item_of(message), message["message"]
-    before = told("users", item, known)
-    segment = known.segment(item)
-    before_turn = flow.here
-    turn = flow.utterance(item, text, reported)
-    if turn is None:
+    before, segment = told("users", item, known), known.segment(item)
+    if known.turn_of(item) is None and flow.has_utterance:
         return None
-    if segment is not None and (segment.text == text or is_outdated(before, message, stamp)):
-        return []
-    end_voices(known)
+    unheard = say_unheard(message, flow.here, known) if segment is None else []
+    if unheard:
+        flow.answered.add(flow.here)
+    turn = flow.utterance(item, text, reported)
+    if turn is None or (segment is not None and (segment.text == text or is_outdated(before, message, stamp))):
+        return None if turn is None else []
+    end_voices(known, message.get("time"))
     note_told("users", told_now(item, message, stamp), known)
-    events: list[MadeEvent] = (
-        [] if segment is not None else [*settle_last(known), *say_unheard(message, before_turn, known)]
-    )
+    events: list[MadeEvent] = [] if segment is not None else [*settle_last(known), *unheard]
     if segment is None and live_text(turn, known):
         events.append(Asr(item=live_utterance(turn), text="", final=True))
     events.append(Asr(item=item, text=text, final=True, turn_id=turn, ts=message.get("time")))
@@ -94,14 +95,6 @@ def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: H
 
 def told_now(item: str, message: JsonObject, stamp: int | None) -> Told:
     return {"item": item, "time": message.get("time"), "end": message.get("endTime"), "stamp": stamp}
-
-
-def end_voices(known: Known) -> None:
-    """The user has spoken: what the agent says next is another reply."""
-    voices = voices_of(known)
-    if voices and not voices[-1].get("over"):
-        voices[-1]["over"] = True
-        keep_voices(voices, known)
 
 
 def swallowed(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEvent]:
@@ -151,6 +144,29 @@ def bot_message(message: JsonObject, stamp: int | None, flow: HistoryFlow) -> li
     return [*events, *swallowed("bots", message, known)]
 
 
+def complete_told(known: Known) -> Iterator[MadeEvent]:
+    """How the newest reply would have gone on, where the history had it before anything else told that."""
+    now, voices = (known.notes.get("bots") or [None])[-1], voices_of(known)
+    reply = None if now is None else known.reply(now["item"])
+    voice = voices[-1] if voices else None
+    if now is None or reply is None or voice is None or not is_of_time(voice, now):
+        return
+    text, full = reply.text[: now["spoken"]], generated(voice)
+    if not full or not (begins(full, text) or begins(text, full)):
+        return
+    voice["told"] = True
+    keep_voices(voices, known)
+    if len(completed(text, full)) > len(reply.text):
+        yield LlmDone(item=now["item"], text=completed(text, full), turn_id=reply.turn)
+        yield from heard(now, {}, completed(text, full), reply.cut != "no", known)
+
+
+def is_of_time(voice: Voice, told: Told) -> bool:
+    """Whether live messages are of the time in which a message of the history was said."""
+    first, start, end = voice.get("first"), told.get("time"), told.get("end")
+    return None not in (first, start, end) and start - SETTLE_MS <= first <= end  # type: ignore[operator]
+
+
 def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]:
     """A reply that was generated, and cut before its first word by what the user says: the history does not have it."""
     found = {one["number"] for one in known.notes.get("cuts", ()) if "item" in one}
@@ -162,10 +178,10 @@ def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]
 
 def say(waiting: list[Voice], turn: int, voices: list[Voice], known: Known) -> list[MadeEvent]:
     """What the agent has said by live messages, as one reply of a turn; the last of them may have been cut."""
-    for one in waiting:
-        one["told"] = one["over"] = True
-    keep_voices(voices, known)
     item, last = live_reply(turn), waiting[-1]
+    for one in waiting:
+        one |= {"told": True, "over": True, "item": item}
+    keep_voices(voices, known)
     before = known.reply(item)
     said = " ".join([*([] if before is None else [before.text]), *map(full_text, waiting[:-1])])
     text = f"{said} {full_text(last)}".strip()

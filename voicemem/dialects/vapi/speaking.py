@@ -1,8 +1,9 @@
 """What the agent is saying, as live messages tell it, until the history has it.
 
 Notes: `voices`, the newest few. Each is one reply: what the LLM generated (`full`, as the voice is given it; `tokens`,
-by the LLM's output), what was `spoken` by its transcripts, how many `words` or `characters` of it were spoken, when it
-was first and last heard of, and whether it is `over`, or `told` by the history.
+by the LLM's output, with times), what was `spoken` by its transcripts, how many `words` or `characters` of
+it were spoken, when it was first and last heard of, whether it is `over` (`until` when, by what the user said; `in`
+which turn), and whether it is `told`: by the history, or as the live reply `item`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ MAX_TEXT = 3_500
 """Bytes of a reply that are looked at: notes are small."""
 SETTLE_MS = 1_500
 """What the agent said may be reported so long after it was interrupted, or ended."""
+MAX_WAITING = 8
+"""Texts that are put in order by their times; older ones are one."""
 Voice = dict[str, Any]
 
 
@@ -39,16 +42,38 @@ def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None) -> Voi
                 return voice
     newest = voices[-1] if voices else {"over": True}
     goes_on = not newest.get("over") or (name is None and is_late(newest, ts))
-    if goes_on and newest.get(field) in (None, name):
+    goes_on = goes_on or (newest.get(field) is None and ts is not None and ts <= newest.get("cut", -1))
+    if goes_on and newest.get(field) in (None, name) and not (name is not None and is_told_before(newest, ts)):
         return newest
     voices.append({})
     return voices[-1]
+
+
+def is_told_before(voice: Voice, ts: int | None) -> bool:
+    """Whether the history had all of a reply long before a time."""
+    last = voice.get("last")
+    return bool(voice.get("told")) and None not in (ts, last) and ts > last + SETTLE_MS  # type: ignore[operator]
 
 
 def is_late(voice: Voice, ts: int | None) -> bool:
     """Whether a message without the name of a turn may still be about a reply that was cut."""
     cut = voice.get("cut")
     return cut is not None and ts is not None and ts <= cut + SETTLE_MS
+
+
+def began_before(voice: Voice, ts: int | None) -> bool:
+    """Whether a reply began before the user's words of a time; so it is taken where nothing says when."""
+    first = voice.get("first")
+    return ts is None or first is None or bool(first <= ts)
+
+
+def end_voices(known: Known, ts: int | None) -> None:
+    """The user has spoken: what the agent says after that is another reply."""
+    voices = voices_of(known)
+    for voice in voices:
+        if not voice.get("over") and began_before(voice, ts):
+            voice |= {"over": True, "until": ts, "in": known.here}
+    keep_voices(voices, known)
 
 
 def hear(voice: Voice, ts: int | None) -> None:
@@ -78,8 +103,21 @@ def note_output(frame: JsonObject, known: Known) -> None:
     hear(voice, frame.get("timestamp"))
     if "turnId" in frame:
         voice["llm"] = frame["turnId"]
-    voice["tokens"] = bounded(voice.get("tokens", "") + frame["output"])
+    voice["tokens"] = bounded_all(in_order(voice.get("tokens", []), frame["output"], frame.get("timestamp"), ""))
     keep_voices(voices, known)
+
+
+def in_order(texts: list[Any], text: str, ts: int | None, space: str) -> list[Any]:
+    """Texts with their times, and another one: webhooks overtake. Without a time it is the newest; the oldest join."""
+    at = max((one[0] for one in texts), default=0) if ts is None else ts
+    found = sorted([*texts, [at, text]], key=lambda one: int(one[0]))
+    while len(found) > MAX_WAITING:
+        found[:2] = [[found[1][0], found[0][1] + space + found[1][1]]]
+    return found
+
+
+def joined(texts: list[Any], space: str) -> str:
+    return space.join(text for _, text in texts).strip()
 
 
 def note_transcript(frame: JsonObject, known: Known) -> None:
@@ -89,29 +127,47 @@ def note_transcript(frame: JsonObject, known: Known) -> None:
     last = voices[-1] if voices else None
     if not text or (last is not None and last.get("told") and begins(full_text(last), text)):
         return
+    if is_of_past(text, ts, voices, known):
+        return
     voice = voice_for(voices, "", None, ts)
     hear(voice, ts)
     is_final = frame.get("transcriptType", "final") == "final"
     voice["partial"] = "" if is_final else bounded(text)
     if is_final:
-        voice["spoken"] = bounded(f"{voice.get('spoken', '')} {text}".strip())
+        voice["spoken"] = bounded_all(in_order(voice.get("spoken", []), text, ts, " "))
     keep_voices(voices, known)
+
+
+def is_of_past(text: str, ts: int | None, voices: list[Voice], known: Known) -> bool:
+    """Whether a transcript comes late: it is of a reply that was over when the user spoke after it."""
+    spoke = (known.notes.get("live") or {}).get("ts")
+    over = (one for one in voices if one.get("over") and began_before(one, ts))
+    return (
+        ts is not None
+        and spoke is not None
+        and ts <= spoke
+        and any(plain(text) in plain(full_text(one)) for one in over)
+    )
 
 
 def bounded(text: str) -> str:
     return text.encode()[:MAX_TEXT].decode(errors="ignore")
 
 
+def bounded_all(texts: list[Any]) -> list[Any]:
+    return [[at, bounded(text)] for at, text in texts]
+
+
 def generated(voice: Voice) -> str:
     """What the LLM said, as far as anybody tells."""
     full: str = voice.get("full", "").strip()
-    tokens: str = voice.get("tokens", "").strip()
+    tokens = joined(voice.get("tokens", []), "")
     return tokens if not full or (begins(tokens, full) and len(tokens) > len(full)) else full
 
 
 def spoken(voice: Voice) -> str:
     """What the agent said by its transcripts."""
-    return f"{voice.get('spoken', '')} {voice.get('partial') or ''}".strip()
+    return f"{joined(voice.get('spoken', []), ' ')} {voice.get('partial') or ''}".strip()
 
 
 def full_text(voice: Voice) -> str:

@@ -2,29 +2,35 @@
 
 What is remembered is the history (`history`). Until it has come, live messages stand in for it: what the user says is
 `~uTURN`, withdrawn when the history has it; what the agent says waits in the notes (`speaking`) until the user speaks
-or the call ends, and is `~aTURN` then. Notes of this module: `live` (turn, finals and time of what the user says),
-`final` (the report has come).
+or the call ends, and is `~aTURN` then. Notes of this module: `live` (turn, finals and newest time of what the user
+says), `final` (the report has come).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from voicemem.dialects.dialect import Known, Made, MadeEvent, Translate
-from voicemem.dialects.vapi.cuts import cut_of, mark_cut, note_cut
+from voicemem.dialects.vapi.cuts import Cut, attach_late, cut_of, mark_cut, note_cut
 from voicemem.dialects.vapi.frames import ENDED, HISTORY, MESSAGE, REPORT
-from voicemem.dialects.vapi.history import say, tell, tool_call, tool_result
+from voicemem.dialects.vapi.history import complete_told, say, tell, tool_call, tool_result
 from voicemem.dialects.vapi.speaking import (
     SETTLE_MS,
+    began_before,
+    end_voices,
     full_text,
     generated,
     heard_text,
+    in_order,
     is_spoken_out,
+    joined,
     note_output,
     note_speech,
     note_transcript,
     voice_of,
     voices_of,
 )
-from voicemem.dialects.vapi.turns import live_reply, live_text, live_turn, live_turns, live_utterance
+from voicemem.dialects.vapi.turns import MAX_LIVE, live_reply, live_text, live_turn, live_utterance
 from voicemem.dialects.wording import plain
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, SessionEnd
 from voicemem.protocol.types import JsonObject
@@ -72,11 +78,16 @@ def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def withdraw_live(known: Known) -> Made:
-    for turn in live_turns(known):
+    """Take back what live messages said, but for replies of which nothing was heard: no history has these."""
+    taken_over = {item for key, item in known.notes.items() if key.startswith("=")}
+    for turn in range(max(0, known.next_turn - MAX_LIVE), known.next_turn):
+        item = live_reply(turn)
+        reply = known.reply(item)
         if live_text(turn, known):
             yield Asr(item=live_utterance(turn), text="", final=True)
-        if known.reply(live_reply(turn)) is not None and not known.notes.get(f"-{turn}"):
-            yield LlmCancel(item=live_reply(turn))
+        is_told = item in taken_over or known.notes.get(f"-{turn}")
+        if reply is not None and reply.cut != "exact" and not is_told:
+            yield LlmCancel(item=item)
 
 
 # What is said now
@@ -88,22 +99,27 @@ def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
         return
     if frame["role"] != "user":
         note_transcript(frame, known)
+        attach_late(known)
         return
-    said = say_voices(known)
+    at = frame.get("timestamp")
+    end_voices(known, at)
+    said = say_voices(known, at)
     yield from said
     yield from grow_utterance(frame, text, known.next_turn if said else live_turn(known), known)
 
 
 def grow_utterance(frame: JsonObject, text: str, turn: int, known: Known) -> Made:
-    """Put a text behind the finals of its turn; a partial that comes after its final is one of the past."""
-    live, at = known.notes.get("live") or {}, frame.get("timestamp")
-    finals = live["text"] if live.get("turn") == turn else ""
+    """Put a text among the finals of its turn; a partial that comes after its final is one of the past."""
+    live: dict[str, Any] = known.notes.get("live") or {}
+    at = frame.get("timestamp")
+    finals: list[Any] = live["finals"] if live.get("turn") == turn else []
+    before = joined(finals, " ")
     if frame.get("transcriptType", "final") == "final":
-        finals = f"{finals} {text}".strip()
-        known.note("live", {"turn": turn, "text": finals, "ts": at})
-        yield Asr(item=live_utterance(turn), text=finals, final=True, turn_id=turn, ts=at)
-    elif not (finals and (is_before(at, live.get("ts")) or finals.endswith(text))):
-        yield Asr(item=live_utterance(turn), text=f"{finals} {text}".strip(), turn_id=turn, ts=at)
+        finals = in_order(finals, text, at, " ")
+        known.note("live", {"turn": turn, "finals": finals, "ts": finals[-1][0] or None})
+        yield Asr(item=live_utterance(turn), text=joined(finals, " "), final=True, turn_id=turn, ts=at)
+    elif not (before and (is_before(at, live.get("ts")) or before.endswith(text))):
+        yield Asr(item=live_utterance(turn), text=f"{before} {text}".strip(), turn_id=turn, ts=at)
 
 
 def is_before(at: int | None, other: int | None) -> bool:
@@ -122,12 +138,14 @@ def is_told(kind: str, frame: JsonObject, known: Known) -> bool:
 
 def hear_speech(frame: JsonObject, ts: int, known: Known) -> Made:
     note_speech(frame, known)
-    return ()
+    attach_late(known)
+    return complete_told(known)
 
 
 def hear_output(frame: JsonObject, ts: int, known: Known) -> Made:
     note_output(frame, known)
-    return ()
+    attach_late(known)
+    return complete_told(known)
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -137,16 +155,32 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
         reply = known.reply(told["item"])
         if reply is not None and cut_of(told, reply.text[: told["spoken"]], known) == cut:
             return mark_cut(cut, told, reply.text, known)
-    return ()
+    return cut_live(cut, known)
+
+
+def cut_live(cut: Cut, known: Known) -> list[MadeEvent]:
+    """An interruption that comes after the words of the user's: of a reply that no history has."""
+    voices = voices_of(known)
+    voice = next((one for one in voices if one.get("by") == cut["number"] and "until" in one), None)
+    if voice is None:
+        return []
+    if not voice.get("told"):
+        return say([voice], voice["in"], voices, known) if generated(voice) else []
+    item, full, words = voice.get("item"), full_text(voice), heard_text(voice) or ""
+    reply = None if item is None else known.reply(item)
+    if reply is None or not reply.text.endswith(full):
+        return []
+    heard = reply.text[: len(reply.text) - len(full)] + words
+    return [Interrupt(item=item, heard_text=heard.strip(), estimated=bool(words), more=True, ts=cut["when"])]
 
 
 # What the history does not have yet
 
 
-def say_voices(known: Known) -> list[MadeEvent]:
-    """What the agent has said, as one reply, now that the user answers."""
+def say_voices(known: Known, ts: int | None = None) -> list[MadeEvent]:
+    """What the agent has said, as one reply, now that the user answers, or has at a time."""
     voices = voices_of(known)
-    waiting = [one for one in voices if not one.get("told") and full_text(one)]
+    waiting = [one for one in voices if not one.get("told") and full_text(one) and began_before(one, ts)]
     return say(waiting, known.here, voices, known) if waiting else []
 
 
