@@ -107,12 +107,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("voicemem").setLevel(logging.CRITICAL)  # the client logs refusals, which are intended here
     run = NodesRun(options, folder) if options.nodes else SingleRun(options, folder)
     began = time.monotonic()
-    asyncio.run(run.run())
-    show(run, time.monotonic() - began, folder, options)
-    if not keeps and not run.history.findings:
-        shutil.rmtree(folder)
+    try:
+        asyncio.run(run.run())
+        show(run, time.monotonic() - began, folder, options)
+    finally:
+        if not keeps and not run.history.findings:
+            shutil.rmtree(folder)
     return 1 if run.history.findings else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except asyncio.CancelledError:
+        sys.exit("The run was ended by SIGTERM.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -72,6 +73,10 @@ class Run(ABC):
         """Stop everything in order, and check what is left."""
 
     async def run(self) -> None:
+        """Do all of it; SIGTERM cancels it, so that no process is left behind."""
+        this = asyncio.current_task()
+        assert this is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
         rng = random.Random(f"{self.options.seed}/readers")
         async with AsyncExitStack() as stack:
             receiver = Receiver(self.history, self.trigger, rng)

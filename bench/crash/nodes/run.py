@@ -66,12 +66,12 @@ class NodesRun(Run):
 
     async def start(self, stack: AsyncExitStack) -> None:
         if self.url == OWN and NEEDS_STANDBY.isdisjoint(self.possible):
-            self.own_server = await asyncio.to_thread(Cluster)
+            self.own_server = Cluster()  # on the loop: if this were cancelled meanwhile, nobody would remove it
             stack.callback(self.own_server.remove)
             self.own_server.execute(f"create database {DATABASE}")
             self.url = self.own_server.url(DATABASE)
         elif self.url == OWN:
-            self.pair = await asyncio.to_thread(Pair)
+            self.pair = Pair()
             stack.callback(self.pair.remove)
             self.pair.primary.execute(f"create database {DATABASE}")
             self.url = self.pair.url(DATABASE, target_session_attrs="read-write")
