@@ -19,6 +19,7 @@ from voicemem.errors import DamagedEntry, SessionSetAside
 from voicemem.memory.long_term.memory import to_memory
 from voicemem.memory.user_export_lines import (
     ExportBegin,
+    ExportedCarriedSession,
     ExportedData,
     ExportedDelivery,
     ExportedDocument,
@@ -33,7 +34,7 @@ from voicemem.memory.user_export_lines import (
     Unreadable,
 )
 from voicemem.protocol import codec
-from voicemem.protocol.events import MemoryDocument
+from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummary
 from voicemem.protocol.strict_json import is_valid_json
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import Clock
@@ -145,9 +146,9 @@ class Exporting(Struct):
             lines = await self.memories.perform(stream.key, memory, make, memory.is_large, background=True)
             yield self.encode(lines)
         state = memory.state
-        if state.summary is not None:
-            one = state.summary
-            yield self.encode([ExportedSummary(stream.id, one.through_turn, one.text, one.model)])
+        for position in [*state.memory_positions]:
+            for row in await self.store.read_rows(stream.key, position - 1, 1):
+                yield self.encode(derived_lines(stream.id, row))
         if state.data:
             yield self.encode([ExportedData(stream.id, state.data)])
         async for piece in self.documents(stream, stream.id, state.document):
@@ -213,6 +214,16 @@ def turn_lines(session_id: str, memory: ReadModel, numbers: Sequence[int]) -> li
             lines.append(ExportedMessage(session_id, one.role, one.content, one.turn_id, one.timestamp, one.metadata))
         lines += tool_lines(session_id, turn)
     return lines
+
+
+def derived_lines(session_id: str, row: JournalRow) -> list[ExportLine]:
+    """A summary, or what was carried over, as an entry of the journal has it; also where contexts leave it out."""
+    event = codec.decode_stored(row.payload)
+    if isinstance(event, MemorySummary):
+        return [ExportedSummary(session_id, event.through_turn, event.text, event.model)]
+    if isinstance(event, MemoryCarried):
+        return [ExportedCarriedSession(session_id, one.session_id, one.text) for one in event.sessions]
+    return []
 
 
 def tool_lines(session_id: str, turn: Turn) -> Iterator[ExportedToolCall]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from voicemem.documents.document import Operation
 from voicemem.memory.long_term.memory import Memory
@@ -72,12 +72,20 @@ class ExportedToolCall(Struct, frozen=True, tag="tool_call"):
 
 
 class ExportedSummary(Struct, frozen=True, tag="summary"):
-    """What an LLM wrote in place of the turns up to this one."""
+    """What an LLM wrote in place of the turns up to this one; also one that another has replaced."""
 
     session_id: SessionId
     through_turn: int
     text: str
     model: str | None
+
+
+class ExportedCarriedSession(Struct, frozen=True, tag="carried"):
+    """What a session knows from an earlier one (`from`), which may have been erased since."""
+
+    session_id: SessionId
+    earlier: SessionId = field(name="from")
+    text: str
 
 
 class ExportedMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from"}, tag="memory"):
@@ -135,6 +143,7 @@ ExportLine = (
     | ExportedMessage
     | ExportedToolCall
     | ExportedSummary
+    | ExportedCarriedSession
     | ExportedMemory
     | ExportedData
     | ExportedDelivery

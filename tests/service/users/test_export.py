@@ -14,6 +14,7 @@ import pytest
 
 import voicemem
 from tests.process.cli.test_calls import voicemem as command
+from tests.service.rest.test_account import summarise
 from tests.service.sessions.test_set_aside import poisoned
 from tests.support.callers.client_sessions import client_to
 from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key
@@ -130,6 +131,26 @@ async def test_what_was_forgotten_and_what_is_in_progress_is_there(app: App) -> 
     lines = await export(api)
     assert ["I am allergic to walnuts.", "Noted.", "As I was"] == [one["content"] for one in of_type(lines, "message")]
     assert ["find"] == [one["name"] for one in of_type(lines, "tool_call")]
+
+
+async def test_what_was_made_of_calls_is_there(app: App) -> None:
+    """Every summary, also one that was replaced or forgotten, and what was carried over from a call that is erased."""
+    api = RestClient(app)
+    await api.create("before", user_id="ann")
+    await api.send(final(1, "I like tea.", 1_000), session_id="before")
+    await api.end("before")
+    await api.create("s", user_id="ann", memory_from={"sessions": 1})
+    await api.send(*CALL)
+    await api.get("/v1/sessions/s/context")
+    await api.delete("/v1/sessions/before")
+    await summarise(app, 1, "One.")
+    await summarise(app, 1, "Two.")
+    await api.post("/v1/sessions/s/forget", {"everything": True})
+    lines = await export(api)
+    assert ["One.", "Two."] == [one["text"] for one in of_type(lines, "summary")]
+    (carried,) = of_type(lines, "carried")
+    assert ("s", "before") == (carried["session_id"], carried["from"])
+    assert "I like tea." in carried["text"]
 
 
 async def test_it_says_who_was_told(serve: Serve) -> None:
