@@ -64,9 +64,10 @@ async def app(serve: Serve) -> App:
 class Bot:
     """An agent with a runner."""
 
-    def __init__(self, memory: Any, model: ScriptedGemini, service: Any = None) -> None:
+    def __init__(self, memory: Any, model: ScriptedGemini, service: Any = None, other: Any = None) -> None:
         self.service = service or InMemorySessionService()
-        agent = LlmAgent(name="bot", model=model, instruction="Be brief.", tools=[look_up])
+        others = [] if other is None else [other]
+        agent = LlmAgent(name="bot", model=model, instruction="Be brief.", tools=[look_up], sub_agents=others)
         app = AdkApp(name="app", root_agent=agent, plugins=[memory])
         self.runner = Runner(app=app, session_service=self.service)
 
@@ -224,6 +225,22 @@ async def test_without_a_memory_the_agent_goes_on(caplog: pytest.LogCaptureFixtu
     assert contents(model.given[1]) == [("user", "The weather?"), ("model", "In Oslo "), ("user", "Rain?")]
     named = [one for one in caplog.records if one.name == "voicemem.integrations" and "Session call" in one.message]
     assert len(named) == 1
+
+
+async def test_without_a_memory_another_agent_is_told_what_was_heard() -> None:
+    """What the ADK tells one agent of another has no more of a cut reply than the player says."""
+    model = scripted(WEATHER, tool_call("transfer_to_agent", {"agent_name": "other"}), "Yes.")
+    async with asyncio.timeout(30):
+        client = client_for(NOBODY, NOBODY, open_timeout_s=0.2, context_timeout_s=0.2)
+        memory = google_adk.plugin(client)
+        bot = Bot(memory, model, other=LlmAgent(name="other", model=model, description="knows the rain"))
+        await bot.ask("The weather?")
+        memory.call("call").interrupted(heard_text="In Oslo ")
+        await bot.ask("Rain?")
+        await client.close(0)
+    told = str(contents(model.given[2]))
+    assert "In Oslo " in told
+    assert "it rains" not in told
 
 
 async def test_a_frozen_memory_holds_nobody_up(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from voicemem.integrations.conversation import parsed
@@ -10,6 +11,10 @@ from voicemem.protocol.types import JsonObject
 
 OF_OTHERS = "For context:"
 """So begins what the ADK tells one agent of another, in the user's role."""
+SAID_BY_ANOTHER = re.compile(
+    r"(?P<before>\[[^\]]+\] said:\s(?:<<<\w+>>>\s)?)(?P<text>.*?)(?P<after>(?:\s<<<\w+>>>)?)", re.DOTALL
+)
+"""One of its parts: the text alone, or, since version 2.13, between two marks."""
 
 
 class RunContent(NamedTuple):
@@ -80,7 +85,25 @@ def request_contents(run: Iterable[RunContent], made: type[Any]) -> list[Any]:
 def cut_contents(contents: Iterable[Any], heard: Iterable[tuple[str, str]]) -> list[Any]:
     """The ADK's own contents, with the texts of replies that were cut as they were heard."""
     texts = dict(heard)
-    return [cut(one, texts[text_of(one)]) if one.role == "model" and text_of(one) in texts else one for one in contents]
+    return [cut_content(content, texts) for content in contents]
+
+
+def cut_content(content: Any, texts: Mapping[str, str]) -> Any:
+    text = text_of(content)
+    if content.role == "model":
+        return cut(content, texts[text]) if text in texts else content
+    return content if not text.startswith(OF_OTHERS) else quoted(content, texts)
+
+
+def quoted(content: Any, texts: Mapping[str, str]) -> Any:
+    """What another agent said, as the ADK tells it, with replies that were cut as they were heard."""
+    parts = []
+    for part in content.parts:
+        said = SAID_BY_ANOTHER.fullmatch(part.text or "")
+        if said is not None and said["text"] in texts:
+            part = part.model_copy(update={"text": said["before"] + texts[said["text"]] + said["after"]})
+        parts.append(part)
+    return content.model_copy(update={"parts": parts})
 
 
 def cut(content: Any, heard: str) -> Any:
