@@ -26,6 +26,6 @@ class CallSearch:
         """
         scope = HeardScope(project, user_id=user_id)
         await self.indexer.index_first(lambda stream: is_within(stream, scope))
-        heard = await self.store.find_heard_sessions(scope, query_words(text), MAX_CALLS)
+        heard = await self.store.find_heard_sessions(scope, query_words(text, in_all_forms=False), MAX_CALLS)
         named = await self.store.find_named(project, text.strip(), MAX_CALLS)
         return tuple(dict.fromkeys((*heard, *named)))

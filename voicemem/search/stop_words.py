@@ -19,5 +19,7 @@ CHINESE = (
     "什么 怎么 哪里 哪儿 哪个 哪些 多少 为什 是不 不是 是否 有没 没有 我们 你们 他们 她们 这个 那个 这些 那些 一个 可以"
 )
 
+ALSO_ENGLISH = frozenset(["den", "die", "hat", "man", "war"])
+"""German words that say nothing, which say something in English."""
 STOP_WORDS = frozenset(f"{ENGLISH} {GERMAN} {CHINESE}".split())
 """As `words_of` writes them: in lower case and without accents."""

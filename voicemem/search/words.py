@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from voicemem.protocol.scripts import SPACELESS
 from voicemem.search.german import SHORTEST, is_german, without_ending
-from voicemem.search.stop_words import STOP_WORDS
+from voicemem.search.irregular import other_forms
+from voicemem.search.stop_words import ALSO_ENGLISH, STOP_WORDS
 
 WORDS_VERSION = 1
 """Raise it with every change of `words_of`: indexes are then made again."""
@@ -40,12 +41,20 @@ def words_of(text: str) -> list[str]:
     return split_words(text, with_last=True)
 
 
-def query_words(text: str) -> list[QueryWord]:
-    """The words that a query asks for, each once; without those that say nothing, unless it has no others."""
+def query_words(text: str, in_all_forms: bool = True) -> list[QueryWord]:
+    """The words that a query asks for, each once; without those that say nothing, unless it has no others.
+
+    `in_all_forms`: any of them is enough, so those in other forms are asked for too, as `bought` for `buy`.
+    """
     found = list(dict.fromkeys(split_words(text, with_last=False)))
-    telling = [word for word in found if word not in STOP_WORDS] or found
-    as_asked = german_word if is_german(found) else query_word
-    return list(dict.fromkeys(map(as_asked, telling[:MAX_QUERY_WORDS])))
+    if is_german(found):
+        telling = [word for word in found if word not in STOP_WORDS] or found
+        asked = list(map(german_word, telling[:MAX_QUERY_WORDS]))
+    else:
+        telling = [word for word in found if word not in STOP_WORDS or word in ALSO_ENGLISH] or found
+        others = [form for word in telling for form in other_forms(word)] if in_all_forms else []
+        asked = list(map(query_word, [*telling, *others][:MAX_QUERY_WORDS]))
+    return list(dict.fromkeys(asked))
 
 
 def query_word(word: str) -> QueryWord:

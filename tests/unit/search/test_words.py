@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicemem.search.irregular import FORMS
 from voicemem.search.words import MAX_QUERY_WORDS, MAX_WORD, QueryWord, query_words, words_of
 
 TEXTS = [
@@ -33,6 +34,43 @@ def test_a_query_leaves_out_what_says_nothing() -> None:
     assert query_words("What was the name of the dog?") == [QueryWord("name"), QueryWord("dog")]
     assert query_words("who are you") == [QueryWord("who"), QueryWord("are"), QueryWord("you")]
     assert query_words("dog dog DOG") == [QueryWord("dog")]
+
+
+def test_words_that_say_nothing_in_german_alone_are_asked_for_in_english() -> None:
+    """A hat is one; in a sentence that is German it is none."""
+    assert query_words("Which hat did she lose?")[:2] == [QueryWord("hat"), QueryWord("lose")]
+    assert query_words("When did the man die in the war?", False) == list(map(QueryWord, ["man", "die", "war"]))
+    assert query_words("Wann hat die Oma den Hut?") == [QueryWord("oma"), QueryWord("hut")]
+
+
+@pytest.mark.parametrize(
+    ("query", "others"),
+    [
+        ("When did she buy it?", "bought"),
+        ("she bought", "buy"),
+        ("Buying?", "buy bought"),
+        ("driving", "drive drove driven"),
+        ("running", "run ran"),
+        ("her children", "child"),
+        ("Whose wife?", "wives"),
+        ("the favourite color", "favorite colour"),
+        ("goes", "go went gone"),
+        ("walked", ""),
+        ("ing s", ""),
+        ("Wann kommen die Kinder? Say!", ""),
+    ],
+)
+def test_a_query_asks_for_forms_without_a_common_stem(query: str, others: str) -> None:
+    """Of English words, behind those that are asked for; not where all words must be there, nor in German."""
+    exact = query_words(query, in_all_forms=False)
+    assert [word.text for word in query_words(query)] == [word.text for word in exact] + others.split()
+
+
+def test_a_query_with_all_forms_is_no_longer_than_others() -> None:
+    """What was asked for stands first, so only other forms are left out."""
+    forms = list(dict.fromkeys(form for group in FORMS.values() for form in group))
+    assert len(query_words(" ".join(forms))) == MAX_QUERY_WORDS
+    assert all(words_of(form) == [form] for form in forms)
 
 
 def test_words_of_a_german_query_lose_their_endings() -> None:

@@ -138,7 +138,7 @@ async def list_all(long_term: LongTermMemory, among: MemoryFilter) -> list[Candi
 
 async def find_all_words(long_term: LongTermMemory, among: MemoryFilter, query: str) -> list[Candidate]:
     """The memories that have all words of a query. Raises `Refused` (`invalid_field`)."""
-    words = query_words(query)
+    words = query_words(query, in_all_forms=False)
     if not 0 < len(words) <= MAX_ASKED_WORDS:
         detail = f"What to forget must be named in 1 to {MAX_ASKED_WORDS} words: `query`"
         raise Refused("invalid_field", detail)

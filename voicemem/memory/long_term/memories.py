@@ -224,7 +224,8 @@ class LongTermMemory(MemoryReader):
         text = normalised(draft.text)
         planned = (row for row in plan.rows.values() if row.removed_ms is None)
         wanted = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms)
-        found = await self.store.find_memories_by_words(wanted, query_words(draft.text), SAME_LOOKED_AT)
+        words = query_words(draft.text, in_all_forms=False)
+        found = await self.store.find_memories_by_words(wanted, words, SAME_LOOKED_AT)
         stored = (row for row, _ in found if row.id not in plan.rows)
         return next(
             (row for row in (*planned, *stored) if normalised(row.text) == text and owner_of(row).key == owner.key),
