@@ -6,6 +6,7 @@ A store that this process has to itself needs none: there the commits of the own
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -14,8 +15,9 @@ from voicemem.sessions.tails.hub import TailHub
 from voicemem.store.port import Nodes
 
 TAILS_INTERVAL_S = 0.04
-"""Between two looks at the journals that are followed, for up to `KEYS_PER_LOOK`; with more of them it is longer."""
-KEYS_PER_LOOK = 1_000
+"""Between the starts of two looks at the journals that are followed, for up to `KEYS_PER_LOOK` of them; it is half of
+that for few, whose look costs next to nothing, and longer for more."""
+FEW_KEYS, KEYS_PER_LOOK = 100, 1_000
 LEASES_INTERVAL_S = 1.0
 """Between two looks at which producers were opened elsewhere: their next event would tell them too."""
 HeldLease = tuple[int, str, int]
@@ -53,14 +55,20 @@ class Watcher:
         return superseded
 
 
+def interval_s(followed: int) -> float:
+    """Seconds from the start of a look at so many journals to that of the next one."""
+    return TAILS_INTERVAL_S * (0.5 if 0 < followed <= FEW_KEYS else max(1, -(-followed // KEYS_PER_LOOK)))
+
+
 async def watch_journals_forever(watcher: Watcher) -> None:
     """Background task: wake tails of what was journaled on other nodes."""
     while True:
-        followed = 0
+        began, followed = time.monotonic(), 0
         if not watcher.store.is_exclusive:
             with suppress(StoreUnavailable):
                 followed = await watcher.look_at_journals()
-        await asyncio.sleep(TAILS_INTERVAL_S * max(1, -(-followed // KEYS_PER_LOOK)))
+        interval = interval_s(followed)
+        await asyncio.sleep(max(began + interval - time.monotonic(), interval / 2))  # a slow store gets its rest
 
 
 async def watch_leases_forever(

@@ -1,0 +1,16 @@
+"""How often a node looks for what others have journaled."""
+
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
+from __future__ import annotations
+
+import pytest
+
+from voicemem.sessions.nodes.watcher import interval_s
+
+
+@pytest.mark.parametrize(
+    ("followed", "ms"), [(0, 40), (1, 20), (100, 20), (101, 40), (1_000, 40), (1_001, 80), (5_000, 200)]
+)
+def test_looks_are_as_frequent_as_they_are_cheap(followed: int, ms: int) -> None:
+    """Few journals are looked at more often than thousands."""
+    assert ms == pytest.approx(1000 * interval_s(followed))
