@@ -1,6 +1,6 @@
 """How often a node looks for what others have journaled."""
 
-# ruff: noqa: SIM300 (asserts read `expected == actual`)
+
 from __future__ import annotations
 
 import pytest
