@@ -28,7 +28,7 @@ from voicemem.dialects.ultravox.webhook import frames, verify
 
 ULTRAVOX = Dialect(
     name="ultravox",
-    version=2,
+    version=3,
     reduce=reduce,
     translate=translate,
     closed=closed,

@@ -2,8 +2,8 @@
 
 Notes: `calls` (numbers by id), `agent` and `reply` (the ordinal and the item of the newest reply), `user` (the ordinal
 of the newest utterance), `between` (a tool or a typed text came since that reply), `state`, `since` (when the agent
-began to speak), `stopped` (the reply that was cut), `typed` (a text of the app that Ultravox may repeat), `texts` (the
-ordinals of typed texts).
+began to speak), `stopped` (the reply that was cut), `again` (the agent has spoken since), `typed` (a text of the app
+that Ultravox may repeat), `texts` (the ordinals of typed texts).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from voicemem.protocol.events import (
     LlmDelta,
     LlmDone,
     MessageEvent,
+    Resume,
     SessionEnd,
     ToolCall,
     ToolResult,
@@ -33,7 +34,7 @@ MAX_TEXTS = 32
 """Typed texts whose ordinals are remembered."""
 MAX_PLAYING = 8
 """Replies that the agent may speak one after the other."""
-OF_ONE_CALL = ("agent", "reply", "user", "between", "state", "since", "stopped", "typed", "texts")
+OF_ONE_CALL = ("agent", "reply", "user", "between", "state", "since", "stopped", "again", "typed", "texts")
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -145,6 +146,7 @@ def speak(frame: JsonObject, known: Known) -> Made:
         yield from begin_reply(frame["ordinal"], is_late, known)
         known.note("reply", item)
     if not frame.get("final"):
+        yield from go_on(item, known)
         yield LlmDelta(item=item, text=text or delta or "", whole=bool(text), turn_id=turn)
     elif text and reply is not None and is_shorter(text, reply.text):
         # Of a reply that was cut, Ultravox repeats what was spoken.
@@ -157,6 +159,14 @@ def speak(frame: JsonObject, known: Known) -> Made:
         yield LlmDone(item=item, text=text or None, turn_id=turn)
         if frame.get("medium") == "text":
             yield Tts(item=item, done=True)
+
+
+def go_on(item: str, known: Known) -> Made:
+    """The agent speaks again, and goes on with the reply that it had stopped: nobody interrupted it."""
+    if known.notes.get("stopped") == item and known.notes.get("again"):
+        known.note("stopped", None)
+        known.note("again", None)
+        yield Resume(item=item)
 
 
 def is_shorter(text: str, before: str) -> bool:
@@ -199,6 +209,7 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("state", now)
     if now == "speaking" and before != now:
         known.note("since", ts if known.has_clock else None)
+        known.note("again", True if "stopped" in known.notes else None)
     elif before == "speaking" and now != before:
         known.note("since", None)
         yield from stop_speaking(now, known)
@@ -224,12 +235,20 @@ def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
     if not reply.complete:
         yield from cut_short(reply, known)
     elif known.has_clock and not reply.has_playback:
-        began = reply.begun if since is None else max(since, reply.begun)
+        began = reply.begun if since is None else began_to_play(reply, since)
         known.note("stopped", reply.item)
         yield Interrupt(item=reply.item, audio_end_ms=max(0, ts - began), estimated=True)
     else:
         known.note("stopped", reply.item)
         yield Interrupt(item=reply.item)
+
+
+def began_to_play(reply: KnownReply, since: int) -> int:
+    """When a reply began to be spoken, at the earliest `since`: its transcript may come when it is over."""
+    before = reply.before
+    ended = None if before is None else before.ended
+    is_first = before is None or (ended is not None and ended <= since)
+    return since if is_first else max(since, reply.begun)
 
 
 def cut_short(reply: KnownReply, known: Known) -> Made:
@@ -249,7 +268,7 @@ def closed(ts: int, known: Known) -> Made:
             yield Tts(item=reply.item, heard_text=reply.text, estimated=True, ts=ts)
         elif since is not None:
             length_ms = spoken_ms(reply.text)
-            since = max(since, reply.begun)
+            since = began_to_play(reply, since)
             if ts - since < length_ms:
                 yield stopped_at(reply.item, ts - since, ts)
             else:
