@@ -21,6 +21,8 @@ from voicemem.transcript.timeline import AFTER_ALL
 
 CHARACTER_MS = 60
 """How long a character takes to say, where only the end of an utterance is known."""
+MAX_SPOKEN_MS = 60_000
+"""How long an utterance takes at most of which only the end is known."""
 VOICE_MS = 150
 """How long a voice takes to begin after the first text, where only that is known."""
 FIRST_AUDIO = "tts_ttfb"
@@ -120,7 +122,12 @@ def is_lone_final(segment: Segment) -> bool:
 
 def began(segment: Segment) -> int:
     """When a caller began to say this."""
-    return segment.begin - CHARACTER_MS * len(segment.text) if is_lone_final(segment) else segment.begin
+    return segment.begin - spoken_ms(segment.text) if is_lone_final(segment) else segment.begin
+
+
+def spoken_ms(text: str) -> int:
+    """About how long it takes to say this."""
+    return min(MAX_SPOKEN_MS, CHARACTER_MS * len(text))
 
 
 # Replies
@@ -151,10 +158,10 @@ def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
     if reply.heard_only or reply.restored:  # only the cut is known of it
         return ReplyMarks(heard_last=cut, cut=cut, done=reply.generation.ended_ts if reply.restored else None)
     begin, is_begin_estimated = heard_first(reply, sources, audio_ts)
-    end, is_end_estimated = heard_last(reply, sources) if cut is None else (cut, False)
+    end, is_end_estimated = heard_last(state, reply, sources) if cut is None else (cut, False)
     return ReplyMarks(
         first=reply.text_ts if reply.text_ts < AFTER_ALL else None,
-        done=reply.generation.ended_ts,
+        done=ended_ts(state, reply),
         heard_first=begin,
         heard_last=end if end is None or begin is None else max(begin, end),
         cut=cut,
@@ -177,6 +184,14 @@ def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
     return state.clock_of(reply.producer, state.closed_ts) if state.ended_ts is None else state.ended_ts
 
 
+def ended_ts(state: State, reply: Reply) -> int | None:
+    """When the LLM was done with a reply. Where only the service's close ends it, the clock of who sent it tells."""
+    ts = reply.generation.ended_ts
+    if ts is None or ts != state.closed_ts or state.ended_ts is not None:
+        return ts
+    return state.clock_of(reply.producer, ts)
+
+
 def heard_first(reply: Reply, sources: list[Source], audio_ts: int | None) -> tuple[int | None, bool]:
     """When the voice of a reply began, and whether that is an estimate: it never begins before the text."""
     stated = begin_by_position(sources, "starts", "audio")
@@ -193,13 +208,13 @@ def begin_by_position(sources: list[Source], *names: str) -> int | None:
     return min((first.ts - first.value for first in first_entries(sources, *names)), default=None)
 
 
-def heard_last(reply: Reply, sources: list[Source]) -> tuple[int | None, bool]:
+def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int | None, bool]:
     """When the voice of a reply ended, or how far it is known to have come; and whether that is an estimate."""
     for names in (("dones",), ("starts", "audio", "estimated_audio", "texts", "estimated_texts")):
         ends = [last.ts for last in last_entries(sources, *names)]
         if ends:
             return max(ends), False
-    known = [*reply.generation.deltas.times[-1:], reply.generation.ended_ts]
+    known = [*reply.generation.deltas.times[-1:], ended_ts(state, reply)]
     return max((ts for ts in known if ts is not None), default=None), True
 
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.transcript.marks import CHARACTER_MS, FIRST_AUDIO, VOICE_MS
+from voicemem.transcript.marks import FIRST_AUDIO, VOICE_MS, cut_ts, ended_ts, spoken_ms
 from voicemem.transcript.messages import Message
 from voicemem.transcript.replies.interruptions import POSITIONS, TEXTS, first_entries, last_entries
 from voicemem.transcript.replies.sources import sources_of, standing_replies
@@ -19,8 +19,6 @@ from voicemem.transcript.timeline import AFTER_ALL
 
 Lane = Literal["user", "agent", "unheard", "cut", "tool"]
 MAX_ENTRIES = 64
-MAX_SPOKEN_MS = 60_000
-"""How long an utterance takes at most of which only the final text is known."""
 UNHEARD_MS = 55
 """How long a character of a reply would have taken."""
 PARTS = 1000
@@ -94,7 +92,7 @@ def user_spans(turn: Turn) -> Iterator[Span]:
     if spoken:
         begin, end = min(one.begin for one in spoken), max(max(one.newest_ts, one.begin) for one in spoken)
         if begin == end:
-            begin -= min(MAX_SPOKEN_MS, CHARACTER_MS * sum(len(one.text) for one in spoken))
+            begin -= spoken_ms("".join(one.text for one in spoken))
         yield Span("user", begin, end)
     for typed in turn.typed or ():
         yield Span("user", typed.begin, typed.begin)
@@ -109,6 +107,8 @@ def reply_spans(state: State, turn: Turn, reply: Reply, cut: tuple[int, int] | N
         yield Span("agent", begin, max(begin, heard_until(state, reply, begin)))
         return
     ts, characters = cut
+    known = cut_ts(state, reply, sources_of(state, reply))
+    ts = ts if known is None else known
     yield Span("agent", min(begin, ts), ts)
     yield Span("cut", ts, ts)
     if characters:
@@ -132,7 +132,7 @@ def heard_until(state: State, reply: Reply, otherwise: int) -> int:
     ends = [last.ts for last in last_entries(sources_of(state, reply), "dones", *POSITIONS, *TEXTS)]
     if ends:
         return max(ends)
-    ended, deltas = reply.generation.ended_ts, reply.generation.deltas.times
+    ended, deltas = ended_ts(state, reply), reply.generation.deltas.times
     return ended if ended is not None else deltas[-1] if deltas else otherwise
 
 

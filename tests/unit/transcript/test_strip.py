@@ -12,7 +12,7 @@ from hypothesis import given
 from tests.support.events import delta, done, event, final, interrupt, partial, resume, tts, typed
 from tests.support.paths import FIXTURES
 from tests.support.strategies import PRODUCER_JOURNALS
-from tests.support.transcripts import folded
+from tests.support.transcripts import closed, entries, folded
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
@@ -119,3 +119,13 @@ def test_any_call_has_a_picture(call: list[Any]) -> None:
     """Whatever order its events have, and whatever times."""
     rows = [DecodedRow(position, position * 1000, one) for position, one in enumerate(call, 1)]
     assert is_sound(picture(fold_all(State(), rows)))
+
+
+def test_a_call_that_the_service_closes_is_as_long_as_its_producers_clock_says() -> None:
+    """What the close cuts is cut at the newest time that its producer stated, whatever the service's clock is."""
+    said = [final(1, "Hm?", 1000), delta(1, "Once upon a time", 1100), partial(2, "Stop", 1700)]
+    sent = [entry._replace(producer="main") for entry in entries(said)]
+    close = entries([closed(1_700_000_000_000)])[0]._replace(position=len(sent) + 1)
+    shown = picture(fold_all(State(), [*sent, close]))
+    assert ["cut"] == [lane for lane, *_ in shown.lanes if lane == "cut"]
+    assert 1_000 < shown.length_ms < 3_000
