@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 
@@ -20,7 +21,12 @@ def main() -> None:
         if explained is error:
             raise
         sys.exit(f"voicemem: {explained}")
-    cli.main()
+    try:
+        cli.main()
+    except OSError as error:
+        # What is still in the buffer cannot be written either, and Python would try that at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"voicemem: {error.strerror or error}")
 
 
 def namesake_warning() -> str | None:

@@ -39,7 +39,7 @@ def main() -> None:
     \b
     Examples:
       voicemem serve --store sqlite:calls.db
-      voicemem replay fixtures/voicemem/seed_call.jsonl --session recorded-1
+      voicemem replay --session recorded-1
       voicemem history recorded-1
 
     `voicemem COMMAND --help` explains a command.

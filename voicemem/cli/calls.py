@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +13,9 @@ from rich.console import Console
 
 from voicemem.cli.common import CommandFailed, end_on_interrupt, rest_options, run
 from voicemem.cli.demo import demo as run_demo
-from voicemem.cli.demo import render_message
+from voicemem.cli.demo import recorded_call, render_message
 from voicemem.cli.demo_nodes import demo_nodes
+from voicemem.cli.shown import json_shown
 from voicemem.cli.truth.kinds import KINDS, Kind
 from voicemem.cli.truth.replay import LONGEST_PAUSE_S, read_true_call, stage
 from voicemem.client import Options
@@ -56,7 +56,7 @@ def demo(fast: bool, nodes: bool) -> None:
 
 
 @click.command(short_help="Send a recorded call to a running server.")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--session", help="Session id; without it, a new one is made.")
 @click.option(
     "--url",
@@ -88,7 +88,7 @@ def demo(fast: bool, nodes: bool) -> None:
 @click.pass_context
 def replay(
     context: click.Context,
-    file: Path,
+    file: Path | None,
     session: str | None,
     url: str,
     key: str | None,
@@ -99,8 +99,8 @@ def replay(
 ) -> None:
     """Send a recorded call to a running server.
 
-    FILE has one event per line, as JSON. If the session has a part of it already, only the rest is sent, so a replay
-    may be repeated.
+    FILE has one event per line, as JSON; without it, the call of `voicemem demo` is sent. If the session has a part of
+    it already, only the rest is sent, so a replay may be repeated.
 
     With --truth, FILE says what was really played on a call. The events that an engine would send about it are sent in
     real time, as of a call that begins now, and then you see what was really heard of each interrupted reply. What was
@@ -108,12 +108,15 @@ def replay(
 
     \b
     Examples:
-      voicemem replay fixtures/voicemem/seed_call.jsonl --session recorded-1 --pace 1
+      voicemem replay --session recorded-1 --pace 1
+      voicemem replay fixtures/voicemem/seed_call.jsonl
       voicemem replay --truth fixtures/truth/calls/taxi.json --evidence position --session recorded-2
     """
     if evidence is not None and not truth:
         raise click.UsageError("--evidence is for true calls; add --truth.")
     if truth:
+        if file is None:
+            raise click.UsageError("--truth needs the FILE of a true call, such as those in fixtures/truth/calls.")
         at_home = context.get_parameter_source("url") is click.core.ParameterSource.DEFAULT
         rest_url = rest_url or (f"http://{Settings().rest}" if at_home else None)
         run(send_truth(file, KINDS[evidence or "words"], session, url, rest_url, key, pace or 1.0))
@@ -121,8 +124,8 @@ def replay(
         run(send_recording(file, session, url, key, pace))
 
 
-async def send_recording(file: Path, session: str | None, url: str, key: str | None, pace: float | None) -> None:
-    await send_events(load_recording(file), session, url, key, pace)
+async def send_recording(file: Path | None, session: str | None, url: str, key: str | None, pace: float | None) -> None:
+    await send_events(recorded_call() if file is None else load_recording(file), session, url, key, pace)
 
 
 async def send_truth(
@@ -169,12 +172,13 @@ def history(session: str, url: str, key: str | None, unfinished: bool, as_json: 
     """
     body = run(fetch_history(session, url, key, unfinished))
     if as_json:
-        click.echo(json.dumps(body, ensure_ascii=False, indent=2))
+        click.echo(json_shown(body, 2))
         return
-    console = Console()
-    console.print(f"[bold]{body['session_id']}[/] {body['state']}, {len(body['contents'])} messages", highlight=False)
+    console = Console(highlight=False)
+    in_pipe = not console.is_terminal  # there a line stays one, for grep
+    console.print(f"[bold]{body['session_id']}[/] {body['state']}, {len(body['contents'])} messages", soft_wrap=in_pipe)
     for message in body["contents"]:
-        console.print(render_message(message, console.is_terminal))
+        console.print(render_message(message, console.is_terminal), soft_wrap=in_pipe)
 
 
 async def fetch_history(session: str, url: str, key: str | None, unfinished: bool) -> Any:
@@ -228,5 +232,5 @@ async def receive_until_stopped(listen: str, secret: str | None) -> None:
 def print_notice(notice: Notice) -> None:
     for name, valid in notice.verified.items():
         click.secho(f"{'verified' if valid else 'NOT VERIFIED':13}{name}", fg="green" if valid else "red")
-    click.echo(json.dumps(notice.body, ensure_ascii=False, indent=2))
+    click.echo(json_shown(notice.body, 2))
     sys.stdout.flush()

@@ -13,8 +13,9 @@ import click
 import uvloop
 
 from voicemem.cli.logs import TextFormatter
-from voicemem.client import ClientError
+from voicemem.client import ClientError, Unreachable
 from voicemem.client.replay import ReplayFailed
+from voicemem.client.transport.failures import check_of
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
 from voicemem.protocol.explain import known_names
@@ -54,11 +55,24 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     except BrokenPipeError:
         raise
     except ClientError as error:
-        raise CommandFailed(f"{error.detail} ({error.code})") from None
+        raise CommandFailed(f"{with_help(error)} ({error.code})") from None
     except VoicememError as error:
         raise CommandFailed(error.detail) from None
     except (OSError, ReplayFailed, aiohttp.ClientError) as error:
-        raise CommandFailed(str(error)) from None
+        raise CommandFailed(without_number(error)) from None
+
+
+def with_help(error: ClientError) -> str:
+    """What an error says, and what helps against it at a terminal, if that is known."""
+    helps = check_of(error.reason) if isinstance(error, Unreachable) else ""
+    if error.code == "unauthorized":
+        helps = "Commands take it as --key, or in VOICEMEM_KEY."
+    return error.detail if helps in error.detail else f"{error.detail} {helps}"
+
+
+def without_number(error: BaseException) -> str:
+    """The words of an error, without the number that Python puts in front of those of the system."""
+    return re.sub(r"\A\[Errno \d+\] ", "", str(error))
 
 
 def end_on_interrupt() -> None:

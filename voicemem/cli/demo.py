@@ -18,6 +18,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from voicemem.app import App, running
+from voicemem.cli.shown import line_shown, lines_shown
 from voicemem.client.replay import Replay, load_recording
 from voicemem.config.service import Address, Settings
 from voicemem.protocol.types import JsonObject
@@ -116,20 +117,21 @@ def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: 
 
 
 def render_message(message: dict[str, Any], styled: bool) -> Text:
-    """One message; without styles, ~~ marks what was never heard."""
+    """One message; without styles it is one line, where ~~ marks what was never heard."""
+    shown = lines_shown if styled else line_shown
     name, colour = ("caller", "cyan") if message["role"] == "user" else ("agent ", "green")
-    text = Text.assemble((f"turn {message['turn_id']} ", "dim"), (f"{name}  ", f"bold {colour}"), message["content"])
-    metadata = message.get("metadata", {})
-    original = metadata.get("original", "")
+    text = Text.assemble((f"turn {message['turn_id']} ", "dim"), (f"{name}  ", f"bold {colour}"))
+    content, metadata = shown(message["content"]), message.get("metadata", {})
+    text.append(content)
     if metadata.get("interrupted"):
-        unheard = original.removeprefix(message["content"])
+        unheard = shown(metadata.get("original", "").removeprefix(message["content"]))
         text.append(unheard if styled else f"~~{unheard}~~", style="strike dim red")
         text.append("  ← interrupted; the rest was never heard", style="dim italic")
     elif metadata.get("open"):
-        text.stylize("italic" if metadata.get("partial") else "", len(text) - len(message["content"]))
+        text.stylize("italic" if metadata.get("partial") else "", len(text) - len(content))
         heard = metadata.get("heard_so_far")
         if heard is not None and message["content"].startswith(heard):
-            text.stylize("dim", len(text) - len(message["content"]) + len(heard))
+            text.stylize("dim", len(text) - len(content) + len(shown(heard)))
         text.append(" …", style="dim")
     return text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -14,12 +13,14 @@ import msgspec
 
 from voicemem.cli.common import CommandFailed, rest_options, run, store_option
 from voicemem.cli.settings.options import embeddings_options, embeddings_settings
+from voicemem.cli.shown import json_shown
 from voicemem.client.memories import Memories, MemoryFields
 from voicemem.client.options import Options
 from voicemem.client.transport.rest import RestClient
 from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
 from voicemem.context.policies import Policies
 from voicemem.errors import CannotStart, LlmFailed
+from voicemem.exports.plain_text import one_line
 from voicemem.memory.long_term.searches import MAX_PAGE
 from voicemem.memory.long_term.vector_maker import VectorMaker
 from voicemem.protocol.memories import GivenKind
@@ -76,7 +77,7 @@ def search(
     }
     found = run(post_search(body, url, key))
     if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False, indent=2))
+        click.echo(json_shown(found, 2))
         return
     if not found["complete"]:
         click.secho("the index is being made; something may be missing", fg="yellow", err=True)
@@ -89,7 +90,9 @@ def search(
 def found_line(found: Any) -> str:
     """A message or a memory in one line."""
     place = [found["session_id"]] if found["session_id"] is not None else []
-    return "  ".join([day_of(found["said_at"]), *place, f"{found.get('role', found['kind'])}: {found['text']}"])
+    return "  ".join(
+        [day_of(found["said_at"]), *place, f"{found.get('role', found['kind'])}: {one_line(found['text'])}"]
+    )
 
 
 async def post_search(body: dict[str, Any], url: str, key: str | None) -> Any:
@@ -137,7 +140,7 @@ def list_memories(user_id: str, url: str, key: str | None, kind: str | None, sup
     """
     params = {"superseded": superseded or None, "kind": kind}
     for memory in run(with_memories(url, key, lambda client: all_of_user(client, user_id, params))):
-        click.echo(json.dumps(memory, ensure_ascii=False) if as_json else line_of(memory))
+        click.echo(json_shown(memory) if as_json else line_of(memory))
 
 
 @memories.command(short_help="Show a memory, and what it was heard from.")
@@ -151,7 +154,7 @@ def show(memory_id: str, url: str, key: str | None) -> None:
       voicemem memories show mem_4ph3bnmpv7fg3dkmwbivekkxaq
     """
     memory = run(with_memories(url, key, lambda client: client.read(memory_id, evidence=True)))
-    click.echo(json.dumps(memory, ensure_ascii=False, indent=2))
+    click.echo(json_shown(memory, 2))
 
 
 @memories.command(short_help="Keep a memory.")
@@ -261,7 +264,7 @@ def line_of(memory: Any) -> str:
     """A memory in one line."""
     marks = [mark for mark, is_so in (("pinned", memory["pinned"]), ("out of date", memory["superseded_by"])) if is_so]
     about = ", ".join([memory["kind"], *marks])
-    return f"{memory['id']}  {day_of(memory['said_at'])}  {about}: {memory['text']}"
+    return f"{memory['id']}  {day_of(memory['said_at'])}  {about}: {one_line(memory['text'])}"
 
 
 @click.command(short_help="Make the index of heard messages again.")

@@ -8,6 +8,7 @@ import aiohttp
 import click
 
 from voicemem.cli.common import URL_OPTION, CommandFailed, run
+from voicemem.client.transport.failures import reason_of, with_check
 
 PATH = "/ui/"
 TIMEOUT_S = 15.0
@@ -45,10 +46,12 @@ async def check_page(address: str) -> None:
                 return
             body = await response.json(content_type=None) if "json" in response.content_type else {}
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        raise CommandFailed(f"No service answers at {address} ({error}). Start one: voicemem serve") from None
+        raise CommandFailed(f"No service answers at {address}: {with_check(reason_of(error, TIMEOUT_S))}") from None
     detail = body.get("detail") if isinstance(body, dict) else None
     if response.status == 404:
-        raise CommandFailed(f"The service at {address} has no page. It may have been started with `--ui off`.")
+        raise CommandFailed(
+            f"There is no page at {address}. Check that this is the REST address, and not served with `--ui off`."
+        )
     raise CommandFailed(f"{address} answers {response.status}{f': {detail}' if detail else '.'}")
 
 

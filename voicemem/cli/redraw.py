@@ -96,7 +96,7 @@ class Redrawn:
             self.above.update(keys)
             self.console.print(Group(*map(self.texts.pop, keys)), soft_wrap=True)
 
-    def end(self, session: str, line: str) -> None:
+    def end(self, session: str, line: Text) -> None:
         """Leave a call as it is, and say how it ended."""
         for key in [key for key in self.order if key[0] == session]:
             self.console.print(self.texts.pop(key), soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from contextlib import ExitStack, aclosing
@@ -17,7 +16,9 @@ from rich.text import Text
 from voicemem.cli.common import end_on_interrupt, rest_options, run
 from voicemem.cli.demo import render_message
 from voicemem.cli.redraw import Redrawn
+from voicemem.cli.shown import json_shown
 from voicemem.client.tail import TailEvent, TailReader, tail_url
+from voicemem.exports.plain_text import one_line
 
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 """Fields of an event; the first that it has is shown."""
@@ -107,7 +108,7 @@ def redraw_event(event: TailEvent, redrawn: Redrawn, several: bool) -> bool:
 def print_event(event: TailEvent, console: Console | None, several: bool) -> None:
     """Print an event of a tail: as JSON without a console, and with its session if there are several."""
     if console is None:
-        click.echo(json.dumps(event.data, ensure_ascii=False))
+        click.echo(json_shown(event.data))
         return
     session = f"{event.data['session_id']} " if several else ""
     match event.event:
@@ -128,16 +129,16 @@ def message_line(event: TailEvent, upsert: dict[str, Any], styled: bool, several
     return Text(f"{session}{upsert['key']:>6} ", "dim") + render_message(upsert["message"], styled)
 
 
-def end_line(event: TailEvent) -> str:
-    reason = event.data["reason"]
-    return f"{event.data['session_id']} {event.data['state']}{f' ({reason})' if reason else ''}"
+def end_line(event: TailEvent) -> Text:
+    reason = one_line(event.data["reason"] or "")
+    return Text(f"{event.data['session_id']} {event.data['state']}{f' ({reason})' if reason else ''}")
 
 
 def entry_line(data: dict[str, Any]) -> Text:
-    """One entry of a journal: position, type, turn and text."""
+    """One entry of a journal on one line: position, type, turn and text."""
     event = data["event"]
     turn = f"turn {event['turn_id']}" if event.get("turn_id") is not None else ""
     text = next((str(event[name]) for name in TEXTS if event.get(name) is not None), "")
     return Text.assemble(
-        (f"{data['position']:>6} ", "dim"), (f"{event['type']:<16} ", "cyan"), (f"{turn:<8} ", "dim"), text
+        (f"{data['position']:>6} ", "dim"), (f"{event['type']:<16} ", "cyan"), (f"{turn:<8} ", "dim"), one_line(text)
     )

@@ -13,8 +13,8 @@ COLUMNS = (
     *("text", "interrupted", "interrupted_at", "unheard", "heard_by", "source"),
 )
 HEAD = ",".join(COLUMNS) + "\r\n"
-FORMULA = re.compile(r"[=+\-@\t\r\n\uff0b\uff0d\uff1d\uff20]")
-"""What a spreadsheet takes for the beginning of a formula, also in full width."""
+FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
+"""What a spreadsheet takes for the beginning of a formula, also in full width, and after the spaces that some skip."""
 
 
 def csv(call: Call) -> str:

@@ -42,6 +42,15 @@ async def test_a_replayed_call_can_be_read(serve: Serve) -> None:
     assert (0, expected) == (code, json.loads(output)["contents"])
 
 
+async def test_the_call_of_the_demo_is_replayed_without_a_file(serve: Serve) -> None:
+    """So that there is a call to look at wherever the package is installed; a true call needs its file."""
+    app = await serve()
+    code, output, _ = await voicemem("replay", "--session", "first", "--url", ingest(app))
+    assert (code, "36 events sent, 0 refused" in output) == (0, True)
+    code, _, errors = await voicemem("replay", "--truth", "--url", ingest(app))
+    assert (code, "needs the FILE" in errors) == (2, True)
+
+
 async def test_a_second_replay_sends_only_what_is_missing(serve: Serve) -> None:
     """Replaying a file into the same session again is harmless, and says so."""
     app = await serve()

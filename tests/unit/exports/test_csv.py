@@ -40,3 +40,10 @@ def test_no_text_is_a_formula_or_another_field(text: str, heard: str, unheard: s
     for row, one in zip(read, call.utterances, strict=True):
         assert without_hidden(one.heard) == row["text"].removeprefix("'") or one.heard.startswith("'")
         assert not any(FORMULA.match(value) for value in row.values())
+
+
+def test_spaces_do_not_hide_a_formula() -> None:
+    """Some spreadsheets skip white space at the beginning of a field, so it counts for none here."""
+    for hidden in (" =1+1", "\u00a0@SUM(1)", "\u3000\uff1d1", "\t =1"):
+        assert "'" + hidden == rows(csv(said(hidden)))[0]["text"]
+    assert " plain -1" == rows(csv(said(" plain -1")))[0]["text"]

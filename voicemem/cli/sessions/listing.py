@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from voicemem.cli.common import end_on_interrupt, rest_options, run
+from voicemem.cli.shown import escaped
 from voicemem.client import Options
 from voicemem.client.transport.rest import RestClient, query_params
 from voicemem.exports.plain_text import one_line
@@ -113,7 +114,7 @@ async def show_changes(rest: RestClient, query: dict[str, str], limit: int, cons
 
 
 def print_row(row: Row) -> None:
-    click.echo(msgspec.json.encode(row).decode())
+    click.echo(escaped(msgspec.json.encode(row).decode()))
     sys.stdout.flush()
 
 
