@@ -298,8 +298,8 @@ def why(error: psycopg.Error) -> str:
         "42501": NO_RIGHT,
         "28P01": "the password is wrong",
         "28000": "the role may not log in",
-        "55P03": "another transaction holds a table for too long (pg_stat_activity and pg_locks tell which); nothing was"
-        " changed, so try again once it has ended",
+        "55P03": "another transaction holds a table for too long (pg_stat_activity and pg_locks tell which); nothing"
+        " was changed, so try again once it has ended",
         NO_PARTITION: "the journal has no partition of the month in which the session was created; attach it again, or"
         " make that of this month with voicemem migrate",
         "3D000": "the database does not exist",
