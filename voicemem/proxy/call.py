@@ -114,7 +114,9 @@ class Call:
         asyncio.get_running_loop().call_later(ANSWER_S, upstream.hang_up)
 
     def refuse(self, code: str, detail: str) -> None:
-        """Answer in place of the upstream, and end the call."""
+        """Answer in place of the upstream, and end the call, unless the caller has left."""
+        if self.over.done():
+            return
         self.status, self.failed = CODES[code].status, True
         if not self.caller.is_lost:
             self.caller.transport.write(refusal(code, detail))

@@ -107,7 +107,6 @@ class ProxyServer:
 
     def begin(self, caller: Connection, wanted: Wanted) -> None:
         """Make a call, in a task of its own."""
-        caller.transport.pause_reading()
         call = Call(caller, wanted, self.memories, self.turns)
         task = asyncio.create_task(self.run(caller, call))
         self.calls[task] = call

@@ -181,6 +181,28 @@ async def test_an_upstream_that_hangs() -> None:
     assert "within 0.2 s" in said
 
 
+async def test_a_caller_who_does_not_wait() -> None:
+    """A caller who leaves before the upstream has answered ends the call at once, and the upstream sees it."""
+    came, left = asyncio.Event(), asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        came.set()
+        assert b"" == await reader.read()
+        left.set()
+        writer.close()
+
+    async with port_of(handle) as port, proxy_to(None, {DIALECT: f"ws://127.0.0.1:{port}"}) as proxy:
+        _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(handshake(f"/v1/proxy/{DIALECT}").encode())
+        await came.wait()
+        writer.close()
+        async with asyncio.timeout(proxy.server.settings.connect_timeout / 2):
+            await left.wait()
+            await proxy.server.wait_for_calls(None)
+        assert {(DIALECT, "abandoned"): 1} == proxy.server.health.over
+
+
 async def test_an_upstream_that_nobody_reaches() -> None:
     """Refused connections, unknown hosts and TLS that fails are 502, each with its reason and without its address."""
     wanted = {
