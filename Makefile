@@ -71,7 +71,7 @@ packaging: .venv/installed-tests
 
 # The package is build/voicemem-VERSION.tgz; its types are made from the comments of its source.
 javascript: javascript-packages
-	cd clients/javascript && npm run --silent check
+	cd clients/javascript && npm run --silent check && npm run --silent check-page
 	mkdir -p build && cd clients/javascript && npm pack --silent --pack-destination ../../build
 
 # What its tests and its types need of npm: ws, openai, LiveKit's agents, TypeScript.

@@ -187,3 +187,24 @@ async def test_who_has_no_key_is_asked_for_one(serve: Serve, page: Page) -> None
     assert await violations(page) == []
     await page.click(".who button:last-child")
     await page.until("location.pathname === '/ui/sign-in' && document.querySelector('#key') !== null")
+
+
+async def test_live_calls_are_counted_where_not_all_are_shown(serve: Serve, page: Page) -> None:
+    """A live call that is older than the rows of the first page counts as live, and once, also when it goes on."""
+    app = await serve()
+    rest = RestClient(app)
+    await record(app, "oldest", "still_running")
+    for number in range(60):
+        await rest.create(f"call-{number}", idle_timeout=0)
+        if number:
+            await rest.end(f"call-{number}")
+    counts = "document.querySelector('h1 + span').textContent"
+    await page.open(f"http://{app.rest_address}/ui/calls")
+    await page.until(f"{CALLS}.length === 50 && {counts} === '2 live 61 calls'")
+    await rest.send(
+        {"type": "message", "turn_id": 9, "ts": 1, "role": "user", "source": "message", "text": "Hm."},
+        session_id="oldest",
+    )
+    await rest.end("oldest")
+    await page.until(f"{counts} === '1 live 61 calls'")
+    assert "oldest" not in await page.evaluate(CALLS)

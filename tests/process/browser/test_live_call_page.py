@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.callers.axe import WIDTHS
 from tests.support.callers.call_page import SAID, CallPage, call_page
 from tests.support.callers.rest import RestClient
 from tests.support.services import Serve, running_service
@@ -178,3 +179,25 @@ async def test_a_restart_of_the_service_is_said_and_then_forgotten(tmp_path: Pat
             await shown.page.until("document.querySelectorAll('.msg').length === 2")
             await shown.says(await RestClient(second).contents())
             await shown.page.until("document.querySelector('.alert').hidden")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+async def test_who_follows_sees_what_comes(serve: Serve, tmp_path: Path, width: int) -> None:
+    """The newest words of a long live call are in view from the start, and stay so, on a phone too."""
+    app = await serve()
+    api = RestClient(app)
+    await api.create("s", idle_timeout=0)
+    await api.send(*(typed(number, f"Number {number}, " + "and so on " * 30) for number in range(1, 41)))
+    is_seen = """(() => {
+        const last = [...document.querySelectorAll('.talk-list .msg')].at(-1);
+        const { top, bottom } = last.getBoundingClientRect();
+        const end = document.querySelector('.follow').getBoundingClientRect().top;
+        return last.textContent.includes(%s) && top > 0 && bottom <= end;
+    })()"""
+    async with call_page(app, tmp_path) as shown:
+        await shown.page.viewport(width)
+        await shown.open("s")
+        await shown.page.until(is_seen % "'Number 40,'")
+        await api.send(typed(41, "Number 41, the last."))
+        await shown.page.until(is_seen % "'Number 41,'")
+        assert "following" == await shown.text(".follow .state")

@@ -140,3 +140,14 @@ async def test_motion_stops_for_those_who_asked(serve: Serve, page: Page) -> Non
     await page.open(f"http://{app.rest_address}/ui/calls")
     await page.until("document.querySelector('.live .dot') !== null")
     assert "none" == await page.evaluate("getComputedStyle(document.querySelector('.live .dot')).animationName")
+
+
+@pytest.mark.parametrize("path", ["/ui/calls", f"/ui/calls/{'i' * 128}", f"/ui/calls/{'i' * 128}/played"])
+async def test_long_names_break_nothing(serve: Serve, page: Page, path: str) -> None:
+    """Ids, users, names and labels without a space in them have room at every width."""
+    app = await serve()
+    labels = {"truth": "t" * 200, "k" * 60: "v" * 200}
+    await RestClient(app).create("i" * 128, user_id="u" * 128, name="n" * 128, labels=labels, idle_timeout=0)
+    await page.open(f"http://{app.rest_address}{path}")
+    await page.until("document.querySelector('.calls tbody tr, .tab-body > *') !== null")
+    assert [] == await violations(page)

@@ -59,6 +59,7 @@ export async function ask(method, address, body, signal) {
 
 /** @param {string} method @param {string} address @param {any} [body] @param {AbortSignal} [signal] */
 async function fetched(method, address, body, signal) {
+  /** @type {Record<string, string>} */
   const headers = method === "GET" ? {} : { "Content-Type": "application/json" };
   const sent = body === undefined ? undefined : JSON.stringify(body);
   const answer = await fetch(address, { method, headers, body: sent, signal }).catch((error) => {

@@ -3,8 +3,6 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** @typedef {Node | string | number | null | undefined | false | Child[]} Child */
-
 /**
  * An element of HTML. `on` has its listeners, `dataset` its data; other attributes are set as they are called,
  * `true` without a value, and not at all for null, undefined and false.

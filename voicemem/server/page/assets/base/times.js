@@ -6,6 +6,7 @@ const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-dig
 const SECONDS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const YEAR = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+/** @type {[number, string][]} */
 const PAST = [
   [86_400_000, "day"],
   [3_600_000, "hour"],
@@ -42,17 +43,18 @@ export function length(ms) {
   return hours ? `${hours}:${two(minutes)}:${two(all % 60)}` : `${minutes}:${two(all % 60)}`;
 }
 
-/** "640 ms", "1.65 s" @param {any} ms */
+/** "640 ms", "1.65 s", "2:05 min" @param {any} ms */
 export function milliseconds(ms) {
   if (!isKnown(ms)) return NOTHING;
-  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(2)} s`;
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  return ms < 60_000 ? `${(ms / 1000).toFixed(2)} s` : `${length(ms)} min`;
 }
 
 /** "just now", "4 minutes ago", "in 4 minutes" for a time that has not come @param {any} ms @param {number} [now] */
 export function ago(ms, now = Date.now()) {
   if (!isKnown(ms)) return NOTHING;
   const [span, isPast] = [Math.abs(now - ms), now >= ms];
-  const [unit, name] = /** @type {[number, string]} */ (PAST.find(([size]) => span >= size) ?? [1000, "second"]);
+  const [unit, name] = PAST.find(([size]) => span >= size) ?? [1000, "second"];
   const count = Math.round(span / unit);
   if (name === "second" && count < 5) return isPast ? "just now" : "now";
   const words = `${count} ${name}${count === 1 ? "" : "s"}`;

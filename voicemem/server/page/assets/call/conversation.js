@@ -38,7 +38,7 @@ export function show(container, { call }) {
     if (news.length && !isFirst && bar.following()) told.textContent = news.map(utterance).join(" ");
     if (news.length || changesContext(call, change, asked)) panel.refresh();
     askTools(view, change, asked);
-    bar.update(change, isFirst);
+    bar.update(change);
   };
   heard(wholeOf(call));
   const unlisten = call.listen(heard);

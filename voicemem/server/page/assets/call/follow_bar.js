@@ -1,8 +1,11 @@
 // @ts-check
 /** The bar below a live call: whether the page follows it. Scrolling up stops following, never the tail. */
 import { h, replace } from "../base/dom.js";
+import { length } from "../base/times.js";
 
 const TICK_MS = 1000;
+const FRAMES = 5; // after which it holds
+const MARGIN = 8; // below the end of the conversation
 
 /** @param {HTMLElement} container @param {import("./live.js").Call} call */
 export function followBar(container, call) {
@@ -11,10 +14,11 @@ export function followBar(container, call) {
   const button = h("button", { class: "btn", type: "button" });
   const bar = h("div", { class: "follow", hidden: true }, words, since, button);
   container.append(bar);
-  const state = { follows: !location.hash, y: window.scrollY, height: 0, shown: "" };
+  const state = { follows: !location.hash, y: window.scrollY, height: 0, shown: "", frame: 0 };
   const tick = () => {
     const seconds = Math.max(0, Math.round((Date.now() - call.lastEvent) / 1000));
-    since.textContent = call.lastEvent ? `last event ${seconds < 1 ? "just now" : `${seconds} s ago`}` : "";
+    const words = seconds < 1 ? "just now" : `${seconds < 120 ? `${seconds} s` : length(1000 * seconds)} ago`;
+    if (call.lastEvent) replace(since, h("span", { class: "more-words" }, "last event "), words);
   };
   const write = () => {
     const shown = call.connection === "lost" ? "lost" : state.follows ? "following" : "not following";
@@ -29,7 +33,7 @@ export function followBar(container, call) {
   };
   const follow = (/** @type {boolean} */ follows) => {
     state.follows = follows;
-    if (follows) toTheEnd(state);
+    if (follows) toTheEnd(container, state);
     write();
   };
   const scrolled = () => {
@@ -43,22 +47,30 @@ export function followBar(container, call) {
   const timer = window.setInterval(tick, TICK_MS);
   return {
     following: () => state.follows,
-    /** @param {import("./live.js").Change} change @param {boolean} isFirst */
-    update(change, isFirst) {
+    /** @param {import("./live.js").Change} change */
+    update(change) {
       write();
       tick();
-      if (change.keys.size && !isFirst && state.follows && !bar.hidden) toTheEnd(state);
+      if (change.keys.size && state.follows && !bar.hidden) toTheEnd(container, state);
     },
     close() {
       window.removeEventListener("scroll", scrolled);
       clearInterval(timer);
+      cancelAnimationFrame(state.frame);
     },
   };
 }
 
-/** Scroll down; the page's own scrolling is not taken for a person's. @param {{y: number, height: number}} state */
-function toTheEnd(state) {
-  const { scrollHeight: height } = document.documentElement;
-  window.scrollTo({ top: height });
-  Object.assign(state, { y: window.scrollY, height });
+/**
+ * Scroll to the end of the conversation; the page's own scrolling is not taken for a person's. Messages that come into view
+ * for the first time are measured only some frames later, so it is looked at again until it holds.
+ * @param {HTMLElement} container @param {{follows: boolean, y: number, height: number, frame: number}} state @param {number} [holds]
+ */
+function toTheEnd(container, state, holds = 0) {
+  cancelAnimationFrame(state.frame);
+  const below = container.getBoundingClientRect().bottom + MARGIN - window.innerHeight;
+  if (below > 0) window.scrollTo({ top: window.scrollY + below });
+  Object.assign(state, { y: window.scrollY, height: document.documentElement.scrollHeight });
+  const again = below > 1 ? 0 : holds + 1;
+  if (again < FRAMES) state.frame = requestAnimationFrame(() => state.follows && toTheEnd(container, state, again));
 }

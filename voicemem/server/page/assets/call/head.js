@@ -26,7 +26,7 @@ export function head(container, call, shell) {
     notice,
   );
   const labels = Object.entries(call.session.config?.labels ?? {});
-  replace(tags, labels.slice(0, LABELS).map(([key, value]) => h("span", { class: "tag" }, `${key}:${value}`)));
+  replace(tags, labels.slice(0, LABELS).map(([key, value]) => h("span", { class: "tag", title: `${key}:${value}` }, `${key}:${value}`)));
   return {
     /** @param {any} figures */
     draw(figures) {
@@ -54,8 +54,8 @@ function factsOf(call, figures) {
     user ? fact("user", link(`/calls?user=${encodeURIComponent(user)}`, user)) : null,
     fact("started", full(started)),
     fact("length", length(figures.length)),
-    fact("turns", String(figures.turns)),
-    fact("interruptions", String(figures.interruptions), alarms),
+    fact("turns", figures.turns.toLocaleString("en")),
+    fact("interruptions", figures.interruptions.toLocaleString("en"), alarms),
     figures.unheard === null ? null : fact("generated, not heard", `${Math.round(figures.unheard * 100)} %`),
     figures.usual === null ? null : fact("reply after", milliseconds(figures.usual), slowest),
     figures.tools ? fact("tools", String(figures.tools), unanswered ? `${unanswered} unanswered` : "all answered") : null,

@@ -3,9 +3,10 @@
 import { get } from "../base/api.js";
 import { h, replace } from "../base/dom.js";
 import { setQuery } from "../base/routes.js";
-import { full, seconds } from "../base/times.js";
+import { full, milliseconds, seconds } from "../base/times.js";
 
 const PAGE = 200;
+const SHOWN = 300; // characters of an entry, without its details
 const BEFORE = 20; // entries that are shown before the one that is linked to
 const LOOK_MS = 1000; // a call that runs is looked at at most this often
 /** @type {Record<string, string>} */
@@ -120,8 +121,12 @@ function entry({ position, producer, seq, received_ms: received, event }) {
   );
 }
 
-/** The part of an event that tells most. @param {any} event */
+/** The part of an event that tells most, else all that it says beside what the row has. @param {any} event */
 function wordsOf(event) {
+  if (event.type === "metric") return `${event.name} ${milliseconds(event.latency_ms)}`;
   const words = event.text ?? event.content ?? event.code ?? event.name ?? event.reason ?? event.heard_text;
-  return typeof words === "string" && words ? words.slice(0, 300) : "details";
+  if (typeof words === "string" && words) return words.slice(0, SHOWN);
+  const { type, ts, seq, turn_id, id, item, ...rest } = event;
+  const said = Object.entries(rest).map(([name, value]) => `${name}: ${JSON.stringify(value)}`).join(", ");
+  return said.slice(0, SHOWN) || "details";
 }

@@ -8,6 +8,7 @@ import { partsOf } from "./words.js";
 
 export const SLOW_MS = 1500;
 const SPOKEN_MS = 60; // of a caller's character, where only the final text is known
+const MOST_SPOKEN_MS = 60_000;
 const GENERATED_MS = 55; // of a character that nobody heard
 const KINDS = [
   ["asr", /^(asr|stt|transcri)/],
@@ -55,7 +56,7 @@ function callerBars(/** @type {number} */ turn, /** @type {any} */ marks, /** @t
   return users.map((message, place) => {
     const from = known(place ? null : marks.user_started) ?? known(message.timestamp) ?? 0;
     const to = Math.max(from, known(place ? null : marks.user_final) ?? from);
-    const guess = Math.min(message.content.length * SPOKEN_MS, 20_000);
+    const guess = Math.min(message.content.length * SPOKEN_MS, MOST_SPOKEN_MS);
     return { lane: "user", from: to > from ? from : to - guess, to, turn };
   });
 }
@@ -65,7 +66,7 @@ function agentBars(/** @type {number} */ turn, /** @type {any} */ marks, /** @ty
   return replies.map((message, place) => {
     const began = known(message.timestamp) ?? 0;
     const first = place === 0 ? (known(marks.heard_first) ?? began) : began;
-    const cut = message.metadata?.interrupted ? known(message.metadata.interrupt_timestamp) : null;
+    const cut = message.metadata?.interrupted ? cutOf(message, marks) : null;
     const last = place === replies.length - 1 ? known(marks.heard_last) : known(replies[place + 1].timestamp);
     const { heard, unheard, apart } = partsOf(message);
     const guess = first + heard.length * GENERATED_MS;
@@ -77,6 +78,15 @@ function agentBars(/** @type {number} */ turn, /** @type {any} */ marks, /** @ty
     if (length) bars.push({ lane: "unheard", from: end, to: end + length, turn });
     return { bars, cut: cut === null ? null : end };
   });
+}
+
+/**
+ * When a reply was cut. A call that the service closes is closed by its clock; the marks have that of who sent the reply.
+ * @param {Message} message @param {any} marks those of its turn
+ */
+export function cutOf(message, marks) {
+  const [cut, last] = [known(message.metadata?.interrupt_timestamp), known(marks?.heard_last)];
+  return cut === null || last === null ? cut : Math.min(cut, Math.max(last, message.timestamp));
 }
 
 /** @returns {Bar[]} */

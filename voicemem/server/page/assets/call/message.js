@@ -3,7 +3,7 @@
 import { h, replace, s } from "../base/dom.js";
 import { length, milliseconds } from "../base/times.js";
 import { folded } from "./fold.js";
-import { between, latenciesOf, SLOW_MS, toolsOf } from "./marks.js";
+import { between, cutOf, latenciesOf, SLOW_MS, toolsOf } from "./marks.js";
 import { falseAlarms, notesOf, partsOf, speaker } from "./words.js";
 
 /** @typedef {import("./words.js").Message} Message */
@@ -73,7 +73,7 @@ function wordsOf(message, turn) {
 
 /** When a reply was cut, from its first sound, where that is known. @param {Message} message @param {any} turn */
 function cutAfter(message, turn) {
-  const cut = message.metadata?.interrupt_timestamp;
+  const cut = cutOf(message, turn?.marks) ?? NaN;
   const first = turn?.marks?.heard_first;
   const began = first >= message.timestamp && first <= cut ? first : message.timestamp;
   const after = between(began, cut);

@@ -27,7 +27,8 @@ const FIGURES_MS = 250; // at least between two counts of a call that grows
  * @param {any} shell
  */
 export function show(container, route, shell) {
-  const page = { closed: false, /** @type {(() => void)[]} */ closers: [] };
+  /** @type {{closed: boolean, closers: (() => void)[]}} */
+  const page = { closed: false, closers: [] };
   const close = () => {
     page.closed = true;
     while (page.closers.length) page.closers.pop()?.();

@@ -79,7 +79,7 @@ export function dividersOf(keys, messages, usage, memory, clock) {
     const ts = memory?.forgotten?.at(-1)?.ts;
     put(gone, `forgotten up to here${Number.isFinite(ts) ? `, ${clock(ts)}` : ""}`);
   }
-  const newest = memory?.summaries?.at(-1);
+  const newest = memory?.summaries?.filter((/** @type {any} */ one) => one.current !== false).at(-1);
   const through = usage.summary?.through_turn ?? newest?.through_turn ?? newest?.range?.[1];
   if (through !== undefined && through !== null) {
     const covered = keys.filter((key) => (messages.get(key)?.turn_id ?? Infinity) <= through);

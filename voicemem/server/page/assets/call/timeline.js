@@ -81,8 +81,14 @@ function waterfall(rows) {
   const axis = times.map((time) => at(h("span", null, `${time / 1000} s`), time, span));
   return [
     h("div", { class: "axis num", "aria-hidden": "true" }, h("div", { class: "track" }, ...axis)),
-    h("ol", { class: "turns" }, ...rows.map((row) => waterRow(row, span, times))),
+    h("div", { class: "waters" }, lines(times, span), h("ol", { class: "turns" }, ...rows.map((row) => waterRow(row, span)))),
   ];
+}
+
+/** The lines of the axis, through all rows. @param {number[]} times @param {number} span */
+function lines(times, span) {
+  const drawn = times.map((time) => (time * WIDTH) / span).map((x) => s("line", { class: "grid", x1: x, x2: x, y1: 0, y2: 1 }));
+  return s("svg", { class: "lines", viewBox: `0 0 ${WIDTH} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, ...drawn);
 }
 
 /** Put something at a time. @param {HTMLElement} element @param {number} time @param {number} span */
@@ -91,11 +97,10 @@ function at(element, time, span) {
   return element;
 }
 
-/** @param {any} row @param {number} span @param {number[]} times */
-function waterRow({ turn, parts, answered, lengths, end, cut }, span, times) {
+/** @param {any} row @param {number} span */
+function waterRow({ turn, parts, answered, lengths, end, cut }, span) {
   const x = (/** @type {number} */ time) => (time * WIDTH) / span;
   const image = s("svg", { viewBox: `0 0 ${WIDTH} 24`, preserveAspectRatio: "none", "aria-hidden": "true" });
-  for (const time of times) image.append(s("line", { class: "grid", x1: x(time), x2: x(time), y1: 0, y2: 24 }));
   for (const part of /** @type {Part[]} */ (parts)) {
     const width = Math.max(1, x(part.to) - x(part.from)).toFixed(1);
     const rect = { class: part.look, x: x(part.from).toFixed(1), y: 5, width, height: 14 };

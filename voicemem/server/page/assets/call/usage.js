@@ -2,12 +2,15 @@
 /** What a context takes: a gauge of its parts, and the figures beside it. */
 import { h, s } from "../base/dom.js";
 
+/** @type {Record<string, string>} */
+const LEFT_OUT = { max_messages: "over max_messages", max_tokens: "over max_tokens", summarized: "in the summary" };
+
 /** What the context is made of, in tokens. @param {any} context */
 export function gauge(context) {
   const { tokens, system_tokens: system, context_window: window } = context;
   const words = `${system} tokens of system messages and working memory, ${tokens} of memory`;
   const whole = Math.max(1, tokens + system);
-  const scale = (window && whole / window > 0.1 ? Math.max(window, whole) : whole * 1.25) / 100;
+  const scale = (window && whole / window > 0.1 ? Math.max(window, whole) : whole) / 100;
   const summary = Math.min(tokens, tokens * summaryShare(context));
   const image = s("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", role: "img", "aria-label": words });
   let x = 0;
@@ -32,14 +35,14 @@ function summaryShare(context) {
 export function pairs(context) {
   const counts = new Map();
   for (const { reason } of context.left_out) counts.set(reason, (counts.get(reason) ?? 0) + 1);
-  const left = [...counts].map(([reason, count]) => `${count} ${reason.replaceAll("_", " ")}`).join(", ");
+  const left = [...counts].map(([reason, count]) => `${count.toLocaleString("en")} ${LEFT_OUT[reason] ?? reason.replaceAll("_", " ")}`).join(", ");
   const used = context.context_percentage_total_used;
   const until = context.context_percentage_until_summarization;
   const rows = [
     ["memory", `${context.tokens.toLocaleString("en")} tokens`],
     ["system and working memory", `${context.system_tokens.toLocaleString("en")} tokens`],
     ["left out", left || "nothing"],
-    until === null ? null : ["until the next summary", `${until} %`],
+    until === null ? null : until >= 100 && context.summary?.state !== "current" ? ["next summary", "due"] : ["of the way to the next summary", `${until} %`],
     used === null ? null : [`of the window of ${context.context_window.toLocaleString("en")}`, `${used} %`],
     context.over_budget ? ["over the budget", "one message is larger than all of it"] : null,
   ];

@@ -105,5 +105,5 @@ export function endedBy(turn) {
 export function stateOf(session) {
   if (session.state === "running") return "live";
   const isPlain = !session.reason || session.reason === session.state;
-  return isPlain ? (session.state ?? "") : `${session.state}: ${plain(session.reason)}`;
+  return isPlain ? (session.state ?? "") : `${session.state}: ${plain(session.reason ?? "")}`;
 }

@@ -4,6 +4,7 @@ import { get } from "../base/api.js";
 import { clear, h, replace } from "../base/dom.js";
 import { go, link } from "../base/routes.js";
 import { length } from "../base/times.js";
+import { counted } from "./counting.js";
 import { filterBar, isFiltered, parameters } from "./filters.js";
 import { followCalls } from "./live.js";
 import { callRow, lengthOf } from "./row.js";
@@ -12,7 +13,9 @@ import { searched } from "./search.js";
 const ROWS = 50;
 const MOST = 10_000; // more is not counted
 const TICK_MS = 1000;
-const COLUMNS = ["Call", "User", "Started", ["Length"], "Caller above, agent below", ["Turns"], ["Cut"], ["Unheard", "Characters that were generated and that nobody heard"], ["Slowest reply"], "Last words", "Webhook"];
+const COUNT_MS = 1000; // at least between two counts of calls that are not all shown
+const LONGEST_MS = 10_000; // and at most, as nothing is told of those
+const COLUMNS = ["Call", "User", "Started", ["Length"], "Caller above, agent below", ["Turns"], ["Cut"], ["Unheard chars", "Characters that were generated and that nobody heard"], ["Slowest reply"], "Last words", "Webhook"];
 
 /** @typedef {{rows: Map<string, any>, next: string | null, total: number | null}} Shown */
 
@@ -23,7 +26,7 @@ export function show(container, route) {
   const more = h("div", { class: "more" });
   const message = h("div", { class: "message" });
   const lost = h("span", { class: "state wait", role: "status" });
-  const list = { query: route.query, rows: new Map(), next: null, total: null, asked: 0, closed: false };
+  const list = { query: route.query, rows: new Map(), next: null, total: null, live: null, counting: 0, asked: 0, closed: false };
   const heads = COLUMNS.map((column) => (Array.isArray(column) ? h("th", { scope: "col", class: "r", title: column[1] }, column[0]) : h("th", { scope: "col" }, column)));
   const table = h("table", { class: "calls", hidden: true }, h("caption", { class: "sr" }, "Calls, the newest first"), h("thead", null, h("tr", null, ...heads)), body);
   const parts = { body, summary, more, message, table, lost };
@@ -32,11 +35,14 @@ export function show(container, route) {
   document.title = "Calls · voicemem";
   load(list, parts);
   const timer = setInterval(() => tick(list, body), TICK_MS);
+  const counts = setInterval(() => document.hidden || countSoon(list, parts), LONGEST_MS);
   return {
     close() {
       list.closed = true;
       list.tail?.close();
       clearInterval(timer);
+      clearInterval(counts);
+      clearTimeout(list.counting);
     },
   };
 }
@@ -57,8 +63,10 @@ async function load(list, parts) {
   list.rows = new Map(answer.sessions.map((/** @type {any} */ row) => [row.session_id, row]));
   list.next = answer.next_cursor;
   list.total = answer.total ?? null;
+  list.live = null;
   draw(list, parts);
   if (cursor) return;
+  if (list.next) countAgain(list, parts);
   list.tail = followCalls(asked, {
     changed: (row) => update(list, parts, row),
     again: () => load(list, parts),
@@ -89,28 +97,39 @@ function draw(list, parts) {
 
 /** @param {any} list @param {any} parts */
 function count(list, parts) {
-  const live = [...list.rows.values()].filter((row) => row.state === "running").length;
+  const isWhole = !list.next && !list.query.get("cursor");
+  if (isWhole) list.total = list.rows.size;
+  const live = isWhole ? [...list.rows.values()].filter((row) => row.state === "running").length : list.live;
   const known = list.total === null ? null : list.total > MOST ? `more than ${MOST.toLocaleString("en")}` : list.total.toLocaleString("en");
   const all = known === null ? null : `${known} ${isFiltered(list.query) ? "found" : list.total === 1 ? "call" : "calls"}`;
   const liveWords = live ? h("span", { class: "state live" }, h("span", { class: "dot" }), `${live} live`) : null;
   replace(parts.summary, liveWords, liveWords && all ? " " : null, all);
-  const older = list.next ? link(`/calls?${olderQuery(list)}`, "Older calls") : null;
-  const newest = list.query.get("cursor") ? link("/calls?" + newestQuery(list.query), "Newest calls") : null;
+  const older = list.next ? link(pageAt(list.query, list.next), "Older calls") : null;
+  const newest = list.query.get("cursor") ? link(pageAt(list.query), "Newest calls") : null;
   replace(parts.more, list.rows.size ? h("span", null, `${list.rows.size} shown`) : null, h("span", { class: "pages" }, newest, older));
 }
 
-/** @param {any} list */
-function olderQuery(list) {
-  const query = new URLSearchParams(list.query);
-  query.set("cursor", list.next);
-  return query;
+/** Count what is not all shown, soon. @param {any} list @param {any} parts */
+function countSoon(list, parts) {
+  if (list.next && !list.counting) list.counting = window.setTimeout(() => countAgain(list, parts), COUNT_MS);
 }
 
-/** @param {URLSearchParams} query */
-function newestQuery(query) {
-  const without = new URLSearchParams(query);
-  without.delete("cursor");
-  return without;
+/** @param {any} list @param {any} parts */
+async function countAgain(list, parts) {
+  list.counting = 0;
+  const mine = list.asked;
+  const known = await counted(list.query).catch(() => null);
+  if (!known || mine !== list.asked || list.closed) return;
+  Object.assign(list, known);
+  count(list, parts);
+}
+
+/** The address of another page of the same list. @param {URLSearchParams} query @param {string} [cursor] */
+function pageAt(query, cursor) {
+  const other = new URLSearchParams(query);
+  if (cursor) other.set("cursor", cursor);
+  else other.delete("cursor");
+  return `/calls?${other}`;
 }
 
 /** @param {any} list */
@@ -136,6 +155,7 @@ function fail(parts, problem) {
 function update(list, parts, row) {
   const known = list.rows.get(row.session_id);
   if (known && JSON.stringify(known) === JSON.stringify(row)) return;
+  if (known?.state !== row.state) countSoon(list, parts);
   const made = callRow(row);
   const shown = rowOf(parts.body, row.session_id);
   list.rows.set(row.session_id, row);
@@ -148,7 +168,6 @@ function update(list, parts, row) {
     list.rows = new Map(rows.map((one) => [one.session_id, one]));
     const after = rows[rows.indexOf(row) + 1];
     parts.body.insertBefore(made, after ? rowOf(parts.body, after.session_id) : null);
-    if (list.total !== null) list.total += 1;
     parts.table.hidden = false;
     replace(parts.message);
   }
@@ -159,7 +178,7 @@ function update(list, parts, row) {
 function remove(list, parts, id) {
   if (!list.rows.delete(id)) return;
   rowOf(parts.body, id)?.remove();
-  if (list.total !== null) list.total -= 1;
+  countSoon(list, parts);
   if (!list.rows.size) draw(list, parts);
   else count(list, parts);
 }

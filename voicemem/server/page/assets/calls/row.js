@@ -19,7 +19,7 @@ export function callRow(row) {
     "tr",
     { dataset: { id: row.session_id } },
     h("td", { class: "name" }, nameOf(row)),
-    h("td", { class: "opt user" }, row.user_id ?? NOTHING),
+    h("td", { class: "opt" }, h("div", { class: "user", title: row.user_id }, row.user_id ?? NOTHING)),
     h("td", { class: "num when" }, h("time", { datetime: new Date(row.started_at).toISOString(), title: full(row.started_at) }, moment(row.started_at)), stateOf(row)),
     h("td", { class: "r num opt", dataset: { name: "length" } }, length(lengthOf(row))),
     h("td", { class: "wide picture" }, smallStrip(figures.strip, spoken(figures))),
@@ -47,7 +47,7 @@ function nameOf(row) {
 /** @param {any} row */
 function stateOf(row) {
   const live = row.state === "running";
-  const words = live ? h("span", { class: "state live" }, h("span", { class: "dot" }), "live") : h("span", { class: "soft" }, row.reason ?? "ended");
+  const words = live ? h("span", { class: "state live" }, h("span", { class: "dot" }), "live") : h("span", { class: "soft" }, (row.reason ?? "ended").replaceAll("_", " "));
   return h("div", { class: "sub" }, words);
 }
 
@@ -59,7 +59,7 @@ export function lengthOf(row) {
 }
 
 /** @param {any} number */
-const count = (number) => (number ? String(number) : NOTHING);
+const count = (number) => (number ? number.toLocaleString("en") : NOTHING);
 
 /** @param {any} figures */
 function spoken({ turns, interruptions }) {

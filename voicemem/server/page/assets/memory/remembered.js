@@ -11,7 +11,7 @@ export function rememberedPanels(container, config) {
   return {
     /** @param {any} memory the answer of …/memory */
     draw(memory) {
-      replace(summaries, listOr(memory?.summaries?.toReversed().map(summary), "No summary was made. One is made when the messages grow too long for the context and the policy is a summary."));
+      replace(summaries, listOr(memory?.summaries?.toReversed().map((/** @type {any} */ one, /** @type {number} */ place) => summary(one, place === 0)), "No summary was made. One is made when the messages grow too long for the context and the policy is a summary."));
       replace(forgotten, listOr(memory?.forgotten?.map(forgot), "Nothing was forgotten."));
       replace(carried, listOr(memory?.carried?.map(carry), config?.memory_from ? "Nothing was carried over yet." : ["Nothing is carried over: ", h("code", null, "memory_from"), " is not set."]));
     },
@@ -24,8 +24,8 @@ export const panel = (title, ...children) => h("section", { class: "panel" }, h(
 /** @param {Node[] | undefined} items @param {any} words */
 const listOr = (items, words) => (items?.length ? h("ul", { class: "stack" }, ...items) : h("p", { class: "soft" }, words));
 
-/** @param {any} one */
-function summary({ range, messages, text, model, tokens, position, ts, current }) {
+/** @param {any} one @param {boolean} isNewest */
+function summary({ range, messages, text, model, tokens, position, ts, current }, isNewest) {
   const [from, to] = range ?? [];
   const said = [
     from === undefined ? null : from === to ? `turn ${from}` : `turns ${from} to ${to}`,
@@ -35,7 +35,8 @@ function summary({ range, messages, text, model, tokens, position, ts, current }
     ts ? seconds(ts) : null,
   ];
   const where = h("a", { href: journal(position) }, `at ${position} of the journal`);
-  const tag = current ? h("span", { class: "tag" }, "shown now") : null;
+  const words = current ? "shown now" : isNewest ? "not shown: some of it was forgotten since" : null;
+  const tag = words ? h("span", { class: "tag" }, words) : null;
   return h("li", null, h("p", { class: "said", dir: "auto" }, text), h("p", { class: "note" }, tag, tag ? " " : null, said.filter(Boolean).join(" · "), " · ", where));
 }
 

@@ -48,7 +48,7 @@ function said(played, messages, now) {
   const known = pairs.filter(({ reply, message }) => message && isOver(reply, played, now));
   const exact = known.filter(({ reply, message }) => words(message?.content ?? "") === words(reply.heard)).length;
   return [
-    h("p", { class: "note" }, `The call “${played.call}”, of which the engine knew: ${played.evidence}. ${exact} of ${known.length} replies are remembered to the word.`),
+    h("p", { class: "note" }, `The call “${played.call}”, replayed as an engine tells it whose evidence is “${played.evidence.replaceAll("_", " ")}”. ${exact} of ${known.length} replies are remembered to the word.`),
     h(
       "div",
       { class: "wide-table", tabindex: 0, role: "region", "aria-label": "The replies of the call" },
@@ -72,9 +72,9 @@ function row({ reply, message }, played, now) {
     "tr",
     null,
     h("td", { class: "num" }, first ? length(first - played.began_ms) : "–"),
-    h("td", { dataset: { part: "played" } }, h("bdi", null, reply.words.map((word) => wordOf(word, now)))),
-    h("td", { dataset: { part: "memory" } }, parts ? h("bdi", null, parts.heard, h("span", { class: "ahead" }, parts.ahead), h("del", null, parts.unheard)) : null),
-    h("td", { class: "num" }, apart === null ? "" : apart === 0 ? "0" : `${apart > 0 ? "+" : "−"}${Math.abs(apart)}`),
+    h("td", { dataset: { part: "played", label: "Really played" } }, h("bdi", null, reply.words.map((word) => wordOf(word, now)))),
+    h("td", { dataset: { part: "memory", label: "The memory says" } }, parts ? h("bdi", null, parts.heard, h("span", { class: "ahead" }, parts.ahead), h("del", null, parts.unheard)) : null),
+    h("td", { class: "num", dataset: { label: "Words apart" } }, apart === null ? "" : apart === 0 ? "0" : `${apart > 0 ? "+" : "−"}${Math.abs(apart)}`),
   );
 }
 
