@@ -47,9 +47,9 @@ def has_large_integer(value: Any) -> bool:
     return False
 
 
-def decode_body(body: bytes) -> Any:
+def decode_body(body: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = MAX_VALUES) -> Any:
     """Decode a request's body, any JSON within the limits. Raises `InvalidFrame`, `Refused`."""
-    check_frame(body)
+    check_frame(body, limit, most_values)
     try:
         value = JSON_DECODER.decode(body)
     except msgspec.ValidationError:
@@ -70,17 +70,16 @@ NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 DEPTH_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Brackets as signed bytes: one level down, one level up."""
 ROUTING_FIELDS = frozenset({"session_id", "producer"})
-MAX_QUOTES = 3 * MAX_VALUES
-"""So many are read in 50 ms, even if there is nothing between them."""
-TOO_MANY_VALUES = f"A frame or body may have at most {MAX_VALUES:,} values."
+QUOTES_A_VALUE = 3
+"""Of the most values so many are read in 50 ms, even if there is nothing between them."""
 
 
-def check_frame(frame: bytes, limit: int = MAX_FRAME_BYTES) -> None:
+def check_frame(frame: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = MAX_VALUES) -> None:
     """Raise `InvalidFrame` for what is too big, not UTF-8, has too many values, or is nested too deep to be decoded."""
     if len(frame) > limit:
         raise InvalidFrame("too_big")
-    if len(frame) > MAX_VALUES and has_too_many_values(frame):  # each value has a byte of its own
-        raise InvalidFrame("too_big", TOO_MANY_VALUES)
+    if len(frame) > most_values and has_too_many_values(frame, most_values):  # each value has a byte of its own
+        raise InvalidFrame("too_big", f"A frame or body may have at most {most_values:,} values.")
     try:
         if not frame.isascii():
             frame.decode()
@@ -92,14 +91,14 @@ def check_frame(frame: bytes, limit: int = MAX_FRAME_BYTES) -> None:
         raise InvalidFrame("too_deep")
 
 
-def has_too_many_values(text: bytes) -> bool:
-    """Whether JSON has more than `MAX_VALUES`, found without making any of them.
+def has_too_many_values(text: bytes, most: int = MAX_VALUES) -> bool:
+    """Whether JSON has more values than that, found without making any of them.
 
     A value costs up to a hundred times its size once it is made, so `[{},{},…]` of 1 MiB would take 30 MB.
     """
-    if text.count(b'"') > MAX_QUOTES:
+    if text.count(b'"') > QUOTES_A_VALUE * most:
         return True
-    return count_values(text) > MAX_VALUES and count_values(STRING.sub(b"", text)) > MAX_VALUES
+    return count_values(text) > most and count_values(STRING.sub(b"", text)) > most
 
 
 def count_values(text: bytes) -> int:

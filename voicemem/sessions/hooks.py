@@ -14,7 +14,7 @@ from voicemem.errors import Refused, SessionSetAside
 from voicemem.protocol.codec import ENCODER, RejectedEvent
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.strict_json import decode_body
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import MAX_VALUES, JsonObject
 from voicemem.sessions.frames import ReducedFrame
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.nodes.presence import Presence
@@ -25,6 +25,8 @@ from voicemem.store.streams import Stream
 OVER = ("session_ended", "session_erased")
 """Why a webhook is not stored and yet done with: sent again it would fare no better, and platforms give up on webhooks
 that fail."""
+MAX_HOOK_BYTES, MAX_HOOK_VALUES = 8 * 1024 * 1024, 4 * MAX_VALUES
+"""More than other bodies may have: after a call of hours all words come at once, with times, more than once."""
 ID_DIGITS = 32
 NOT_SIGNED = "The signature of the webhook is missing, wrong or too old."
 
@@ -64,7 +66,7 @@ class Hooks:
 
         Raises `Refused` (`malformed_frame`, and as `decode_body`).
         """
-        body = decode_body(raw)
+        body = decode_body(raw, MAX_HOOK_BYTES, MAX_HOOK_VALUES)
         if not isinstance(body, dict):
             raise Refused("malformed_frame", "A webhook must be a JSON object.")
         return name_frames(self.reduce(dialect, body), raw)

@@ -98,3 +98,21 @@ async def test_webhooks_that_say_nothing_are_counted(app: App, admin: RestClient
     metrics = (await admin.get("/metrics")).body.decode()
     assert 'voicemem_frames_total{dialect="retell",result="ignored"} 2.0' in metrics
     assert 'voicemem_frames_total{dialect="retell",result="unknown"} 1.0' in metrics
+
+
+async def test_the_webhook_of_a_long_call_is_taken(app: App, admin: RestClient) -> None:
+    """Hours of words with their times, in both transcripts, are more than other bodies may have."""
+    words = [{"word": f"word{place}", "start": place / 3, "end": place / 3 + 0.3} for place in range(300)]
+    text = " ".join(str(one["word"]) for one in words)
+    spoken = [{"role": role, "content": text, "words": words} for _ in range(40) for role in ("agent", "user")]
+    lists = dict.fromkeys(("transcript_object", "transcript_with_tool_calls"), spoken)
+    answer = await post(app, BODY | {"call": BODY["call"] | lists})
+    assert (answer.status, answer.json["stored"]) == (200, len(spoken) + 1)
+    await eventually("ended", lambda: admin.state(SESSION))
+    assert len(await admin.contents(SESSION)) == len(spoken)
+
+
+async def test_what_is_larger_is_refused(app: App) -> None:
+    """The answer says how much a webhook may have; nothing is stored."""
+    answer = await post(app, BODY | {"filler": "x" * 8 * 1024 * 1024})
+    assert (answer.status, "8 MiB" in answer.json["detail"]) == (413, True)

@@ -68,7 +68,8 @@ async def test_what_is_new_is_stored(app: App) -> None:
 async def test_the_secret_itself_is_taken(app: App) -> None:
     """Credentials of Vapi's may be the secret in a header."""
     body = {"message": {"type": "hang", "call": {"id": "call_1"}}}
-    for headers in ({"X-Vapi-Secret": SECRET}, {"Authorization": f"Bearer {SECRET}"}):
+    shapes = ({"X-Vapi-Secret": SECRET}, *({"Authorization": f"{scheme} {SECRET}"} for scheme in ("Bearer", "bearer")))
+    for headers in shapes:
         assert (await post(app, body, headers)).status == 200
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterator, Mapping
 
 from voicemem.dialects.vapi.messages import ms
 
 SECRETS = "x-vapi-secret", "authorization"
 """Where Vapi puts the token of a credential, as it is or behind `Bearer`."""
+BEARER = re.compile("^Bearer +", re.IGNORECASE)
 SIGNATURES = "x-vapi-signature", "x-signature"
 TIMESTAMPS = "x-vapi-timestamp", "x-timestamp"
 TOLERANCE_MS = 5 * 60 * 1000
@@ -23,7 +25,7 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bo
     """Whether a webhook carries the secret, or a signature with it: HMAC-SHA256 in hex, of the body or `TIME.BODY`."""
     if not secret:
         return False
-    given = [headers[name].removeprefix("Bearer ") for name in SECRETS if name in headers]
+    given = [BEARER.sub("", headers[name]) for name in SECRETS if name in headers]
     if any(hmac.compare_digest(secret.encode(), one.encode()) for one in given):
         return True
     timestamp = next((headers[name] for name in TIMESTAMPS if name in headers), None)

@@ -100,8 +100,6 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(own_methods(request) or error.allowed_methods))
         return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
-    except web.HTTPRequestEntityTooLarge:
-        return problem_response("too_big", "A body may be at most 1 MiB.")
     except web.HTTPNotFound:
         detail = INGEST_ELSEWHERE if request.path == INGEST_PATH else CODES["not_found"].sentence
         return problem_response("not_found", detail)

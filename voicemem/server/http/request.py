@@ -87,8 +87,8 @@ class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
     """For routes that take no query parameters."""
 
 
-async def read_body(request: web.Request) -> bytes:
-    """Read the whole body. Raises `TimeoutError` if it is too slow, `HTTPRequestEntityTooLarge`, `InvalidFrame`.
+async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
+    """Read the whole body, of `most` bytes. Raises `TimeoutError` if it is too slow, `InvalidFrame`.
 
     A large body waits, within the same time, while its project is sending many others.
     """
@@ -104,8 +104,8 @@ async def read_body(request: web.Request) -> bytes:
                 holds_slot = await slots.acquire()
             async for piece in request.content.iter_any():
                 body += piece
-                if len(body) > MAX_FRAME_BYTES:
-                    raise web.HTTPRequestEntityTooLarge(MAX_FRAME_BYTES, len(body))
+                if len(body) > most:
+                    raise InvalidFrame("too_big", f"A body may be at most {most // 1024**2} MiB.")
                 if len(body) > FREE_BYTES and not holds_slot:
                     holds_slot = await slots.acquire()
     except (web.RequestPayloadError, ConnectionResetError):
@@ -114,7 +114,7 @@ async def read_body(request: web.Request) -> bytes:
         if holds_slot:
             slots.release()
     encoding = request.headers.get("Content-Encoding", "")
-    unpack = partial(decompress, bytes(body), encoding)
+    unpack = partial(decompress, bytes(body), encoding, most)
     unpacked = await request.app[DECODING].run(unpack) if encoding else unpack()
     request[BODY] = unpacked
     return unpacked

@@ -11,6 +11,7 @@ from voicemem.security.access import DEFAULT_PROJECT, bearer_token
 from voicemem.security.hook_secrets import find_hooked
 from voicemem.server.http.request import decode_large, json_response, read_body, services_of
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
+from voicemem.sessions.hooks import MAX_HOOK_BYTES
 
 
 class HookQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,9 +45,9 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     secrets = await services.hook_secrets.verifying(project, dialect.name)
     if not secrets:
         project = await project_of_key(request, query)
-        body = await read_body(request)
+        body = await read_body(request, MAX_HOOK_BYTES)
     else:
-        body = await read_body(request)
+        body = await read_body(request, MAX_HOOK_BYTES)
         try:
             services.hooks.verify(dialect, body, request.headers, secrets)
         except Refused:
