@@ -15,6 +15,8 @@ from voicemem.protocol.nearest import did_you_mean
 
 LISTS = ("redact", "memories_ttl")
 """Settings that a flag takes as words separated by commas."""
+ON_OFF = ["on", "off"]
+"""What TOML would rather have as true and false, which are taken too."""
 SOURCES = {
     click.core.ParameterSource.COMMANDLINE: "flag",
     click.core.ParameterSource.ENVIRONMENT: "environment",
@@ -28,8 +30,8 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
         return None
     try:
         given = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:  # what is not TOML, or not UTF-8
-        raise CommandFailed(f"The settings file {path} cannot be read: {error}") from None
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"The settings file {path} cannot be read: {why_not(error)}.") from None
     options = {plain(option.name or ""): option for option in context.command.params if option.name != "config"}
     found = {}
     for key, value in given.items():
@@ -53,6 +55,13 @@ config_option = setting(
 )
 
 
+def why_not(error: OSError | ValueError) -> str:
+    """Why a file could not be read, or is no TOML, without what stands in it."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not in UTF-8"
+    return getattr(error, "strerror", None) or str(error)
+
+
 def plain(key: str) -> str:
     """A key's name as flags have it, without the dashes in front."""
     return key.replace("_", "-")
@@ -67,6 +76,10 @@ def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any
         wanted, fits = "a whole number", isinstance(value, int) and not isinstance(value, bool)
     elif option.type is click.FLOAT:
         wanted, fits = "a number", isinstance(value, int | float) and not isinstance(value, bool)
+    elif isinstance(option.type, click.Choice):
+        choices = list(option.type.choices)
+        value = choices[not value] if choices == ON_OFF and isinstance(value, bool) else value
+        wanted, fits = f"one of {', '.join(choices)}", value in choices
     elif option.name == "memory" and isinstance(value, dict):
         return json.dumps(value, default=str)
     elif option.multiple or option.name in LISTS:

@@ -51,6 +51,9 @@ VALUES = [
     ('allow-address = ["10.0.0.0/8", "192.168.0.0/16"]', "allow_addresses", "10.0.0.0/8, 192.168.0.0/16"),
     ("request_rate = 5", "request_rate", "5.0"),
     ("insecure = true", "insecure", "True"),
+    ('ui = "off"', "ui", "False"),
+    ("ui = false", "ui", "False"),
+    ("ui = true", "ui", "True"),
     ('redact = ["cards", "otp"]', "redact", "cards, otp"),
     ('redact = "cards,otp"', "redact", "cards, otp"),
     ('memories-ttl = {episode = "90d"}', "memories_ttl", "episode=90d"),
@@ -111,3 +114,26 @@ def test_both_commands_take_the_same() -> None:
         return [(option.name, option.envvar) for option in command.params]
 
     assert flags(serve) == flags(check_config)
+
+
+def test_a_choice_is_refused_by_the_name_that_the_file_has(tmp_path: Path) -> None:
+    """And with what it may be, whatever was given."""
+    for value in ('"loud"', "true", "5", "{}"):
+        result = check(tmp_path, f"log_level = {value}")
+        assert (1, True) == (
+            result.exit_code,
+            "`log_level` must be one of debug, info, warning, error." in result.output,
+        )
+
+
+def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
+    """Without numbers and names of Python's."""
+    broken = tmp_path / "broken.toml"
+    broken.write_bytes(b"\xff")
+    for path, why in (
+        (tmp_path / "none.toml", "No such file or directory."),
+        (tmp_path, "Is a directory."),
+        (broken, "it is not in UTF-8."),
+    ):
+        result = CliRunner().invoke(main, ["check-config", "--config", str(path)])
+        assert (1, f"voicemem: The settings file {path} cannot be read: {why}\n") == (result.exit_code, result.output)
