@@ -259,7 +259,7 @@ class Services:
             return None
         embedder = Embedder(self.embeddings.complete, endpoint, settings.embeddings_dimensions, metrics)
         maker = VectorMaker(self.store, embedder, self.runtime, self.node.current_token)
-        queries = QueryVectors(embedder, settings.embeddings_wait_ms)
+        queries = QueryVectors(embedder, settings.embeddings_wait_ms, self.rules)
         return Vectors(maker, queries, settings.embeddings_weight, metrics.vector_scans_capped.inc)
 
     def background(self) -> list[Coroutine[Any, Any, None]]:

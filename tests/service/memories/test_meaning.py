@@ -449,3 +449,11 @@ async def test_memories_are_found_by_what_they_mean(app: App) -> None:
         pages += [memory["text"] for memory in page["memories"]]
         cursor = page["next_cursor"]
     assert (None, texts) == (cursor, sorted(pages))
+
+
+async def test_queries_are_redacted_before_they_are_sent(serve: Serve, embedder: EmbeddingServer) -> None:
+    """An agent may search for what the caller has just said."""
+    api = await call_of(await serve(**settings_for(embedder, redact=("cards",))))
+    await api.post(PATH, {"query": "Whose card is 4929 1234 5678 9012?", "mode": "vectors"})
+    assert "Whose card is 4929 12██ ████ ████?" in embedder.asked
+    assert not any("1234" in text for text in embedder.asked)

@@ -8,6 +8,9 @@ from collections.abc import Awaitable, Callable
 
 from voicemem.errors import LlmFailed
 from voicemem.llm.embeddings import Embedder
+from voicemem.redaction.rules import Rules
+from voicemem.redaction.runs import START
+from voicemem.redaction.texts import redact_text
 
 MAX_CACHED = 500
 """Vectors of queries that are kept for the next pages of a search, and for who asks the same: about 3 MB."""
@@ -21,10 +24,14 @@ Vector = bytes | None
 
 
 class QueryVectors:
-    """Asks an embedder for the vectors of queries, each at most once at a time."""
+    """Asks an embedder for the vectors of queries, each at most once at a time.
 
-    def __init__(self, embedder: Embedder, wait_ms: int) -> None:
+    It gets them redacted, as the texts are that they are compared with.
+    """
+
+    def __init__(self, embedder: Embedder, wait_ms: int, rules: Rules | None = None) -> None:
         self.embedder = embedder
+        self.rules = rules
         self.wait_s = wait_ms / 1000
         self.cached: OrderedDict[str, Vector] = OrderedDict()
         self.asked: dict[str, asyncio.Task[Vector]] = {}
@@ -34,6 +41,8 @@ class QueryVectors:
 
     def begin(self, query: str) -> Callable[[], Awaitable[Vector]]:
         """Ask for a vector; what is returned waits for it, and gives None when it did not come in time."""
+        if self.rules is not None:
+            query = redact_text(query, START, self.rules)[0]
         if query in self.cached:
             self.cached.move_to_end(query)
             return lambda: asyncio.sleep(0, self.cached.get(query))
