@@ -9,7 +9,7 @@ import { openCall } from "./live.js";
 import { strip } from "./strip.js";
 
 const TABS = {
-  conversation: { words: "Conversation", load: () => import("./conversation.js") },
+  conversation: { words: "Conversation", load: () => import("../conversation/page.js") },
   timeline: { words: "Timeline", load: () => import("./timeline.js") },
   memory: { words: "Memory", load: () => import("./memory.js") },
   deliveries: { words: "Deliveries", load: () => import("./deliveries_tab.js") },

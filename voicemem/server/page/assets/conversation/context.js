@@ -15,7 +15,7 @@ const KEYS = { sys: "system", sum: "in the summary", in: "as it is", out: "left 
 
 /**
  * @param {HTMLElement} container
- * @param {import("./live.js").Call} call
+ * @param {import("../call/live.js").Call} call
  * @param {(usage: any) => void} onUsage told with each answer
  */
 export function contextPanel(container, call, onUsage) {
@@ -61,7 +61,7 @@ export function contextPanel(container, call, onUsage) {
 /** @param {any} problem */
 const detailOf = (problem) => problem?.detail ?? String(problem?.message ?? problem);
 
-/** @param {import("./live.js").Call} call */
+/** @param {import("../call/live.js").Call} call */
 const pathOf = (call) => `/v1/sessions/${encodeURIComponent(call.id)}/context`;
 
 /** The choice of a policy; it stands in the URL, so that a link keeps it. @param {string | undefined} own */
@@ -90,7 +90,7 @@ function momentSelect() {
   };
 }
 
-/** The panel's body for an answer. @param {any} context @param {import("./live.js").Call} call @param {() => any} parameters */
+/** The panel's body for an answer. @param {any} context @param {import("../call/live.js").Call} call @param {() => any} parameters */
 function written(context, call, parameters) {
   const buttons = Object.entries(STYLES).map(([style, name]) =>
     h("button", { class: "btn plain", type: "button", on: { click: () => json(call, style, name, parameters()) } }, name),

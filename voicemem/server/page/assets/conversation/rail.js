@@ -19,7 +19,7 @@ const mark = (one) => `${one.turn_id} ${one.role} ${one.timestamp}`;
 /**
  * By key: what becomes of each message.
  * @param {string[]} keys
- * @param {Map<string, import("./words.js").Message>} messages
+ * @param {Map<string, import("../call/words.js").Message>} messages
  * @param {any} usage the answer of …/context?usage=true
  */
 export function railOf(keys, messages, usage) {
@@ -62,7 +62,7 @@ export function paint(line, state) {
 /**
  * The lines between messages: by the key of the message that they follow.
  * @param {string[]} keys
- * @param {Map<string, import("./words.js").Message>} messages
+ * @param {Map<string, import("../call/words.js").Message>} messages
  * @param {any} usage
  * @param {any} memory the answer of …/memory, where it is known
  * @param {(ms: number) => string} clock

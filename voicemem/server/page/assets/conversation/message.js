@@ -3,10 +3,10 @@
 import { h, replace, s } from "../base/dom.js";
 import { length, milliseconds } from "../base/times.js";
 import { folded } from "./fold.js";
-import { between, cutOf, latenciesOf, SLOW_MS, toolsOf } from "./marks.js";
-import { falseAlarms, notesOf, partsOf, speaker } from "./words.js";
+import { between, cutOf, latenciesOf, SLOW_MS, toolsOf } from "../call/marks.js";
+import { falseAlarms, notesOf, partsOf, speaker } from "../call/words.js";
 
-/** @typedef {import("./words.js").Message} Message */
+/** @typedef {import("../call/words.js").Message} Message */
 
 const FIRST_STRONG = /[A-Za-z\u00aa-\u058f\u0900-\u1fff\u3040-\uabff]|([\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc])/;
 

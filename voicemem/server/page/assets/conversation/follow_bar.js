@@ -7,7 +7,7 @@ const TICK_MS = 1000;
 const FRAMES = 5; // after which it holds
 const MARGIN = 8; // below the end of the conversation
 
-/** @param {HTMLElement} container @param {import("./live.js").Call} call */
+/** @param {HTMLElement} container @param {import("../call/live.js").Call} call */
 export function followBar(container, call) {
   const words = h("span", { class: "follow-words" });
   const since = h("span", { class: "soft num" });
@@ -47,7 +47,7 @@ export function followBar(container, call) {
   const timer = window.setInterval(tick, TICK_MS);
   return {
     following: () => state.follows,
-    /** @param {import("./live.js").Change} change */
+    /** @param {import("../call/live.js").Change} change */
     update(change) {
       write();
       tick();

@@ -5,10 +5,10 @@ import { seconds } from "../base/times.js";
 import { fillMessage, messageItem } from "./message.js";
 import { dividersOf, paint, railOf } from "./rail.js";
 
-/** @typedef {import("./live.js").Change} Change */
+/** @typedef {import("../call/live.js").Change} Change */
 /** @typedef {ReturnType<typeof talkList>} TalkList */
 
-/** @param {import("./live.js").Call} call */
+/** @param {import("../call/live.js").Call} call */
 export function talkList(call) {
   return {
     call,

@@ -3,13 +3,13 @@
 import { h } from "../base/dom.js";
 import { contextPanel } from "./context.js";
 import { followBar } from "./follow_bar.js";
-import { readTools } from "./live.js";
-import { toolsOf } from "./marks.js";
+import { readTools } from "../call/live.js";
+import { toolsOf } from "../call/marks.js";
 import { applyChange, divide, fillTurn, paintRail, talkList } from "./talk_list.js";
-import { partsOf, speaker } from "./words.js";
+import { partsOf, speaker } from "../call/words.js";
 
-/** @typedef {import("./live.js").Change} Change */
-/** @typedef {import("./live.js").Call} Call */
+/** @typedef {import("../call/live.js").Change} Change */
+/** @typedef {import("../call/live.js").Call} Call */
 
 const TOLD = 600; // characters of an utterance that a screen reader is told at once
 
