@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, rest_options, run, store_option
+from voicemem.cli.keys import existing
 from voicemem.cli.settings.options import embeddings_options, embeddings_settings
 from voicemem.cli.shown import json_shown
 from voicemem.client.memories import Memories, MemoryFields
@@ -283,7 +284,7 @@ def reindex(store: str, **embedder: Any) -> None:
     """
     if store == MEMORY_STORE:
         raise CommandFailed("A store in memory ends with its server; there is nothing to index.")
-    settings = Settings(store=store, **embeddings_settings(embedder))
+    settings = Settings(store=existing(store), **embeddings_settings(embedder))
     try:
         check_embeddings(settings)
     except CannotStart as error:

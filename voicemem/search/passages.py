@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from voicemem.search.words import words_of
 from voicemem.transcript.history import MessageEntry, turn_entries
-from voicemem.transcript.messages import Role
+from voicemem.transcript.messages import OF_CLIENT, Role
 from voicemem.transcript.state import Reply, State, Turn
 
 MAX_WORDS, MAX_WORDS_BEFORE = 4_000, 200
@@ -69,6 +69,8 @@ def is_heard(state: State, entry: MessageEntry) -> bool:
     """Whether nothing of a message may still turn out to be unheard: a reply has to be over."""
     reply = entry.made_of
     if not isinstance(reply, Reply) or entry.interruption is not None or state.closed_ts is not None:
+        return True
+    if OF_CLIENT in entry.message.metadata:
         return True
     if reply.heard_ts is not None or reply.restored or reply.over or reply.turn < state.final_turn:
         return True

@@ -12,6 +12,8 @@ from msgspec import Struct
 from voicemem.protocol.checks import METADATA_ORDER, RESERVED_METADATA
 
 Role = Literal["user", "assistant"]
+OF_CLIENT = "agent_memory"
+"""The key in the metadata of a message of a working memory: a client wrote it down, so it is said as it stands."""
 
 
 class Message(Struct, frozen=True, gc=False):

@@ -156,6 +156,13 @@ async def test_an_empty_list_takes_everything_away(client: MemoryAPIClient, app:
     assert [] == await texts(client)
 
 
+async def test_what_a_client_wrote_down_is_found_at_once(client: MemoryAPIClient, app: App) -> None:
+    """Also the last answer of the assistant, which nobody plays."""
+    await client.put_working_memory("s", memory(*HELLO, user_id="ann"))
+    found = await RestClient(app).post("/v1/memories/search", {"query": "hi", "user_id": "ann"})
+    assert ["Hi, Ann."] == [one["text"] for one in found.json["memories"]]
+
+
 async def test_a_session_begins_with_its_strategy(client: MemoryAPIClient, app: App) -> None:
     """Also when nothing else is known of it yet; no field is answered that the last server had dropped."""
     given = MemoryStrategyConfig(strategy="summary", config={"max_summary_length": 50})

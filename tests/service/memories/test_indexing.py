@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 
 from tests.support.callers.rest import RestClient
@@ -140,3 +141,24 @@ async def test_the_commands_search_and_index_again(serve: Serve, tmp_path: Path)
     code, output, _ = await voicemem("reindex", "--store", store)
     assert (0, "1 sessions are indexed\n") == (code, output)
     assert (tmp_path / "db-memories").exists()
+    code, _, errors = await voicemem("reindex", "--store", f"sqlite:{tmp_path}/mistyped")
+    assert (1, True) == (code, "There is no store" in errors)
+    assert not (tmp_path / "mistyped").exists()
+
+
+async def test_the_log_says_that_an_index_was_missing(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a warning, since everything was indexed again; not of a new store."""
+    line = "1 of 1 sessions were not in the index of heard messages, and are now"
+    for is_new in (True, False):
+        app = await serve(store=f"sqlite:{tmp_path}/db")
+        await app.services.indexer.catch_up()
+        said = {(one.levelname, one.getMessage()) for one in caplog.records}
+        assert (set() if is_new else {("WARNING", line)}) == said
+        if is_new:
+            await RestClient(app).create()
+            await RestClient(app).send(final(1, "Walnuts.", 1_790_000_000_000))
+        await app.stop()
+        await app.services.store.close_store()
+        (tmp_path / "db-memories").unlink()

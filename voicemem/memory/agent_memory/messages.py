@@ -16,10 +16,10 @@ from voicemem.memory.agent_memory.times import FUTURE_MS, format_ms, format_time
 from voicemem.protocol.events import MessageEvent
 from voicemem.protocol.redacted import HIDDEN, is_same_redacted
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.messages import Message
+from voicemem.transcript.messages import OF_CLIENT, Message
 from voicemem.transcript.state import State
 
-KEPT = "agent_memory"
+KEPT = OF_CLIENT
 """The key in the metadata of a message with what voicemem itself has no place for."""
 OWN_ROLES = ("user", "assistant")
 MAX_ID = 256

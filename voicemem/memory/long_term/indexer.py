@@ -195,7 +195,9 @@ class HeardIndexer:
             await asyncio.sleep(min(MAX_PAUSE_S, factor * (time() - begun)))
             begun = time()
         if count:
-            LOG.info("%d sessions were indexed that had not been", count)
+            total = await self.store.count_sessions_to_index()
+            level = logging.WARNING if 2 * count >= total else logging.INFO
+            LOG.log(level, "%d of %d sessions were not in the index of heard messages, and are now", count, total)
         if self.store.index_resets == resets:
             self.checked_resets = resets
 
