@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -11,6 +12,9 @@ from voicemem.version import without_server
 
 def main() -> None:
     """Run the command line, or say in one sentence why it cannot be run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows a question mark for what it has not
     warning = namesake_warning()
     if warning is not None:
         sys.stderr.write(f"voicemem: {warning}\n")

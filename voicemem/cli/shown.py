@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any
 
 from voicemem.exports.plain_text import HIDDEN, without_hidden
@@ -20,13 +21,9 @@ def line_shown(text: str) -> str:
 
 
 def json_shown(value: Any, indent: int | None = None) -> str:
-    """The same JSON, in which they are escaped."""
-    return escaped(json.dumps(value, ensure_ascii=False, indent=indent))
-
-
-def escaped(written: str) -> str:
-    """JSON in which they are escaped; outside of its texts there are none."""
-    return HIDDEN.sub(escape, written)
+    """The same JSON, in which they are escaped, and where the output is not in UTF-8 everything beyond ASCII."""
+    has_all = (sys.stdout.encoding or "").lower().startswith("utf")
+    return HIDDEN.sub(escape, json.dumps(value, ensure_ascii=not has_all, indent=indent))
 
 
 def escape(found: re.Match[str]) -> str:

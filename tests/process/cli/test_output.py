@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 
@@ -59,6 +60,24 @@ async def test_a_message_is_a_line_in_a_pipe(api: RestClient) -> None:
     """However long it is, and whatever line breaks are in it."""
     _, output, _ = await voicemem("history", "call-1", "--url", api.base)
     assert ["call-1", "turn 1", "turn 2"] == [line[:6] for line in output.splitlines()]
+
+
+async def test_a_locale_without_utf_8_shows_what_it_can(api: RestClient) -> None:
+    """JSON stays exact, since what the output cannot hold is escaped."""
+    said = "日本語 שלום 👩"
+    await api.create("call-2")
+    await api.send(final(3, said, 1_790_000_009_000), session_id="call-2")
+    outputs = []
+    for flags in ((), ("--json",)):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "voicemem", "history", "call-2", "--url", api.base, *flags),
+            env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        outputs.append((await asyncio.wait_for(process.communicate(), 60))[0])
+        assert 0 == process.returncode
+    assert b"???" in outputs[0]
+    assert said == json.loads(outputs[1])["contents"][0]["content"]
 
 
 @pytest.mark.parametrize("command", [("history", "call-1"), ("export", "call-1"), ("sessions",), ("check-config",)])

@@ -11,14 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from voicemem.cli.common import end_on_interrupt, rest_options, run
-from voicemem.cli.shown import escaped
+from voicemem.cli.shown import json_shown
 from voicemem.client import Options
 from voicemem.client.transport.rest import RestClient, query_params
 from voicemem.exports.plain_text import one_line
@@ -114,7 +113,7 @@ async def show_changes(rest: RestClient, query: dict[str, str], limit: int, cons
 
 
 def print_row(row: Row) -> None:
-    click.echo(escaped(msgspec.json.encode(row).decode()))
+    click.echo(json_shown(row))
     sys.stdout.flush()
 
 
