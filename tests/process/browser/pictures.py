@@ -55,9 +55,15 @@ SHOTS = {
         "/ui/calls",
         "[...document.querySelectorAll('.calls .mini')].filter((one) => one.querySelector('rect')).length === 9",
     ),
-    "call": ("/ui/calls/front-desk-3312", "document.querySelector('.ctx .role') !== null"),
+    "call": (
+        "/ui/calls/front-desk-3312",
+        "document.querySelector('.ctx .role') !== null && document.querySelector('.strip rect') !== null",
+    ),
     "timeline": ("/ui/calls/front-desk-3312/timeline", "document.querySelector('.tab-body svg') !== null"),
-    "live": ("/ui/calls/front-desk-3313", "document.querySelector('.ctx .role') !== null"),
+    "live": (
+        "/ui/calls/front-desk-3313",
+        "document.querySelector('.ctx .role') !== null && document.querySelector('.strip rect') !== null",
+    ),
     "memory": ("/ui/calls/front-desk-3312/memory", "document.querySelector('.tab-body > *') !== null"),
     "journal": ("/ui/calls/front-desk-3312/journal", "document.querySelector('.journal tbody tr') !== null"),
     "deliveries": ("/ui/deliveries", "document.querySelector('.sent tbody tr') !== null"),

@@ -14,7 +14,7 @@ export function followBar(container, call) {
   const button = h("button", { class: "btn", type: "button" });
   const bar = h("div", { class: "follow", hidden: true }, words, since, button);
   container.append(bar);
-  const state = { follows: !location.hash, y: window.scrollY, height: 0, shown: "", frame: 0 };
+  const state = { follows: !location.hash, y: window.scrollY, height: 0, shown: "", frame: 0, own: 0 };
   const tick = () => {
     const seconds = Math.max(0, Math.round((Date.now() - call.lastEvent) / 1000));
     const words = seconds < 1 ? "just now" : `${seconds < 120 ? `${seconds} s` : length(1000 * seconds)} ago`;
@@ -64,12 +64,16 @@ export function followBar(container, call) {
 /**
  * Scroll to the end of the conversation; the page's own scrolling is not taken for a person's. Messages that come into view
  * for the first time are measured only some frames later, so it is looked at again until it holds.
- * @param {HTMLElement} container @param {{follows: boolean, y: number, height: number, frame: number}} state @param {number} [holds]
+ * @param {HTMLElement} container @param {{follows: boolean, y: number, height: number, frame: number, own: number}} state @param {number} [holds]
  */
 function toTheEnd(container, state, holds = 0) {
   cancelAnimationFrame(state.frame);
   const below = container.getBoundingClientRect().bottom + MARGIN - window.innerHeight;
-  if (below > 0) window.scrollTo({ top: window.scrollY + below });
+  const isTooFar = below < -1 && window.scrollY > 0 && window.scrollY === state.own; // what was measured is shorter
+  if (below > 0 || isTooFar) {
+    window.scrollTo({ top: window.scrollY + below });
+    state.own = window.scrollY;
+  }
   Object.assign(state, { y: window.scrollY, height: document.documentElement.scrollHeight });
   const again = below > 1 ? 0 : holds + 1;
   if (again < FRAMES) state.frame = requestAnimationFrame(() => state.follows && toTheEnd(container, state, again));
