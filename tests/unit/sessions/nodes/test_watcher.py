@@ -1,6 +1,5 @@
 """How often a node looks for what others have journaled."""
 
-
 from __future__ import annotations
 
 import pytest
