@@ -25,20 +25,20 @@ from voicemem.memory.agent_memory.long_term import LongTermRecords
 from voicemem.memory.agent_memory.prompt import Prompts
 from voicemem.memory.agent_memory.sessions import OwnedSessions
 from voicemem.memory.agent_memory.views import SummaryViews
-from voicemem.memory.agent_memory.working_memory import WorkingMemories
-from voicemem.memory.call_search import CallSearch
+from voicemem.memory.agent_memory.working.memories import WorkingMemories
 from voicemem.memory.extraction.extractor import DailyBudget, Extractor
 from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
-from voicemem.memory.long_term.by_meaning import Vectors
-from voicemem.memory.long_term.finder import MemoryFinder
 from voicemem.memory.long_term.forgetting import expire_memories_forever
-from voicemem.memory.long_term.indexer import HeardIndexer, index_forever
 from voicemem.memory.long_term.keeping import MemoryKeeper
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.query_vectors import QueryVectors
-from voicemem.memory.long_term.search import HeardSearch
-from voicemem.memory.long_term.vector_maker import VectorMaker, make_vectors_forever
 from voicemem.memory.overviews import Overviews, make_overviews_forever
+from voicemem.memory.search.by_meaning import Vectors
+from voicemem.memory.search.calls import CallSearch
+from voicemem.memory.search.finder import MemoryFinder
+from voicemem.memory.search.heard import HeardSearch
+from voicemem.memory.search.indexer import HeardIndexer, index_forever
+from voicemem.memory.search.query_vectors import QueryVectors
+from voicemem.memory.search.vector_maker import VectorMaker, make_vectors_forever
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.observer.observers import Observers, ObserverSettings, observe_forever
 from voicemem.observer.vendors import parse_observe_urls

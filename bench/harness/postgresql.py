@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import psycopg
 
 from voicemem.cli.common import CommandFailed
-from voicemem.cli.demo_nodes.postgresql_server import WHEEL, PostgresqlServer
+from voicemem.cli.demo.nodes.postgresql_server import WHEEL, PostgresqlServer
 
 SETTINGS = {
     "listen_addresses": "''",

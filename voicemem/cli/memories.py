@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args
 import click
 import msgspec
 
+from voicemem.cli.access.keys import existing
 from voicemem.cli.common import CommandFailed, rest_options, run, store_option
-from voicemem.cli.keys import existing
 from voicemem.cli.settings.options import embeddings_options, embeddings_settings
 from voicemem.cli.shown import json_shown
 from voicemem.client.memories import Memories, MemoryFields
@@ -22,8 +22,8 @@ from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
 from voicemem.context.policies import Policies
 from voicemem.errors import CannotStart, LlmFailed
 from voicemem.exports.plain_text import one_line
-from voicemem.memory.long_term.searches import MAX_PAGE
-from voicemem.memory.long_term.vector_maker import VectorMaker
+from voicemem.memory.search.searches import MAX_PAGE
+from voicemem.memory.search.vector_maker import VectorMaker
 from voicemem.protocol.memories import GivenKind
 from voicemem.runtime import Runtime
 from voicemem.services import Services

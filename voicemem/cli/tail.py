@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from voicemem.cli.common import end_on_interrupt, rest_options, run
-from voicemem.cli.demo import render_message
+from voicemem.cli.demo.one_call import render_message
 from voicemem.cli.redraw import Redrawn
 from voicemem.cli.shown import json_shown
 from voicemem.client.tail import TailEvent, TailReader, tail_url

@@ -17,14 +17,14 @@ from tests.support import postgresql  # noqa: E402
 from tests.support.stores.contract import NOW, append_offers, begin_node, is_acknowledged, offer, open_key  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
-from voicemem.store.postgresql.connection import Session, connect  # noqa: E402
+from voicemem.store.postgresql.database.connection import Session, connect  # noqa: E402
+from voicemem.store.postgresql.database.schema import one_at_a_time  # noqa: E402
 from voicemem.store.postgresql.journal.partitions import (  # noqa: E402
     SELECT_PARTITIONS,
     add_partitions,
     ensure_partitions,
     missing_partitions,
 )
-from voicemem.store.postgresql.schema import one_at_a_time  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql

@@ -27,7 +27,7 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
-from voicemem.store.postgresql import schema  # noqa: E402
+from voicemem.store.postgresql.database import schema  # noqa: E402
 from voicemem.store.postgresql.keys import first_key  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from voicemem.cli.demo import demo
+from voicemem.cli.demo.one_call import demo
 
 
 @pytest.fixture

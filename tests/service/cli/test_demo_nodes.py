@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from voicemem.cli.common import CommandFailed
-from voicemem.cli.demo import recorded_call
-from voicemem.cli.demo_nodes import postgresql_server
-from voicemem.cli.demo_nodes.calls import PRODUCERS, Call, producer_of
-from voicemem.cli.demo_nodes.postgresql_server import find_installation
-from voicemem.cli.demo_nodes.proxy import Proxy
+from voicemem.cli.demo.nodes import postgresql_server
+from voicemem.cli.demo.nodes.calls import PRODUCERS, Call, producer_of
+from voicemem.cli.demo.nodes.postgresql_server import find_installation
+from voicemem.cli.demo.nodes.proxy import Proxy
+from voicemem.cli.demo.one_call import recorded_call
 from voicemem.config.service import Address
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import apsw
 
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 
 SELECT_RUN = "select payload, checksum from journal where stream = ? and position = ?"

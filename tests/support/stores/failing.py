@@ -9,7 +9,7 @@ import apsw
 
 from voicemem.app import App
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 
 
 def database_of(app: App) -> Database:

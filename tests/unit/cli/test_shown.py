@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 
 from tests.support.samples.exported_calls import TEXTS
-from voicemem.cli.demo import render_message
+from voicemem.cli.demo.one_call import render_message
 from voicemem.cli.shown import json_shown, line_shown, lines_shown
 from voicemem.exports.plain_text import HIDDEN
 

@@ -20,7 +20,7 @@ from voicemem.context.plugins import load_policies
 from voicemem.observer.vendors import parse_observe_urls
 from voicemem.security.address_guard import allowed_networks
 from voicemem.sessions.recording.redactors import load_rules
-from voicemem.store.sqlite.database_files import check_store_path
+from voicemem.store.sqlite.database.files import check_store_path
 
 EMBEDDINGS_OPTIONS = (
     setting(

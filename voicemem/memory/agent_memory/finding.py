@@ -14,10 +14,10 @@ from voicemem.memory.agent_memory.owners import ID_LABEL, Owner, derived_id
 from voicemem.memory.agent_memory.ranking import Recency, rerank
 from voicemem.memory.agent_memory.records import strategy_of, view_of
 from voicemem.memory.agent_memory.sessions import MOST_SAME_ID
-from voicemem.memory.long_term.by_meaning import Vectors, find_memories_by_meaning
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.memory import Memory, to_memory
-from voicemem.memory.long_term.searches import MAX_QUERY
+from voicemem.memory.search.by_meaning import Vectors, find_memories_by_meaning
+from voicemem.memory.search.searches import MAX_QUERY
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.store.records import SessionFilter
 

@@ -12,8 +12,8 @@ from voicemem.memory.agent_memory.filters import TextFilter
 from voicemem.memory.agent_memory.finding import RecordFinder, RecordSearch
 from voicemem.memory.agent_memory.models import RecordView, WorkingMemoryView
 from voicemem.memory.agent_memory.owners import checked_owner
-from voicemem.memory.agent_memory.windows import Window, window_of
-from voicemem.memory.agent_memory.working_memory import WorkingMemories
+from voicemem.memory.agent_memory.working.memories import WorkingMemories
+from voicemem.memory.agent_memory.working.windows import Window, window_of
 from voicemem.protocol.types import matching
 
 SUMMARY = "## A summary of the conversation so far:\n"

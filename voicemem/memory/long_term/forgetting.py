@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.memory.long_term.drafts import Namespace, given_fields
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.searches import MAX_QUERY
+from voicemem.memory.search.searches import MAX_QUERY
 from voicemem.protocol.memories import GivenKind, Topics
 from voicemem.protocol.types import Integer, Natural
 from voicemem.search.words import query_words

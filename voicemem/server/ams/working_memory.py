@@ -18,7 +18,7 @@ from voicemem.memory.agent_memory.models import (
     WorkingMemoryView,
 )
 from voicemem.memory.agent_memory.owners import Owner, checked_owner
-from voicemem.memory.agent_memory.windows import window_of
+from voicemem.memory.agent_memory.working.windows import window_of
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (

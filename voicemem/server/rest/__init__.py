@@ -21,27 +21,23 @@ from voicemem.server.http.request import ASYNCAPI_DOCUMENT, BODIES, OPENAPI_DOCU
 from voicemem.server.http.request_turns import RequestTurns
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
-    account,
     chat,
     checkpoints,
     context,
-    deliveries,
-    delivery_lists,
     events,
     exports,
-    extraction,
     history,
     hooks,
-    memories,
     messages,
     observations,
     sessions,
     tails,
     users,
-    webhooks,
-    working_memory,
 )
+from voicemem.server.rest.memory import account, extraction, memories, working_memory
 from voicemem.server.rest.operator import asyncapi, health, hook_secrets, keys, me, operations
+from voicemem.server.rest.webhooks import deliveries, delivery_lists
+from voicemem.server.rest.webhooks import endpoints as webhooks
 from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (

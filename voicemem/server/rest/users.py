@@ -9,9 +9,9 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
+from voicemem.memory.exports.user import export_user
+from voicemem.memory.exports.user_lines import ExportLine
 from voicemem.memory.long_term.forgetting import forget_user
-from voicemem.memory.user_export import export_user
-from voicemem.memory.user_export_lines import ExportLine
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of, stream_body

@@ -25,7 +25,7 @@ from voicemem.store.copied_tables import (
     Row,
     config_of,
 )
-from voicemem.store.postgresql.connection import Session, Word
+from voicemem.store.postgresql.database.connection import Session, Word
 from voicemem.store.postgresql.journal.rows import label_digest
 from voicemem.store.streams import SESSION_KIND
 

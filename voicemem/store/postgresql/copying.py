@@ -11,20 +11,20 @@ import psycopg
 from voicemem.errors import CannotStart
 from voicemem.store.copied_tables import TABLES, CopiedTable, Row
 from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
-from voicemem.store.postgresql.connection import Session, Word, connect, why
 from voicemem.store.postgresql.copied_rows import begin_reading, insert, read
-from voicemem.store.postgresql.database import SELECT_NOW, reason
-from voicemem.store.postgresql.journal.partitions import add_partitions
-from voicemem.store.postgresql.journal.rows import POSITION as JOURNAL_END
-from voicemem.store.postgresql.keys import EPOCH_MS, RANDOM_BITS
-from voicemem.store.postgresql.lineage import LOCK_META, SAVE_META, SELECT_META
-from voicemem.store.postgresql.memories.rows import make_words
-from voicemem.store.postgresql.nodes import SELECT_LOST_NODES, retire
-from voicemem.store.postgresql.schema import (
+from voicemem.store.postgresql.database.connection import Session, Word, connect, why
+from voicemem.store.postgresql.database.lineage import LOCK_META, SAVE_META, SELECT_META
+from voicemem.store.postgresql.database.pool import SELECT_NOW, reason
+from voicemem.store.postgresql.database.schema import (
     SELECT_TABLES,
     check_version,
     migrate,
 )
+from voicemem.store.postgresql.journal.partitions import add_partitions
+from voicemem.store.postgresql.journal.rows import POSITION as JOURNAL_END
+from voicemem.store.postgresql.keys import EPOCH_MS, RANDOM_BITS
+from voicemem.store.postgresql.memories.rows import make_words
+from voicemem.store.postgresql.nodes import SELECT_LOST_NODES, retire
 
 FIRST_TIMED_KEY = 1 << 40
 """Lower keys were given by a file, which counts; a key of this engine begins with the time, and is higher."""

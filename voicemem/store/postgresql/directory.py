@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 
 from msgspec import structs
 
-from voicemem.store.postgresql.connection import Row, Session, Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import Rows, to_text
 from voicemem.store.records import OPERATOR_OVERLAP_MS, AgoraApp, ApiKey, HookSecret, KeyLimits
 

@@ -13,10 +13,17 @@ from functools import partial
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.ports.copying import why_not_served
-from voicemem.store.postgresql.connection import NodeRetired, Row, Session, Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import NodeRetired, Row, Session, Word
+from voicemem.store.postgresql.database.lineage import (
+    LOCK_META,
+    Lineage,
+    adopt,
+    identity_of,
+    note_server,
+    renew_incarnation,
+)
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import POSITION, STORED_COLUMNS, Rows, to_stream
-from voicemem.store.postgresql.lineage import LOCK_META, Lineage, adopt, identity_of, note_server, renew_incarnation
 from voicemem.store.records import Node
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 

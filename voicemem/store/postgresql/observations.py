@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voicemem.store.postgresql.connection import Row, Session, Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.runs import IS_READABLE
 from voicemem.store.records import Observation, ObservationState, ObservedSession

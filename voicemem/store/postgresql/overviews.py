@@ -10,8 +10,8 @@ import msgspec
 
 from voicemem.store import looks
 from voicemem.store.looks import OverviewPage, Place, among, find_keys, plan_of
-from voicemem.store.postgresql.connection import Row, Session, Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.reads import FILTERS, IS_LISTED, clauses_of
 from voicemem.store.postgresql.journal.rows import POSITION, Rows, to_text
 from voicemem.store.records import SLOW_MS, SavedFigures, SessionFilter, SessionOverview

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.streams import Stream, retention_times
 
 PLAN_RETENTION = """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from voicemem.store.postgresql.connection import Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Word
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, Rows, to_stream
 from voicemem.store.postgresql.journal.runs import IS_READABLE
 from voicemem.store.records import SetAside

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.postgresql.connection import Session, Word
-from voicemem.store.postgresql.database import SELECT_NOW, Database
+from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.pool import SELECT_NOW, Database
 from voicemem.store.postgresql.deliveries.endpoints import PostgresqlEndpoints
 from voicemem.store.postgresql.deliveries.lists import PostgresqlDeliveryLists
 from voicemem.store.postgresql.deliveries.outbox import PostgresqlOutbox
 from voicemem.store.postgresql.directory import PostgresqlDirectory
-from voicemem.store.postgresql.heard_index import PostgresqlHeardIndex
-from voicemem.store.postgresql.heard_vectors import PostgresqlHeardVectors
+from voicemem.store.postgresql.heard_index.index import PostgresqlHeardIndex
+from voicemem.store.postgresql.heard_index.vectors import PostgresqlHeardVectors
 from voicemem.store.postgresql.journal.archive import PostgresqlArchive
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.writes import PostgresqlJournal

@@ -12,10 +12,16 @@ import apsw
 
 from voicemem.errors import CannotStart
 from voicemem.store.ports.copying import MOVED
-from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, READER_PRAGMAS
-from voicemem.store.sqlite.database_files import REDO_SUFFIX, lock_file
+from voicemem.store.sqlite.database.connections import BUSY_TIMEOUT_MS, READER_PRAGMAS
+from voicemem.store.sqlite.database.files import REDO_SUFFIX, lock_file
+from voicemem.store.sqlite.database.schema import (
+    IDENTITY_BYTES,
+    OWN_TABLES,
+    UPDATE_INCARNATION,
+    newest_version,
+    tables_of,
+)
 from voicemem.store.sqlite.heard_index.index_file import INDEX_FILES
-from voicemem.store.sqlite.schema import IDENTITY_BYTES, OWN_TABLES, UPDATE_INCARNATION, newest_version, tables_of
 
 Progress = Callable[[int, int], None]
 """Gets the number of pages that were copied, and of all pages."""

@@ -19,12 +19,12 @@ from voicemem.store.copied_tables import (
     config_of,
 )
 from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
-from voicemem.store.sqlite.database import BUSY_TIMEOUT_MS, open_connection
-from voicemem.store.sqlite.database_files import check_store_path, lock_file, make_private, rewrite_log
+from voicemem.store.sqlite.database.connections import BUSY_TIMEOUT_MS, open_connection
+from voicemem.store.sqlite.database.files import check_store_path, lock_file, make_private, rewrite_log
+from voicemem.store.sqlite.database.schema import migrate, newest_version, refuse_foreign, version_of
 from voicemem.store.sqlite.journal.row_cache import POSITION as JOURNAL_END
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.memories.rows import make_words
-from voicemem.store.sqlite.schema import migrate, newest_version, refuse_foreign, version_of
 
 EXPRESSIONS = {"journal.waypoint": "seq is not null and waypoint is not 0"}
 """How a column is read that is not simply what it is called."""

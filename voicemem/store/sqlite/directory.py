@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from voicemem.store.records import OPERATOR_OVERLAP_MS, AgoraApp, ApiKey, HookSecret, KeyLimits
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 
 LIMIT_COLUMNS = ", ".join(KeyLimits._fields)
 KEY_COLUMNS = f"id, project, name, hash, scopes, created_ms, revoked_ms, {LIMIT_COLUMNS}"

@@ -10,7 +10,7 @@ import apsw
 from msgspec.structs import astuple
 
 from voicemem.store.records import Observation, ObservationState, ObservedSession
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 
 FIELDS = Observation.__struct_fields__

@@ -1,6 +1,6 @@
 """Erasure and expiry: a mark makes a session unreadable at once, then its content is deleted a portion at a time.
 
-Deleted rows leave traces in the file, which `voicemem.store.sqlite.secure_delete` clears afterwards.
+Deleted rows leave traces in the file, which `voicemem.store.sqlite.database.secure_delete` clears afterwards.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.database import IN_MEMORY, Database
+from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
+from voicemem.store.sqlite.database.secure_delete import scrub_file
+from voicemem.store.sqlite.database.writer import RUINED
 from voicemem.store.sqlite.heard_index.index import delete_indexed, scrub_index
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.memories.rows import FORGET_REMOVED, SELECT_REMOVED, remove_portion
-from voicemem.store.sqlite.secure_delete import scrub_file
-from voicemem.store.sqlite.writer import RUINED
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased, retention_times
 from voicemem.store.upkeep import Portion
 

@@ -6,7 +6,7 @@ import apsw
 from msgspec.structs import astuple
 
 from voicemem.store.records import SetAside
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.row_cache import STREAM_COLUMNS, fetch_one, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 

@@ -11,7 +11,10 @@ import apsw
 from voicemem.errors import CannotStart, StoreRuined
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Figures, Quotas
-from voicemem.store.sqlite.database import IN_MEMORY, Database
+from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
+from voicemem.store.sqlite.database.schema import SELECT_IDENTITY
+from voicemem.store.sqlite.database.transactions import transaction
+from voicemem.store.sqlite.database.writer import RUINED
 from voicemem.store.sqlite.deliveries.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.deliveries.lists import SqliteDeliveryLists
 from voicemem.store.sqlite.deliveries.outbox import SqliteOutbox
@@ -31,10 +34,7 @@ from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
 from voicemem.store.sqlite.observations import SqliteObservations
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
-from voicemem.store.sqlite.schema import SELECT_IDENTITY
 from voicemem.store.sqlite.set_aside import SqliteSetAside
-from voicemem.store.sqlite.transactions import transaction
-from voicemem.store.sqlite.writer import RUINED
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""

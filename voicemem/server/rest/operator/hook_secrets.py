@@ -11,7 +11,7 @@ from voicemem.security.audit import Act, audit
 from voicemem.security.hook_secrets import ShownHookSecret, new_hook_secret
 from voicemem.server.http.request import GRANT, NoQuery, convert_body, json_response, read_object, services_of
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
-from voicemem.server.rest.webhooks import NewSecret
+from voicemem.server.rest.webhooks.endpoints import NewSecret
 
 
 class HookSecret(Struct, frozen=True):

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from voicemem.store.delivery_rows import ENDPOINT_COLUMNS, LISTED_COLUMNS, to_endpoint
-from voicemem.store.postgresql.connection import Row, Session, Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.deliveries.outbox import NOT_ERASED, attempts_of, fail_pending
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery

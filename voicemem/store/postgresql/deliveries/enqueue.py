@@ -9,7 +9,7 @@ import msgspec
 
 from voicemem.config.session import STARTED_EVENT
 from voicemem.store.delivery_rows import close_event_types, notice_rows
-from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.streams import Stream
 

@@ -17,8 +17,8 @@ from voicemem.store.delivery_rows import (
     listed_delivery,
     page_of,
 )
-from voicemem.store.postgresql.connection import Session, Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.deliveries.outbox import attempts_of
 from voicemem.store.records import DeliveryFilter
 

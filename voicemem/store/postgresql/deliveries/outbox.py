@@ -15,10 +15,10 @@ from voicemem.store.delivery_rows import (
     to_claimed_delivery,
 )
 from voicemem.store.ports.deliveries import ANY_NUMBER
-from voicemem.store.postgresql.connection import Row, Session, Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.pool import Database
+from voicemem.store.postgresql.database.turns import take_turn
 from voicemem.store.postgresql.journal.rows import Rows, to_text
-from voicemem.store.postgresql.turns import take_turn
 from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint
 
 CLAIMS = "claims of deliveries"

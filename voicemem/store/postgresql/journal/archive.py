@@ -11,8 +11,8 @@ import asyncio
 import msgspec
 
 from voicemem.errors import DamagedEntry
-from voicemem.store.postgresql.connection import Session
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Session
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.runs import IS_STREAMS, RUN_COLUMNS, to_run
 from voicemem.store.postgresql.retention import IS_FREE, claim

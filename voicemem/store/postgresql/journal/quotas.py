@@ -7,10 +7,10 @@ committed it yet: so no two get the last, on whichever nodes. Without a quota no
 from __future__ import annotations
 
 from voicemem.errors import QuotaExceeded
-from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.database.connection import Session
+from voicemem.store.postgresql.database.turns import take_turn
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.stored_bytes import refuse_full
-from voicemem.store.postgresql.turns import take_turn
 from voicemem.store.records import Quotas
 
 DAY_MS = 86_400_000

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from voicemem.store.postgresql.connection import Row, Session, Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, label_digest, load_stream, to_stream
 from voicemem.store.postgresql.journal.runs import IS_READABLE, find_last_seq, runs_after
 from voicemem.store.records import MAX_COUNTED, JournalRow, SessionFilter, Snapshot

@@ -19,9 +19,9 @@ from voicemem.config.session import apply_patch
 from voicemem.errors import StoreUnavailable
 from voicemem.store.batch_append import Originals, originals_around
 from voicemem.store.delivery_rows import endpoint_values
-from voicemem.store.postgresql.connection import NodeRetired, Row, Session, Word
+from voicemem.store.postgresql.database.connection import NodeRetired, Row, Session, Word
 from voicemem.store.postgresql.deliveries.enqueue import enqueue_close, enqueue_start
-from voicemem.store.postgresql.guesses import Guesses
+from voicemem.store.postgresql.journal.guesses import Guesses
 from voicemem.store.postgresql.journal.runs import (
     INSERT_RUNS,
     RunColumns,

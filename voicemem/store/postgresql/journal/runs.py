@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from voicemem.store.postgresql.connection import Row, Session
+from voicemem.store.postgresql.database.connection import Row, Session
 from voicemem.store.runs import (
     MAX_SEQ,
     PAGE_BYTES,

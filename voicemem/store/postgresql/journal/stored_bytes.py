@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from voicemem.errors import QuotaExceeded
-from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.database.connection import Session
 
 SELECT_BYTES = "select bytes from stored_bytes where project = $1"
 ADD_BYTES = """

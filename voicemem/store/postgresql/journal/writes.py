@@ -11,7 +11,7 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
 from voicemem.store.admission import Batch
 from voicemem.store.batch_append import BatchAppend
-from voicemem.store.postgresql.connection import LANES
+from voicemem.store.postgresql.database.connection import LANES
 from voicemem.store.postgresql.journal.new_streams import (
     create_stream,
     create_user_stream,

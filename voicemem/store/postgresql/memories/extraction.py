@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from voicemem.store.ports.extraction import EXTRACT, ExtractionCheck
-from voicemem.store.postgresql.connection import Session, Word
-from voicemem.store.postgresql.database import Database
-from voicemem.store.postgresql.heard_index import BUCKETS, KEY_BITS, SELECT_STATE, SELECT_STREAMS
+from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.pool import Database
+from voicemem.store.postgresql.heard_index.index import BUCKETS, KEY_BITS, SELECT_STATE, SELECT_STREAMS
 from voicemem.store.postgresql.journal.rows import POSITION, Rows, to_stream
 from voicemem.store.postgresql.nodes import RELEASE_CLAIM, claim
 from voicemem.store.streams import SESSION_KIND

@@ -19,12 +19,12 @@ from voicemem.store.ports.memories import (
     single_scope,
     tombstone,
 )
-from voicemem.store.postgresql.connection import Session, Word
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.pool import Database
+from voicemem.store.postgresql.heard_index.ranking import ranked
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.memories.conditions import Parameters, conditions, scope_of
 from voicemem.store.postgresql.memories.rows import COLUMNS, IS_THERE, is_there, refuse_taken_ids, save, to_row
-from voicemem.store.postgresql.ranking import ranked
 from voicemem.store.stream_changes import find
 from voicemem.store.streams import Stream
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from voicemem.store.ports.memories import MemoryRow, check_rows
-from voicemem.store.postgresql.connection import Session
-from voicemem.store.postgresql.database import Database
+from voicemem.store.postgresql.database.connection import Session
+from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.new_streams import create_user_stream
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.memories.rows import COLUMNS, IS_THERE, save, to_row

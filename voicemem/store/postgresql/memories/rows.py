@@ -8,7 +8,7 @@ from typing import Any
 from voicemem.errors import Refused
 from voicemem.store.ports.heard_index import scope_terms
 from voicemem.store.ports.memories import IDS, STORED, MemoryRow, row_of_values, values_of
-from voicemem.store.postgresql.connection import Row, Session
+from voicemem.store.postgresql.database.connection import Row, Session
 
 ACCESSED = ("last_accessed_ms", "access_count")
 """What stays as it is stored, unless the memory was removed."""

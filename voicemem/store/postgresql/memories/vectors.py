@@ -16,9 +16,9 @@ from voicemem.store.ports.vectors import (
     embedder_number,
     floats_of,
 )
-from voicemem.store.postgresql.connection import Session
-from voicemem.store.postgresql.database import Database
-from voicemem.store.postgresql.heard_vectors import COSINE
+from voicemem.store.postgresql.database.connection import Session
+from voicemem.store.postgresql.database.pool import Database
+from voicemem.store.postgresql.heard_index.vectors import COSINE
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.memories.conditions import Parameters, conditions
 from voicemem.store.postgresql.memories.memories import NEWEST_FIRST, with_newer

@@ -10,7 +10,7 @@ import msgspec
 
 from voicemem.store.delivery_rows import ENDPOINT_COLUMNS, LISTED_COLUMNS, to_endpoint
 from voicemem.store.records import Delivery, DeliveryFilter, Endpoint, EndpointDelivery
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.deliveries.outbox import NOT_ERASED, attempts_of, fail_pending
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 

@@ -20,7 +20,7 @@ from voicemem.store.delivery_rows import (
     page_of,
 )
 from voicemem.store.records import DeliveryFilter
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.deliveries.outbox import attempts_of
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 

@@ -19,7 +19,7 @@ from voicemem.store.delivery_rows import (
 )
 from voicemem.store.ports.deliveries import ANY_NUMBER
 from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 
 NOT_ERASED = "(select s.state from streams s where s.key = x.stream) != 'erased'"

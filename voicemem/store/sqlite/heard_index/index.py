@@ -12,7 +12,8 @@ import apsw
 from voicemem.errors import StoreUnavailable
 from voicemem.search.words import QueryWord
 from voicemem.store.ports.heard_index import FoundMessage, HeardMessages, HeardQuery, HeardScope, IndexCheck
-from voicemem.store.sqlite.database import IN_MEMORY, Database, open_connection
+from voicemem.store.sqlite.database.connections import IN_MEMORY, Database, open_connection
+from voicemem.store.sqlite.database.secure_delete import scrub_file
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.heard_index.rows import (
     PORTION,
@@ -23,7 +24,6 @@ from voicemem.store.sqlite.heard_index.rows import (
     remove_session,
 )
 from voicemem.store.sqlite.journal.row_cache import POSITION, STREAM_COLUMNS, to_stream
-from voicemem.store.sqlite.secure_delete import scrub_file
 from voicemem.store.streams import SESSION_KIND
 
 LOOK_AT_SESSIONS = f"""

@@ -14,9 +14,9 @@ from typing import TypeVar
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.database_files import make_private
+from voicemem.store.sqlite.database.files import make_private
+from voicemem.store.sqlite.database.transactions import transaction
 from voicemem.store.sqlite.heard_index.rows import INDEX_VERSION, SCHEMA
-from voicemem.store.sqlite.transactions import transaction
 
 LOG = logging.getLogger("voicemem")
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from voicemem.store.ports.vectors import (
     VectorSupport,
     embedder_number,
 )
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.heard_index.index import select_erased
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.heard_index.rows import scope_numbers

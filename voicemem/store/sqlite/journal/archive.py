@@ -24,7 +24,7 @@ from voicemem.store.runs import (
     seqs_of,
     verify_checksum,
 )
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.retention import IS_FREE, JsonPortion, claim
 

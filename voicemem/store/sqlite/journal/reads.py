@@ -12,7 +12,7 @@ import msgspec
 
 from voicemem.store.records import CLIENT_ID_LABEL, MAX_COUNTED, JournalRow, SessionFilter, Snapshot
 from voicemem.store.runs import page_of
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.archive import runs_after
 from voicemem.store.sqlite.journal.row_cache import (
     CONFIG_INDEX,

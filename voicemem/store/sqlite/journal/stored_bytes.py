@@ -9,7 +9,7 @@ from __future__ import annotations
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.sqlite.transactions import transaction
+from voicemem.store.sqlite.database.transactions import transaction
 
 COUNT_ROWS = """
     create temp trigger if not exists count_{table}_{when} after {when} on main.{table} begin

@@ -7,7 +7,7 @@ import json
 import apsw
 
 from voicemem.store.ports.extraction import EXTRACT, ExtractionCheck
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.row_cache import POSITION, STREAM_COLUMNS, to_stream
 from voicemem.store.streams import SESSION_KIND
 

@@ -22,7 +22,7 @@ from voicemem.store.ports.memories import (
     single_scope,
     tombstone,
 )
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.memories.conditions import conditions, match_expression
 from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, is_there, refuse_taken_ids, save

@@ -8,7 +8,7 @@ import apsw
 from msgspec.structs import replace
 
 from voicemem.store.ports.memories import MemoryRow, check_rows, row_of_values
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.journal.new_streams import create_user_stream
 from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, is_there, save

@@ -16,7 +16,7 @@ from voicemem.store.ports.vectors import (
     VectorCheck,
     embedder_number,
 )
-from voicemem.store.sqlite.database import Database
+from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.memories.conditions import conditions
 from voicemem.store.sqlite.memories.memories import NEWEST_FIRST, with_newer
 from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun, Waypoints
-from voicemem.store.sqlite.database import IN_MEMORY, open_connection
+from voicemem.store.sqlite.database.connections import IN_MEMORY, open_connection
+from voicemem.store.sqlite.database.schema import migrate
 from voicemem.store.sqlite.journal.runs import find_last_seq, find_run, insert_runs, next_stored_seq
-from voicemem.store.sqlite.schema import migrate
 
 STREAM = 7
 PRODUCERS = ["main", "asr", None]

@@ -1,0 +1,1 @@
+"""Commands that say who may come in: `voicemem keys` and `voicemem hooks`."""

@@ -1,0 +1,135 @@
+"""`voicemem hooks`: what signs the webhooks of other stacks' platforms, by project and dialect."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+
+import click
+
+from voicemem.cli.access.keys import existing, new_or_existing, with_store
+from voicemem.cli.common import run, store_option
+from voicemem.runtime import now_ms
+from voicemem.security.access import DEFAULT_PROJECT, check_project
+from voicemem.security.audit import COMMAND_LINE, audit
+from voicemem.security.hook_secrets import (
+    MAX_OVERLAP_S,
+    OVERLAP_S,
+    HookSecrets,
+    ShownHookSecret,
+    check_hook_secret,
+    new_hook_secret,
+)
+from voicemem.store.port import Store
+
+project_option = click.option(
+    "--project", default=DEFAULT_PROJECT, show_default=True, help="The project whose webhooks it signs."
+)
+
+
+@click.group(short_help="Set what signs the webhooks of other stacks.")
+def hooks() -> None:
+    """Set, rotate and remove what signs the webhooks of other stacks, even while the server runs.
+
+    Every node uses what is set from then on. A secret counts for one project and one dialect. Those of the flag
+    --hook-secret of `serve` verify beside it.
+
+    \b
+    Examples:
+      voicemem hooks set --store sqlite:calls.db elevenlabs-agents
+      voicemem hooks list --store sqlite:calls.db
+    """
+
+
+def secrets_in(store: Store) -> HookSecrets:
+    return HookSecrets(store, {}, now_ms)
+
+
+@hooks.command("set", short_help="Set a secret, or rotate it.")
+@store_option
+@project_option
+@click.option("--generate", is_flag=True, help="Make a secret and print it, for platforms that let you choose it.")
+@click.option(
+    "--overlap",
+    type=click.IntRange(0, MAX_OVERLAP_S),
+    default=OVERLAP_S,
+    show_default=True,
+    help="For how many seconds the secret before it verifies too.",
+)
+@click.argument("dialect")
+def set_secret(store: str, project: str, generate: bool, overlap: int, dialect: str) -> None:
+    """Set what signs the webhooks of DIALECT. The secret is asked for, or read from standard input.
+
+    The secret before it verifies too until the overlap is over.
+
+    \b
+    Examples:
+      voicemem hooks set --store sqlite:calls.db --project shop elevenlabs-agents
+      voicemem hooks set --store sqlite:calls.db --generate --overlap 0 elevenlabs-agents
+    """
+    secret = new_hook_secret() if generate else read_secret()
+
+    async def work(opened: Store) -> None:
+        check_project(project)
+        check_hook_secret(secret)
+        await secrets_in(opened).set(project, dialect, secret, overlap)
+        audit("hook_secret_set", COMMAND_LINE, project, dialect=dialect)
+
+    run(with_store(new_or_existing(store), work))
+    click.echo(f"webhooks of {dialect} in the project {project} are signed with the new secret", err=generate)
+    if generate:
+        click.echo(secret)
+
+
+@hooks.command("list", short_help="List the dialects of a project that have a secret.")
+@store_option
+@project_option
+def list_secrets(store: str, project: str) -> None:
+    """List the dialects that have a secret in a project, and until when the one before verifies; never the secrets.
+
+    What stands in the settings of `serve` is not listed.
+
+    \b
+    Example:
+      voicemem hooks list --store sqlite:calls.db --project shop
+    """
+
+    async def work(opened: Store) -> list[ShownHookSecret]:
+        return await secrets_in(opened).list(project)
+
+    for one in run(with_store(existing(store), work)):
+        old = "" if one.old_until_ms is None else f"  the one before verifies until {shown_time(one.old_until_ms)}"
+        click.echo(f"{one.dialect}  set {shown_time(one.set_ms or 0)}{old}")
+
+
+@hooks.command("remove", short_help="Remove a secret.")
+@store_option
+@project_option
+@click.argument("dialect")
+def remove_secret(store: str, project: str, dialect: str) -> None:
+    """Remove what signs the webhooks of DIALECT in a project, and the secret before it.
+
+    Without another one, in the settings of `serve`, these webhooks need a key from then on.
+
+    \b
+    Example:
+      voicemem hooks remove --store sqlite:calls.db elevenlabs-agents
+    """
+
+    async def work(opened: Store) -> None:
+        await secrets_in(opened).remove(project, dialect)
+        audit("hook_secret_removed", COMMAND_LINE, project, dialect=dialect)
+
+    run(with_store(existing(store), work))
+    click.echo(f"webhooks of {dialect} in the project {project} have no secret in the store any more")
+
+
+def read_secret() -> str:
+    """A secret that is typed unseen, or a line of standard input."""
+    if sys.stdin.isatty():
+        return str(click.prompt("Secret", hide_input=True)).strip()
+    return sys.stdin.readline().strip()
+
+
+def shown_time(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,1 @@
+"""`voicemem demo`: one recorded call, or calls over two nodes."""

@@ -1,0 +1,166 @@
+"""`voicemem demo`: a recorded call through the real service, on real sockets and a real file, shown live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.text import Text
+
+from voicemem.app import App, running
+from voicemem.cli.shown import line_shown, lines_shown
+from voicemem.client.replay import Replay, load_recording
+from voicemem.config.service import Address, Settings
+from voicemem.protocol.types import JsonObject
+from voicemem.webhooks.endpoints import new_webhook_secret
+from voicemem.webhooks.receiver import Notice, WebhookReceiver
+
+SESSION = "demo"
+FAST = 12.0
+"""How many times faster `--fast` plays the call."""
+ANY_PORT = Address("127.0.0.1", 0)
+WEBHOOK_TIMEOUT_S = 15.0
+CUSTOM_LLM = {"vendor": "custom", "model": "my-model"}
+
+
+async def demo(console: Console, fast: bool) -> None:
+    """Start the service, play a recorded call into it, and show the memory, both formats and the webhook."""
+    notices: asyncio.Queue[Notice] = asyncio.Queue()
+    secret = new_webhook_secret()
+    receiver = WebhookReceiver(secret, notices.put_nowait)
+    webhook = await receiver.start(ANY_PORT)
+    try:
+        with tempfile.TemporaryDirectory(prefix="voicemem-demo-") as folder:
+            settings = Settings(
+                store=f"sqlite:{folder}/calls.db",
+                rest=ANY_PORT,
+                ingest=ANY_PORT,
+                webhook_url=f"http://{webhook}/voicemem",
+                webhook_secret=secret,
+            )
+            async with running(settings) as app, aiohttp.ClientSession(f"http://{app.rest_address}") as http:
+                await play(console, app, http, FAST if fast else 1.0)
+                await show_formats(console, http)
+                show_notice(console, await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S))
+    finally:
+        await receiver.stop()
+    console.print(next_steps(command_name(sys.argv[0])), highlight=False)
+
+
+def next_steps(name: str) -> str:
+    """What to do after the demo, with the name that the command is called by."""
+    return (
+        f"The demo is over. Next: [bold]{name} serve[/] runs the service, and [bold]{name} ui[/] opens its page,"
+        f" http://{Settings().rest}/ui/, where one looks at calls. [bold]{name} quickstart[/] writes settings."
+    )
+
+
+def command_name(called: str) -> str:
+    """How to call this command again: by its path where a shell would not find it by its name."""
+    return called if Path(called).name == "voicemem" and shutil.which("voicemem") is None else "voicemem"
+
+
+async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: float) -> None:
+    """Stream the call, and read the memory over REST after each acknowledged event."""
+    events = recorded_call()
+    changed = asyncio.Event()
+    replay = Replay(events, lambda event: changed.set())
+    sending = asyncio.create_task(replay.run(f"ws://{app.ingest_address}/v1/ingest", SESSION, pace=pace))
+    sending.add_done_callback(lambda _: changed.set())
+
+    def show(contents: list[dict[str, Any]]) -> Panel:
+        return render_call(contents, replay.acked, len(events), console.is_terminal)
+
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        while not sending.done():
+            await changed.wait()
+            changed.clear()
+            contents = (await get(http, "history?open=true"))["contents"] if replay.acked else []
+            live.update(show(contents), refresh=console.is_terminal)
+        contents = (await get(http, "history"))["contents"]
+        live.update(show(contents), refresh=True)
+    if not console.is_terminal:
+        console.line()
+    await sending
+
+
+def recorded_call() -> list[JsonObject]:
+    with resources.as_file(resources.files("voicemem.cli.demo") / "demo_call.jsonl") as path:
+        return load_recording(Path(path))
+
+
+async def get(http: aiohttp.ClientSession, path: str, session_id: str = SESSION) -> dict[str, Any]:
+    async with http.get(f"/v1/sessions/{session_id}/{path}") as response:
+        response.raise_for_status()
+        body: dict[str, Any] = await response.json()
+        return body
+
+
+def render_call(contents: list[dict[str, Any]], acked: int, total: int, styled: bool) -> Panel:
+    """The call as it was heard: what an interruption cut off is struck out."""
+    lines: list[RenderableType] = [render_message(message, styled) for message in contents] or [Text("…", style="dim")]
+    return Panel(
+        Group(*lines),
+        title="A call, as it was really heard",
+        subtitle=f"{acked} of {total} events on disk and acknowledged",
+    )
+
+
+def render_message(message: dict[str, Any], styled: bool) -> Text:
+    """One message; without styles it is one line, where ~~ marks what was never heard."""
+    shown = lines_shown if styled else line_shown
+    name, colour = ("caller", "cyan") if message["role"] == "user" else ("agent ", "green")
+    text = Text.assemble((f"turn {message['turn_id']} ", "dim"), (f"{name}  ", f"bold {colour}"))
+    content, metadata = shown(message["content"]), message.get("metadata", {})
+    text.append(content)
+    if metadata.get("interrupted"):
+        unheard = shown(metadata.get("original", "").removeprefix(message["content"]))
+        text.append(unheard if styled else f"~~{unheard}~~", style="strike dim red")
+        text.append("  ← interrupted; the rest was never heard", style="dim italic")
+    elif metadata.get("open"):
+        text.stylize("italic" if metadata.get("partial") else "", len(text) - len(content))
+        heard = metadata.get("heard_so_far")
+        if heard is not None and message["content"].startswith(heard):
+            text.stylize("dim", len(text) - len(content) + len(shown(heard)))
+        text.append(" …", style="dim")
+    return text
+
+
+async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
+    """Show what the next LLM request has of the reply that was cut, for a standard LLM and for a custom one."""
+    standard = await get(http, "context")
+    async with http.post("/v1/sessions", json={"session_id": f"{SESSION}-custom", "llm": CUSTOM_LLM}) as response:
+        response.raise_for_status()
+    body = "\n".join(json.dumps(event) for event in recorded_call() if event["type"] != "session.end")
+    async with http.post(f"/v1/sessions/{SESSION}-custom/events", data=body.encode()) as response:
+        response.raise_for_status()
+    custom = await get(http, "context", f"{SESSION}-custom")
+    cut = next(index for index, one in enumerate(custom["messages"]) if one.get("metadata", {}).get("interrupted"))
+    shown = [json.dumps(body["messages"][cut], ensure_ascii=False) for body in (standard, custom)]
+    title = "What the next LLM request has of the reply that was cut: for a standard LLM, and with all fields"
+    console.print(Panel(Group(*map(Text, shown)), title=title))
+
+
+def show_notice(console: Console, notice: Notice) -> None:
+    """Show the webhook as it arrived, and whether its signatures are right."""
+    payload = notice.body["payload"]
+    told = (
+        f"eventType {notice.body['eventType']}: {len(payload['contents'])} messages of agent_id {payload['agent_id']!r}"
+    )
+    marks = Text()
+    for name, valid in notice.verified.items():
+        marks.append_text(
+            Text.assemble(("✓ verified", "bold green") if valid else ("✗ wrong", "bold red"), f" {name}  ")
+        )
+    lines = [Text(told), marks]
+    console.print(Panel(Group(*lines), title="The webhook at the end of the call"))

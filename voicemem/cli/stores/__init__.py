@@ -1,0 +1,1 @@
+"""Commands for whoever runs a store: backups, copies, migrations, nodes."""

@@ -1,0 +1,1 @@
+"""Working memories as agent-memory-server's clients know them."""

@@ -1,0 +1,251 @@
+"""All that is stored of a user, as JSON lines: the answer to a person who asks what is kept of them (docs/privacy.md).
+
+One session is looked at a time, and of a long one a few turns, so an export takes no more memory than its largest
+session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Raw, Struct, structs
+
+from voicemem.documents.document import Document, Form, apply_operation, form_of
+from voicemem.errors import DamagedEntry, SessionSetAside
+from voicemem.memory.exports.user_lines import (
+    ExportBegin,
+    ExportedCarriedSession,
+    ExportedData,
+    ExportedDelivery,
+    ExportedDocument,
+    ExportedEvent,
+    ExportedMemory,
+    ExportedMessage,
+    ExportedSession,
+    ExportedSummary,
+    ExportedToolCall,
+    ExportEnd,
+    ExportLine,
+    Unreadable,
+)
+from voicemem.memory.long_term.memory import to_memory
+from voicemem.protocol import codec
+from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummary
+from voicemem.protocol.strict_json import is_valid_json
+from voicemem.protocol.types import MAX_INTEGER
+from voicemem.runtime import Clock
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.port import Store
+from voicemem.store.ports.memories import AnyOf, MemoryFilter, MemoryRow
+from voicemem.store.records import LIST_BYTES, Delivery, JournalRow, SessionFilter
+from voicemem.store.streams import Stream
+from voicemem.transcript.history import turn_messages
+from voicemem.transcript.state import Turn
+
+VERSION: Literal[1] = 1
+SESSIONS_AT_ONCE = 20
+"""Sessions listed at a time: each may have a configuration of 256 KiB."""
+TURNS_AT_ONCE, ROWS_AT_ONCE = 100, 500
+
+
+class Exporting(Struct):
+    """One export under way, with what it counts."""
+
+    store: Store
+    memories: ReadModelCache
+    project: str
+    user_id: str
+    with_events: bool = False
+    lines: int = 0
+    sessions: int = 0
+    messages: int = 0
+    kept_memories: int = 0
+    unreadable: int = 0
+
+    def encode(self, lines: Iterable[ExportLine]) -> bytes:
+        """Lines of JSON, which are counted."""
+        text = bytearray()
+        for line in lines:
+            text += msgspec.json.encode(line) + b"\n"
+            self.lines += 1
+            self.messages += isinstance(line, ExportedMessage)
+            self.kept_memories += isinstance(line, ExportedMemory)
+            self.unreadable += isinstance(line, Unreadable)
+        return bytes(text)
+
+    async def streams(self) -> AsyncGenerator[Stream, None]:
+        """The sessions with this `user_id`, the newest first."""
+        wanted = SessionFilter(project=self.project, user_id=self.user_id, limit=SESSIONS_AT_ONCE)
+        more = True
+        while more:
+            page, more = await self.store.list_page(wanted, LIST_BYTES)
+            for stream in page:
+                yield stream
+            if page:
+                wanted = structs.replace(wanted, after=(page[-1].started_ms, page[-1].key))
+
+    async def user(self) -> AsyncGenerator[bytes, None]:
+        """What belongs to the user alone."""
+        of_user = MemoryFilter(project=self.project, user_ids=AnyOf((self.user_id,)), with_superseded=True)
+        async for piece in self.kept(of_user):
+            yield piece
+        stream = await self.store.find_user(self.project, self.user_id)
+        if stream is None:
+            return
+        try:
+            memory = await self.memories.load_as_of(stream.key, stream.position, background=True)
+            async for piece in self.documents(stream, None, memory.state.document):
+                yield piece
+        except (SessionSetAside, DamagedEntry):
+            yield self.encode([Unreadable(None, "memory")])
+
+    async def kept(self, wanted: MemoryFilter) -> AsyncGenerator[bytes, None]:
+        """The memories for which conditions hold, the newest first."""
+        while rows := await self.store.list_memories(wanted):
+            yield self.encode(map(exported_memory, rows))
+            wanted = structs.replace(wanted, after=(rows[-1].created_ms, rows[-1].id))
+
+    async def session(self, stream: Stream) -> AsyncGenerator[bytes, None]:
+        """A session with all that belongs to it; nothing if it was erased meanwhile."""
+        head = ExportedSession(
+            stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.position, stream.config
+        )
+        is_readable = True
+        try:
+            memory = await self.memories.load_as_of(stream.key, stream.position, background=True)
+            if memory.position < stream.position:
+                return
+            yield self.encode([head])
+            async for piece in self.memory(stream, memory):
+                yield piece
+        except (SessionSetAside, DamagedEntry):
+            is_readable = False
+            yield self.encode([head, Unreadable(stream.id, "memory")])
+        self.sessions += 1
+        of_nobody = MemoryFilter(  # the user's have been written, and another user's are not for this one to see
+            project=self.project, user_ids=AnyOf((None,)), session_ids=AnyOf((stream.id,)), with_superseded=True
+        )
+        async for piece in self.kept(of_nobody):
+            yield piece
+        deliveries = await self.store.list_deliveries(stream.key)
+        yield self.encode(exported_delivery(stream.id, delivery) for delivery in deliveries)
+        if self.with_events or not is_readable:
+            async for piece in self.events(stream):
+                yield piece
+
+    async def memory(self, stream: Stream, memory: ReadModel) -> AsyncGenerator[bytes, None]:
+        """What the memory of a session holds."""
+        numbers = memory.state.turn_numbers.copy()
+        for first in range(0, len(numbers), TURNS_AT_ONCE):
+            make = partial(turn_lines, stream.id, memory, numbers[first : first + TURNS_AT_ONCE])
+            lines = await self.memories.perform(stream.key, memory, make, memory.is_large, background=True)
+            yield self.encode(lines)
+        state = memory.state
+        for position in [*state.memory_positions]:
+            for row in await self.store.read_rows(stream.key, position - 1, 1):
+                yield self.encode(derived_lines(stream.id, row))
+        if state.data:
+            yield self.encode([ExportedData(stream.id, state.data)])
+        async for piece in self.documents(stream, stream.id, state.document):
+            yield piece
+
+    async def documents(
+        self, stream: Stream, session_id: str | None, document: Document | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Every version of a stream's document, made from the changes in its journal."""
+        content: Any = None
+        form: Form | None = None
+        for version, position in enumerate(() if document is None else document.positions, 1):
+            for row in await self.store.read_rows(stream.key, position - 1, 1):
+                event = codec.decode_stored(row.payload)
+                assert isinstance(event, MemoryDocument)
+                content = apply_operation(content, event.operation, event.content)
+                form = form_of(event) or form
+                kind = None if form is None else form.format
+                line = ExportedDocument(session_id, version, event.operation, row.received_ms, kind, content)
+                yield self.encode([line])
+
+    async def events(self, stream: Stream) -> AsyncGenerator[bytes, None]:
+        """The journal of a session, as far as it can be read."""
+        position = 0
+        try:
+            while position < stream.position:
+                rows = await self.store.read_rows(stream.key, position, min(ROWS_AT_ONCE, stream.position - position))
+                if not rows:
+                    return
+                yield self.encode(exported_event(stream.id, row) for row in rows)
+                position = rows[-1].position
+        except DamagedEntry:
+            yield self.encode([Unreadable(stream.id, "events")])
+
+
+async def export_user(
+    store: Store, memories: ReadModelCache, project: str, user_id: str, clock: Clock, with_events: bool = False
+) -> AsyncGenerator[bytes, None]:
+    """All that is stored of a user, in pieces of whole lines, for `ExportLine`. Raises `StoreUnavailable`.
+
+    Sessions that begin meanwhile may be missing. With `with_events` the journals come along.
+    """
+    export = Exporting(store, memories, project, user_id, with_events)
+    wanted = SessionFilter(project=project, user_id=user_id)
+    count = await store.count_sessions(wanted, MAX_INTEGER)
+    yield export.encode([ExportBegin(VERSION, user_id, project, clock(), count)])
+    async for piece in export.user():
+        yield piece
+    async for stream in export.streams():
+        async for piece in export.session(stream):
+            if piece:
+                yield piece
+    end = ExportEnd(export.lines, export.sessions, export.messages, export.kept_memories, export.unreadable)
+    yield export.encode([end])
+
+
+def turn_lines(session_id: str, memory: ReadModel, numbers: Sequence[int]) -> list[ExportLine]:
+    """The messages of these turns, those in progress too, and their tool calls, also where they are forgotten."""
+    turns = [memory.state.turns[number] for number in numbers]
+    lines: list[ExportLine] = []
+    for turn in turns:
+        for one in turn_messages(memory.state, turn, unfinished=True):
+            lines.append(ExportedMessage(session_id, one.role, one.content, one.turn_id, one.timestamp, one.metadata))
+        lines += tool_lines(session_id, turn)
+    return lines
+
+
+def derived_lines(session_id: str, row: JournalRow) -> list[ExportLine]:
+    """A summary, or what was carried over, as an entry of the journal has it; also where contexts leave it out."""
+    event = codec.decode_stored(row.payload)
+    if isinstance(event, MemorySummary):
+        return [ExportedSummary(session_id, event.through_turn, event.text, event.model)]
+    if isinstance(event, MemoryCarried):
+        return [ExportedCarriedSession(session_id, one.session_id, one.text) for one in event.sessions]
+    return []
+
+
+def tool_lines(session_id: str, turn: Turn) -> Iterator[ExportedToolCall]:
+    for one in turn.tool_calls or ():
+        if one.name is not None:
+            arguments, result = Raw(msgspec.json.encode(one.arguments)), Raw(msgspec.json.encode(one.result))
+            yield ExportedToolCall(session_id, turn.number, one.ts, one.call_id, one.name, arguments, result)
+
+
+def exported_delivery(session_id: str, delivery: Delivery) -> ExportedDelivery:
+    """Whom a notice went to: the host alone, since the rest of an address may be secret."""
+    state: Any = delivery.state
+    receiver = urlsplit(delivery.url).hostname or ""
+    return ExportedDelivery(session_id, receiver, delivery.event_type, state, len(delivery.attempts))
+
+
+def exported_memory(row: MemoryRow) -> ExportedMemory:
+    return ExportedMemory(**structs.asdict(to_memory(row)))
+
+
+def exported_event(session_id: str, row: JournalRow) -> ExportedEvent:
+    """Raises `DamagedEntry`."""
+    if not is_valid_json(row.payload):
+        raise DamagedEntry
+    return ExportedEvent(session_id, row.position, row.producer, row.received_ms, codec.on_one_line(row.payload))

@@ -1,0 +1,278 @@
+"""Memories that last beyond a call: keep, read, change, remove and find them, and find what was said."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, Struct, structs
+
+from voicemem.errors import RateLimited, Refused
+from voicemem.memory.long_term.drafts import MAX_GIVEN, GivenMemory, MemoryPatch, draft_of
+from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_of
+from voicemem.memory.long_term.lists import MemoriesQuery, MemoryPage, list_filter, memory_page
+from voicemem.memory.long_term.memory import KnownMemory, Memory
+from voicemem.memory.search.searches import FoundMemories, MemorySearch
+from voicemem.protocol.types import JsonObject, Name
+from voicemem.security.audit import audit
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    get_stream,
+    json_response,
+    read_body,
+    read_object,
+    services_of,
+)
+from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.token_reach import token_reach
+from voicemem.server.rest.users import user_id_of
+from voicemem.store.ports.heard_index import scope_of
+from voicemem.store.ports.memories import AnyOf
+
+
+class GivenMemories(Struct, frozen=True, forbid_unknown_fields=True):
+    """Several memories to keep."""
+
+    memories: Annotated[list[GivenMemory], Meta(min_length=1, max_length=MAX_GIVEN)]
+
+
+class KeptMemories(Struct, frozen=True):
+    """The memories as they stand, in the order in which they were given."""
+
+    memories: list[Memory]
+
+
+class MemoryId(Struct, frozen=True):
+    """What a key may see of a memory that may not read."""
+
+    id: str
+
+
+class KeptIds(Struct, frozen=True):
+    """The answer to a key that may not read."""
+
+    memories: list[MemoryId]
+
+
+class ForgottenMemories(Struct, frozen=True):
+    """The ids of the memories that were forgotten, or with `dry_run` would be."""
+
+    ids: list[str]
+    dry_run: bool
+
+
+class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """With `evidence=true`, the messages that the memory comes from are shown too."""
+
+    evidence: bool = False
+
+
+async def keep_memories(request: web.Request, _: NoQuery) -> web.Response:
+    """Keep a memory, or several; they are found once this is answered.
+
+    What the same owner has in the same words already is not kept twice. One with the `id` of a memory replaces it.
+    """
+    services, grant = services_of(request), request[GRANT]
+    body = await read_object(request)
+    given = given_in(body)
+    reach = await token_reach(request)
+    if reach is not None:
+        given = [reach.own(one) for one in given]
+    await take_events(request, len(given))
+    kept = await services.long_term.add(grant.project, [draft_of(one) for one in given])
+    if grant.allows("read", grant.session_id) and (reach is None or reach.user_id is not None):
+        return json_response(KeptMemories(kept))
+    return json_response(KeptIds([MemoryId(memory.id) for memory in kept]))
+
+
+def given_in(body: JsonObject) -> list[GivenMemory]:
+    """The memories of a body. Raises `Refused`, and says which of them it is about."""
+    if "memories" not in body:
+        return [convert_body(body, GivenMemory)]
+    try:
+        return convert_body(body, GivenMemories).memories
+    except Refused as refused:
+        given = body["memories"] if isinstance(body["memories"], list) else []
+        place = next((place for place, one in enumerate(given) if not is_memory(one)), 0)
+        raise Refused(refused.code, refused.detail.replace("memories[...]", f"memories[{place}]")) from None
+
+
+def is_memory(value: Any) -> bool:
+    try:
+        msgspec.convert(value, GivenMemory)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+async def take_events(request: web.Request, count: int) -> None:
+    """Count this as so many events of the caller. Raises `RateLimited`."""
+    wait_s = services_of(request).limits.take_events(request[GRANT].caller, count, len(await read_body(request)))
+    if wait_s:
+        raise RateLimited(wait_s)
+
+
+async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
+    """Read a memory, and on request the messages that it comes from, as they were heard."""
+    long_term, project = services_of(request).long_term, request[GRANT].project
+    memory = await long_term.find(project, memory_id_of(request))
+    lines = await long_term.evidence(project, memory) if query.evidence else UNSET
+    return json_response(KnownMemory(**msgspec.structs.asdict(memory), lines=lines))
+
+
+async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
+    patch = convert_body(await read_object(request), MemoryPatch)
+    await take_events(request, 1)
+    memory = await services_of(request).long_term.edit(request[GRANT].project, memory_id_of(request), patch)
+    return json_response(memory if request[GRANT].allows("read", None) else MemoryId(memory.id))
+
+
+async def remove_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Remove a memory: nobody can read or find it any more, and its text leaves the store."""
+    long_term, project, id = services_of(request).long_term, request[GRANT].project, memory_id_of(request)
+    reach = await token_reach(request)
+    if reach is not None and not reach.has(await long_term.find(project, id)):
+        raise Refused("unknown_memory")
+    if not await long_term.remove(project, [id]):
+        raise Refused("unknown_memory")
+    return web.Response(status=204)
+
+
+def memory_id_of(request: web.Request) -> str:
+    """Return the id of the memory that the path names. Raises `Refused`."""
+    try:
+        return msgspec.convert(request.match_info["memory_id"], Name)
+    except msgspec.ValidationError:
+        raise Refused("invalid_field", "The id of a memory is 1 to 128 characters.") from None
+
+
+async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
+    """List the memories of a user, the newest first."""
+    user_id, reach = user_id_of(request), await token_reach(request)
+    if reach is not None:
+        scope = reach.scope(user_id, None, query.namespace)
+        query = structs.replace(query, namespace=scope["namespace"])
+    return await answer_page(request, query, user_ids=AnyOf((user_id,)))
+
+
+async def list_session_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
+    """List the memories that come from a session or are about it, the newest first."""
+    stream = await get_stream(request)
+    own = scope_of(stream).user_id
+    return await answer_page(request, query, user_ids=AnyOf(tuple({own, None})), session_ids=AnyOf((stream.id,)))
+
+
+async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: AnyOf) -> web.Response:
+    wanted = list_filter(request[GRANT].project, query, **conditions)
+    return json_response(await memory_page(services_of(request).long_term, wanted, query.cursor))
+
+
+async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response:
+    """Forget memories of a user for good: nobody can read or find them any more, and their texts leave the store.
+
+    What was heard stays in the sessions that it comes from.
+    """
+    project, long_term = request[GRANT].project, services_of(request).long_term
+    body = convert_body(await read_object(request), ForgetMemories)
+    policy = policy_of(body, project, user_id_of(request))
+    ids = await forget(long_term, project, policy, body.dry_run)
+    if not body.dry_run:
+        audit("memories_forgotten", request[GRANT], project, memories=len(ids))
+    return json_response(ForgottenMemories(ids, body.dry_run))
+
+
+async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
+    """Search what was heard and what is remembered in the project, of a user or of one session, by words.
+
+    Each message is shown as it was heard, and each memory with all it says and the place that it comes from. The best
+    is first.
+    """
+    wanted = convert_body(await read_object(request), MemorySearch)
+    reach = await token_reach(request)
+    if reach is not None:
+        wanted = structs.replace(wanted, **reach.scope(wanted.user_id, wanted.session_id, wanted.namespace))
+    return json_response(await services_of(request).finder.search(request[GRANT].project, wanted))
+
+
+PATH = "/v1/memories/{memory_id}"
+GIVEN_CODES = ("invalid_field", "text_too_long", "too_big")
+ROUTES: tuple[Route[Any], ...] = (
+    Route(
+        "POST",
+        "/v1/users/{user_id}/memories/forget",
+        forget_user_memories,
+        "admin",
+        NoQuery,
+        json_ok(ForgottenMemories),
+        BodySpec({JSON: ForgetMemories}),
+        ("missing_field",),
+    ),
+    Route(
+        "POST",
+        "/v1/memories",
+        keep_memories,
+        "ingest",
+        NoQuery,
+        json_ok(KeptMemories | KeptIds),
+        BodySpec({JSON: GivenMemory | GivenMemories}),
+        (*GIVEN_CODES, "unknown_session", "session_erased", "memory_exists"),
+        for_tokens=True,
+    ),
+    Route(
+        "POST",
+        "/v1/memories/search",
+        search_memories,
+        "read",
+        NoQuery,
+        json_ok(FoundMemories),
+        BodySpec({JSON: MemorySearch}),
+        ("invalid_field", "invalid_cursor"),
+        for_tokens=True,
+    ),
+    Route(
+        "GET", PATH, read_memory, "read", MemoryQuery, json_ok(KnownMemory), codes=("unknown_memory", "invalid_field")
+    ),
+    Route(
+        "PATCH",
+        PATH,
+        change_memory,
+        "ingest",
+        NoQuery,
+        json_ok(Memory | MemoryId),
+        BodySpec({JSON: MemoryPatch}),
+        (*GIVEN_CODES, "unknown_memory", "unknown_session", "session_erased", "memory_exists"),
+    ),
+    Route(
+        "DELETE",
+        PATH,
+        remove_memory,
+        "ingest",
+        NoQuery,
+        {204: ResponseSpec()},
+        codes=("unknown_memory", "invalid_field"),
+        for_tokens=True,
+    ),
+    Route(
+        "GET",
+        "/v1/users/{user_id}/memories",
+        list_user_memories,
+        "read",
+        MemoriesQuery,
+        json_ok(MemoryPage),
+        codes=("invalid_cursor",),
+        for_tokens=True,
+    ),
+    Route(
+        "GET",
+        "/v1/sessions/{id}/memories",
+        list_session_memories,
+        "read",
+        MemoriesQuery,
+        json_ok(MemoryPage),
+        codes=("invalid_cursor",),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Webhooks of the project: its endpoints, and what is sent to them."""

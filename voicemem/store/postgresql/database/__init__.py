@@ -1,0 +1,1 @@
+"""The database: connections, transactions that write, the schema, and which server answers."""

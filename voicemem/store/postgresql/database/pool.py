@@ -1,0 +1,279 @@
+"""One PostgreSQL database: the connections of this process, and how jobs run on them.
+
+psycopg's connections block, so each belongs to one thread at a time. There are three kinds: those of lanes, on which
+appends go (`lanes`), those of other transactions, and those that only read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+import psycopg
+
+from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.postgresql.database.connection import (
+    LANES,
+    READERS,
+    WRITERS,
+    Server,
+    Session,
+    connect,
+    find_server,
+    is_lost,
+    is_ours,
+    parse_options,
+    refusal_of,
+    unavailable,
+    why,
+)
+from voicemem.store.postgresql.database.lineage import (
+    COMPARED_GUESSES,
+    DISPLACED,
+    LOCK_META,
+    OLD_PRIMARY,
+    Lineage,
+    adopt,
+    identity_of,
+    misses_any,
+)
+from voicemem.store.postgresql.database.schema import migrate
+from voicemem.store.postgresql.database.writer import Writer
+from voicemem.store.postgresql.journal.guesses import Guesses
+from voicemem.store.postgresql.journal.lanes import Lane
+from voicemem.store.postgresql.journal.partitions import Upkeep, ensure_partitions
+from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, add_bytes
+from voicemem.store.postgresql.keys import KeySource
+from voicemem.store.records import Quotas
+
+T = TypeVar("T")
+CLOSED = "The store was closed."
+SELECT_NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
+
+
+class Database:
+    """One PostgreSQL database. A job is a function of the rows of its transaction, or of a session that reads."""
+
+    def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False) -> None:
+        """Connect, and make the schema in an empty database; with `upgrade` also bring an older one to this version.
+
+        Raises `CannotStart`.
+        """
+        self.url = url
+        self.token = secrets.token_bytes(8)
+        """Names the lanes of this object; no two objects share one."""
+        self.node: str | None = None
+        """The token of the node that this process is, once it has been registered."""
+        self.quotas = Quotas()
+        self.stored_bytes = StoredBytes()
+        self.count_quota_refusal: Callable[[str], None] = lambda quota: None
+        _, self.is_pooled, self.trusted = parse_options(url)
+        self.generation = 1
+        """Raised by `settle`: connections and guesses of before are given up."""
+        self.displaced = False
+        """Whether nothing is read or written until `settle`, since the store may not be what it was."""
+        self.trouble: str | None = None
+        """Why the last commit failed; None when it came through."""
+        self.closed = False
+        try:
+            session = connect(url)
+            try:
+                self.identity, self.server = migrate(session, upgrade), session.server
+                (now_ms,) = session.one(SELECT_NOW)
+                ensure_partitions(session, now_ms)
+            finally:
+                session.close()
+        except psycopg.Error as error:
+            raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
+        self.keys = KeySource(now_ms, time.monotonic)
+        self.upkeep = Upkeep()
+        self.guesses = Guesses(budget or MemoryBudget())
+        self.lanes = [Lane(Writer(self, number), self.guesses) for number in range(LANES)]
+        self.idle_writers: queue.LifoQueue[Writer] = queue.LifoQueue()
+        for number in range(LANES, LANES + WRITERS):
+            self.idle_writers.put(Writer(self, number))
+        self.registrar = Writer(self, LANES + WRITERS, needs_node=False)
+        self.registering = threading.Lock()
+        self.writing = ThreadPoolExecutor(WRITERS, "voicemem-writer")
+        self.readers = ThreadPoolExecutor(READERS, "voicemem-reader")
+        self.reading = threading.local()
+        self.reader_sessions: list[Session] = []
+
+    def refuse_unready(self) -> None:
+        """Raise `StoreUnavailable` while nothing may be read or written."""
+        if self.closed or self.displaced:
+            raise StoreUnavailable(CLOSED if self.closed else DISPLACED)
+
+    def connect(self) -> Session:
+        """A new connection, to the server that this process works with. Raises `StoreUnavailable`, `psycopg.Error`.
+
+        Where the store may not be what it was, a node does nothing more until it has settled that (`settle`).
+        """
+        generation = self.generation
+        session = open_session(self.url)
+        try:
+            session.generation = generation
+            self.compare(session)
+            if session.generation != self.generation:
+                raise StoreUnavailable(DISPLACED)  # it was settled meanwhile: its caller knows the old store
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def compare(self, session: Session) -> None:
+        """Raise `StoreUnavailable` where a connection leads to another server, or to one that lacks anything."""
+        self.refuse_old_primary(session)
+        if session.server == self.server and not misses_any(session, self.guesses, COMPARED_GUESSES):
+            return
+        if self.node is None:  # no other has to know
+            self.follow(session.server, identity_of(session))
+            session.generation = self.generation
+            return
+        self.displaced, self.trouble = True, DISPLACED
+        raise StoreUnavailable(DISPLACED)
+
+    def compare_again(self, session: Session) -> None:
+        """Compare a connection to a pooler, behind which another server may answer by now."""
+        if self.is_pooled:
+            session.server = find_server(session)
+            self.compare(session)
+
+    def refuse_old_primary(self, session: Session) -> None:
+        if session.server is not None and self.server is not None and self.server.is_after(session.server):
+            raise StoreUnavailable(OLD_PRIMARY)
+
+    def settle(self, free_everything: Callable[[Session], None]) -> None:
+        """Go on with the server that answers now, under a new incarnation if anything may be missing.
+
+        Then `free_everything` frees what all nodes held. The caller ends `displaced`. Raises `StoreUnavailable`.
+        """
+        try:
+            session = open_session(self.url)
+            try:
+                self.refuse_old_primary(session)
+                lineage = Lineage(session.server, self.trusted, misses_any(session, self.guesses))
+                session.execute("begin")
+                session.execute(LOCK_META)
+                if not adopt(session, lineage):
+                    free_everything(session)
+                identity = identity_of(session)
+                session.execute("commit")
+                self.follow(session.server, identity)
+            finally:
+                session.close()
+        except psycopg.Error as error:
+            raise unavailable(error, "written") from None
+
+    def follow(self, server: Server | None, identity: dict[str, bytes]) -> None:
+        """Forget all that is known of the store, and start over."""
+        self.server, self.identity = server, identity
+        self.generation += 1
+        self.guesses.clear()
+
+    async def write(self, job: Callable[[Rows], T]) -> T:
+        """Run a job in a transaction of its own, and return its result after the commit.
+
+        A job that raises a `VoicememError` must do so before it writes. A job may run more than once. Raises
+        `StoreUnavailable`.
+        """
+        self.refuse_unready()
+        return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_write, job, self.generation)
+
+    def run_write(self, job: Callable[[Rows], T], generation: int) -> T:
+        writer = self.idle_writers.get()
+        try:
+            return writer.run(job, generation)
+        finally:
+            self.idle_writers.put(writer)
+
+    async def save_stored_bytes(self) -> None:
+        """Add to the projects' bytes what this process has counted. Raises `StoreUnavailable`."""
+        counted = self.stored_bytes.take()
+        if counted:
+            try:
+                self.stored_bytes.note(await self.register(lambda rows: add_bytes(rows.session, counted)))
+            except StoreUnavailable:
+                self.stored_bytes.give_back(counted)
+                raise
+
+    async def keep_partitions(self) -> None:
+        """Once a day, make the journal's partitions of the months that have come into sight."""
+        if self.upkeep.is_due:
+            with suppress(psycopg.Error, StoreUnavailable):  # it is away; there are partitions for a year
+                await asyncio.to_thread(self.upkeep.run, self.connect, self.keys.now_ms())
+
+    async def register(self, job: Callable[[Rows], T]) -> T:
+        """Run a job as `write` does, also while this process is not a node. Raises `StoreUnavailable`."""
+        return await asyncio.get_running_loop().run_in_executor(self.writing, self.run_register, job)
+
+    def run_register(self, job: Callable[[Rows], T]) -> T:
+        with self.registering:
+            return self.registrar.run(job)
+
+    async def read(self, job: Callable[[Session], T]) -> T:
+        """Run a job that only reads. It sees everything that was committed before."""
+        self.refuse_unready()
+        return await asyncio.get_running_loop().run_in_executor(self.readers, self.run_read, job)
+
+    def run_read(self, job: Callable[[Session], T]) -> T:
+        """Run it on this thread's connection, once more on a new one where that was lost meanwhile."""
+        for is_last in (False, True):
+            session: Session | None = None
+            try:
+                session = self.reader()
+                return job(session)
+            except psycopg.Error as error:
+                if is_ours(error):
+                    raise
+                if is_last or session is None or not is_lost(session, error):
+                    raise unavailable(error, "read") from None
+        raise AssertionError("unreachable")
+
+    def reader(self) -> Session:
+        session: Session | None = getattr(self.reading, "session", None)
+        if session is None or session.is_lost or session.generation != self.generation:
+            if session is not None:
+                session.close()
+            self.reading.session = session = self.connect()
+            self.reader_sessions = [one for one in self.reader_sessions if not one.is_lost] + [session]
+        return session
+
+    def close(self) -> None:
+        """Finish the jobs that were begun, and close all connections."""
+        self.closed = True
+        for lane in self.lanes:
+            lane.close()
+        self.writing.shutdown()
+        self.readers.shutdown()
+        while not self.idle_writers.empty():
+            self.idle_writers.get().close()
+        self.registrar.close()
+        for session in self.reader_sessions:
+            session.close()
+
+
+def open_session(url: str) -> Session:
+    """A connection. Raises `StoreUnavailable`, also where a start would be refused, and `psycopg.Error`."""
+    try:
+        return connect(url)
+    except CannotStart as error:
+        raise StoreUnavailable(error.detail) from None
+
+
+def reason(error: psycopg.Error) -> str:
+    """What a start says to the operator: libpq's own sentence where no connection came about."""
+    if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        known = refusal_of(str(error))
+        return f"{known}." if known is not None else lines[0] if lines else "no connection"
+    return f"{why(error)}."

@@ -1,0 +1,267 @@
+"""Lanes: connections on which plain appends go, each with a thread, so that one slow commit does not stop the others.
+
+All appends that wait for a lane go into one statement, which is one transaction and one round trip. It updates nothing:
+a row that each append updates leaves a dead version each time, and they slow everything down while anybody holds an old
+snapshot. It locks the heads of the streams whose `gen` is as guessed, skips those that others hold, and inserts each
+run right behind the guessed end of the journal; the primary key refuses those that come too late. What is not in its
+answer is for a transaction that looks first (`journal.writes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+import psycopg
+
+from voicemem.errors import StoreUnavailable
+from voicemem.store.admission import Batch, admits_all
+from voicemem.store.postgresql.database.connection import (
+    Fenced,
+    NodeRetired,
+    Session,
+    is_lost,
+    is_ours,
+    is_retried,
+    unavailable,
+)
+from voicemem.store.postgresql.database.lineage import DISPLACED
+from voicemem.store.postgresql.database.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
+from voicemem.store.postgresql.journal.guesses import Guess, Guesses
+from voicemem.store.postgresql.journal.runs import RUN_ARRAYS, RunColumns
+from voicemem.store.records import AppendResult
+from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun
+
+RUNS_WITH_GENS = RUN_ARRAYS.replace(") as r", ", $10::bigint[]) as r").replace("payload)", "payload, gen)")
+APPEND = f"""
+    with held as (select 1 from lanes where token = $11 and lane = $12 and era = $13 for share),
+    run as (select * from {RUNS_WITH_GENS}),
+    free as (
+        select h.stream from held, run join heads h
+        on h.bucket = run.stream % 64 and h.stream = run.stream and h.gen = run.gen
+        for no key update of h skip locked
+    )
+    insert into journal (bucket, stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
+    select run.stream % 64, run.stream, run.position, run.producer, run.seq, run.received_ms, run.count, run.checksum,
+    run.waypoint, run.payload from run join free on free.stream = run.stream
+    on conflict do nothing returning stream
+"""
+SELECT_STORED = """
+    select r.stream from unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[])
+    as r (stream, position, producer, seq, checksum) join journal j on j.bucket = r.stream % 64 and j.stream = r.stream
+    and j.position = r.position and j.producer = r.producer and j.seq = r.seq and j.checksum = r.checksum
+"""
+MAX_RUNS = 2_000
+"""In one statement, at most: it bounds how long a commit takes."""
+CLOSED = "The store was closed."
+
+
+class Waiting(NamedTuple):
+    """Batches that one caller waits for."""
+
+    batches: Sequence[Batch]
+    future: asyncio.Future[list[AppendResult | None]]
+    loop: asyncio.AbstractEventLoop
+
+
+class Candidate(NamedTuple):
+    """A batch that is in order by a guess, and its run."""
+
+    number: int
+    guess: Guess
+    run: JournalRun
+    waypoint: bool
+
+
+class Lane:
+    """The thread of one lane: everything that waits goes into the next statement."""
+
+    def __init__(self, writer: Writer, guesses: Guesses) -> None:
+        self.writer = writer
+        self.guesses = guesses
+        self.generation = 0
+        """Of the guesses by which it appends just now."""
+        self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.work, name=f"voicemem-lane-{writer.lane}", daemon=True)
+        self.thread.start()
+
+    async def append(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
+        """Append what is in order as far as is known; None for each batch that must be looked at."""
+        self.writer.database.refuse_unready()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[AppendResult | None]] = loop.create_future()
+        self.waiting.put(Waiting(batches, future, loop))
+        return await future
+
+    def close(self) -> None:
+        """Finish what waits, and end the thread."""
+        self.waiting.put(None)
+        self.thread.join()
+        self.writer.close()
+        while not self.waiting.empty():
+            late = self.waiting.get()
+            if late is not None:
+                deliver(late, StoreUnavailable(CLOSED))
+
+    def work(self) -> None:
+        while (first := self.waiting.get()) is not None:
+            together, runs, last = [first], len(first.batches), False
+            while runs < MAX_RUNS and not self.waiting.empty():
+                more = self.waiting.get()
+                if more is None:
+                    last = True
+                    break
+                together.append(more)
+                runs += len(more.batches)
+            self.commit(together)
+            if last:
+                return
+
+    def commit(self, together: list[Waiting]) -> None:
+        batches = [batch for waiting in together for batch in waiting.batches]
+        try:
+            results = self.append_all(batches)
+        except Exception as error:  # each caller gets it, whatever it is
+            for waiting in together:
+                deliver(waiting, error)
+            return
+        first = 0
+        for waiting in together:
+            deliver(waiting, results[first : first + len(waiting.batches)])
+            first += len(waiting.batches)
+
+    def append_all(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
+        """Append batches in as few statements as their order allows. Raises `StoreUnavailable`."""
+        results: list[AppendResult | None] = [None] * len(batches)
+        self.generation = self.writer.database.generation
+        waiting, slow = list(range(len(batches))), set[int]()
+        while waiting:
+            candidates: dict[int, Candidate] = {}
+            later: list[int] = []
+            for index in waiting:
+                batch = batches[index]
+                if batch.key in slow:
+                    continue
+                if batch.key in candidates:  # behind another batch of its stream, whose end is not yet known
+                    later.append(index)
+                elif (candidate := self.candidate(index, batch)) is not None:
+                    candidates[batch.key] = candidate
+                else:
+                    slow.add(batch.key)  # and whatever follows it, which must not overtake it
+            if not candidates:
+                break
+            stored = self.insert(list(candidates.values()))
+            for key, candidate in candidates.items():
+                if key in stored:
+                    results[candidate.number] = self.accept(candidate, batches[candidate.number])
+                else:
+                    self.guesses.forget(key)
+                    slow.add(key)
+            waiting = later
+        return results
+
+    def may_take(self, batch: Batch) -> bool:
+        """Whether there is any hope that a batch need not be looked at."""
+        return batch.offers is None and self.guesses.find(batch.key) is not None
+
+    def candidate(self, index: int, batch: Batch) -> Candidate | None:
+        guess = self.guesses.find(batch.key)
+        producer = None if guess is None else guess.producers.get(batch.producer)
+        if guess is None or producer is None or guess.stream.silent_since_ms is not None:
+            return None
+        if not batch.payloads or self.is_full(guess.stream.project):
+            return None
+        if not ((producer.epoch > 0 or producer.next_seq > 1) and admits_all(guess.stream, producer, batch)):
+            return None
+        first = guess.stream.position + 1
+        run = JournalRun(batch.key, first, batch.producer, batch.first_seq, batch.received_ms, batch.payloads)
+        newest = guess.waypoints.get(batch.producer)
+        return Candidate(index, guess, run, newest is None or first - newest >= WAYPOINT_STRIDE)
+
+    def is_full(self, project: str) -> bool:
+        """Whether a project has used up its bytes, as far as is known: then each event is looked at."""
+        quota = self.writer.database.quotas.stored_bytes
+        return bool(quota) and self.writer.database.stored_bytes.is_full(project, quota)
+
+    def accept(self, candidate: Candidate, batch: Batch) -> AppendResult:
+        """The result of a batch that was stored, by which the next one is guessed."""
+        guess, run, count = candidate.guess, candidate.run, len(batch.payloads)
+        self.writer.database.stored_bytes.add(guess.stream.project, run.size)
+        stream = msgspec.structs.replace(guess.stream, position=guess.stream.position + count)
+        before = guess.producers[batch.producer]
+        producer = msgspec.structs.replace(before, next_seq=before.next_seq + count)
+        waypoints = {**guess.waypoints, batch.producer: run.position} if candidate.waypoint else guess.waypoints
+        producers = {**guess.producers, batch.producer: producer}
+        self.guesses.replace(guess._replace(stream=stream, producers=producers, waypoints=waypoints))
+        return AppendResult(stream, producer.next_seq, run.position)
+
+    def insert(self, candidates: list[Candidate]) -> set[int]:
+        """Insert runs in one transaction; the streams whose run was stored. Raises `StoreUnavailable`."""
+        columns = RunColumns()
+        for candidate in candidates:
+            columns.add(candidate.run, candidate.waypoint)
+        gens = [candidate.guess.gen for candidate in candidates]
+        database, reconnected = self.writer.database, False
+        for attempt in range(ATTEMPTS):
+            session: Session | None = None
+            try:
+                session = self.writer.open()
+                if session.generation != self.generation:
+                    raise StoreUnavailable(DISPLACED)  # a guess of before might lie behind the journal's end
+                rows = session.rows(APPEND, (*columns.values, gens, *self.writer.place))
+                database.trouble = None
+                if not rows:
+                    self.writer.check_place(session)
+                return {stream for (stream,) in rows}
+            except Fenced:
+                raise NodeRetired from None
+            except psycopg.Error as error:
+                if is_ours(error):
+                    raise
+                if session is not None and is_lost(session, error):
+                    stored = self.find_stored(columns)
+                    if stored or reconnected:
+                        return stored
+                    reconnected = True
+                elif not is_retried(error):
+                    raise self.writer.failed(unavailable(error, "written").detail) from None
+                time.sleep(pause_s(attempt))
+        raise StoreUnavailable("The store cannot be written: others hold what is to be changed.")
+
+    def find_stored(self, columns: RunColumns) -> set[int]:
+        """What a statement stored whose answer never came. Raises `StoreUnavailable` where nobody answers."""
+        self.writer.drop()
+        deadline = time.monotonic() + UNKNOWN_S
+        stream, position, producer, seq, _, _, checked, *_ = columns.values
+        while True:
+            try:
+                session = self.writer.open()  # its new era waits for the old statement, and fences it
+                return {key for (key,) in session.rows(SELECT_STORED, (stream, position, producer, seq, checked))}
+            except Fenced:
+                raise NodeRetired from None
+            except (psycopg.Error, StoreUnavailable, Unreachable):
+                self.writer.drop()
+                if time.monotonic() > deadline or self.writer.database.closed:
+                    raise self.writer.failed(UNKNOWN) from None
+                time.sleep(pause_s(ATTEMPTS))
+
+
+def deliver(waiting: Waiting, result: list[AppendResult | None] | Exception) -> None:
+    """Hand a result to its caller, on the caller's loop."""
+    with suppress(RuntimeError):  # the loop was closed, and nothing waits in it
+        waiting.loop.call_soon_threadsafe(settle, waiting.future, result)
+
+
+def settle(future: asyncio.Future[list[AppendResult | None]], result: list[AppendResult | None] | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

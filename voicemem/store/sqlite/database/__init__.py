@@ -1,0 +1,1 @@
+"""The file: how it is opened, written, read, and cleared of what was deleted."""

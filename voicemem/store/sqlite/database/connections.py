@@ -1,0 +1,165 @@
+"""One SQLite file: how it is opened, its writer (`writer.py`), and its connections that only read.
+
+SQLite comes from `apsw`, whose bundled version has the WAL-reset fix (3.51.3) that system libraries lack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import apsw
+
+from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.sqlite.database.files import lock_file, make_private, rewrite_log
+from voicemem.store.sqlite.database.schema import migrate, refuse_foreign
+from voicemem.store.sqlite.database.writer import CLOSED, QueuedJob, Writer
+from voicemem.store.sqlite.journal.row_cache import RowCache
+
+T = TypeVar("T")
+IN_MEMORY = ":memory:"
+BUSY_TIMEOUT_MS = 5_000
+
+WRITER_PRAGMAS = """
+    pragma journal_mode = wal;
+    pragma synchronous = full;
+    pragma cache_size = -16384;
+    pragma secure_delete = on;
+"""
+READER_PRAGMAS = """
+    pragma query_only = on;
+    pragma wal_autocheckpoint = 0;
+"""
+"""Only the writer checkpoints."""
+TRUNCATE_LOG = "pragma wal_checkpoint(truncate)"
+SYNCHRONOUS_FULL = 2
+"""What SQLite answers when asked for its setting."""
+
+
+class Database:
+    """One SQLite file with its writer. A job is a function of a connection."""
+
+    def __init__(self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None) -> None:
+        """Open and migrate the file. Raises `CannotStart`; with `exclusive` also when another server holds the file."""
+        self.path = path
+        self.is_exclusive = exclusive
+        """Whether no other server has the store."""
+        self.lock = lock_file(path) if exclusive and path != IN_MEMORY else None
+        try:
+            if path != IN_MEMORY:
+                make_private(path)
+            if exclusive and path != IN_MEMORY:
+                rewrite_log(path)
+            self.writer = open_connection(path)
+            # An empty log leaves the next start little to secure.
+            self.writer.execute(TRUNCATE_LOG).fetchall()
+            migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
+            self.rows = RowCache(self.writer, exclusive, budget or MemoryBudget())
+            self.reader = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
+            self.inline_reader = None if path == IN_MEMORY else open_connection(path, read_only=True)
+            self.scanner = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
+        except (apsw.Error, CannotStart) as error:
+            self.unlock()
+            if isinstance(error, CannotStart):
+                raise
+            raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
+        self.closed = False
+        self.writing = Writer(self.writer, self.rows)
+        self.readers = ThreadPoolExecutor(1, "voicemem-reader")
+        self.scanners = ThreadPoolExecutor(1, "voicemem-scanner")
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last commit reached the disk."""
+        return self.writing.healthy
+
+    @property
+    def ruined(self) -> bool:
+        """Whether a sync has failed, so that nothing more can be written safely."""
+        return self.writing.ruined
+
+    async def write(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Run a job in the next transaction, and return its result after the commit is on disk.
+
+        A job that raises a `VoicememError` must do so before it writes. A job may run twice: a transaction that
+        failed is rolled back, and its jobs run again one by one. Raises `StoreUnavailable`.
+        """
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self.writing.jobs.put(QueuedJob(job, future, loop))
+        return await future
+
+    async def read(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Run a job that only reads, on the reader's thread. It sees everything that was committed before."""
+        return await self.read_on(self.readers, self.reader, job)
+
+    async def scan(self, job: Callable[[apsw.Connection], T]) -> T:
+        """The same for a job that looks through rows without an index: other reads must not wait for it."""
+        return await self.read_on(self.scanners, self.scanner, job)
+
+    async def read_on(
+        self, thread: ThreadPoolExecutor, connection: apsw.Connection, job: Callable[[apsw.Connection], T]
+    ) -> T:
+        if connection is self.writer:
+            return await self.write(job)
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(thread, job, connection)
+        except apsw.Error as error:
+            raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
+
+    async def read_inline(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Read a row or two on the calling thread: a switch to the reader's thread would take ten times longer."""
+        if self.inline_reader is None:
+            return await self.read(job)
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
+        try:
+            return job(self.inline_reader)
+        except apsw.Error as error:
+            raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
+
+    def close(self) -> None:
+        """Finish the jobs that wait, checkpoint, and release the file."""
+        self.closed = True
+        self.writing.close()
+        self.readers.shutdown()
+        self.scanners.shutdown()
+        try:
+            if self.scanner is not self.writer:
+                self.scanner.close()
+            if self.inline_reader is not None:
+                self.inline_reader.close()
+            self.reader.close()
+            self.writer.close()
+        finally:
+            self.unlock()
+
+    def unlock(self) -> None:
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
+    """Open a connection with the settings that every promise rests on. Raises `CannotStart` and `apsw.Error`."""
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    if read_only:
+        connection.execute(READER_PRAGMAS).fetchall()
+        return connection
+    refuse_foreign(connection, path)
+    connection.execute(WRITER_PRAGMAS).fetchall()
+    if connection.pragma("synchronous") != SYNCHRONOUS_FULL:
+        raise CannotStart("SQLite does not keep synchronous=FULL, so nothing could be acknowledged safely.")
+    if path != IN_MEMORY and connection.pragma("journal_mode") != "wal":
+        raise CannotStart(f"The database {path} cannot be switched to WAL mode.")
+    return connection
