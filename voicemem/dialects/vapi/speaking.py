@@ -42,7 +42,7 @@ def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None) -> Voi
                 return voice
     newest = voices[-1] if voices else {"over": True}
     goes_on = not newest.get("over") or (name is None and is_late(newest, ts))
-    goes_on = goes_on or (newest.get(field) is None and ts is not None and ts <= newest.get("cut", -1))
+    goes_on = goes_on or (newest.get(field) is None and is_late(newest, ts, 0))
     if goes_on and newest.get(field) in (None, name) and not (name is not None and is_told_before(newest, ts)):
         return newest
     voices.append({})
@@ -55,10 +55,10 @@ def is_told_before(voice: Voice, ts: int | None) -> bool:
     return bool(voice.get("told")) and None not in (ts, last) and ts > last + SETTLE_MS  # type: ignore[operator]
 
 
-def is_late(voice: Voice, ts: int | None) -> bool:
+def is_late(voice: Voice, ts: int | None, settle_ms: int = SETTLE_MS) -> bool:
     """Whether a message without the name of a turn may still be about a reply that was cut."""
     cut = voice.get("cut")
-    return cut is not None and ts is not None and ts <= cut + SETTLE_MS
+    return cut is not None and ts is not None and ts <= cut + settle_ms
 
 
 def began_before(voice: Voice, ts: int | None) -> bool:
