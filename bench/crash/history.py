@@ -64,6 +64,8 @@ class History:
         """After which time a node counts as dead; None where there is only one server."""
         self.reads_count = True
         """Whether what readers see now must stay: what was never acknowledged may go in a failover."""
+        self.unsafe_times = 0
+        """How often that was not so."""
         self.payloads: dict[str, tuple[str, str]] = {}
         """Session and digest of every notice, by its id."""
 
@@ -140,6 +142,7 @@ class History:
     def unsafe_reads(self) -> Iterator[None]:
         """A time in which readers may see what was never acknowledged, and is lost."""
         self.reads_count = False
+        self.unsafe_times += 1
         try:
             yield
         finally:
@@ -220,13 +223,13 @@ class History:
         if webhook_id != notice or not verified:
             self.find(session, f"the notice {notice} is not signed as it should be")
         call = self.calls.get(session)
+        told = msgspec.json.decode(payload)
         if call is not None and new:
-            told = msgspec.json.decode(payload)
             call.notices[notice] = Notice(payload, told["stop_ts"], digest(told["contents"]))
         elif call is None and session not in self.settled:
             self.find(session, "a notice came for a session that does not exist")
         elif call is None and new:
-            self.find(session, "a notice came for which there was no close")
+            self.find(session, f"a notice came for which there was no close, of the end {told['stop_ts']}")
         return notice
 
     # The end of a session
