@@ -97,11 +97,12 @@ class MemoryFinder:
 
 def filter_of(project: str, wanted: MemorySearch) -> MemoryFilter:
     """The memories that a search looks at."""
+    scope = wanted.scope
     return MemoryFilter(
         project=project,
-        namespaces=any_of(wanted.namespace),
-        user_ids=any_of(wanted.user_id),
-        session_ids=any_of(wanted.session_id),
+        namespaces=any_of(scope.namespace),
+        user_ids=any_of(scope.user_id),
+        session_ids=any_of(scope.session_id),
         kinds=AnyOf(wanted.given_kinds),
         topics=Tags(any=wanted.topics) if wanted.topics else None,
         entities=Tags(any=wanted.entities) if wanted.entities else None,

@@ -54,7 +54,7 @@ class HeardSearch:
 
         Raises `Refused` (`invalid_field`), `StoreUnavailable`.
         """
-        scope = HeardScope(project, wanted.namespace, wanted.user_id, wanted.session_id)
+        scope = HeardScope(project, *wanted.scope)
         wait_for_vector = self.begin_vector(wanted)
         await self.indexer.index_first(lambda stream: is_within(stream, scope))
         complete = self.indexer.is_complete

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.memory.long_term.memory import Memory
 from voicemem.memory.search.by_meaning import SearchMode
@@ -24,20 +25,29 @@ MESSAGE: MemoryKind = "message"
 KINDS: tuple[MemoryKind, ...] = ("message", "fact", "preference", "episode", "summary")
 
 
+class SearchScope(NamedTuple):
+    """Where a search looks; None is everywhere in the project."""
+
+    namespace: str | None
+    user_id: str | None
+    session_id: str | None
+
+
 class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
     """What to search for, and where: in all of the project, or of a user, a session, a namespace.
 
-    `kinds` are messages that were heard and kinds of memories, by default all. `since` and `until` bound when it was
-    said, in Unix ms; the second is the first moment that is too late. With `topics` or `entities` a memory must have
-    one of them, and messages have none. `as_of` (Unix ms) finds what was known then, `superseded` also what is out of
-    date. `mode` says how it is found: by words, by vectors (what it means), or `hybrid`, by both. `auto` is `hybrid`
-    where there are vectors.
+    Where is never null: a program that does not know its user must not search what all users said. `kinds` are messages
+    that were heard and kinds of memories, by default all. `since` and `until` bound when it was said, in Unix ms; the
+    second is the first moment that is too late. With `topics` or `entities` a memory must have one of them, and
+    messages have none. `as_of` (Unix ms) finds what was known then, `superseded` also what is out of date. `mode` says
+    how it is found: by words, by vectors (what it means), or `hybrid`, by both. `auto` is `hybrid` where there are
+    vectors.
     """
 
     query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)]
-    user_id: Name | None = None
-    session_id: SessionId | None = None
-    namespace: Annotated[str, Meta(max_length=256)] | None = None
+    user_id: Name | UnsetType = UNSET
+    session_id: SessionId | UnsetType = UNSET
+    namespace: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET
     kinds: Annotated[tuple[MemoryKind, ...], Meta(min_length=1)] = KINDS
     topics: Topics = ()
     entities: Topics = ()
@@ -48,6 +58,14 @@ class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 10
     mode: Literal["auto", "words", "vectors", "hybrid"] = "auto"
     cursor: str | None = None
+
+    @property
+    def scope(self) -> SearchScope:
+        return SearchScope(*(None if one is UNSET else one for one in (self.namespace, self.user_id, self.session_id)))
+
+    def within(self, places: Mapping[str, str | None]) -> MemorySearch:
+        """The same search in other places, by their fields; None is everywhere in the project."""
+        return structs.replace(self, **{name: UNSET if value is None else value for name, value in places.items()})
 
     @property
     def with_messages(self) -> bool:

@@ -194,7 +194,8 @@ async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
     wanted = convert_body(await read_object(request), MemorySearch)
     reach = await token_reach(request)
     if reach is not None:
-        wanted = structs.replace(wanted, **reach.scope(wanted.user_id, wanted.session_id, wanted.namespace))
+        scope = wanted.scope
+        wanted = wanted.within(reach.scope(scope.user_id, scope.session_id, scope.namespace))
     return json_response(await services_of(request).finder.search(request[GRANT].project, wanted))
 
 
