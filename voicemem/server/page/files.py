@@ -19,8 +19,10 @@ MEDIA_TYPES = {
     ".svg": "image/svg+xml",
     ".html": "text/html; charset=utf-8",
 }
-COMMENTS = re.compile(rb"^[ \t]*(?:/\*\*(?:[^*]|\*(?!/))*\*/|//[^\n]*)\n", re.MULTILINE)
-"""Lines of a module that are nothing but comments, which a browser need not load: a sixth of it."""
+COMMENTS = re.compile(
+    rb"^[ \t]*(?:/\*\*(?:[^*]|\*(?!/))*\*/|//[^\n]*)\n|/\*\* @(?:type|param) [^*\n]*\*/ ?", re.MULTILINE
+)
+"""Lines of a module that are nothing but comments, and types inside of lines, which a browser need not load."""
 IMMUTABLE = "public, max-age=31536000, immutable"
 
 
