@@ -142,9 +142,9 @@ class LongTermRecords:
 
     async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:
         """A memory; with a namespace, only one of it or of none. Raises `Refused` (`unknown_memory`)."""
-        for memory in await self.find_all(project, [id]):
-            if namespace is None or memory.namespace in (None, namespace):
-                return memory
+        found = [one for one in await self.find_all(project, [id]) if is_within(one, namespace)]
+        if found:
+            return found[0]
         raise Refused("unknown_memory", "Memory not found: there is none with this id.")
 
     async def edit(self, project: str, id: str, patch: RecordPatch) -> Memory:
@@ -159,7 +159,7 @@ class LongTermRecords:
     async def delete(self, project: str, ids: Sequence[str], namespace: str | None = None) -> int:
         """Delete memories; how many were there. With a namespace, only those of it or of none."""
         found = await self.find_all(project, ids)
-        there = {one.id for one in found if namespace is None or one.namespace in (None, namespace)}
+        there = {one.id for one in found if is_within(one, namespace)}
         await self.long_term.remove(project, [*there])
         return len(there)
 
@@ -200,3 +200,8 @@ def with_owner(record: GivenRecord, owner: Owner) -> GivenRecord:
 
 def owner_named(record: GivenRecord) -> Owner:
     return Owner(record.session_id or "", record.namespace or None, record.user_id or None)
+
+
+def is_within(memory: Memory, namespace: str | None) -> bool:
+    """Whether a memory is in a namespace, or in none; every one is where no namespace is asked for."""
+    return namespace is None or memory.namespace in (None, namespace)
