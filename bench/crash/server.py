@@ -15,6 +15,7 @@ from typing import NamedTuple
 from bench.harness.servers import ROOT
 
 START_S = 180.0
+LOG_LINES = 20
 STOP_S = 60.0
 PORTS = range(20_000, 32_000)
 """Below the ports that the system gives to clients, one of which could otherwise take it while the service is down."""
@@ -90,7 +91,8 @@ class Server:
                     return True
             code = await self.process.wait()
         if code != -signal.SIGKILL:
-            raise RuntimeError(f"The service ended with {code}; {self.log} says why.")
+            last = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+            raise RuntimeError(f"The service ended with {code}. The last lines of its log:\n{last}")
         return False
 
     def kill(self) -> None:

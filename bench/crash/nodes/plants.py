@@ -15,7 +15,7 @@ def module(name: str) -> Any:
 
 def acknowledge_early() -> None:
     """What a lane inserts goes into the transaction after the one that it is acknowledged by."""
-    lane = module("lanes").Lane
+    lane = module("journal.lanes").Lane
     insert, late = lane.insert, dict[int, Any]()
 
     def insert_late(self: Any, candidates: list[Any]) -> set[int]:
@@ -36,7 +36,7 @@ def replace_in(name: str, constant: str, text: str, other: str) -> None:
 
 
 def ignore_gen() -> None:
-    replace_in("lanes", "APPEND", "and h.gen = run.gen", "")
+    replace_in("journal.lanes", "APPEND", "and h.gen = run.gen", "")
 
 
 def leave_whatever_came_since() -> None:
@@ -55,7 +55,7 @@ def retire_without_lanes() -> None:
 
 def answer_from_a_read() -> None:
     """A new connection looks what became of a commit without writing first: its standby may not have it yet."""
-    writer = module("writer").Writer
+    writer = module("database.writer").Writer
     open_lane = writer.open_lane
 
     def look(self: Any, session: Any) -> int:

@@ -14,11 +14,16 @@ from bench.crash.nodes.run import NodesRun
 
 def prove_nodes(options: argparse.Namespace) -> list[tuple[str, bool]]:
     """Each fault, and whether a run has found it within `--rounds` rounds."""
-    return [(name, is_found(name, options)) for name in options.plants or PLANTS]
+    proved: list[tuple[str, bool]] = []
+    for name in options.plants or PLANTS:
+        found = round_of_finding(name, options)
+        print(f"{name}: " + ("not found" if found is None else f"found in round {found + 1}"), flush=True)
+        proved.append((name, found is not None))
+    return proved
 
 
-def is_found(name: str, options: argparse.Namespace) -> bool:
-    """Whether something that the fault leads to is found."""
+def round_of_finding(name: str, options: argparse.Namespace) -> int | None:
+    """The round in which something that the fault leads to is found; None if nothing is."""
     folder = Path(tempfile.mkdtemp(prefix="voicemem-crash-"))
     given = {**vars(options), "faults": [*PLANTS[name].faults], "go_on": False}
     run = NodesRun(argparse.Namespace(**given), folder, name)
@@ -26,4 +31,5 @@ def is_found(name: str, options: argparse.Namespace) -> bool:
         asyncio.run(run.run())
     finally:
         shutil.rmtree(folder)
-    return any(words in finding.what for finding in run.history.findings for words in PLANTS[name].words)
+    words = PLANTS[name].words
+    return next((one.round for one in run.history.findings if any(word in one.what for word in words)), None)

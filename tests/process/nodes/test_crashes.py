@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from bench.crash.nodes.plants import PLANTS
 from tests.support.needs import needs_postgresql
 from tests.support.paths import ROOT
 
@@ -28,3 +29,13 @@ def test_faults_of_nodes_at_random_points() -> None:
     assert (4, []) == (told["results"]["rounds"], told["found"])
     counts = ("sessions", "events_acknowledged", "reads", "closes", "notices")
     assert all(told["results"][name] > 0 for name in counts), told
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_plants_fit_the_program(name: str) -> None:
+    """Each fault that `--prove` plants still finds the place in the program where it belongs."""
+    program = "import sys; from bench.crash.nodes.plants import plant; plant(sys.argv[1])"
+    planted = subprocess.run(
+        [sys.executable, "-c", program, name], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (0, "") == (planted.returncode, planted.stderr)
