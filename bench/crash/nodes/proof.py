@@ -17,7 +17,7 @@ def prove_nodes(options: argparse.Namespace) -> list[tuple[str, bool]]:
     proved: list[tuple[str, bool]] = []
     for name in options.plants or PLANTS:
         found = round_of_finding(name, options)
-        print(f"{name}: " + ("not found" if found is None else f"found in round {found + 1}"), flush=True)
+        print(f"{name}: " + ("not found" if found is None else f"found after {found + 1} rounds"), flush=True)
         proved.append((name, found is not None))
     return proved
 
