@@ -95,6 +95,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
+    logging.getLogger("voicemem").setLevel(logging.CRITICAL)  # the client logs refusals, which are intended here
     if options.prove:
         proved = prove_nodes(options) if options.nodes else prove()
         print(
@@ -104,7 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keeps = options.store is not None and not options.nodes
     folder = Path(options.store) if keeps else Path(tempfile.mkdtemp(prefix="voicemem-crash-"))
     folder.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("voicemem").setLevel(logging.CRITICAL)  # the client logs refusals, which are intended here
     run = NodesRun(options, folder) if options.nodes else SingleRun(options, folder)
     began = time.monotonic()
     try:
