@@ -218,20 +218,31 @@ def check_close(row: JsonObject, state: State, stored: Counter[str], wanted: dic
 
 
 def is_told(event: JsonObject, stored: Counter[str]) -> bool:
-    """Whether a close must reach the receiver: one as idle, before anybody has joined, has no history to tell."""
+    """Whether a close must reach the receiver: one as idle may have come before anybody had joined."""
     return event["reason"] != "idle" or bool(stored)
 
 
-def closes_to_tell(rows: Sequence[JsonObject]) -> Counter[int]:
-    """How many closes must reach the receiver, by Unix second."""
-    found: Counter[int] = Counter()
+def closes(rows: Sequence[JsonObject]) -> Iterator[tuple[int, bool]]:
+    """Each close by its Unix second, and whether it must reach the receiver."""
     stored: Counter[str] = Counter()
     for row in rows:
         if row["producer"] is not None:
             stored[row["producer"]] += 1
-        elif row["event"]["type"] == "session.closed" and is_told(row["event"], stored):
-            found[row["received_ms"] // 1000] += 1
-    return found
+        elif row["event"]["type"] == "session.closed":
+            yield row["received_ms"] // 1000, is_told(row["event"], stored)
+
+
+def closes_to_tell(rows: Sequence[JsonObject]) -> Counter[int]:
+    """How many closes must reach the receiver, by Unix second."""
+    return Counter(second for second, must in closes(rows) if must)
+
+
+def closes_to_come(call: Call, rows: Sequence[JsonObject]) -> Counter[int]:
+    """How many closes may still reach the receiver, by Unix second.
+
+    A producer joined before them and sent nothing. Nobody but the service knows whether it did.
+    """
+    return Counter(second for second, _ in closes(rows)) - call.told()
 
 
 def check_read(read: Read, state: State, stored: Counter[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.crash.checker import Call, Final, JsonObject, Line, Notice, Read, Stay, check, digest
+from bench.crash.checker import Call, Final, JsonObject, Line, Notice, Read, Stay, check, closes_to_come, digest
 from bench.crash.presence import Life, Trouble
 from voicemem.runtime import now_ms
 
@@ -68,6 +68,8 @@ class History:
         """How often that was not so."""
         self.payloads: dict[str, tuple[str, str]] = {}
         """Session and digest of every notice, by its id."""
+        self.to_come: dict[str, Counter[int]] = {}
+        """Closes without messages that may still be told, by session that was checked and Unix second."""
 
     def find(self, session: str, what: str) -> None:
         self.findings.append(Finding(self.round, session, what))
@@ -229,8 +231,17 @@ class History:
         elif call is None and session not in self.settled:
             self.find(session, "a notice came for a session that does not exist")
         elif call is None and new:
-            self.find(session, f"a notice came for which there was no close, of the end {told['stop_ts']}")
+            self.noticed_late(session, told)
         return notice
+
+    def noticed_late(self, session: str, told: JsonObject) -> None:
+        """Check a notice of a session that was checked before."""
+        to_come = self.to_come[session]
+        if told["contents"] or not to_come[told["stop_ts"]]:
+            what = f"of the end {told['stop_ts']} with {len(told['contents'])} messages; {dict(to_come)} may come"
+            self.find(session, f"a notice came for which there was no close, {what}")
+        to_come[told["stop_ts"]] -= 1
+        self.counts["notices_late"] += 1
 
     # The end of a session
 
@@ -247,6 +258,7 @@ class History:
             for what in Life(call, final, self.troubles, self.lease_ms).check():
                 self.find(session, what)
         self.settled[session] = (len(final.rows), digest(final.rows))
+        self.to_come[session] = closes_to_come(call, final.rows)
 
     def settled_again(self, session: str, rows: Sequence[JsonObject]) -> None:
         """Check a journal again that was checked before, at the end of the run."""

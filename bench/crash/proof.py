@@ -183,6 +183,17 @@ def change_the_memory_after_the_check(seen: Seen) -> None:
     seen.history.settled_again(SESSION, seen.rows[:5])
 
 
+def tell_after_the_check(seen: Seen, told: list[JsonObject]) -> None:
+    """The notice of a first close, before anybody has said anything, comes when everything has been checked."""
+    seen.rows[:0] = [
+        row(1, None, {"type": "session.closed", "ts": BEGIN_MS, "reason": "idle"}),
+        row(2, None, {"type": "session.reopened", "ts": BEGIN_MS}),
+    ]
+    seen.found()
+    seen.history.findings.clear()
+    seen.notice("n4", told)
+
+
 def connect_through_the_close(seen: Seen, producer: str) -> None:
     stay = seen.history.arrived(SESSION, producer, "node")
     stay.begin_ms, stay.heard_ms = BEGIN_MS - 5_000, BEGIN_MS + 5_000
@@ -272,15 +283,23 @@ FAULTS = (
         "before its last words",
     ),
     Fault("a session stays open that its producers have left", close_long_after_the_last, "after its last producer"),
+    Fault(
+        "a late notice has messages that its close had not",
+        lambda seen: tell_after_the_check(seen, seen.contents),
+        "there was no close",
+    ),
     Fault("a journal changes after its end", change_the_memory_after_the_check, "is not what it was"),
 )
 
 
 def prove() -> list[tuple[str, bool]]:
-    """Each fault, and whether it was found; first the sound history, in which nothing may be found."""
+    """Each fault, and whether it was found; first the sound histories, in which nothing may be found."""
     sound = Seen()
     assert shown(state(sound.rows)), "the history is empty"
     proved = [("no fault", sound.found() == [])]
+    late = Seen()
+    tell_after_the_check(late, [])
+    proved.append(("a notice that may come late", late.found() == []))
     for fault in FAULTS:
         seen = Seen()
         fault.plant(seen)

@@ -169,7 +169,7 @@ class Run(ABC):
         counts = self.history.counts
         names = (
             *("sessions", "entries", "events_sent", "events_resent", "events_acknowledged", "gaps", "superseded"),
-            *("reads", "closes", "notices", "duplicates"),
+            *("reads", "closes", "notices", "notices_late", "duplicates"),
         )
         return {
             "rounds": self.faults.total(),
