@@ -24,8 +24,8 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.state import State
-from voicemem.transcript.strip import Strip, strip_of
-from voicemem.transcript.turns import compact_number, is_end_to_end
+from voicemem.transcript.turns.report import compact_number, is_end_to_end
+from voicemem.transcript.turns.strip import Strip, strip_of
 
 MAX_LAST_TEXT = 160
 """Characters of the last words."""

@@ -13,9 +13,9 @@ from voicemem.llm.tokens import TokenCounter
 from voicemem.memory.extraction.state import ExtractionState
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.streams import Stream
-from voicemem.transcript.marks import false_alarms_of
 from voicemem.transcript.messages import Extracted, Message
 from voicemem.transcript.state import State
+from voicemem.transcript.turns.marks import false_alarms_of
 
 
 class Roles(Struct, frozen=True):

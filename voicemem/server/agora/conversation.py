@@ -24,7 +24,7 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
-from voicemem.transcript.turns import turn_object
+from voicemem.transcript.turns.report import turn_object
 
 CONTENTS_KEY = web.AppKey("agora_contents", str)
 AGORA_PRODUCER = "agora.rest"

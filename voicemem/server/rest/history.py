@@ -19,8 +19,8 @@ from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
 from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
 from voicemem.sessions.session_info import StateName
 from voicemem.store.streams import Stream
-from voicemem.transcript.marks import ToolMarks, TurnMarks
 from voicemem.transcript.messages import Message, Role
+from voicemem.transcript.turns.marks import ToolMarks, TurnMarks
 
 T = TypeVar("T")
 

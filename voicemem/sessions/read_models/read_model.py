@@ -26,7 +26,7 @@ from voicemem.transcript.messages import Message, ToolUse
 from voicemem.transcript.open_messages import open_messages
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, decode_state, encode_state
-from voicemem.transcript.turns import turns
+from voicemem.transcript.turns.report import turns
 
 LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""

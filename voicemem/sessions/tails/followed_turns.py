@@ -21,7 +21,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel, took_long
 from voicemem.store.streams import Stream
-from voicemem.transcript.turns import turn_report
+from voicemem.transcript.turns.report import turn_report
 
 DIGEST_BYTES = 16
 TURN_BYTES = 150

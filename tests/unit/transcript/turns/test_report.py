@@ -15,7 +15,7 @@ from tests.support.transcripts import closed, folded
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.state import State
-from voicemem.transcript.turns import turns
+from voicemem.transcript.turns.report import turns
 
 START_TYPES = {"voice_input", "greeting", "silence_timeout", "api_speak", "api_think", "message"}
 END_TYPES = {"ok", "interrupted", "ignored", "error"}

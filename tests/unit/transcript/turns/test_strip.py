@@ -16,7 +16,7 @@ from tests.support.transcripts import closed, entries, folded
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
-from voicemem.transcript.strip import MAX_ENTRIES, PARTS, Strip, strip_of
+from voicemem.transcript.turns.strip import MAX_ENTRIES, PARTS, Strip, strip_of
 
 
 def picture(state: State) -> Strip:

@@ -27,8 +27,8 @@ from tests.support.strategies import PRODUCER_JOURNALS
 from tests.support.transcripts import closed, entries, folded, reopened
 from voicemem.protocol.events import JournaledEvent
 from voicemem.transcript.fold import fold_all
-from voicemem.transcript.marks import ToolMarks, TurnMarks, false_alarms_of, tool_marks, turn_marks
 from voicemem.transcript.state import State, decode_state, encode_state
+from voicemem.transcript.turns.marks import ToolMarks, TurnMarks, false_alarms_of, tool_marks, turn_marks
 
 ANSWERED = (
     partial(1, "How", 1000),

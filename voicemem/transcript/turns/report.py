@@ -6,13 +6,13 @@ from operator import itemgetter
 from typing import Any
 
 from voicemem.protocol.types import MAX_INTEGER
-from voicemem.transcript.marks import false_alarms_of, tool_marks, turn_marks
 from voicemem.transcript.replies.interruptions import first_marking_cut, last_entries
 from voicemem.transcript.replies.playing import is_cut_by_close, settle
 from voicemem.transcript.replies.resumes import resumed_until
 from voicemem.transcript.replies.sources import sources_of, standing_replies
 from voicemem.transcript.state import Latency, Reply, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
+from voicemem.transcript.turns.marks import false_alarms_of, tool_marks, turn_marks
 
 START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
 """By the source of the reply that began the turn; any other turn began with the user's voice."""
