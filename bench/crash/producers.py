@@ -160,6 +160,8 @@ class SocketProducer(Producer):
         self.stay = Stay("", 0)
         """The connection that counts."""
         self.rest_at = part.rest_after
+        self.strays = 0
+        """Opens that were never answered: each may still supersede a later one."""
 
     async def attempt(self) -> None:
         try:
@@ -191,6 +193,7 @@ class SocketProducer(Producer):
 
     async def open(self, socket: ClientConnection) -> JsonObject:
         names = {"session_id": self.session, "producer": self.name}
+        self.strays += 1
         await socket.send(
             msgspec.json.encode({"type": "session.open", **names, "session": self.script.config}), text=True
         )
@@ -198,6 +201,8 @@ class SocketProducer(Producer):
             frame: JsonObject = msgspec.json.decode(await socket.recv())
         if frame["type"] != "session.ready":
             raise TimeoutError  # a drain has begun
+        taken = frame["epoch"] - self.history.line(self.session, self.name).epoch
+        self.strays = max(0, self.strays - taken)
         self.history.ready(self.session, self.name, frame)
         self.stay = self.history.arrived(self.session, self.name, self.server.rest)
         self.world.trigger.hit("opened", self.server)
@@ -251,9 +256,12 @@ class SocketProducer(Producer):
 
     async def listen(self, socket: ClientConnection) -> None:
         try:
-            async for frame in socket:
-                self.hear(msgspec.json.decode(frame))
+            async for message in socket:
+                frame = msgspec.json.decode(message)
+                self.hear(frame)
                 self.heard.set()
+                if frame.get("code") == "superseded":  # nothing comes after that
+                    break
         except ConnectionClosed:
             pass
         finally:
@@ -262,6 +270,9 @@ class SocketProducer(Producer):
     def hear(self, frame: JsonObject) -> None:
         if frame.get("code") != "superseded":
             self.stay.heard()
+        elif self.strays:
+            self.strays -= 1
+            return
         if frame["type"] == "ack":
             self.history.acknowledged(self.session, self.name, frame["seq"])
             self.world.trigger.hit("acknowledged", self.server)

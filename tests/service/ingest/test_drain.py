@@ -16,7 +16,7 @@ from tests.support.services import Serve
 from tests.support.stores.failing import locked_database
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.server.ingest import server
+from voicemem.server.ingest import control, server
 
 
 @pytest.fixture
@@ -28,6 +28,11 @@ async def locked(serve: Serve) -> App:
 async def taken_in(app: App) -> bool:
     """Whether something is received that is not answered yet."""
     return any(one.unanswered for one in app.ingest.connections)
+
+
+async def opening_in(app: App) -> bool:
+    """Whether an open is under way."""
+    return any(one.frame_task is not None for one in app.ingest.connections)
 
 
 async def test_drain_says_goodbye_and_flushes_the_acks(serve: Serve, tmp_path: Path) -> None:
@@ -42,6 +47,36 @@ async def test_drain_says_goodbye_and_flushes_the_acks(serve: Serve, tmp_path: P
         code, frames = await producer.closed()
         await draining
     assert (1012, [("error", 2), ("ack", 3)]) == (code, [(frame["type"], frame["seq"]) for frame in frames])
+
+
+async def test_drain_answers_an_open_before_its_goodbye(serve: Serve, tmp_path: Path) -> None:
+    """An open that is under way is answered first: later it would supersede the client's next one, on another node."""
+    app = await serve(store=f"sqlite:{tmp_path}/db")
+    async with connected_producer(app) as producer:
+        with locked_database(f"{tmp_path}/db"):
+            await producer.send({"type": "session.open", "session_id": "call-1"})
+            await eventually(True, lambda: opening_in(app))
+            draining = asyncio.create_task(app.ingest.drain())
+            await asyncio.sleep(0.1)
+        await producer.expect("session.ready")
+        await producer.expect("goaway")
+        await asyncio.gather(draining, producer.closed())
+
+
+async def test_drain_does_not_wait_for_an_open_for_long(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client whose open waits for the store is sent away before it is answered."""
+    monkeypatch.setattr(control, "OPEN_WAIT_S", 0.1)
+    app = await serve(store=f"sqlite:{tmp_path}/db")
+    async with connected_producer(app) as producer:
+        with locked_database(f"{tmp_path}/db"):
+            await producer.send({"type": "session.open", "session_id": "call-1"})
+            await eventually(True, lambda: opening_in(app))
+            draining = asyncio.create_task(app.ingest.drain())
+            await producer.expect("goaway")
+        await producer.expect("session.ready")
+        await asyncio.gather(draining, producer.closed())
 
 
 async def test_drain_sends_everybody_home(locked: App) -> None:

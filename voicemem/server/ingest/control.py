@@ -29,6 +29,8 @@ WINDOW_BYTES = 1024 * 1024
 """Received and not yet answered; above it the connection is not read, and TCP holds the sender back."""
 CLEAN_CLOSES = (1000, 1001)
 """Close codes of clients that leave on purpose; any other connection is lost."""
+OPEN_WAIT_S = 1.0
+"""For the answer to an open, before a client is sent away."""
 EXPEL_FLUSH_S = 0.3
 """For answers to what came before a key was revoked; a store that does not answer does not delay the close."""
 
@@ -200,6 +202,10 @@ class ConnectionControl(ABC):
         self.draining = True
         self.process_backlog()
         self.stop_reading()
+        # A client that is sent away opens again on another node at once. An open that is still under way here would
+        # supersede that newer one, so the client is sent away after its answer, unless the store takes too long.
+        if self.frame_task is not None:
+            await asyncio.wait([self.frame_task], timeout=OPEN_WAIT_S)
         self.websocket.send_nowait(GOAWAY)
         await self.flush()
         await self.websocket.close(1012, "draining")
