@@ -28,7 +28,7 @@ MAX_CUTS = 4
 EARLY_MS = 500
 """An interruption may come so long before the time that a message is said to begin at."""
 Cut = dict[str, Any]
-Told = dict[str, Any]
+NotedMessage = dict[str, Any]
 """What is noted of a message of the history."""
 
 
@@ -48,7 +48,7 @@ def attach(cut: Cut, voice: Voice | None) -> None:
     """Note on both sides that an interruption cut a reply."""
     if voice is not None:
         voice["over"], voice["cut"], voice["by"] = True, cut["ts"], cut["number"]
-        cut["waits"] = not voice.get("told")
+        cut["waits"] = not voice.get("recorded")
 
 
 def attach_late(known: Known) -> None:
@@ -86,24 +86,24 @@ def was_spoken(voice: Voice, at: int | None) -> bool:
     return None not in (at, until) and "by" not in voice and began_before(voice, at) and at <= until + EARLY_MS  # type: ignore[operator]
 
 
-def cut_of(told: Told, text: str, known: Known) -> Cut | None:
-    """The interruption of a message of the history: of the reply that it tells, else the one at about its end."""
+def cut_of(noted: NotedMessage, text: str, known: Known) -> Cut | None:
+    """The interruption of a message of the history: of the reply that it is about, else the one at about its end."""
     for cut in reversed(known.notes.get("cuts", ())):
-        if is_about(cut, told, text, known):
+        if is_about(cut, noted, text, known):
             return dict(cut)
     return None
 
 
-def is_about(cut: Cut, told: Told, text: str, known: Known) -> bool:
-    at, start, end = cut["ts"], told.get("time"), told.get("end")
+def is_about(cut: Cut, noted: NotedMessage, text: str, known: Known) -> bool:
+    at, start, end = cut["ts"], noted.get("time"), noted.get("end")
     if cut.get("item") is not None:
-        return bool(cut["item"] == told["item"]) and (at is None or end is None or end <= at + SETTLE_MS)
+        return bool(cut["item"] == noted["item"]) and (at is None or end is None or end <= at + SETTLE_MS)
     voice = voice_of(text, voices_of(known))
     if voice is not None and voice.get("by") == cut["number"] and (at is None or start is None or start <= at):
         return True
     if at is None or start is None:
         bots = known.notes.get("bots") or ()
-        return not cut.get("waits") and (not bots or bots[-1]["item"] == told["item"])
+        return not cut.get("waits") and (not bots or bots[-1]["item"] == noted["item"])
     if at < start - EARLY_MS:
         return False
     if end is not None:
@@ -111,18 +111,18 @@ def is_about(cut: Cut, told: Told, text: str, known: Known) -> bool:
     return all(not start < one.get("time", start) <= at for one in known.notes.get("bots", ()))
 
 
-def mark_cut(cut: Cut, told: Told, full: str, known: Known) -> Iterator[MadeEvent]:
+def mark_cut(cut: Cut, noted: NotedMessage, full: str, known: Known) -> Iterator[MadeEvent]:
     """The interruption of a message, with what of it was heard: what the history has, or the words that were spoken."""
-    spoken = full[: told["spoken"]]
+    spoken = full[: noted["spoken"]]
     voice = voice_of(spoken, voices_of(known))
     words = None if voice is None else heard_text(voice)
-    if told["spoken"] < len(full) or words is None:
-        yield Interrupt(item=told["item"], heard_text=spoken, more=True, ts=cut["when"])
+    if noted["spoken"] < len(full) or words is None:
+        yield Interrupt(item=noted["item"], heard_text=spoken, more=True, ts=cut["when"])
     elif voice is not None and not is_spoken_out(voice):
         heard = words if begins(full, words) else first_words(full, len(words.split()))
-        yield Interrupt(item=told["item"], heard_text=heard, estimated=True, more=True, ts=cut["when"])
-    known.note("cuts", [found(one, cut, told) for one in known.notes.get("cuts", ())])
+        yield Interrupt(item=noted["item"], heard_text=heard, estimated=True, more=True, ts=cut["when"])
+    known.note("cuts", [found(one, cut, noted) for one in known.notes.get("cuts", ())])
 
 
-def found(one: Cut, cut: Cut, told: Told) -> Cut:
-    return one | {"item": told["item"]} if one["number"] == cut["number"] else one
+def found(one: Cut, cut: Cut, noted: NotedMessage) -> Cut:
+    return one | {"item": noted["item"]} if one["number"] == cut["number"] else one

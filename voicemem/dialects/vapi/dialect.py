@@ -22,7 +22,7 @@ from voicemem.dialects.vapi.webhook import verify
 
 VAPI = Dialect(
     name="vapi",
-    version=2,
+    version=3,
     reduce=reduce,
     translate=translate,
     closed=closed,

@@ -1,7 +1,7 @@
 """Messages of Vapi's history: each is one item, `ROLE:TIME`, or `ROLE#PLACE` where it has no time.
 
-Notes: `bots` and `users`, the newest messages of each: item, time, end, the time of the frame that told it and, of a
-reply, how many characters of its text were spoken.
+Notes: `bots` and `users`, the newest messages of each: item, time, end, the time of its frame and,
+of a reply, how many characters of its text were spoken.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from voicemem.dialects.dialect import Known, MadeEvent
-from voicemem.dialects.vapi.cuts import Told, cut_of, mark_cut
+from voicemem.dialects.vapi.cuts import NotedMessage, cut_of, mark_cut
 from voicemem.dialects.vapi.speaking import (
     SETTLE_MS,
     Voice,
@@ -27,10 +27,10 @@ from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume,
 from voicemem.protocol.types import JsonObject
 
 MAX_NEWEST = 6
-"""Messages of each speaker whose versions are told apart."""
+"""Messages of each speaker of which an older version is recognised."""
 
 
-def tell(messages: list[JsonObject], stamp: int | None, reported: bool, known: Known) -> Iterator[MadeEvent]:
+def record(messages: list[JsonObject], stamp: int | None, reported: bool, known: Known) -> Iterator[MadeEvent]:
     """What messages of a history say that is new; up to one that this frame may not begin any more."""
     flow = HistoryFlow(known)
     for message in messages:
@@ -51,18 +51,18 @@ def item_of(message: JsonObject) -> str:
     return f"{role}#{message['place']}" if time is None else f"{role}:{time}"
 
 
-def told(kind: str, item: str, known: Known) -> Told:
+def noted_message(kind: str, item: str, known: Known) -> NotedMessage:
     """What is noted of a message; nothing for a new one, and for one of long ago."""
     return next((dict(one) for one in known.notes.get(kind, ()) if one["item"] == item), {})
 
 
-def note_told(kind: str, now: Told, known: Known) -> None:
+def keep_message(kind: str, now: NotedMessage, known: Known) -> None:
     others = [one for one in known.notes.get(kind, ()) if one["item"] != now["item"]]
     now = {name: value for name, value in now.items() if value is not None}
     known.note(kind, sorted([*others, now], key=lambda one: one.get("time", 0))[-MAX_NEWEST:])
 
 
-def is_outdated(before: Told, message: JsonObject, stamp: int | None) -> bool:
+def is_outdated(before: NotedMessage, message: JsonObject, stamp: int | None) -> bool:
     """Whether a message is known in a newer version: webhooks come in any order."""
     if stamp is not None and before.get("stamp") is not None:
         return stamp < int(before["stamp"])
@@ -75,7 +75,7 @@ def is_outdated(before: Told, message: JsonObject, stamp: int | None) -> bool:
 
 def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: HistoryFlow) -> list[MadeEvent] | None:
     known, item, text = flow.known, item_of(message), message["message"]
-    before, segment = told("users", item, known), known.segment(item)
+    before, segment = noted_message("users", item, known), known.segment(item)
     if known.turn_of(item) is None and flow.has_utterance:
         return None
     unheard = say_unheard(message, flow.here, known) if segment is None else []
@@ -85,7 +85,7 @@ def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: H
     if turn is None or (segment is not None and (segment.text == text or is_outdated(before, message, stamp))):
         return None if turn is None else []
     end_voices(known, message.get("time"))
-    note_told("users", told_now(item, message, stamp), known)
+    keep_message("users", message_note(item, message, stamp), known)
     events: list[MadeEvent] = [] if segment is not None else [*settle_last(known), *unheard]
     if segment is None and live_text(turn, known):
         events.append(Asr(item=live_utterance(turn), text="", final=True))
@@ -93,7 +93,7 @@ def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: H
     return [*events, *swallowed("users", message, known)]
 
 
-def told_now(item: str, message: JsonObject, stamp: int | None) -> Told:
+def message_note(item: str, message: JsonObject, stamp: int | None) -> NotedMessage:
     return {"item": item, "time": message.get("time"), "end": message.get("endTime"), "stamp": stamp}
 
 
@@ -118,7 +118,7 @@ def bot_message(message: JsonObject, stamp: int | None, flow: HistoryFlow) -> li
     """What of a reply was spoken, by the history; live messages may know how it would have gone on."""
     known, item, text = flow.known, item_of(message), message["message"]
     item = known.notes.get(f"={item}", item)
-    before, reply = told("bots", item, known), known.reply(item)
+    before, reply = noted_message("bots", item, known), known.reply(item)
     turn = flow.reply(item)
     if turn is None:
         return None
@@ -132,20 +132,20 @@ def bot_message(message: JsonObject, stamp: int | None, flow: HistoryFlow) -> li
     voice = voice_of(text, voices)
     full = text if voice is None else completed(text, generated(voice))
     if voice is not None:
-        voice["told"] = True
+        voice["recorded"] = True
         keep_voices(voices, known)
     if reply is not None and begins(reply.text, text):
         full = completed(text, reply.text) if len(reply.text) > len(full) else full
-    now = told_now(item, message, stamp) | {"spoken": len(text)}
+    now = message_note(item, message, stamp) | {"spoken": len(text)}
     if reply is None or reply.text != full:
         events.append(LlmDone(item=item, text=full, turn_id=turn, ts=message.get("time")))
-    note_told("bots", now, known)
+    keep_message("bots", now, known)
     events += heard(now, before, full, reply is not None and reply.cut != "no", known)
     return [*events, *swallowed("bots", message, known)]
 
 
-def complete_told(known: Known) -> Iterator[MadeEvent]:
-    """How the newest reply would have gone on, where the history had it before anything else told that."""
+def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
+    """How the newest reply would have gone on, where live messages of it come after the history had it."""
     now, voices = (known.notes.get("bots") or [None])[-1], voices_of(known)
     reply = None if now is None else known.reply(now["item"])
     voice = voices[-1] if voices else None
@@ -154,16 +154,16 @@ def complete_told(known: Known) -> Iterator[MadeEvent]:
     text, full = reply.text[: now["spoken"]], generated(voice)
     if not full or not (begins(full, text) or begins(text, full)):
         return
-    voice["told"] = True
+    voice["recorded"] = True
     keep_voices(voices, known)
     if len(completed(text, full)) > len(reply.text):
         yield LlmDone(item=now["item"], text=completed(text, full), turn_id=reply.turn)
         yield from heard(now, {}, completed(text, full), reply.cut != "no", known)
 
 
-def is_of_time(voice: Voice, told: Told) -> bool:
+def is_of_time(voice: Voice, noted: NotedMessage) -> bool:
     """Whether live messages are of the time in which a message of the history was said."""
-    first, start, end = voice.get("first"), told.get("time"), told.get("end")
+    first, start, end = voice.get("first"), noted.get("time"), noted.get("end")
     return None not in (first, start, end) and start - SETTLE_MS <= first <= end  # type: ignore[operator]
 
 
@@ -171,7 +171,7 @@ def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]
     """A reply that was generated, and cut before its first word by what the user says: the history does not have it."""
     found = {one["number"] for one in known.notes.get("cuts", ()) if "item" in one}
     voices, end = voices_of(known), message.get("endTime")
-    waiting = (one for one in voices if not one.get("told") and generated(one) and one.get("cut") is not None)
+    waiting = (one for one in voices if not one.get("recorded") and generated(one) and one.get("cut") is not None)
     cut = [one for one in waiting if one["by"] not in found and end is not None and one["cut"] <= end]
     return say(cut[-1:], turn, voices, known) if cut and known.reply(live_reply(turn)) is None else []
 
@@ -180,7 +180,7 @@ def say(waiting: list[Voice], turn: int, voices: list[Voice], known: Known) -> l
     """What the agent has said by live messages, as one reply of a turn; the last of them may have been cut."""
     item, last = live_reply(turn), waiting[-1]
     for one in waiting:
-        one |= {"told": True, "over": True, "item": item}
+        one |= {"recorded": True, "over": True, "item": item}
     keep_voices(voices, known)
     before = known.reply(item)
     said = " ".join([*([] if before is None else [before.text]), *map(full_text, waiting[:-1])])
@@ -193,7 +193,7 @@ def say(waiting: list[Voice], turn: int, voices: list[Voice], known: Known) -> l
 
 
 def take_over(item: str, turn: int, known: Known) -> tuple[str, list[MadeEvent]]:
-    """The item of a reply. What live messages told of it is taken back, unless they know where it was cut."""
+    """The item of a reply. What live messages said of it is taken back, unless they know where it was cut."""
     live = known.reply(live_reply(turn))
     if live is None or known.notes.get(f"-{turn}"):
         return item, []
@@ -204,7 +204,7 @@ def take_over(item: str, turn: int, known: Known) -> tuple[str, list[MadeEvent]]
     return live_reply(turn), []
 
 
-def heard(now: Told, before: Told, full: str, was_cut: bool, known: Known) -> Iterator[MadeEvent]:
+def heard(now: NotedMessage, before: NotedMessage, full: str, was_cut: bool, known: Known) -> Iterator[MadeEvent]:
     """How much of a reply was heard: what was spoken of it, if the user interrupted it or if it is not all."""
     item, spoken = now["item"], full[: now["spoken"]]
     cut = cut_of(now, spoken, known)

@@ -1,9 +1,9 @@
-"""What the agent is saying, as live messages tell it, until the history has it.
+"""What the agent is saying, by live messages, until the history has it.
 
 Notes: `voices`, the newest few. Each is one reply: what the LLM generated (`full`, as the voice is given it; `tokens`,
 by the LLM's output, with times), what was `spoken` by its transcripts, how many `words` or `characters` of
 it were spoken, when it was first and last heard of, whether it is `over` (`until` when, by what the user said; `in`
-which turn), and whether it is `told`: by the history, or as the live reply `item`.
+which turn), and whether it is `recorded`: by the history, or as the live reply `item`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Voice = dict[str, Any]
 
 
 def voices_of(known: Known) -> list[Voice]:
-    """The replies that live messages tell, the oldest first; a copy."""
+    """The replies that live messages are about, the oldest first; a copy."""
     return [dict(one) for one in known.notes.get("voices", ())]
 
 
@@ -43,16 +43,16 @@ def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None) -> Voi
     newest = voices[-1] if voices else {"over": True}
     goes_on = not newest.get("over") or (name is None and is_late(newest, ts))
     goes_on = goes_on or (newest.get(field) is None and is_late(newest, ts, 0))
-    if goes_on and newest.get(field) in (None, name) and not (name is not None and is_told_before(newest, ts)):
+    if goes_on and newest.get(field) in (None, name) and not (name is not None and was_recorded_before(newest, ts)):
         return newest
     voices.append({})
     return voices[-1]
 
 
-def is_told_before(voice: Voice, ts: int | None) -> bool:
+def was_recorded_before(voice: Voice, ts: int | None) -> bool:
     """Whether the history had all of a reply long before a time."""
     last = voice.get("last")
-    return bool(voice.get("told")) and None not in (ts, last) and ts > last + SETTLE_MS  # type: ignore[operator]
+    return bool(voice.get("recorded")) and None not in (ts, last) and ts > last + SETTLE_MS  # type: ignore[operator]
 
 
 def is_late(voice: Voice, ts: int | None, settle_ms: int = SETTLE_MS) -> bool:
@@ -125,7 +125,7 @@ def note_transcript(frame: JsonObject, known: Known) -> None:
     text, ts = frame["transcript"].strip(), frame.get("timestamp")
     voices = voices_of(known)
     last = voices[-1] if voices else None
-    if not text or (last is not None and last.get("told") and begins(full_text(last), text)):
+    if not text or (last is not None and last.get("recorded") and begins(full_text(last), text)):
         return
     if is_of_past(text, ts, voices, known):
         return
@@ -159,7 +159,7 @@ def bounded_all(texts: list[Any]) -> list[Any]:
 
 
 def generated(voice: Voice) -> str:
-    """What the LLM said, as far as anybody tells."""
+    """What the LLM said, as far as it is known."""
     full: str = voice.get("full", "").strip()
     tokens = joined(voice.get("tokens", []), "")
     return tokens if not full or (begins(tokens, full) and len(tokens) > len(full)) else full
@@ -193,9 +193,9 @@ def is_spoken_out(voice: Voice) -> bool:
 
 
 def voice_of(text: str, voices: list[Voice]) -> Voice | None:
-    """The reply that a message of the history tells: one that begins as it does, the newest first."""
+    """The reply that a message of the history is about: one that begins as it does, the newest first."""
     for voice in reversed(voices):
-        told = full_text(voice)
-        if told and (begins(told, text) or begins(text, told)):
+        full = full_text(voice)
+        if full and (begins(full, text) or begins(text, full)):
             return voice
     return None

@@ -13,7 +13,7 @@ from typing import Any
 from voicemem.dialects.dialect import Known, Made, MadeEvent, Translate
 from voicemem.dialects.vapi.cuts import Cut, attach_late, cut_of, mark_cut, note_cut
 from voicemem.dialects.vapi.frames import ENDED, HISTORY, MESSAGE, REPORT
-from voicemem.dialects.vapi.history import complete_told, say, tell, tool_call, tool_result
+from voicemem.dialects.vapi.history import complete_newest_reply, record, say, tool_call, tool_result
 from voicemem.dialects.vapi.speaking import (
     SETTLE_MS,
     began_before,
@@ -55,14 +55,14 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def read_history(frame: JsonObject, ts: int, known: Known) -> Made:
-    return tell(frame["messages"], frame.get("timestamp"), False, known)
+    return record(frame["messages"], frame.get("timestamp"), False, known)
 
 
 def read_message(frame: JsonObject, ts: int, known: Known) -> Made:
     reported = frame.get("reported", False)
     if reported:
         known.note("final", True)
-    return tell([frame["item"]], frame.get("timestamp"), reported, known)
+    return record([frame["item"]], frame.get("timestamp"), reported, known)
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -70,7 +70,7 @@ def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
     messages = frame.get("messages") or []
     if messages:
         known.note("final", True)
-        yield from tell(messages, frame.get("timestamp"), True, known)
+        yield from record(messages, frame.get("timestamp"), True, known)
     if known.notes.get("final"):
         yield from withdraw_live(known)
     ended = frame.get("endedAt", frame.get("timestamp"))
@@ -85,8 +85,8 @@ def withdraw_live(known: Known) -> Made:
         reply = known.reply(item)
         if live_text(turn, known):
             yield Asr(item=live_utterance(turn), text="", final=True)
-        is_told = item in taken_over or known.notes.get(f"-{turn}")
-        if reply is not None and reply.cut != "exact" and not is_told:
+        is_recorded = item in taken_over or known.notes.get(f"-{turn}")
+        if reply is not None and reply.cut != "exact" and not is_recorded:
             yield LlmCancel(item=item)
 
 
@@ -95,7 +95,8 @@ def withdraw_live(known: Known) -> Made:
 
 def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     text = frame["transcript"].strip()
-    if not text or known.notes.get("final") or is_told("users" if frame["role"] == "user" else "bots", frame, known):
+    kind = "users" if frame["role"] == "user" else "bots"
+    if not text or known.notes.get("final") or is_in_history(kind, frame, known):
         return
     if frame["role"] != "user":
         note_transcript(frame, known)
@@ -126,7 +127,7 @@ def is_before(at: int | None, other: int | None) -> bool:
     return at is not None and other is not None and at <= other
 
 
-def is_told(kind: str, frame: JsonObject, known: Known) -> bool:
+def is_in_history(kind: str, frame: JsonObject, known: Known) -> bool:
     """Whether the newest message of the history has a transcript that comes after it."""
     newest, at = (known.notes.get(kind) or [None])[-1], frame.get("timestamp")
     if newest is None or (at is not None and "end" in newest and at > newest["end"] + SETTLE_MS):
@@ -139,22 +140,22 @@ def is_told(kind: str, frame: JsonObject, known: Known) -> bool:
 def hear_speech(frame: JsonObject, ts: int, known: Known) -> Made:
     note_speech(frame, known)
     attach_late(known)
-    return complete_told(known)
+    return complete_newest_reply(known)
 
 
 def hear_output(frame: JsonObject, ts: int, known: Known) -> Made:
     note_output(frame, known)
     attach_late(known)
-    return complete_told(known)
+    return complete_newest_reply(known)
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     """The user cut the agent short: what the history says about it, now or later."""
     cut = note_cut(frame, ts, known)
-    for told in reversed(known.notes.get("bots", ())):
-        reply = known.reply(told["item"])
-        if reply is not None and cut_of(told, reply.text[: told["spoken"]], known) == cut:
-            return mark_cut(cut, told, reply.text, known)
+    for noted in reversed(known.notes.get("bots", ())):
+        reply = known.reply(noted["item"])
+        if reply is not None and cut_of(noted, reply.text[: noted["spoken"]], known) == cut:
+            return mark_cut(cut, noted, reply.text, known)
     return cut_live(cut, known)
 
 
@@ -164,7 +165,7 @@ def cut_live(cut: Cut, known: Known) -> list[MadeEvent]:
     voice = next((one for one in voices if one.get("by") == cut["number"] and "until" in one), None)
     if voice is None:
         return []
-    if not voice.get("told"):
+    if not voice.get("recorded"):
         return say([voice], voice["in"], voices, known) if generated(voice) else []
     item, full, words = voice.get("item"), full_text(voice), heard_text(voice) or ""
     reply = None if item is None else known.reply(item)
@@ -180,7 +181,7 @@ def cut_live(cut: Cut, known: Known) -> list[MadeEvent]:
 def say_voices(known: Known, ts: int | None = None) -> list[MadeEvent]:
     """What the agent has said, as one reply, now that the user answers, or has at a time."""
     voices = voices_of(known)
-    waiting = [one for one in voices if not one.get("told") and full_text(one) and began_before(one, ts)]
+    waiting = [one for one in voices if not one.get("recorded") and full_text(one) and began_before(one, ts)]
     return say(waiting, known.here, voices, known) if waiting else []
 
 
@@ -188,7 +189,7 @@ def stop_voices(known: Known, ts: int) -> Made:
     """What the agent was saying when the caller hung up, and how much of it was spoken."""
     voices = voices_of(known)
     newest = voices[-1] if voices else None
-    if newest is None or newest.get("told"):
+    if newest is None or newest.get("recorded"):
         return
     heard = heard_text(newest)
     yield from say_voices(known)
@@ -198,16 +199,16 @@ def stop_voices(known: Known, ts: int) -> Made:
 
 def stop_last(known: Known, ts: int) -> Made:
     """What was heard of the last reply of the history: what that has of it, or the words that were spoken by then."""
-    told = (known.notes.get("bots") or [None])[-1]
-    reply = None if told is None else known.reply(told["item"])
-    if told is None or reply is None or reply.cut != "no":
+    noted = (known.notes.get("bots") or [None])[-1]
+    reply = None if noted is None else known.reply(noted["item"])
+    if noted is None or reply is None or reply.cut != "no":
         return
     voice = voice_of(reply.text, voices_of(known))
     words = None if voice is None or not generated(voice) or is_spoken_out(voice) else heard_text(voice)
-    if told["spoken"] < len(reply.text):
-        yield Interrupt(item=told["item"], heard_text=reply.text[: told["spoken"]], ts=ts)
-    elif words is not None and told.get("end", ts) >= ts - SETTLE_MS:
-        yield Interrupt(item=told["item"], heard_text=words, estimated=True, ts=ts)
+    if noted["spoken"] < len(reply.text):
+        yield Interrupt(item=noted["item"], heard_text=reply.text[: noted["spoken"]], ts=ts)
+    elif words is not None and noted.get("end", ts) >= ts - SETTLE_MS:
+        yield Interrupt(item=noted["item"], heard_text=words, estimated=True, ts=ts)
 
 
 def call_tools(frame: JsonObject, ts: int, known: Known) -> Made:
