@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-import psycopg
-
 from voicemem.cli.common import CommandFailed
 from voicemem.cli.demo.nodes.postgresql_server import WHEEL, PostgresqlServer
 
@@ -54,9 +52,3 @@ class Cluster(PostgresqlServer):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-
-    def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
-        """Run a statement as an administrator; its rows."""
-        with psycopg.connect(self.url(database), autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []

@@ -141,8 +141,9 @@ def remove(store: str) -> None:
         import psycopg
 
         with psycopg.connect(store, autocommit=True) as connection:
-            connection.execute("drop schema public cascade")
-            connection.execute("create schema public")
+            tables = connection.execute("select quote_ident(tablename) from pg_tables where schemaname = 'public'")
+            named = ", ".join(name for (name,) in tables)
+            connection.execute(f"drop table {named} cascade".encode())
     if store.startswith(SQLITE_PREFIX):
         for ending in MADE:
             Path(store.removeprefix(SQLITE_PREFIX) + ending).unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from bench.harness.postgresql import Cluster
 from voicemem.cli.common import CommandFailed
+from voicemem.cli.demo.nodes.postgresql_server import ADMINISTRATOR
 
 WAIT_S = 60.0
 SETTINGS = {"wal_keep_size": "256MB", "wal_retrieve_retry_interval": "200ms"}
@@ -66,7 +67,7 @@ class Pair:
 
     def rejoin(self) -> None:
         """Bring the old primary back as the standby of the new one."""
-        source = f"host={self.primary.folder} user=voicemem dbname=postgres"
+        source = f"host={self.primary.folder} user={ADMINISTRATOR} dbname=postgres"
         deadline = time.monotonic() + WAIT_S
         while True:  # until the processes of before have gone
             try:

@@ -80,6 +80,7 @@ def test_compose_keeps_secrets_off_command_lines() -> None:
         assert "postgresql://voicemem@postgres/voicemem" == environment["VOICEMEM_STORE"]
         secrets = [environment["PGPASSWORD"], environment["VOICEMEM_ADMIN_KEY"]]
         assert all(re.fullmatch(r"\$\{\w+:\?.*\}", value) for value in secrets)
+        assert not environment["POSTGRES_PASSWORD"]
     assert "deploy/.env" in (DEPLOY.parent / ".gitignore").read_text().splitlines()
 
 

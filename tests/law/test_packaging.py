@@ -100,12 +100,15 @@ def package_of(module: str) -> str:
     return f"{first}.{rest.partition('.')[0]}" if first in SHARED else first
 
 
+ON_POSTGRESQL = (PACKAGE / "store" / "postgresql", PACKAGE / "cli" / "demo" / "nodes")
+
+
 def extras_of(path: Path) -> tuple[str, ...]:
     """The extras whose packages a file may import; an integration may import its framework."""
     if part_of(path) == "integrations":
         framework = path.relative_to(PACKAGE).parts[1].removesuffix(".py").replace("_", "-")
         return (framework,) if framework in EXTRAS else ()
-    engine = ("postgres",) if path.is_relative_to(PACKAGE / "store" / "postgresql") else ()
+    engine = ("postgres",) if any(map(path.is_relative_to, ON_POSTGRESQL)) else ()
     own = ("mcp",) if part_of(path) == "mcp" else ()
     return () if part_of(path) in CLIENT else ("server", "otel", "tokens", *engine, *own)
 

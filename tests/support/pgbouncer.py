@@ -32,7 +32,7 @@ def running_pgbouncer(mode: str) -> Iterator[Path]:
     """A pooler in a mode, for a role with the settings that it needs; the folder of its socket."""
     program, folder = needs("pgbouncer"), Path(tempfile.mkdtemp(prefix="voicemem-pooler-"))
     settings = "".join(f"alter role {ROLE} set {name} = '{value}';" for name, value in ROLE_SETTINGS.items())
-    server().execute(f"drop role if exists {ROLE}; create role {ROLE} login superuser; {settings}")
+    server().execute(f"drop role if exists {ROLE}; create role {ROLE} login in role voicemem; {settings}")
     (folder / "users.txt").write_text(f'"{ROLE}" ""\n')
     (folder / "pgbouncer.ini").write_text(f"""
 [databases]

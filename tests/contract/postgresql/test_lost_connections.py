@@ -31,7 +31,7 @@ from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.config.session import validate_config  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
 from voicemem.store.admission import Outcome  # noqa: E402
-from voicemem.store.postgresql.database.connection import Session  # noqa: E402
+from voicemem.store.postgresql.database.connection import Session, connect  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.store.records import Node  # noqa: E402
 
@@ -174,3 +174,11 @@ async def test_a_retired_node_writes_nothing_more(open_handle: OpenHandle) -> No
     assert not await other.retire_node("one", NOW)
     await one.start_node(Node(token="again", started_ms=NOW, expires_ms=NOW + 10_000), NOW)
     assert stored_at(3) == await append_offers(one, key, offer(3))
+
+
+async def test_other_warnings_cut_no_commit(database: str) -> None:
+    """The server warns of much, such as of its transactions running out, with the code of a wait that was cancelled."""
+    session = connect(postgresql.server().url(database))
+    session.execute("do $$ begin raise warning 'vacuum me'; end $$")
+    assert [("1",)] == session.rows("select '1'")
+    session.close()

@@ -109,6 +109,25 @@ async def test_a_role_without_the_settings_is_refused(mode: str, folder: Path) -
 
 
 @pytest.mark.parametrize("mode", ["transaction"])
+async def test_a_pooler_that_shares_connections_is_named(mode: str, folder: Path) -> None:
+    """A statement that one connection has prepared is there for another: the URL must say that there is a pooler."""
+    name = postgresql.take_database()
+    one, other = PostgresqlStore(pooled_url(folder, name)), PostgresqlStore(pooled_url(folder, name))
+    for _ in range(5):
+        await one.read_clock()
+    with pytest.raises(StoreUnavailable, match="add pooled=1 to the URL"):
+        await read_often(other)
+    for store in (one, other):
+        store.database.close()
+    postgresql.give_back(name)
+
+
+async def read_often(store: PostgresqlStore) -> None:
+    for _ in range(5):
+        await store.read_clock()
+
+
+@pytest.mark.parametrize("mode", ["transaction"])
 async def test_a_failover_behind_a_pooler_is_noticed(nodes: list[PostgresqlStore]) -> None:
     """Nobody loses a connection then, so each heartbeat compares."""
     one, _ = nodes

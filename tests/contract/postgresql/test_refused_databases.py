@@ -35,7 +35,7 @@ def test_commits_that_are_not_durable_are_refused(database: str, setting: str) -
 def test_a_database_of_another_program_is_refused(database: str) -> None:
     """Nothing is written into it."""
     url = postgresql.server().url(database)
-    with_tables = "create schema theirs; create table theirs.orders (key integer)"
+    with_tables = "create schema theirs authorization voicemem; create table theirs.orders (key integer)"
     postgresql.server().execute(with_tables, database)
     assert "another program" in refusal(f"{url}&options=-csearch_path%3Dtheirs")
     postgresql.server().execute("drop schema theirs cascade", database)

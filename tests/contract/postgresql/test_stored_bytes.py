@@ -122,7 +122,7 @@ def test_what_an_older_version_stored_is_counted_with_the_migration(
 ) -> None:
     """It had no counts."""
     server = postgresql.server()
-    server.execute("create schema older", database)
+    server.execute("create schema older authorization voicemem", database)
     url = server.url(database, options="-csearch_path%3Dolder")
     with monkeypatch.context() as patched:
         patched.setattr(schema, "migrations", lambda: MIGRATIONS[:1])

@@ -49,6 +49,8 @@ MEASURE = f"""
     from streams s where s.state != 'erased'
 """
 SELECT_IS_EMPTY = f"select not ({' or '.join(f'exists (select 1 from {one.name})' for one in TABLES)})"
+ANALYZE = f"analyze {', '.join(one.name for one in TABLES)}"
+"""The tables of the copy only: those of the server are none of a role's business."""
 COUNT_BYTES = """
     insert into stored_bytes select s.project, sum(r.size) from (
         select bucket, stream, octet_length(payload) as size from journal
@@ -178,7 +180,7 @@ class PostgresqlCopy:
     def finish(self, values: Mapping[str, bytes]) -> None:
         self.end_reading()
         with telling():
-            self.session.execute("analyze")
+            self.session.execute(ANALYZE)
             with self.transaction():
                 self.session.execute(COUNT_BYTES)
                 for name, value in values.items():

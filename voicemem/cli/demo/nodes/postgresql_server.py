@@ -22,9 +22,11 @@ SETTINGS = {
     "log_min_messages": "warning",
 }
 """Small, and as durable as any: `fsync` stays on."""
-
-
-INITDB = ("initdb", "-U", "voicemem", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+ADMINISTRATOR = "postgres"
+INITDB = ("initdb", "-U", ADMINISTRATOR, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+MAKE_ROLE = "create role voicemem login"
+LET_IN = "grant create on schema public to voicemem"
+"""The service is no superuser, as with any operator who takes care; each database is made of the first one."""
 
 
 class PostgresqlServer:
@@ -45,6 +47,7 @@ class PostgresqlServer:
         self.data = self.folder / "data"
         # PostgreSQL refuses to run as root, so root runs it as a user who may do nothing else.
         self.user = "nobody" if os.geteuid() == 0 else None
+        self.has_role = standby_of is not None
         try:
             if self.user is not None:
                 shutil.chown(self.folder, self.user)
@@ -52,7 +55,7 @@ class PostgresqlServer:
             if standby_of is None:
                 self.make(settings)
             else:
-                source = f"host={standby_of.folder} user=voicemem"
+                source = f"host={standby_of.folder} user={ADMINISTRATOR}"
                 self.run("pg_basebackup", "-D", self.data, "-R", "--checkpoint=fast", "--no-sync", "-d", source)
         except BaseException:
             self.remove_folder()
@@ -64,10 +67,10 @@ class PostgresqlServer:
         lines = [f"{name} = {value}\n" for name, value in settings.items()]
         (self.data / "postgresql.auto.conf").write_text("".join(lines))
 
-    def url(self, database: str = "postgres", **options: str) -> str:
+    def url(self, database: str = "postgres", user: str = "voicemem", **options: str) -> str:
         """One of its databases, as a store."""
         more = "".join(f"&{name}={value}" for name, value in options.items())
-        return f"postgresql:///{database}?host={self.folder}&user=voicemem{more}"
+        return f"postgresql:///{database}?host={self.folder}&user={user}{more}"
 
     @property
     def version(self) -> str:
@@ -79,6 +82,23 @@ class PostgresqlServer:
         # The folder of the socket is not in the settings, which a standby copies.
         options = f"-k {self.folder}"
         self.run("pg_ctl", "start", "-w", "-D", self.data, "-l", self.folder / "log", "-o", options)
+        if not self.has_role:
+            self.make_role()
+
+    def make_role(self) -> None:
+        """Make the role of the service, and let it make tables in every database."""
+        self.execute(MAKE_ROLE)
+        for database in ("template1", "postgres"):
+            self.execute(LET_IN, database)
+        self.has_role = True
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        """Run a statement as an administrator; its rows."""
+        import psycopg  # which only this demo needs
+
+        with psycopg.connect(self.url(database, ADMINISTRATOR), autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
 
     def stop(self, mode: str = "immediate") -> None:
         """End it, by default at once. Raises `CommandFailed`."""

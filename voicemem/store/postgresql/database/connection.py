@@ -16,6 +16,8 @@ from voicemem.errors import CannotStart, StoreUnavailable
 
 Row = tuple[Any, ...]
 OLDEST_VERSION = 150_000
+TRANSACTION_TIMEOUT_VERSION = 170_000
+"""Older servers would refuse a connection that names that setting."""
 OWN_OPTION = re.compile(r"([?&])(pooled|failover)=([^&]*)(&|$)")
 """The options of a URL that are not libpq's."""
 OWN_VALUES = {"pooled": "1", "failover": "trusted"}
@@ -35,13 +37,15 @@ SESSION_SETTINGS = {
     "idle_in_transaction_session_timeout": "2000",
     "lock_timeout": "1000",
     "statement_timeout": "0",
+    "idle_session_timeout": "0",
     "client_encoding": "UTF8",
     "jit": "off",
 }
 """A statement that writes is never cancelled: with a synchronous standby its commit would be visible, yet not safe."""
 SELECT_SETTINGS = """
     select current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
-    current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout'),
+    current_setting('statement_timeout'), coalesce(current_setting('transaction_timeout', true), '0'),
+    current_setting('idle_in_transaction_session_timeout'),
     pg_is_in_recovery() or current_setting('transaction_read_only') = 'on'
 """
 SELECT_SERVER = """
@@ -51,8 +55,9 @@ SELECT_SERVER = """
 """`pg_control_checkpoint` would name the old timeline for a while after a promotion."""
 LANES, WRITERS, READERS, REGISTRARS = 2, 3, 4, 1
 """The connections of a node: for appends, for other transactions, for reads, and to register."""
-CUT_WAIT = "01000"
-"""The class of the warning that a commit did not wait for its standby: it is visible, but not safe."""
+CUT_WAIT = "SyncRepWaitForLSN"
+"""The server's function that warns that a commit did not wait for its standby: it is visible, but not safe. The warning
+has a code that many have, and its words may be in another language."""
 DURABLE_COMMITS = ("on", "remote_apply")
 TOO_MANY = (
     f"PostgreSQL accepts no more connections; a node needs up to {LANES + WRITERS + READERS + REGISTRARS}, of"
@@ -63,6 +68,9 @@ NO_RIGHT = (
     " schema of its own"
 )
 NO_SCHEMA = "there is no schema that the role may use; create one for it, of its own name or in its search_path"
+PREPARED_ELSEWHERE = ("42P05", "26000")
+"""A statement that another connection prepared, or that is prepared on another one."""
+SHARED = "its connections are shared by a pooler in transaction mode; add pooled=1 to the URL"
 NO_PARTITION = "23514"
 """Nothing else is checked by the schema."""
 REFUSALS = (
@@ -139,7 +147,7 @@ class Session:
         connection.add_notice_handler(self.notice)
 
     def notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
-        if diagnostic.severity_nonlocalized == "WARNING" and diagnostic.sqlstate == CUT_WAIT:
+        if diagnostic.source_function == CUT_WAIT:
             self.wait_was_cut = True
 
     @property
@@ -193,6 +201,8 @@ def connect(url: str) -> Session:
     connection.adapters.register_dumper(list, ListBinaryDumper)
     session = Session(connection)
     try:
+        if connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION and not pooled:
+            session.execute("set transaction_timeout = 0")
         refuse_unsafe(session)
         session.server = find_server(session)
     except BaseException:
@@ -235,7 +245,7 @@ def refuse_unsafe(session: Session) -> None:
     """Raise `CannotStart` for a server, or settings, with which nothing could be acknowledged safely."""
     if session.connection.info.server_version < OLDEST_VERSION:
         raise CannotStart("PostgreSQL must be of version 15 or newer.")
-    fsync, pages, commits, timeout, idle, read_only = session.one(SELECT_SETTINGS)
+    fsync, pages, commits, statement, transaction, idle, read_only = session.one(SELECT_SETTINGS)
     if fsync != "on" or pages != "on":
         raise CannotStart(
             "PostgreSQL runs with fsync or full_page_writes off, so nothing could be acknowledged safely."
@@ -245,11 +255,12 @@ def refuse_unsafe(session: Session) -> None:
             f"PostgreSQL has synchronous_commit={commits} for this role, so nothing could be acknowledged safely;"
             " it must be on or remote_apply."
         )
-    if timeout != "0":
-        raise CannotStart(
-            f"PostgreSQL has statement_timeout={timeout} for this connection; it must be 0, since a commit that is"
-            " cancelled may be visible without being safe. Does a pooler drop the options of connections?"
-        )
+    for name, timeout in (("statement_timeout", statement), ("transaction_timeout", transaction)):
+        if timeout != "0":
+            raise CannotStart(
+                f"PostgreSQL has {name}={timeout} for this connection; it must be 0, since a commit that is"
+                " cancelled may be visible without being safe. Does a pooler drop the options of connections?"
+            )
     if idle == "0":
         raise CannotStart("PostgreSQL ignores the options of this connection; a pooler must pass them on.")
     if read_only:
@@ -279,7 +290,7 @@ def is_ours(error: psycopg.Error) -> bool:
     """Whether an error is a fault of the program or its data, not of the server: then it is passed on as it is."""
     return isinstance(
         error, (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
-    ) and error.sqlstate not in ("42501", NO_PARTITION)
+    ) and error.sqlstate not in ("42501", NO_PARTITION, *PREPARED_ELSEWHERE)
 
 
 def unavailable(error: psycopg.Error, verb: str) -> StoreUnavailable:
@@ -304,6 +315,7 @@ def why(error: psycopg.Error) -> str:
         " make that of this month with voicemem migrate",
         "3D000": "the database does not exist",
         "57P03": "PostgreSQL is starting or shutting down",
+        **dict.fromkeys(PREPARED_ELSEWHERE, SHARED),
     }
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         return refusal_of(str(error)) or "PostgreSQL cannot be reached"
