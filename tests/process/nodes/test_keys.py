@@ -28,9 +28,9 @@ async def test_a_revoked_key_is_refused_everywhere(two_handles: tuple[Store, Sto
             assert 204 == (await admin.delete(f"/v1/keys/{made['id']}")).status
             revoked_ms = now_ms()
             for client in (user, bearer):
-                begun_ms, status = now_ms(), 200
+                status = 200
                 while status == 200:  # by the clock of the node, which may be set meanwhile
-                    assert begun_ms - revoked_ms <= KEY_CACHE_MS
                     begun_ms, status = now_ms(), (await client.get("/v1/sessions/s")).status
+                    assert status != 200 or begun_ms - revoked_ms <= KEY_CACHE_MS
                 assert 401 == status
             assert 1008 == (await producer.closed())[0]
