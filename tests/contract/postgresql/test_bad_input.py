@@ -127,6 +127,7 @@ async def test_a_limit_of_connections(database: str) -> None:
         server.execute("alter role guest connection limit 8")
         assert all(map(is_acknowledged, await append_offers(store, key, offer(3))))
         assert {"main": [1, 2, 3]} == await seqs_by_producer(store, key)
+        await store.probe()  # what had no connection, and has no work
         assert store.healthy
         await store.close_store()
 

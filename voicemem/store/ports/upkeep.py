@@ -91,11 +91,11 @@ class Operations(Protocol):
 
     @property
     def healthy(self) -> bool:
-        """Whether the last commit succeeded."""
+        """Whether the last commit succeeded, on each connection that is kept for commits, and none lacks."""
 
     @property
     def trouble(self) -> str | None:
-        """Why the last commit failed, in one sentence for the operator; None where there is nothing more to say."""
+        """Why the store is not healthy, in one sentence for the operator; None where there is nothing more to say."""
 
     async def read_figures(self, now_ms: int) -> Figures:
         """Counts and sizes over all projects."""
@@ -118,6 +118,7 @@ class Operations(Protocol):
     async def probe(self) -> None:
         """Commit something of a usual size that leaves nothing behind, to see whether the store works again.
 
+        Connections that are in trouble are tried, so that one which has no work does not stay so.
         Raises `StoreUnavailable`, and `StoreRuined` when this process cannot use the store any more.
         """
 

@@ -154,7 +154,7 @@ class PostgresqlNodes:
     async def settle(self, now_ms: int) -> None:
         # Not one of the threads of jobs: these wait for this, to find out what became of their commits.
         await asyncio.to_thread(self.database.settle, partial(free_everything, now_ms=now_ms))
-        self.database.displaced = False  # on the loop, so that nothing is read before the caller has returned
+        self.database.go_on()  # on the loop, so that nothing is read before the caller has returned
 
     async def renew_incarnation(self, now_ms: int) -> None:
         def job(rows: Rows) -> None:

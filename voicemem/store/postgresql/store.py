@@ -72,11 +72,11 @@ class PostgresqlStore(
 
     @property
     def healthy(self) -> bool:
-        return self.database.trouble is None
+        return self.trouble is None
 
     @property
     def trouble(self) -> str | None:
-        return self.database.trouble
+        return self.database.troubles.reason
 
     async def read_figures(self, now_ms: int) -> Figures:
         def job(session: Session) -> Figures:
@@ -108,6 +108,8 @@ class PostgresqlStore(
             rows.session.execute(WRITE_PROBE, (name, bytes(PROBE_BYTES)))
             rows.session.execute(DELETE_PROBE, (name,))
 
+        with suppress(StoreUnavailable):  # that some connections do not work stops nobody from using the others
+            await self.database.try_again(job)
         await self.database.write(job)
 
     async def close_store(self) -> None:

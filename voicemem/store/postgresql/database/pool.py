@@ -7,14 +7,13 @@ appends go (`lanes`), those of other transactions, and those that only read.
 from __future__ import annotations
 
 import asyncio
-import queue
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import psycopg
 
@@ -28,13 +27,12 @@ from voicemem.store.postgresql.database.connection import (
     Session,
     connect,
     find_server,
-    is_lost,
-    is_ours,
     parse_options,
     refusal_of,
     unavailable,
     why,
 )
+from voicemem.store.postgresql.database.idle import Idle
 from voicemem.store.postgresql.database.lineage import (
     COMPARED_GUESSES,
     DISPLACED,
@@ -45,6 +43,7 @@ from voicemem.store.postgresql.database.lineage import (
     identity_of,
     misses_any,
 )
+from voicemem.store.postgresql.database.reader import Reader
 from voicemem.store.postgresql.database.schema import migrate
 from voicemem.store.postgresql.database.writer import Writer
 from voicemem.store.postgresql.journal.guesses import Guesses
@@ -54,6 +53,7 @@ from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, add_bytes
 from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.records import Quotas
+from voicemem.store.troubles import Troubles
 
 T = TypeVar("T")
 CLOSED = "The store was closed."
@@ -81,8 +81,7 @@ class Database:
         """Raised by `settle`: connections and guesses of before are given up."""
         self.displaced = False
         """Whether nothing is read or written until `settle`, since the store may not be what it was."""
-        self.trouble: str | None = None
-        """Why the last commit failed; None when it came through."""
+        self.troubles = Troubles()
         self.closed = False
         try:
             session = connect(url)
@@ -98,15 +97,16 @@ class Database:
         self.upkeep = Upkeep()
         self.guesses = Guesses(budget or MemoryBudget())
         self.lanes = [Lane(Writer(self, number), self.guesses) for number in range(LANES)]
-        self.idle_writers: queue.LifoQueue[Writer] = queue.LifoQueue()
+        self.idle_writers: Idle[Writer] = Idle()
         for number in range(LANES, LANES + WRITERS):
             self.idle_writers.put(Writer(self, number))
         self.registrar = Writer(self, LANES + WRITERS, needs_node=False)
         self.registering = threading.Lock()
         self.writing = ThreadPoolExecutor(WRITERS, "voicemem-writer")
         self.readers = ThreadPoolExecutor(READERS, "voicemem-reader")
-        self.reading = threading.local()
-        self.reader_sessions: list[Session] = []
+        self.idle_readers: Idle[Reader] = Idle()
+        for _ in range(READERS):
+            self.idle_readers.put(Reader(self))
 
     def refuse_unready(self) -> None:
         """Raise `StoreUnavailable` while nothing may be read or written."""
@@ -130,6 +130,15 @@ class Database:
             raise
         return session
 
+    def connect_for(self, what: Reader | Writer, verb: Literal["read", "written"]) -> Session:
+        """The same for a connection that is kept, and in trouble if it does not come about."""
+        try:
+            return self.connect()
+        except (psycopg.Error, StoreUnavailable) as error:
+            told = error if isinstance(error, StoreUnavailable) else unavailable(error, verb)
+            self.troubles.begin(what, told.detail)
+            raise
+
     def compare(self, session: Session) -> None:
         """Raise `StoreUnavailable` where a connection leads to another server, or to one that lacks anything."""
         self.refuse_old_primary(session)
@@ -139,7 +148,8 @@ class Database:
             self.follow(session.server, identity_of(session))
             session.generation = self.generation
             return
-        self.displaced, self.trouble = True, DISPLACED
+        self.displaced = True
+        self.troubles.begin(DISPLACED, DISPLACED)
         raise StoreUnavailable(DISPLACED)
 
     def compare_again(self, session: Session) -> None:
@@ -155,7 +165,8 @@ class Database:
     def settle(self, free_everything: Callable[[Session], None]) -> None:
         """Go on with the server that answers now, under a new incarnation if anything may be missing.
 
-        Then `free_everything` frees what all nodes held. The caller ends `displaced`. Raises `StoreUnavailable`.
+        Then `free_everything` frees what all nodes held. The caller ends `displaced` with `go_on`.
+        Raises `StoreUnavailable`.
         """
         try:
             session = open_session(self.url)
@@ -173,6 +184,11 @@ class Database:
                 session.close()
         except psycopg.Error as error:
             raise unavailable(error, "written") from None
+
+    def go_on(self) -> None:
+        """Read and write again."""
+        self.displaced = False
+        self.troubles.end(DISPLACED)
 
     def follow(self, server: Server | None, identity: dict[str, bytes]) -> None:
         """Forget all that is known of the store, and start over."""
@@ -226,27 +242,41 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self.readers, self.run_read, job)
 
     def run_read(self, job: Callable[[Session], T]) -> T:
-        """Run it on this thread's connection, once more on a new one where that was lost meanwhile."""
-        for is_last in (False, True):
-            session: Session | None = None
-            try:
-                session = self.reader()
-                return job(session)
-            except psycopg.Error as error:
-                if is_ours(error):
-                    raise
-                if is_last or session is None or not is_lost(session, error):
-                    raise unavailable(error, "read") from None
-        raise AssertionError("unreachable")
+        reader = self.idle_readers.get()
+        try:
+            return reader.run(job)
+        finally:
+            self.idle_readers.put(reader)
 
-    def reader(self) -> Session:
-        session: Session | None = getattr(self.reading, "session", None)
-        if session is None or session.is_lost or session.generation != self.generation:
-            if session is not None:
-                session.close()
-            self.reading.session = session = self.connect()
-            self.reader_sessions = [one for one in self.reader_sessions if not one.is_lost] + [session]
-        return session
+    async def try_again(self, trial: Callable[[Rows], None]) -> None:
+        """Try the connections that are in trouble and not in use, which otherwise might stay so for want of work.
+
+        The first that fails again ends it, since so would the others. Raises `StoreUnavailable`.
+        """
+        self.refuse_unready()
+        loop = asyncio.get_running_loop()
+        for lane in self.lanes:
+            await lane.try_again(trial)
+        if self.registrar.is_in_trouble:
+            await self.register(trial)
+        for _ in range(WRITERS):
+            await loop.run_in_executor(self.writing, self.try_writer, trial)
+        for _ in range(READERS):
+            await loop.run_in_executor(self.readers, self.try_reader)
+
+    def try_writer(self, trial: Callable[[Rows], None]) -> None:
+        if (writer := self.idle_writers.take_in_trouble()) is not None:
+            try:
+                writer.run(trial)
+            finally:
+                self.idle_writers.put(writer)
+
+    def try_reader(self) -> None:
+        if (reader := self.idle_readers.take_in_trouble()) is not None:
+            try:
+                reader.run(lambda session: None)
+            finally:
+                self.idle_readers.put(reader)
 
     def close(self) -> None:
         """Finish the jobs that were begun, and close all connections."""
@@ -255,11 +285,9 @@ class Database:
             lane.close()
         self.writing.shutdown()
         self.readers.shutdown()
-        while not self.idle_writers.empty():
-            self.idle_writers.get().close()
+        self.idle_writers.close()
+        self.idle_readers.close()
         self.registrar.close()
-        for session in self.reader_sessions:
-            session.close()
 
 
 def open_session(url: str) -> Session:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import psycopg
 
@@ -27,6 +27,7 @@ from voicemem.store.postgresql.database.connection import (
     unavailable,
 )
 from voicemem.store.postgresql.journal.rows import Conflict, Rows, Shared
+from voicemem.store.troubles import Troubles
 
 T = TypeVar("T")
 ATTEMPTS = 12
@@ -63,10 +64,10 @@ class Owner(Shared, Protocol):
     generation: int
     token: bytes
     node: str | None
-    trouble: str | None
+    troubles: Troubles
     closed: bool
 
-    def connect(self) -> Session: ...
+    def connect_for(self, what: Writer, verb: Literal["read", "written"]) -> Session: ...
 
     def refuse_unready(self) -> None: ...
 
@@ -97,7 +98,7 @@ class Writer:
         if self.session is not None and self.session.generation != self.database.generation:
             self.drop()
         if self.session is None or self.session.is_lost:
-            session = self.database.connect()
+            session = self.database.connect_for(self, "written")
             try:
                 self.era = self.open_lane(session)
             except BaseException:
@@ -122,9 +123,18 @@ class Writer:
             self.drop()
 
     def failed(self, trouble: str) -> StoreUnavailable:
-        """The error of a commit that failed, which is remembered until one comes through."""
-        self.database.trouble = trouble
+        """The error of a commit that failed, which is remembered until one comes through on this connection."""
+        self.database.troubles.begin(self, trouble)
         return StoreUnavailable(trouble)
+
+    def succeeded(self) -> None:
+        """A commit came through."""
+        self.database.troubles.end(self)
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether its last commit failed, or it got no connection when it last tried."""
+        return self.database.troubles.has(self)
 
     def drop(self) -> None:
         """Give the connection up."""
@@ -161,7 +171,7 @@ class Writer:
                     raise self.failed(unavailable(error, "written").detail) from None
                 time.sleep(pause_s(attempt))
             else:
-                self.database.trouble = None
+                self.succeeded()
                 return result
         raise StoreUnavailable("The store cannot be written: others hold what is to be changed.")
 

@@ -13,7 +13,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from voicemem.store.postgresql.database.connection import (
 from voicemem.store.postgresql.database.lineage import DISPLACED
 from voicemem.store.postgresql.database.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
 from voicemem.store.postgresql.journal.guesses import Guess, Guesses
+from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.runs import RUN_ARRAYS, RunColumns
 from voicemem.store.records import AppendResult
 from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun
@@ -68,6 +69,8 @@ class Waiting(NamedTuple):
     batches: Sequence[Batch]
     future: asyncio.Future[list[AppendResult | None]]
     loop: asyncio.AbstractEventLoop
+    trial: Callable[[Rows], None] | None = None
+    """What is to be done instead, to see whether the connection works."""
 
 
 class Candidate(NamedTuple):
@@ -87,6 +90,7 @@ class Lane:
         self.guesses = guesses
         self.generation = 0
         """Of the guesses by which it appends just now."""
+        self.is_busy = False
         self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.work, name=f"voicemem-lane-{writer.lane}", daemon=True)
         self.thread.start()
@@ -94,9 +98,19 @@ class Lane:
     async def append(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
         """Append what is in order as far as is known; None for each batch that must be looked at."""
         self.writer.database.refuse_unready()
+        return await self.wait_for(batches)
+
+    async def try_again(self, trial: Callable[[Rows], None]) -> None:
+        """End its trouble, where that is over, as far as it has nothing else to do. Raises `StoreUnavailable`."""
+        if self.writer.is_in_trouble and not self.is_busy:
+            await self.wait_for((), trial)
+
+    async def wait_for(
+        self, batches: Sequence[Batch], trial: Callable[[Rows], None] | None = None
+    ) -> list[AppendResult | None]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[AppendResult | None]] = loop.create_future()
-        self.waiting.put(Waiting(batches, future, loop))
+        self.waiting.put(Waiting(batches, future, loop, trial))
         return await future
 
     def close(self) -> None:
@@ -119,7 +133,12 @@ class Lane:
                     break
                 together.append(more)
                 runs += len(more.batches)
-            self.commit(together)
+            self.is_busy = True
+            self.commit([waiting for waiting in together if waiting.trial is None])
+            for waiting in together:
+                if waiting.trial is not None:
+                    self.run_trial(waiting, waiting.trial)
+            self.is_busy = False
             if last:
                 return
 
@@ -135,6 +154,14 @@ class Lane:
         for waiting in together:
             deliver(waiting, results[first : first + len(waiting.batches)])
             first += len(waiting.batches)
+
+    def run_trial(self, waiting: Waiting, trial: Callable[[Rows], None]) -> None:
+        try:
+            self.writer.run(trial)
+        except Exception as error:  # the caller gets it, whatever it is
+            deliver(waiting, error)
+        else:
+            deliver(waiting, [])
 
     def append_all(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
         """Append batches in as few statements as their order allows. Raises `StoreUnavailable`."""
@@ -207,7 +234,7 @@ class Lane:
         for candidate in candidates:
             columns.add(candidate.run, candidate.waypoint)
         gens = [candidate.guess.gen for candidate in candidates]
-        database, reconnected = self.writer.database, False
+        reconnected = False
         for attempt in range(ATTEMPTS):
             session: Session | None = None
             try:
@@ -215,7 +242,7 @@ class Lane:
                 if session.generation != self.generation:
                     raise StoreUnavailable(DISPLACED)  # a guess of before might lie behind the journal's end
                 rows = session.rows(APPEND, (*columns.values, gens, *self.writer.place))
-                database.trouble = None
+                self.writer.succeeded()
                 if not rows:
                     self.writer.check_place(session)
                 return {stream for (stream,) in rows}

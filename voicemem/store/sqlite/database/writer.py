@@ -14,6 +14,7 @@ import apsw
 from voicemem.errors import StoreUnavailable, VoicememError
 from voicemem.store.sqlite.database.transactions import BEGIN, COMMIT, ROLLBACK
 from voicemem.store.sqlite.journal.row_cache import RowCache
+from voicemem.store.troubles import Troubles
 
 Job = Callable[[apsw.Connection], Any]
 CLOSED = "The store was closed."
@@ -50,7 +51,7 @@ class Writer:
     def __init__(self, connection: apsw.Connection, rows: RowCache) -> None:
         self.connection = connection
         self.rows = rows
-        self.healthy = True
+        self.troubles = Troubles()
         self.ruined = False
         """Whether a sync has failed.
 
@@ -63,7 +64,13 @@ class Writer:
 
     def mark_ruined(self) -> None:
         """Refuse every later job: a sync has failed."""
-        self.ruined, self.healthy = True, False
+        self.ruined = True
+        self.troubles.begin(self, RUINED)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last commit reached the disk."""
+        return not self.troubles.has(self)
 
     def close(self) -> None:
         """Finish the jobs that wait, and end the thread."""
@@ -110,14 +117,14 @@ class Writer:
             self.connection.execute(COMMIT)
             self.rows.after_commit()
             if self.connection.total_changes() > before:  # an empty commit proves nothing about the disk
-                self.healthy = True
+                self.troubles.end(self)
         except FILE_ERRORS as error:
-            self.healthy = False
+            down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")
+            self.troubles.begin(self, down.detail)
             if getattr(error, "extendedresult", None) in SYNC_ERRORS:
                 self.ruined = True
                 self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.roll_back()
-            down = StoreUnavailable(f"The store cannot be written: {type(error).__name__}.")
             deliver_results(batch, [down] * len(batch))
             return
         except Exception as error:  # a fault of one job: the others must not fail with it
