@@ -47,6 +47,7 @@ from voicemem.server.rest.sessions import Ending, SessionsQuery
 from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SessionTailsQuery, TailCut
 from voicemem.server.rest.webhooks.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.webhooks.endpoints import NewSecret, NewWebhook, WebhookChange
+from voicemem.store.troubles import BEGUN, OVER
 from voicemem.telemetry.metrics import Metrics
 
 INDEX = (ROOT / "docs" / "README.md").read_text()
@@ -129,6 +130,12 @@ def test_every_act_of_the_audit_is_documented() -> None:
     """Each stands in a table of docs/access.md."""
     rows = " ".join(line.split("|")[1] for line in TEXTS["access.md"].splitlines() if line.startswith("| `"))
     assert [act for act in get_args(Act) if f"`{act}`" not in rows] == []
+
+
+def test_the_lines_about_the_store_are_documented() -> None:
+    """What the log says when trouble begins, and when it is over, stands word for word in docs/monitoring.md."""
+    lines = BEGUN % "REASON", OVER % 12.3
+    assert [line for line in lines if f"| `{line}` | `warning` |" not in TEXTS["monitoring.md"]] == []
 
 
 def test_every_frame_of_the_ingest_is_documented_with_its_fields() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,6 +13,9 @@ from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.set_aside import FOLD_VERSION
 from voicemem.telemetry.metrics import Metrics
+
+STORE_S = 2.0
+"""How long the store is waited for: whoever reads metrics gives up soon."""
 
 
 class Gauges:
@@ -46,8 +50,9 @@ class Gauges:
     async def refresh(self) -> None:
         """Set all gauges. While the store is down, those that come from it keep their last values."""
         metrics = self.metrics
-        with suppress(StoreUnavailable):
-            await self.refresh_store()
+        with suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(STORE_S):
+                await self.refresh_store()
         metrics.last_commit_ok.set(self.store.healthy)
         metrics.draining.set(self.draining())
         metrics.node_info.clear()

@@ -170,7 +170,9 @@ class Metrics:
             self.webhook_attempts.labels(result)
 
     def define_gauges(self) -> None:
-        self.last_commit_ok = self.gauge("last_commit_ok", "Whether the store's last commit succeeded.")
+        self.last_commit_ok = self.gauge(
+            "last_commit_ok", "Whether the store's last commit succeeded, on each connection."
+        )
         self.draining = self.gauge("draining", "Whether the service is shutting down.")
         self.connections = self.gauge("connections", "Open connections, by port.", "kind")
         self.connections_unauthenticated = self.gauge(

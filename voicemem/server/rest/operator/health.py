@@ -75,7 +75,10 @@ async def livez(_: web.Request, __: NoQuery) -> web.Response:
 
 
 async def readyz(request: web.Request, _: NoQuery) -> web.Response:
-    """Check that the process should get traffic: the last commit succeeded, and the service is not draining."""
+    """Check that the process should get traffic: the store can be written, and the service is not draining.
+
+    So it is when the last commit succeeded; with PostgreSQL, on each of the process's connections.
+    """
     services = services_of(request)
     if services.draining.is_set():
         raise Refused("draining")
@@ -103,7 +106,9 @@ async def openapi(request: web.Request, _: NoQuery) -> web.Response:
 async def metrics(request: web.Request, _: NoQuery) -> web.Response:
     """Read the metrics of the service, in Prometheus' text format.
 
-    They are of all projects together, so the key must be of the project `default`, which is the operator's.
+    They are of all projects together, so the key must be of the project `default`, which is the operator's. While the
+    store is away they are served all the same, as far as the key can be checked without it; those that come from the
+    store keep their last values.
     """
     if request[GRANT].project != DEFAULT_PROJECT:
         raise Refused("forbidden", "Metrics are of all projects; they need a key of the project default.")
@@ -115,7 +120,10 @@ async def metrics(request: web.Request, _: NoQuery) -> web.Response:
 ROUTES = (
     Route("GET", "/livez", livez, None, NoQuery, json_ok(Health)),
     Route("GET", "/readyz", readyz, None, NoQuery, json_ok(Readiness), codes=("draining", "store_unavailable")),
-    Route("GET", "/metrics", metrics, "read", NoQuery, {200: ResponseSpec({"text/plain": str})}),
+    Route(
+        *("GET", "/metrics", metrics, "read", NoQuery, {200: ResponseSpec({"text/plain": str})}),
+        outlives_store=True,
+    ),
     Route("GET", "/openapi.json", openapi, None, NoQuery, json_ok(OpenApi)),
     Route("GET", "/asyncapi.json", asyncapi, None, NoQuery, json_ok(AsyncApi)),
 )
