@@ -293,7 +293,7 @@ def reindex(store: str, **embedder: Any) -> None:
 
 
 async def make_index(settings: Settings) -> None:
-    opened = open_store(settings.store)
+    opened = open_store(settings.store, make=False)
     try:
         services = Services(opened, settings, Policies(), Runtime(), Telemetry.untraced())
         click.echo(f"{await index_all(opened, services)} sessions are indexed")

@@ -20,11 +20,13 @@ def open_store(
     budget: MemoryBudget | None = None,
     upgrade: bool = False,
     unfinished: bool = False,
+    make: bool = True,
 ) -> Store:
     """Open the store of a setting, `sqlite:PATH`, `memory:` or `postgresql://…`. Raises `CannotStart`.
 
     Without `exclusive` a file may be open in a server at the same time. `budget` bounds what is cached of it.
     With `upgrade` a PostgreSQL database of an older program is brought to this version; files always are.
+    Only with `make` is a store made where there is none; else that is refused.
     A store that was moved to another engine, or is half of a copy, is refused; the latter is opened if `unfinished`.
     """
     if url == MEMORY_STORE:
@@ -32,12 +34,25 @@ def open_store(
     if url.startswith(POSTGRESQL_PREFIXES):
         with explaining_extra():
             from voicemem.store.postgresql.store import PostgresqlStore
-        database = PostgresqlStore(url, budget, upgrade)
+        database = PostgresqlStore(url, budget, upgrade, make)
         refuse_copies(database.database.identity, unfinished, database.database.close)
         return database
-    file = SqliteStore(url.removeprefix(SQLITE_PREFIX), exclusive, budget)
+    file = SqliteStore(url.removeprefix(SQLITE_PREFIX), exclusive, budget, make)
     refuse_copies(file.identity, unfinished, file.database.close)
     return file
+
+
+def migrate_store(url: str) -> tuple[int, int]:
+    """Make the schema of a PostgreSQL database or bring it to this version; its versions before (0: none) and now.
+
+    Raises `CannotStart`.
+    """
+    with explaining_extra():
+        from voicemem.store.postgresql.store import PostgresqlStore
+    database = PostgresqlStore(url, upgrade=True).database
+    refuse_copies(database.identity, False, database.close)
+    database.close()
+    return database.version_before, int(database.identity["schema"])
 
 
 def open_copy_end(url: str, is_target: bool, only_look: bool) -> CopyEnd:

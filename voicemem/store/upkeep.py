@@ -28,6 +28,11 @@ def migrations_of(engine: str) -> list[Migration]:
     return sorted(Migration(int(file.name[:4]), file.read_text()) for file in files)
 
 
+def no_store(place: str) -> str:
+    """What is said of a place that has no store, to whoever needs one that exists."""
+    return f"There is no store in {place}. Name the store of your server; voicemem serve makes a new one."
+
+
 class Portion:
     """What one transaction deletes at most, so that others wait for none that is long: counts down rows and bytes."""
 

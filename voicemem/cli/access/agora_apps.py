@@ -67,7 +67,7 @@ def add_app(store: str, project: str, scopes: tuple[str, ...], certificate: str 
         await wait_for_services()
         audit("agora_app_added", COMMAND_LINE, project, app=app_id, scopes=app.scopes)
 
-    run(with_store(new_or_existing(store), work))
+    run(with_store(new_or_existing(store), work, make=True))
     click.echo(f"app {app_id} opens the project {project}, scopes {', '.join(scopes)}")
 
 

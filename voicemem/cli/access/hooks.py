@@ -75,7 +75,7 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, dialect: 
         await secrets_in(opened).set(project, dialect, secret, overlap)
         audit("hook_secret_set", COMMAND_LINE, project, dialect=dialect)
 
-    run(with_store(new_or_existing(store), work))
+    run(with_store(new_or_existing(store), work, make=True))
     click.echo(f"webhooks of {dialect} in the project {project} are signed with the new secret", err=generate)
     if generate:
         click.echo(secret)

@@ -18,6 +18,7 @@ from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
 from voicemem.store.records import ApiKey, KeyLimits
+from voicemem.store.upkeep import no_store
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,7 +80,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...], **l
         click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
         return text
 
-    click.echo(run(with_store(path, work)))
+    click.echo(run(with_store(path, work, make=True)))
 
 
 @keys.command("list", short_help="List the keys of all projects.")
@@ -181,14 +182,14 @@ def existing(store: str) -> str:
         return store
     path = keys_store_path(store)
     if not os.path.exists(path):
-        raise CommandFailed(f"There is no store {path}.")
+        raise CommandFailed(no_store(path))
     return f"{SQLITE_PREFIX}{path}"
 
 
-async def with_store(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Work with a store on which a server may be running."""
+async def with_store(url: str, work: Callable[[Store], Awaitable[T]], make: bool = False) -> T:
+    """Work with a store on which a server may be running; without `make` it must exist."""
     audit_to_terminal()
-    store = open_store(url, exclusive=False)
+    store = open_store(url, exclusive=False, make=make)
     try:
         return await work(store)
     finally:

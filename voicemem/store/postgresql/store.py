@@ -63,12 +63,12 @@ class PostgresqlStore(
 ):
     """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
 
-    def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False) -> None:
-        """Connect, and make the schema in an empty database; with `upgrade` also bring an older one to this version.
+    def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False, make: bool = True) -> None:
+        """Connect, and `make` the schema in an empty database; with `upgrade` also bring an older one to this version.
 
         Raises `CannotStart`.
         """
-        self.database = Database(url, budget, upgrade)
+        self.database = Database(url, budget, upgrade, make)
 
     @property
     def healthy(self) -> bool:

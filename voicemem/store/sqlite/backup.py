@@ -12,8 +12,9 @@ import apsw
 
 from voicemem.errors import CannotStart
 from voicemem.store.ports.copying import MOVED
-from voicemem.store.sqlite.database.connections import BUSY_TIMEOUT_MS, READER_PRAGMAS
-from voicemem.store.sqlite.database.files import REDO_SUFFIX, lock_file
+from voicemem.store.sqlite.database.connections import READER_PRAGMAS
+from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, REDO_SUFFIX, lock_file
+from voicemem.store.sqlite.database.opening import Opening
 from voicemem.store.sqlite.database.schema import (
     IDENTITY_BYTES,
     OWN_TABLES,
@@ -56,11 +57,14 @@ def back_up(database: str, file: str, force: bool, progress: Progress) -> None:
 def restore_backup(file: str, database: str, force: bool, progress: Progress) -> None:
     """Make a database from a backup, under a new incarnation.
 
-    Raises `CopyFailed`, and `CannotStart` while a server holds the database.
+    Raises `CopyFailed`, and `CannotStart` while a server holds the database. Nobody opens it meanwhile: a log of the
+    old database must not come beside the new one.
     """
     refuse_existing(database, force)
-    lock = lock_file(database)
+    opening, lock = Opening(database), None
     try:
+        opening.hold_alone()
+        lock = lock_file(database)
         with replacing(database) as partial:
             with open_backup_source(file) as source:
                 copy_database(source, partial, progress)
@@ -68,7 +72,9 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
             renew_incarnation(partial)
             remove_side_files(database)
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
+        opening.release()
 
 
 def refuse_existing(file: str, force: bool) -> None:

@@ -19,8 +19,9 @@ from voicemem.store.copied_tables import (
     config_of,
 )
 from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
-from voicemem.store.sqlite.database.connections import BUSY_TIMEOUT_MS, open_connection
-from voicemem.store.sqlite.database.files import check_store_path, lock_file, make_private, rewrite_log
+from voicemem.store.sqlite.database.connections import open_connection
+from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, check_store_path, lock_file, make_private, rewrite_log
+from voicemem.store.sqlite.database.opening import Opening
 from voicemem.store.sqlite.database.schema import migrate, newest_version, refuse_foreign, version_of
 from voicemem.store.sqlite.journal.row_cache import POSITION as JOURNAL_END
 from voicemem.store.sqlite.journal.row_cache import fetch_one
@@ -71,8 +72,10 @@ class SqliteCopy:
             return
         if not is_target and not os.path.exists(path):
             raise CannotStart(f"There is no database {path}.")
-        self.lock = lock_end(path)
+        opening = Opening(path)
         try:
+            opening.hold_alone()
+            self.lock = lock_end(path)
             self.connection = open_target(path) if is_target and not only_look else open_source(path, only_look)
         except apsw.Error as error:
             self.close()
@@ -80,6 +83,8 @@ class SqliteCopy:
         except CannotStart:
             self.close()
             raise
+        finally:
+            opening.release()
 
     @property
     def opened(self) -> apsw.Connection:

@@ -90,9 +90,11 @@ class SqliteStore(
     `budget` bounds the rows that are kept at hand.
     """
 
-    def __init__(self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None) -> None:
-        """Open the file, and create or migrate it. Raises `CannotStart`."""
-        self.database = Database(path, exclusive, budget)
+    def __init__(
+        self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None, make: bool = True
+    ) -> None:
+        """Open the file and migrate it; only with `make` is a missing one made. Raises `CannotStart`."""
+        self.database = Database(path, exclusive, budget, make)
         self.identity = dict(self.database.writer.execute(SELECT_IDENTITY))
         self.heard = new_index_file(self.database, self.identity["incarnation"])
         self.counts_bytes: bool | None = None

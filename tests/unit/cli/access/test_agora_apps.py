@@ -14,6 +14,7 @@ from tests.support.samples.audit_lines import acts
 from voicemem.cli import main
 from voicemem.store.engines import open_store
 from voicemem.store.records import AgoraApp
+from voicemem.store.upkeep import no_store
 
 OTHER_APP = "f" * 32
 
@@ -101,5 +102,5 @@ def test_apps_that_are_not_there(store: str) -> None:
 def test_the_apps_of_no_store_are_refused(tmp_path: Path, store: str, arguments: tuple[str, ...]) -> None:
     """A mistyped store is named, and not made."""
     code, output = agora(*arguments, "--store", store, typed=CERTIFICATE)
-    assert (1, f"voicemem: There is no store {tmp_path}/calls.db.\n") == (code, output)
+    assert (1, f"voicemem: {no_store(f'{tmp_path}/calls.db')}\n") == (code, output)
     assert [] == list(tmp_path.iterdir())

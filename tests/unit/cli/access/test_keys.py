@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from voicemem.cli import main
+from voicemem.store.upkeep import no_store
 
 
 def keys(*arguments: str) -> tuple[int, str]:
@@ -54,7 +55,7 @@ def test_a_store_in_memory_has_no_keys_to_manage() -> None:
 def test_the_keys_of_no_store_are_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """A mistyped store is named, and not made."""
     code, output = keys(*arguments, "--store", f"sqlite:{tmp_path}/cals.db")
-    assert (code, f"voicemem: There is no store {tmp_path}/cals.db.\n") == (1, output)
+    assert (code, f"voicemem: {no_store(f'{tmp_path}/cals.db')}\n") == (1, output)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -80,7 +80,7 @@ async def test_a_closed_store_lets_go_of_its_file(path: str) -> None:
     """After a close another server may start, and all is in the one file."""
     async with opened_session(path) as store:
         await send(store, await begin(store), offer(1))
-    assert {"voicemem.db", "voicemem.db.lock"} == set(os.listdir(os.path.dirname(path)))
+    assert {"voicemem.db", "voicemem.db.lock", "voicemem.db.opening"} == set(os.listdir(os.path.dirname(path)))
 
     async with opened_session(path) as store:
         assert store.healthy

@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 
 import psycopg
 
+from voicemem.config.service import shown_store
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.database.connection import (
@@ -44,7 +45,7 @@ from voicemem.store.postgresql.database.lineage import (
     misses_any,
 )
 from voicemem.store.postgresql.database.reader import Reader
-from voicemem.store.postgresql.database.schema import migrate
+from voicemem.store.postgresql.database.schema import check_version, migrate
 from voicemem.store.postgresql.database.writer import Writer
 from voicemem.store.postgresql.journal.guesses import Guesses
 from voicemem.store.postgresql.journal.lanes import Lane
@@ -54,6 +55,7 @@ from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, add_byte
 from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.records import Quotas
 from voicemem.store.troubles import Troubles
+from voicemem.store.upkeep import no_store
 
 T = TypeVar("T")
 CLOSED = "The store was closed."
@@ -63,8 +65,8 @@ SELECT_NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
 class Database:
     """One PostgreSQL database. A job is a function of the rows of its transaction, or of a session that reads."""
 
-    def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False) -> None:
-        """Connect, and make the schema in an empty database; with `upgrade` also bring an older one to this version.
+    def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False, make: bool = True) -> None:
+        """Connect, and `make` the schema in an empty database; with `upgrade` also bring an older one to this version.
 
         Raises `CannotStart`.
         """
@@ -86,6 +88,9 @@ class Database:
         try:
             session = connect(url)
             try:
+                self.version_before = check_version(session, upgrade)
+                if not make and not self.version_before:
+                    raise CannotStart(no_store(shown_store(url)))
                 self.identity, self.server = migrate(session, upgrade), session.server
                 (now_ms,) = session.one(SELECT_NOW)
                 ensure_partitions(session, now_ms)

@@ -15,14 +15,14 @@ import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.sqlite.database.files import lock_file, make_private, rewrite_log
+from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, REDO_SUFFIX, lock_file, make_private, rewrite_log
+from voicemem.store.sqlite.database.opening import Opening, is_complete, refuse_missing
 from voicemem.store.sqlite.database.schema import migrate, refuse_foreign
 from voicemem.store.sqlite.database.writer import CLOSED, QueuedJob, Writer
 from voicemem.store.sqlite.journal.row_cache import RowCache
 
 T = TypeVar("T")
 IN_MEMORY = ":memory:"
-BUSY_TIMEOUT_MS = 5_000
 
 WRITER_PRAGMAS = """
     pragma journal_mode = wal;
@@ -43,17 +43,21 @@ SYNCHRONOUS_FULL = 2
 class Database:
     """One SQLite file with its writer. A job is a function of a connection."""
 
-    def __init__(self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None) -> None:
-        """Open and migrate the file. Raises `CannotStart`; with `exclusive` also when another server holds the file."""
+    def __init__(
+        self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None, make: bool = True
+    ) -> None:
+        """Open and migrate the file, and `make` it where there is none.
+
+        Raises `CannotStart`; with `exclusive` also when another server holds the file.
+        """
         self.path = path
         self.is_exclusive = exclusive
         """Whether no other server has the store."""
-        self.lock = lock_file(path) if exclusive and path != IN_MEMORY else None
+        self.opening = Opening(path)
+        self.lock: int | None = None
         try:
             if path != IN_MEMORY:
-                make_private(path)
-            if exclusive and path != IN_MEMORY:
-                rewrite_log(path)
+                self.take_file(make)
             self.writer = open_connection(path)
             # An empty log leaves the next start little to secure.
             self.writer.execute(TRUNCATE_LOG).fetchall()
@@ -62,6 +66,7 @@ class Database:
             self.reader = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
             self.inline_reader = None if path == IN_MEMORY else open_connection(path, read_only=True)
             self.scanner = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
+            self.begin_sharing()
         except (apsw.Error, CannotStart) as error:
             self.unlock()
             if isinstance(error, CannotStart):
@@ -71,6 +76,28 @@ class Database:
         self.writing = Writer(self.writer, self.rows)
         self.readers = ThreadPoolExecutor(1, "voicemem-reader")
         self.scanners = ThreadPoolExecutor(1, "voicemem-scanner")
+
+    def take_file(self, make: bool) -> None:
+        """Lock the file for opening it, and bring it and its log into order. Raises `CannotStart`, `apsw.Error`."""
+        if not self.is_exclusive:
+            self.opening.hold_shared()
+            if is_complete(self.path):
+                return
+        self.opening.hold_alone()
+        if not make:
+            refuse_missing(self.path)
+        if self.is_exclusive:
+            self.lock = lock_file(self.path)
+        make_private(self.path)
+        if self.is_exclusive or os.path.exists(f"{self.path}{REDO_SUFFIX}"):
+            rewrite_log(self.path)
+
+    def begin_sharing(self) -> None:
+        """Let others open the file too. As long as a command works on it, no server starts on it."""
+        if self.is_exclusive:
+            self.opening.release()
+        elif self.path != IN_MEMORY:
+            self.opening.hold_shared()
 
     @property
     def healthy(self) -> bool:
@@ -144,6 +171,7 @@ class Database:
             self.unlock()
 
     def unlock(self) -> None:
+        self.opening.release()
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None

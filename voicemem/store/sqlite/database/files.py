@@ -34,10 +34,7 @@ def lock_file(path: str) -> int:
 
     The kernel releases the lock of a process that was killed. Returns the descriptor, whose close releases it.
     """
-    try:
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise CannotStart(f"The folder of {path} cannot be written: {error.strerror}.") from None
+    descriptor = open_lock_file(path, ".lock")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -46,6 +43,16 @@ def lock_file(path: str) -> int:
     return descriptor
 
 
+def open_lock_file(path: str, suffix: str) -> int:
+    """The descriptor of a file beside the store that is only there to be locked. Raises `CannotStart`."""
+    try:
+        return os.open(path + suffix, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotStart(f"The folder of {path} cannot be written: {error.strerror}.") from None
+
+
+BUSY_TIMEOUT_MS = 5_000
+"""How long a connection waits for the locks of another."""
 REDO_SUFFIX = "-redo"
 """Suffix of the database that holds a copy of the log while the log is written again; otherwise it is absent."""
 LOG_CHUNK_BYTES = 64 * 1024
@@ -69,6 +76,7 @@ def rewrite_log(path: str) -> None:
     After a failed sync Linux counts the pages as clean: the log can be read, is not on disk, and no later sync writes
     it. A power cut while such a log moves into the database would leave half of it there, and no log. So the log is
     copied into a database of its own and written again from the copy; a start that is cut short finds the copy.
+    No other process may write the database meanwhile (`opening.py`).
     """
     log, redo = f"{path}-wal", f"{path}{REDO_SUFFIX}"
     if not os.path.exists(redo) and not (os.path.exists(log) and os.path.getsize(log)):

@@ -20,7 +20,7 @@ SELECT_TABLES = "select name from sqlite_schema where type = 'table'"
 INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
 SELECT_IDENTITY = "select name, value from meta"
 UPDATE_INCARNATION = "update meta set value = ? where name = 'incarnation'"
-IDENTITY_BYTES = 16
+IDENTITY, IDENTITY_BYTES = {"incarnation", "cursor_secret"}, 16
 
 
 def migrations() -> list[Migration]:
@@ -86,5 +86,5 @@ def apply_migrations(connection: apsw.Connection, steps: list[Migration]) -> Non
             connection.execute(step.sql)
             connection.execute(f"pragma user_version = {step.version}")
     with connection:
-        for name in ("incarnation", "cursor_secret"):
+        for name in sorted(IDENTITY):
             connection.execute(INSERT_IDENTITY, (name, secrets.token_bytes(IDENTITY_BYTES)))

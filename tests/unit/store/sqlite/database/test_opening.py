@@ -1,0 +1,92 @@
+"""Who makes or upgrades the file, or writes its log again, is alone with it; others wait."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from voicemem.errors import CannotStart
+from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.backup import restore_backup
+from voicemem.store.sqlite.copying import SqliteCopy
+from voicemem.store.sqlite.database import opening
+from voicemem.store.sqlite.database.connections import Database
+from voicemem.store.sqlite.database.files import REDO_SCHEMA, REDO_SUFFIX
+from voicemem.store.sqlite.database.opening import Opening
+
+OTHER = "Another process is opening"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who would wait is refused at once."""
+    monkeypatch.setattr(opening, "WAIT_S", 0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_nobody_opens_a_file_that_another_makes(path: str) -> None:
+    """Neither a server nor a command, a copy or a restore; nothing is written meanwhile."""
+    backup = f"{path}.backup"
+    SqliteStore(backup).database.close()
+    holder = Opening(path)
+    holder.hold_alone()
+    for exclusive in (True, False):
+        with pytest.raises(CannotStart, match=OTHER):
+            SqliteStore(path, exclusive)
+    with pytest.raises(CannotStart, match=OTHER):
+        SqliteCopy(path, is_target=True, only_look=False)
+    with pytest.raises(CannotStart, match=OTHER):
+        restore_backup(backup, path, False, lambda done, total: None)
+    assert [end for end in ("", "-wal", ".lock", ".opening") if exists(path + end)] == [".opening"]
+    holder.release()
+    Database(path).close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_no_server_starts_while_a_command_works(path: str) -> None:
+    """It would write the log again, from under the command that writes into it; other commands work beside it."""
+    one = Database(path, exclusive=False)
+    with closing(Database(path, exclusive=False)), pytest.raises(CannotStart, match=OTHER):
+        Database(path)
+    one.close()
+    with closing(Database(path)), closing(Database(path, exclusive=False)):
+        pass
+
+
+def test_a_command_makes_good_what_was_cut_short(path: str) -> None:
+    """A copy of the log that a start left is written and gone before the command writes: later it would undo that."""
+    Database(path).close()
+    with closing(apsw.Connection(path + REDO_SUFFIX)) as copy:
+        copy.execute(REDO_SCHEMA).fetchall()
+        copy.execute("insert into log (content) values (?)", (b"no log that SQLite would read",))
+    with closing(Database(path, exclusive=False)):
+        assert not exists(path + REDO_SUFFIX)
+
+
+def test_what_is_half_made_is_made_whole(path: str) -> None:
+    """A file without its identity, as a start leaves it that was killed before the last step, gets one by a command."""
+    with closing(Database(path)) as made:
+        made.writer.execute("delete from meta where name = 'incarnation'")
+    store = SqliteStore(path, exclusive=False)
+    assert {"incarnation", "cursor_secret"} <= set(store.identity)
+    store.database.close()
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_store_that_must_exist_is_not_made(path: str, content: bytes | None) -> None:
+    """A file without anything in it is no store, and stays that way."""
+    if content is not None:
+        Path(path).write_bytes(content)
+    for exclusive in (True, False):
+        with pytest.raises(CannotStart, match=r"There is no store in .*voicemem serve makes a new one"):
+            SqliteStore(path, exclusive, make=False)
+    assert (content is not None) == exists(path)
+    assert not exists(path) or not os.path.getsize(path)
+
+
+def exists(path: str) -> bool:
+    return os.path.exists(path)
