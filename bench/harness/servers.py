@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 START_S = 60.0
 STOP_S = 30.0
 LOG_LINES = 30
-MADE = ("", "-wal", "-shm", ".lock", *INDEX_FILES)
+MADE = ("", "-wal", "-shm", ".lock", ".opening", *INDEX_FILES)
 """Suffixes of the files that belong to a database."""
 
 

@@ -35,6 +35,7 @@ def server() -> Cluster:
     started = Cluster()
     atexit.register(started.remove)
     started.execute(f"create database {TEMPLATE}")
+    started.execute("create extension vector", TEMPLATE)  # as an administrator does: the role of the service may not
     PostgresqlStore(started.url(TEMPLATE)).database.close()
     return started
 

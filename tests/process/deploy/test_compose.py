@@ -41,8 +41,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("compose.yaml", "nodes.Caddyfile"):
         shutil.copy(DEPLOY / name, folder)
     example = (DEPLOY / "compose.env.example").read_text()
-    filled = re.sub(r"^(POSTGRES_PASSWORD|VOICEMEM_ADMIN_KEY)=$", rf"\1={KEY}", example, flags=re.MULTILINE)
-    assert 2 == filled.count(KEY)
+    filled = re.sub(
+        r"^(POSTGRES_PASSWORD|DATABASE_PASSWORD|VOICEMEM_ADMIN_KEY)=$", rf"\1={KEY}", example, flags=re.MULTILINE
+    )
+    assert 3 == filled.count(KEY)
     (folder / ".env").write_text(filled)
     return folder
 
