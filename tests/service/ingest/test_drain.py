@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.callers.ingest import ADMIN_KEY, clogged, refusal
-from tests.support.callers.producer import connected_producer, open_producer
+from tests.support.callers.producer import Producer, connected_producer, open_producer
 from tests.support.callers.rest import bearer_header
 from tests.support.events import final_transcript, unknown_event
 from tests.support.services import Serve
@@ -35,6 +35,13 @@ async def opening_in(app: App) -> bool:
     return any(one.frame_task is not None for one in app.ingest.connections)
 
 
+async def drain_during_open(app: App, producer: Producer) -> asyncio.Task[None]:
+    """Begin to drain while a producer's open waits for the store."""
+    await producer.send({"type": "session.open", "session_id": "call-1"})
+    await eventually(True, lambda: opening_in(app))
+    return asyncio.create_task(app.ingest.drain())
+
+
 async def test_drain_says_goodbye_and_flushes_the_acks(serve: Serve, tmp_path: Path) -> None:
     """Goaway comes first, then the acks of everything received, then 1012."""
     app = await serve(store=f"sqlite:{tmp_path}/db")
@@ -54,9 +61,7 @@ async def test_drain_answers_an_open_before_its_goodbye(serve: Serve, tmp_path: 
     app = await serve(store=f"sqlite:{tmp_path}/db")
     async with connected_producer(app) as producer:
         with locked_database(f"{tmp_path}/db"):
-            await producer.send({"type": "session.open", "session_id": "call-1"})
-            await eventually(True, lambda: opening_in(app))
-            draining = asyncio.create_task(app.ingest.drain())
+            draining = await drain_during_open(app, producer)
             await asyncio.sleep(0.1)
         await producer.expect("session.ready")
         await producer.expect("goaway")
@@ -71,9 +76,7 @@ async def test_drain_does_not_wait_for_an_open_for_long(
     app = await serve(store=f"sqlite:{tmp_path}/db")
     async with connected_producer(app) as producer:
         with locked_database(f"{tmp_path}/db"):
-            await producer.send({"type": "session.open", "session_id": "call-1"})
-            await eventually(True, lambda: opening_in(app))
-            draining = asyncio.create_task(app.ingest.drain())
+            draining = await drain_during_open(app, producer)
             await producer.expect("goaway")
         await producer.expect("session.ready")
         await asyncio.gather(draining, producer.closed())

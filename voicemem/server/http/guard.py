@@ -14,9 +14,7 @@ from voicemem.server.http.listener import authenticated
 from voicemem.server.http.problems import SERVER, Handler
 from voicemem.server.http.request import GRANT, TURNS, parse_query
 from voicemem.server.http.routes import Route
-
-STORE_S = 2.0
-"""How long a route that answers without the store waits for it: whoever scrapes metrics gives up soon."""
+from voicemem.sessions.gauges import STORE_S
 
 
 async def name_server(_: web.Request, response: web.StreamResponse) -> None:

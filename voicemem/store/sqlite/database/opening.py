@@ -40,15 +40,15 @@ class Opening:
         self.descriptor: int | None = None
 
     def hold_alone(self) -> None:
-        """Wait until nobody else has it. Raises `CannotStart`."""
+        """Wait until no other process holds it. Raises `CannotStart`."""
         self.hold(fcntl.LOCK_EX)
 
     def hold_shared(self) -> None:
-        """Wait until nobody has it alone. Raises `CannotStart`."""
+        """Wait until no other process holds it alone. Raises `CannotStart`."""
         self.hold(fcntl.LOCK_SH)
 
     def hold(self, kind: int) -> None:
-        """A change of the kind may let another in between, so whoever gets the file alone looks at it anew."""
+        """A change of the kind may let another in between, so check the file again once it is held alone."""
         if self.descriptor is None:
             self.descriptor = open_lock(self.path)
         until = time.monotonic() + WAIT_S
