@@ -88,10 +88,9 @@ class Database:
         try:
             session = connect(url)
             try:
-                self.version_before = check_version(session, upgrade)
-                if not make and not self.version_before:
+                if not make and not check_version(session, upgrade):
                     raise CannotStart(no_store(shown_store(url)))
-                self.identity, self.server = migrate(session, upgrade), session.server
+                (self.version_before, self.identity), self.server = migrate(session, upgrade), session.server
                 (now_ms,) = session.one(SELECT_NOW)
                 ensure_partitions(session, now_ms)
             finally:

@@ -39,14 +39,15 @@ def migrations() -> list[Migration]:
     return migrations_of("voicemem.store.postgresql")
 
 
-def migrate(session: Session, upgrade: bool) -> dict[str, bytes]:
-    """Make the schema in an empty database, and check that of any other; the rows of `meta`. Raises `CannotStart`.
+def migrate(session: Session, upgrade: bool) -> tuple[int, dict[str, bytes]]:
+    """Make the schema in an empty database, and check that of any other. Raises `CannotStart`.
+
+    Returns the version before, 0 of an empty one, and the rows of `meta`.
 
     An older one is brought to this version only with `upgrade`, since nodes of the older program may run on it.
     """
     with one_at_a_time(session):
-        make_schema(session, upgrade)
-        return identity_of(session)
+        return make_schema(session, upgrade), identity_of(session)
 
 
 @contextmanager
@@ -69,7 +70,8 @@ def limit_waits(session: Session, ms: int) -> None:
     session.execute(SET_WAIT, (Word(str(ms)),))
 
 
-def make_schema(session: Session, upgrade: bool) -> None:
+def make_schema(session: Session, upgrade: bool) -> int:
+    """The version before."""
     steps = migrations()
     version, newest = check_version(session, upgrade), steps[-1].version
     for step in steps:
@@ -80,6 +82,7 @@ def make_schema(session: Session, upgrade: bool) -> None:
         session.execute(SAVE_META, (Word("compatible_from"), str(COMPATIBLE_FROM)))
     for name in ("incarnation", "cursor_secret"):
         session.execute(INSERT_IDENTITY, (Word(name), secrets.token_bytes(IDENTITY_BYTES)))
+    return version
 
 
 def check_version(session: Session, upgrade: bool = False, exactly: bool = False) -> int:
