@@ -1,4 +1,4 @@
-"""The body of the next LLM request under each memory policy, in process, compared with writing all messages by hand.
+"""The body of the next LLM request under each context policy, in process, compared with writing all messages by hand.
 
     python -m bench.contexts [--turns 100,10000] [--calls 100] [--live 1000] [--rate 10000] [--seconds 5]
 
@@ -30,7 +30,7 @@ from voicemem.config.recall import RecallConfig
 from voicemem.config.service import SQLITE_PREFIX
 from voicemem.config.session import validate_config
 from voicemem.context.builder import ContextOptions, build_context
-from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.context.policies import ContextConfig, Policies
 from voicemem.context.recall import Recall
 from voicemem.llm.tokens import counter
 from voicemem.memory.long_term.drafts import MemoryDraft
@@ -40,16 +40,16 @@ from voicemem.runtime import now_ms
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.port import Store
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.transcript.fold import DecodedRow
 
 POLICIES = (
-    ("none", MemoryConfig()),
-    ("recent", MemoryConfig(policy="recent", max_messages=200)),
-    ("full", MemoryConfig(policy="full")),
-    ("window", MemoryConfig(policy="window", max_tokens=4000)),
-    ("priority", MemoryConfig(policy="priority", max_messages=32)),
-    ("summary", MemoryConfig(policy="summary", max_tokens=16_000)),
+    ("none", ContextConfig()),
+    ("recent", ContextConfig(policy="recent", max_messages=200)),
+    ("full", ContextConfig(policy="full")),
+    ("window", ContextConfig(policy="window", max_tokens=4000)),
+    ("priority", ContextConfig(policy="priority", max_messages=32)),
+    ("summary", ContextConfig(policy="summary", max_tokens=16_000)),
 )
 GOAL_US = 100
 WITH_GOAL = ("recent", "full")
@@ -71,7 +71,7 @@ def written_by_hand(memory: ReadModel) -> list[dict[str, str]]:
 
 async def contexts(turns: int, count: int) -> list[Measured]:
     """Measure each policy on a call of so many turns, two messages each."""
-    store = MemoryStore()
+    store = InMemoryStore()
     measured = []
     try:
         opened = await store.open_producer("bench", f"call-{turns}", "main", validate_config({}), None, now_ms())
@@ -115,7 +115,7 @@ async def with_memories(store: Store, turns: int) -> Measured:
     taken: dict[bool, list[float]] = {True: [], False: []}
     for number in range(2 * KNOWN_CONTEXTS):
         wanted = RecallConfig(max_tokens=300 if number % 2 else 0)
-        options = ContextOptions(memory=MemoryConfig(memories=wanted), peek=True)
+        options = ContextOptions(memory=ContextConfig(memories=wanted), peek=True)
         begin = time.perf_counter()
         await build_context(memories, Policies(), opened.stream, options, recall, "Do you have the table for me?")
         taken[bool(number % 2)].append(time.perf_counter() - begin)

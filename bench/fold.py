@@ -29,7 +29,7 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Store
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript.state import State, decode_state, encode_state
@@ -102,7 +102,7 @@ async def late_record(events: int) -> list[Measured]:
     A short call and a long one alternate, so that other work on the machine affects both.
     """
     early = min(1000, events // 2)
-    store = MemoryStore()
+    store = InMemoryStore()
     try:
         memories = ReadModelCache(store)
         recorder = Recorder(store, memories, Runtime(), lambda settled: None, Telemetry.untraced())
@@ -168,7 +168,7 @@ def reading(turns: int) -> list[Measured]:
 
 async def contexts() -> list[Measured]:
     """The body of the next LLM request, of 200 messages, right after an event, compared with writing it by hand."""
-    store = MemoryStore()
+    store = InMemoryStore()
     try:
         memories = ReadModelCache(store)
         opened = await store.open_producer("bench", "context", "main", validate_config({}), None, now_ms())

@@ -14,10 +14,9 @@ from voicemem.context.recall import Recall
 from voicemem.context.summaries import Summaries, run_summaries, summary_writer
 from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
-from voicemem.llm.background import BackgroundLlm
+from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter
 from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.embeddings import Embedder, embeddings_endpoint
-from voicemem.llm.lanes import Lanes
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.account import Accounts
 from voicemem.memory.agent_memory.finding import RecordFinder
@@ -35,9 +34,9 @@ from voicemem.memory.overviews import Overviews, make_overviews_forever
 from voicemem.memory.search.by_meaning import Vectors
 from voicemem.memory.search.calls import CallSearch
 from voicemem.memory.search.finder import MemoryFinder
-from voicemem.memory.search.heard import HeardSearch
-from voicemem.memory.search.indexer import HeardIndexer, index_forever
+from voicemem.memory.search.indexer import TranscriptIndexer, index_forever
 from voicemem.memory.search.query_vectors import QueryVectors
+from voicemem.memory.search.transcript import TranscriptSearch
 from voicemem.memory.search.vector_maker import VectorMaker, make_vectors_forever
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.observer.observers import Observers, ObserverSettings, observe_forever
@@ -96,13 +95,13 @@ class Services:
         policies: Policies,
         runtime: Runtime,
         telemetry: Telemetry,
-        check_memory: Callable[[Any], None] | None = None,
+        check_context: Callable[[Any], None] | None = None,
         budget: MemoryBudget | None = None,
         rules: Rules | None = None,
     ) -> None:
         """Wire the use cases. `budget` is the one that the store was opened with, `rules` say what is redacted.
 
-        `check_memory` raises `Refused` for a section `memory` that is not valid. By default the policies check it, and
+        `check_context` raises `Refused` for a section `memory` that is not valid. By default the policies check it, and
         the cause of a refusal goes to the log only.
         """
         node_clock = None if store.is_exclusive else NodeClock(runtime.clock)
@@ -121,7 +120,7 @@ class Services:
         """Networks that are not public, and may be called all the same."""
         self.node = OwnNode(store, self.runtime, node_clock)
         self.add_security()
-        self.add_sessions(patch_check(self.check_address, check_memory or logged(policies.check)))
+        self.add_sessions(patch_check(self.check_address, check_context or logged(policies.check)))
         self.add_search()
         self.add_memories()
         self.add_agent_memory()
@@ -162,10 +161,10 @@ class Services:
 
     def add_search(self) -> None:
         """What was heard, found by words and by meaning."""
-        self.indexer = HeardIndexer(self.store, self.memories, self.runtime.clock, self.node.current_token)
+        self.indexer = TranscriptIndexer(self.store, self.memories, self.runtime.clock, self.node.current_token)
         self.embeddings = LlmClient(allowed=self.allowed, timeouts=EMBEDDING_TIMEOUTS)
         self.vectors = self.make_vectors()
-        self.heard_search = HeardSearch(self.store, self.indexer, self.vectors)
+        self.transcript_search = TranscriptSearch(self.store, self.indexer, self.vectors)
         self.call_search = CallSearch(self.store, self.indexer)
 
     def add_memories(self) -> None:
@@ -173,7 +172,7 @@ class Services:
         store, clock = self.store, self.runtime.clock
         ttl_ms = parse_memories_ttl(self.settings.memories_ttl)
         self.long_term = LongTermMemory(store, self.memories, clock, self.rules, ttl_ms)
-        self.finder = MemoryFinder(self.heard_search, self.long_term)
+        self.finder = MemoryFinder(self.transcript_search, self.long_term)
         self.recall = Recall(store, clock)
         self.working_memory = WorkingMemory(store, self.memories, clock, self.rules)
         self.accounts = Accounts(store, self.memories, self.working_memory)
@@ -225,14 +224,14 @@ class Services:
     def add_work_for_llms(self) -> None:
         """Requests to LLMs that nobody waits for: summaries, and memories of calls."""
         store, metrics, runtime, token = self.store, self.telemetry.metrics, self.runtime, self.node.current_token
-        background_llm, lanes = BackgroundLlm(self.targets, self.llm.complete, metrics), Lanes()
+        background_llm, limiter = BackgroundLlm(self.targets, self.llm.complete, metrics), ConcurrencyLimiter()
         write = summary_writer(background_llm)
-        self.summaries = Summaries(store, self.memories, self.policies, write, runtime, token, lanes)
+        self.summaries = Summaries(store, self.memories, self.policies, write, runtime, token, limiter)
         budget_of_day = DailyBudget(store, runtime.clock, self.settings.memories_budget)
         extractor = Extractor(
             *(store, self.memories, self.long_term, background_llm, self.policies, metrics, budget_of_day, self.rules)
         )
-        self.extractions = ExtractionWorker(extractor, self.policies, lanes, runtime, token)
+        self.extractions = ExtractionWorker(extractor, self.policies, limiter, runtime, token)
 
     def connect(self) -> None:
         """Who is told of what; each list is called in its order."""
@@ -301,7 +300,7 @@ class Services:
 
 
 def patch_check(
-    check_address: Callable[[str], None], check_memory: Callable[[Any], None]
+    check_address: Callable[[str], None], check_context: Callable[[Any], None]
 ) -> Callable[[SessionPatch], None]:
     """A check for what depends on this service: policies that it does not have, and URLs that it must not call."""
 
@@ -309,17 +308,17 @@ def patch_check(
         for url in (webhook_url(patch), llm_url(patch)):
             if url is not None:
                 check_address(url)
-        check_memory(patch.public.get("memory"))
+        check_context(patch.public.get("memory"))
 
     return check
 
 
-def logged(check_memory: Callable[[Any], None]) -> Callable[[Any], None]:
+def logged(check_context: Callable[[Any], None]) -> Callable[[Any], None]:
     """The same check, but with the cause in the log: what an operator's own policy reports is not for callers."""
 
     def check(memory: Any) -> None:
         try:
-            check_memory(memory)
+            check_context(memory)
         except Refused as refused:
             if refused.__cause__ is not None:
                 LOG.warning("%s %r", refused.detail, refused.__cause__)

@@ -20,10 +20,10 @@ from voicemem.cli import main
 from voicemem.client import ClientError, Options
 from voicemem.client.metrics import exposition
 from voicemem.client.session import SessionFacts
-from voicemem.config.memory import PARAMETERS
+from voicemem.config.context import PARAMETERS
 from voicemem.config.session import LlmConfig, SessionConfig, WebhookConfig
 from voicemem.context.formats import ENRICHERS
-from voicemem.context.policies import MemoryConfig
+from voicemem.context.policies import ContextConfig
 from voicemem.context.usage import LeftOut, Usage
 from voicemem.documents.document import WorkingMemoryConfig
 from voicemem.errors import CODES
@@ -163,10 +163,10 @@ def test_every_field_of_a_body_is_documented(body: type[msgspec.Struct]) -> None
     assert [name for name in body.__struct_fields__ if f"`{name}`" not in text and f'"{name}"' not in text] == []
 
 
-@pytest.mark.parametrize("config", [SessionConfig, LlmConfig, WebhookConfig, MemoryConfig])
+@pytest.mark.parametrize("config", [SessionConfig, LlmConfig, WebhookConfig, ContextConfig])
 def test_every_session_setting_is_documented(config: type[msgspec.Struct]) -> None:
     """Each field of a session's configuration is named in docs/rest.md."""
-    prefix = {LlmConfig: "llm.", WebhookConfig: "webhook.", MemoryConfig: "memory."}.get(config, "")
+    prefix = {LlmConfig: "llm.", WebhookConfig: "webhook.", ContextConfig: "memory."}.get(config, "")
     names = [f"`{prefix}{name}`" for name in config.__struct_fields__ if name not in ("llm", "webhook", "memory")]
     assert [name for name in names if name not in TEXTS["rest.md"]] == []
 

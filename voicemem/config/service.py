@@ -104,7 +104,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     embeddings_wait_ms: int = 300
     """How long a search waits for the vector of its query, before it goes by words alone."""
     memory: str | None = None
-    """The memory policy of sessions that do not choose one, as JSON: `{"policy":"window","max_tokens":4000}`."""
+    """The context policy of sessions that do not choose one, as JSON: `{"policy":"window","max_tokens":4000}`."""
     memories_budget: int = 0
     """Tokens that a project may spend a day on memories that an LLM makes of its calls; 0: no limit."""
     policies: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from voicemem.config.memory import MemoryConfig, check_memory, check_whole_memory, drop_stale_parameters
+from voicemem.config.context import ContextConfig, check_context, check_whole_context, drop_stale_parameters
 from voicemem.config.secrets import SECRETS, SORTED, SessionPatch, check_webhook_secret, secret_text
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
@@ -110,7 +110,7 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     llm: LlmConfig = LlmConfig()
     interruptable: bool = True
     webhook: WebhookConfig = WebhookConfig()
-    memory: MemoryConfig = MemoryConfig()
+    memory: ContextConfig = ContextConfig()
     working_memory: WorkingMemoryConfig | None = None
     memory_from: MemoryFrom | None = None
     idle_timeout: Seconds = 60
@@ -124,7 +124,7 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
 SECTIONS: dict[str, type[Struct]] = {
     "llm": LlmConfig,
     "webhook": WebhookConfig,
-    "memory": MemoryConfig,
+    "memory": ContextConfig,
     "working_memory": WorkingMemoryConfig,
     "memory_from": MemoryFrom,
 }
@@ -156,7 +156,7 @@ def validate_config(given: JsonObject) -> SessionPatch:
     except msgspec.ValidationError as error:
         raise Refused("invalid_field", f"In the configuration: {describe_error(error, SessionConfig)}") from None
     check_webhook_secret(config.webhook.secret)
-    check_memory(expanded.get("memory"))
+    check_context(expanded.get("memory"))
     check_working_memory(config.working_memory)
     return split_secrets(expanded)
 
@@ -248,7 +248,7 @@ def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:
     result = merge_patch(config, patch)
     if isinstance(patch.get("memory"), dict):
         result["memory"] = drop_stale_parameters(result["memory"], patch["memory"])
-        check_whole_memory(result["memory"])
+        check_whole_context(result["memory"])
     check_size(result)
     labels = result.get("labels")
     if isinstance(labels, dict) and len(labels) > MAX_LABELS:

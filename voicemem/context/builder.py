@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.memory import MemoryConfig, overlay
+from voicemem.config.context import ContextConfig, overlay
 from voicemem.config.session import SessionConfig, parse_config
 from voicemem.context.carry_over import carry_over, may_carry_over
 from voicemem.context.formats import RequestFormat, request_body
@@ -48,7 +48,7 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     alternate: bool = False
     tools: bool = False
     max_history: int | None = None
-    memory: MemoryConfig | None = None
+    memory: ContextConfig | None = None
     """Another policy for this context alone, or other parameters for the session's policy."""
     data: bool = False
     """Whether to show the session's data."""
@@ -70,7 +70,7 @@ class ContextSelection(NamedTuple):
     carried: tuple[str, ...]
     """Texts carried over from the user's earlier sessions."""
     session_config: SessionConfig
-    memory_config: MemoryConfig
+    memory_config: ContextConfig
     policy: Policy
     remembered: Remembered
     choice: Choice
@@ -194,7 +194,7 @@ def select_from(
         # A policy of the operator's own failed. The conversation must go on, so it gets its newest messages.
         message = "The policy %s failed; session %s is shown its newest messages"
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
-        memory_config, policy, choice = MemoryConfig(), recent, recent.choose(remembered)
+        memory_config, policy, choice = ContextConfig(), recent, recent.choose(remembered)
     extra_messages = make_extra_messages(memory.state, session_config, user_document_message, options.data)
     return ContextSelection(
         history=memory.current_messages(),
@@ -232,7 +232,7 @@ def remembered_of(memory: ReadModel, tools: Sequence[ToolUse], counter: TokenCou
 
 
 def apply_policy(
-    policies: Policies, memory_config: MemoryConfig, recent: Policy, remembered: Remembered
+    policies: Policies, memory_config: ContextConfig, recent: Policy, remembered: Remembered
 ) -> tuple[Policy, Choice]:
     """The configured policy, else `recent`, and its choice. Raises whatever a custom policy raises."""
     policy = policies.create_policy(memory_config) or recent

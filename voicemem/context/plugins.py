@@ -1,4 +1,4 @@
-"""The memory policies of a service: the default, the operator's own, and the windows of models."""
+"""The context policies of a service: the default, the operator's own, and the windows of models."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from voicemem.config.memory import PARAMETERS, POLICY_NAME, check_memory, overlay
+from voicemem.config.context import PARAMETERS, POLICY_NAME, check_context, overlay
 from voicemem.config.service import Settings
-from voicemem.context.policies import MemoryConfig, Policies, Policy
+from voicemem.context.policies import ContextConfig, Policies, Policy
 from voicemem.errors import CannotStart, Refused
 from voicemem.protocol.explain import describe_error
 
@@ -44,16 +44,16 @@ def with_cause(refused: Refused) -> str:
     return refused.detail if refused.__cause__ is None else f"{refused.detail[:-1]}: {refused.__cause__}"
 
 
-def default_memory_config(text: str | None) -> MemoryConfig:
+def default_memory_config(text: str | None) -> ContextConfig:
     """The memory settings for sessions that have none. Raises `CannotStart`."""
     if text is None:
-        return MemoryConfig()
+        return ContextConfig()
     try:
         section = msgspec.json.decode(text, type=dict[str, Any])
-        check_memory(section)
-        return overlay(MemoryConfig(), msgspec.convert(section, MemoryConfig))
+        check_context(section)
+        return overlay(ContextConfig(), msgspec.convert(section, ContextConfig))
     except msgspec.ValidationError as error:
-        raise CannotStart(f"The default memory cannot be used: {describe_error(error, MemoryConfig)}.") from None
+        raise CannotStart(f"The default memory cannot be used: {describe_error(error, ContextConfig)}.") from None
     except (msgspec.DecodeError, Refused) as error:
         why = error.detail if isinstance(error, Refused) else "It must be a JSON object."
         raise CannotStart(f"The default memory cannot be used: {why}") from None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.memory import MemoryConfig
+from voicemem.config.context import ContextConfig
 from voicemem.config.recall import Recalled, settle_recall
 from voicemem.config.session import SessionConfig
 from voicemem.context.policies import Policies
@@ -165,7 +165,7 @@ class Recall:
         await asyncio.gather(*self.noting, return_exceptions=True)
 
 
-def wanted_memories(policies: Policies, session_config: SessionConfig, asked: MemoryConfig | None) -> Recalled | None:
+def wanted_memories(policies: Policies, session_config: SessionConfig, asked: ContextConfig | None) -> Recalled | None:
     """What a context shows of earlier calls: what it is asked for, over the session's settings, over the service's."""
     own = None if asked is None else asked.memories
     return settle_recall(own, session_config.memory.memories, policies.default.memories)

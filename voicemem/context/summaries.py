@@ -17,10 +17,10 @@ from typing import Literal
 from msgspec import Struct
 
 from voicemem.backoff import exponential_s, spread
-from voicemem.config.memory import fill_prompt
+from voicemem.config.context import fill_prompt
 from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, ContextSelection, select_context
-from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.context.policies import ContextConfig, Policies
 from voicemem.context.policies.summary import (
     NO_SUMMARY_YET,
     PROMPT,
@@ -32,8 +32,7 @@ from voicemem.context.policies.summary import (
 )
 from voicemem.context.usage import SummaryState
 from voicemem.errors import LlmFailed, Refused, SessionSetAside, StoreUnavailable, VoicememError
-from voicemem.llm.background import BackgroundLlm, LlmText
-from voicemem.llm.lanes import Lanes
+from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter, LlmText
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
 from voicemem.protocol.types import MAX_TEXT_BYTES
@@ -90,10 +89,10 @@ class Summaries:
         write_summary: WriteSummary,
         runtime: Runtime,
         node_token: Callable[[], str] = lambda: "",
-        lanes: Lanes | None = None,
+        limiter: ConcurrencyLimiter | None = None,
     ) -> None:
         self.store = store
-        self.lanes = lanes or Lanes()
+        self.limiter = limiter or ConcurrencyLimiter()
         self.node_token = node_token
         self.memories = memories
         self.policies = policies
@@ -143,7 +142,7 @@ class Summaries:
         changed, self.changed = self.changed, {}
         self.quiet_until = {key: until for key, until in self.quiet_until.items() if until > now_s()}
         for key, stream in changed.items():
-            if self.must_wait(key) or self.lanes.is_busy(stream):
+            if self.must_wait(key) or self.limiter.is_full(stream):
                 self.changed.setdefault(key, stream)
                 continue
             with suppress(StoreUnavailable, SessionSetAside, Refused):  # checked again when something else is journaled
@@ -162,7 +161,7 @@ class Summaries:
         policy, remembered = selection.policy, selection.remembered
         assert isinstance(policy, SummaryPolicy)
         writer = selection.memory_config.model
-        window = self.policies.window(MemoryConfig(), writer) if writer else remembered.window
+        window = self.policies.window(ContextConfig(), writer) if writer else remembered.window
         window = window or max(policy.budget(remembered), UNKNOWN_WINDOW)
         prompt = selection.memory_config.prompt or PROMPT
         return PROMPT_SHARE * window - remembered.text_tokens(prompt) - summary_tokens(remembered)
@@ -199,8 +198,8 @@ class Summaries:
     def start_job(self, stream: Stream, selection: ContextSelection, due: DueSummary) -> None:
         job = self.jobs.setdefault(stream.key, SummaryJob(stream))
         job.task = asyncio.create_task(self.run_job(job, selection, due))
-        lane = self.lanes.enter(stream)
-        job.task.add_done_callback(lambda _: self.lanes.leave(lane))
+        slot = self.limiter.acquire(stream)
+        job.task.add_done_callback(lambda _: self.limiter.release(slot))
 
     async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
         """Write one summary, unless another node does; note success or failure."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from voicemem.config.memory import Tokens, check_memory
+from voicemem.config.context import Tokens, check_context
 from voicemem.config.session import MaxHistory
 from voicemem.context.builder import ContextOptions
 from voicemem.context.formats import ENRICHERS
@@ -22,7 +22,7 @@ from voicemem.context.plugins import (
     default_memory_config,
     with_cause,
 )
-from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.context.policies import ContextConfig, Policies
 from voicemem.errors import CannotStart, InvalidFrame, Refused
 from voicemem.exports.formats import FormatName
 from voicemem.protocol.explain import describe_error
@@ -125,8 +125,8 @@ def context_options(arguments: Mapping[str, Any]) -> ContextOptions:
     options = msgspec.structs.asdict(converted(fields, ContextArguments))
     if not set(options["enrich"]) <= {*ENRICHERS}:
         raise Refused("invalid_field", f"Each item of enrich must be one of {', '.join(ENRICHERS)}.")
-    memory_config = None if memory is None else converted(memory, MemoryConfig)
-    check_memory(memory)
+    memory_config = None if memory is None else converted(memory, ContextConfig)
+    check_context(memory)
     return ContextOptions(**options, memory=memory_config)
 
 

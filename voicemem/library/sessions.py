@@ -84,7 +84,7 @@ async def open_library(
 ) -> AsyncIterator[Library]:
     """Open the sessions of a store, `sqlite:PATH`, `postgresql://…` or `memory:`, until the end of the block.
 
-    `policies` are memory policies of your own, by name; `memory` is the section `memory` for sessions without one;
+    `policies` are context policies of your own, by name; `memory` is the section `memory` for sessions without one;
     `model_windows` are context sizes in tokens, by the name of a model; `redact` names what is not kept of what is
     said, as the setting of the service does. Raises `CannotStart`,
     `StoreUnavailable`.
@@ -111,11 +111,11 @@ class Library:
     def __init__(
         self, store: Store, policies: Policies, project: str, budget: MemoryBudget, rules: Rules | None = None
     ) -> None:
-        def check_memory(memory: Any) -> None:
+        def check_context(memory: Any) -> None:
             with with_policy_reason():
                 policies.check(memory)
 
-        services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_memory, budget, rules)
+        services = Services(store, SETTINGS, policies, Runtime(), Telemetry.untraced(), check_context, budget, rules)
         self.services = services
         self.project = project
         self.store = store

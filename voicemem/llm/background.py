@@ -1,7 +1,8 @@
-"""Requests that nobody waits for: one chat completion each, not streamed, to a session's LLM."""
+"""Background requests to a session's LLM: one chat completion each, not streamed, and how many run at a time."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -111,3 +112,35 @@ def read_completion(data: bytes) -> LlmText:
 def token_count(usage: JsonObject, name: str) -> int | None:
     value = usage.get(name)
     return value if type(value) is int and 0 <= value < 2**53 else None
+
+
+MAX_CONCURRENT, MAX_CONCURRENT_PER_LLM = 256, 8
+"""Background LLM requests at a time: in all, and from one project to one URL."""
+LlmKey = tuple[str, str | None]
+"""Project and URL of a session's LLM."""
+
+
+class ConcurrencyLimiter:
+    """Limits concurrent background requests, summaries and extraction together, so that a slow LLM delays no other."""
+
+    def __init__(self) -> None:
+        self.running: Counter[LlmKey] = Counter()
+
+    def is_full(self, stream: Stream) -> bool:
+        """Whether this session's LLM, or the service as a whole, is at its limit."""
+        return self.running.total() >= MAX_CONCURRENT or self.running[llm_key(stream)] >= MAX_CONCURRENT_PER_LLM
+
+    def acquire(self, stream: Stream) -> LlmKey:
+        """Count a request of this session; pass the result to `release` when it is done."""
+        key = llm_key(stream)
+        self.running[key] += 1
+        return key
+
+    def release(self, key: LlmKey) -> None:
+        self.running[key] -= 1
+        if not self.running[key]:
+            del self.running[key]
+
+
+def llm_key(stream: Stream) -> LlmKey:
+    return stream.project, parse_config(stream.config).llm.url

@@ -24,8 +24,8 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.state import State
+from voicemem.transcript.turns.call_timeline import CallTimeline, call_timeline
 from voicemem.transcript.turns.report import compact_number, is_end_to_end
-from voicemem.transcript.turns.strip import Strip, strip_of
 
 MAX_LAST_TEXT = 160
 """Characters of the last words."""
@@ -53,7 +53,7 @@ class OverviewFigures(Struct, frozen=True):
     unheard: int
     slowest_ms: float | None
     last: LastWords | None
-    strip: Strip | None = None
+    strip: CallTimeline | None = None
 
 
 class Overviews:
@@ -129,7 +129,7 @@ def figures_of(memory: ReadModel) -> OverviewFigures:
         unheard=unheard(messages).characters,
         slowest_ms=slowest_ms(state),
         last=last_words(memory, messages),
-        strip=strip_of(state, messages),
+        strip=call_timeline(state, messages),
     )
 
 

@@ -11,7 +11,7 @@ from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.ports.copying import CopyEnd, why_not_served
 from voicemem.store.sqlite.copying import SqliteCopy
-from voicemem.store.sqlite.store import MemoryStore, SqliteStore
+from voicemem.store.sqlite.store import InMemoryStore, SqliteStore
 
 
 def open_store(
@@ -30,7 +30,7 @@ def open_store(
     A store that was moved to another engine, or is half of a copy, is refused; the latter is opened if `unfinished`.
     """
     if url == MEMORY_STORE:
-        return MemoryStore(budget)
+        return InMemoryStore(budget)
     if url.startswith(POSTGRESQL_PREFIXES):
         with explaining_extra():
             from voicemem.store.postgresql.store import PostgresqlStore

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.postgresql import database_of, server
 from voicemem.store.copied_tables import TABLES
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 STAY = {"memory_vectors", "extracted", "meta", "nodes", "observations", "replies", "snapshots", "spent_tokens"}
 """Tables of which rows are not copied; of `meta`, two values are."""
@@ -54,7 +54,7 @@ def copied_columns(columns: list[tuple[str, str]], stay: set[str]) -> dict[str, 
 
 async def test_every_table_of_a_file_is_copied_or_known_to_stay() -> None:
     """What is new in the schema has to be decided about."""
-    store = MemoryStore()
+    store = InMemoryStore()
     tables = [name for (name,) in store.database.writer.execute("select name from sqlite_schema where type = 'table'")]
     columns = [
         (table, column)

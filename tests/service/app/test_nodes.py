@@ -24,20 +24,20 @@ from voicemem.errors import Refused
 from voicemem.runtime import now_ms
 from voicemem.sessions.tails import session as tails
 from voicemem.store.records import Node
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Stream
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
+async def store() -> AsyncIterator[InMemoryStore]:
     """A store that several nodes may have."""
-    store = MemoryStore(exclusive=False)
+    store = InMemoryStore(exclusive=False)
     yield store
     await store.close_store()
 
 
 @pytest.fixture
-async def nodes(store: MemoryStore) -> AsyncIterator[tuple[App, App]]:
+async def nodes(store: InMemoryStore) -> AsyncIterator[tuple[App, App]]:
     """Two services on it."""
     async with node_on(store) as one, node_on(store) as other:
         yield one, other
@@ -50,13 +50,13 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
         yield receiver
 
 
-async def row(store: MemoryStore, session_id: str = "s") -> Stream:
+async def row(store: InMemoryStore, session_id: str = "s") -> Stream:
     stream = await store.find_session("default", session_id)
     assert stream is not None
     return stream
 
 
-async def hang_up(producer: Producer, store: MemoryStore, left: set[str]) -> None:
+async def hang_up(producer: Producer, store: InMemoryStore, left: set[str]) -> None:
     """Close a connection on purpose, and wait until these producers are left that are connected."""
 
     async def connected() -> set[str]:
@@ -78,7 +78,9 @@ async def test_last_words_of_a_producer_on_another_node_are_stored(nodes: tuple[
     assert ["asr", "session.end", "asr", "session.end", "session.closed"] == kinds
 
 
-async def test_a_call_with_a_quiet_producer_elsewhere_is_not_silent(nodes: tuple[App, App], store: MemoryStore) -> None:
+async def test_a_call_with_a_quiet_producer_elsewhere_is_not_silent(
+    nodes: tuple[App, App], store: InMemoryStore
+) -> None:
     """A session falls silent with its last connection, whichever node that is on."""
     here, there = nodes
     async with open_producer(here, producer="asr") as asr, open_producer(there, producer="llm") as llm:
@@ -88,7 +90,7 @@ async def test_a_call_with_a_quiet_producer_elsewhere_is_not_silent(nodes: tuple
         assert None is not (await row(store)).silent_since_ms
 
 
-async def test_a_producer_that_has_moved_is_connected(nodes: tuple[App, App], store: MemoryStore) -> None:
+async def test_a_producer_that_has_moved_is_connected(nodes: tuple[App, App], store: InMemoryStore) -> None:
     """Its old connection is told that it is superseded, although it sends nothing, and its end changes nothing."""
     here, there = nodes
     async with open_producer(here) as before, open_producer(there) as now:
@@ -99,7 +101,7 @@ async def test_a_producer_that_has_moved_is_connected(nodes: tuple[App, App], st
         await now.store(final_transcript(1))
 
 
-async def test_the_start_of_a_node_changes_nothing_for_others(nodes: tuple[App, App], store: MemoryStore) -> None:
+async def test_the_start_of_a_node_changes_nothing_for_others(nodes: tuple[App, App], store: InMemoryStore) -> None:
     """A session that runs quietly on another node is not silent, and an end that waits is not put off."""
     async with open_producer(nodes[0]), open_producer(nodes[0], "t", producer="a") as other:
         await open_producer(nodes[1], "t", producer="b").__aenter__()
@@ -110,7 +112,7 @@ async def test_the_start_of_a_node_changes_nothing_for_others(nodes: tuple[App, 
             assert before.ending_ms == (await row(store, "t")).ending_ms
 
 
-async def test_the_start_of_a_node_sends_nothing_twice(store: MemoryStore, hook: WebhookReceiver) -> None:
+async def test_the_start_of_a_node_sends_nothing_twice(store: InMemoryStore, hook: WebhookReceiver) -> None:
     """What a node is sending is leased to it, also while another one starts."""
     gate = asyncio.Event()
     hook.replies = [Reply(gate=gate)]
@@ -125,12 +127,12 @@ async def test_the_start_of_a_node_sends_nothing_twice(store: MemoryStore, hook:
     assert 1 == len(hook.notices)
 
 
-async def pending(store: MemoryStore) -> list[str]:
+async def pending(store: InMemoryStore) -> list[str]:
     deliveries = await store.list_deliveries((await row(store)).key)
     return [delivery.notice_id for delivery in deliveries if delivery.state == "pending"]
 
 
-async def test_a_node_without_a_webhook_leaves_that_of_others(store: MemoryStore, hook: WebhookReceiver) -> None:
+async def test_a_node_without_a_webhook_leaves_that_of_others(store: InMemoryStore, hook: WebhookReceiver) -> None:
     """The operator's webhook is one for all nodes: it stays until a node is told to turn it off."""
     async with node_on(store, webhook_url=hook.url()) as here, node_on(store):
         async with open_producer(here) as producer:
@@ -178,7 +180,7 @@ async def test_tails_are_told_of_erasures_on_other_nodes(
         assert ("end", "erased") == (told.event, told.data["state"])
 
 
-async def test_a_node_that_is_gone_is_retired(store: MemoryStore) -> None:
+async def test_a_node_that_is_gone_is_retired(store: InMemoryStore) -> None:
     """Its producers count as gone once its lease is over, so their sessions fall silent, and close."""
     now = now_ms()
     async with node_on(store) as app:
@@ -191,12 +193,12 @@ async def test_a_node_that_is_gone_is_retired(store: MemoryStore) -> None:
         assert "idle" == (await RestClient(app).session())["reason"]
 
 
-async def tokens(store: MemoryStore, but: App) -> list[str]:
+async def tokens(store: InMemoryStore, but: App) -> list[str]:
     """The nodes that are registered besides one."""
     return [node.token for node in await store.list_nodes() if node.token != but.services.node.token]
 
 
-async def test_a_node_that_was_taken_for_dead_starts_again(nodes: tuple[App, App], store: MemoryStore) -> None:
+async def test_a_node_that_was_taken_for_dead_starts_again(nodes: tuple[App, App], store: InMemoryStore) -> None:
     """It closes its connections, so that producers open again, and goes on under another token."""
     here = nodes[0]
     before = here.services.node.token
@@ -227,7 +229,7 @@ async def test_each_node_names_itself_in_its_metrics(nodes: tuple[App, App]) -> 
     assert [here.token] == await names(nodes[0])
 
 
-async def test_another_incarnation_is_told_to_everybody(nodes: tuple[App, App], store: MemoryStore) -> None:
+async def test_another_incarnation_is_told_to_everybody(nodes: tuple[App, App], store: InMemoryStore) -> None:
     """Producers open again, and see it; tails end, and their places are refused; nothing cached is believed."""
     here = nodes[0]
     before, api = store.incarnation, RestClient(here)
@@ -247,7 +249,7 @@ async def test_another_incarnation_is_told_to_everybody(nodes: tuple[App, App], 
     assert "session.gap" in [entry["event"]["type"] for entry in await api.journal()]
 
 
-async def test_nodes_share_the_rates_of_keys(store: MemoryStore) -> None:
+async def test_nodes_share_the_rates_of_keys(store: InMemoryStore) -> None:
     """Each gives an equal part from its start on, and all of it again once it is alone."""
     async with node_on(store) as here:
         share = here.services.limits.share
@@ -257,7 +259,7 @@ async def test_nodes_share_the_rates_of_keys(store: MemoryStore) -> None:
         await eventually(1, lambda: asyncio.sleep(0, share.nodes))
 
 
-async def test_a_clean_stop_leaves_nothing_to_wait_for(store: MemoryStore) -> None:
+async def test_a_clean_stop_leaves_nothing_to_wait_for(store: InMemoryStore) -> None:
     """The node is forgotten at once, and its producers are expected elsewhere."""
     async with node_on(store) as here:
         async with node_on(store) as there, connected_producer(there) as producer:
@@ -266,7 +268,7 @@ async def test_a_clean_stop_leaves_nothing_to_wait_for(store: MemoryStore) -> No
         assert None is not (await row(store)).silent_since_ms
 
 
-async def test_a_reply_under_way_on_another_node_is_not_closed(store: MemoryStore) -> None:
+async def test_a_reply_under_way_on_another_node_is_not_closed(store: InMemoryStore) -> None:
     """A request of the same session to another node leaves it as it is, and its words are taken once."""
     async with (
         llm_server(Script(["One. ", "Two."], hold_after=2)) as llm,
@@ -289,7 +291,7 @@ async def test_a_reply_under_way_on_another_node_is_not_closed(store: MemoryStor
         await eventually(set(), lambda: replies(store))
 
 
-async def replies(store: MemoryStore) -> set[str]:
+async def replies(store: InMemoryStore) -> set[str]:
     return await store.list_replies((await row(store)).key)
 
 
@@ -297,7 +299,7 @@ async def kinds(api: RestClient) -> list[str]:
     return [entry["event"]["type"] for entry in await api.journal()]
 
 
-class TimedStore(MemoryStore):
+class TimedStore(InMemoryStore):
     """A store with a clock of its own, an hour ahead of everybody's."""
 
     async def read_clock(self) -> int | None:

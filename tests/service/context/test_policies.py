@@ -1,4 +1,4 @@
-"""The context under a memory policy, as the service gives it: chosen by default, per session, or per call."""
+"""The context under a context policy, as the service gives it: chosen by default, per session, or per call."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations

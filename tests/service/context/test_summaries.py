@@ -16,7 +16,7 @@ from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.context import summaries
-from voicemem.llm.lanes import MAX_JOBS_PER_LANE
+from voicemem.llm.background import MAX_CONCURRENT_PER_LLM
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.sqlite import SqliteStore
@@ -327,14 +327,14 @@ async def test_an_llm_that_hangs_holds_up_nobody_else(serve: Serve) -> None:
     async with llm_server(Script(["Late."], hold_after=0)) as slow, llm_server(Script(["Quick."])) as quick:
         app = await serve(llm_url=quick.url, allow_addresses=("127.0.0.1",))
         api = RestClient(app)
-        for number in range(MAX_JOBS_PER_LANE + 4):
+        for number in range(MAX_CONCURRENT_PER_LLM + 4):
             await api.create(f"slow{number}", memory=SMALL, llm={"url": slow.url})
             await talk(api, 1, 8, f"slow{number}")
         await api.create(memory=SMALL)
         await talk(api, 1, 8)
         assert "Quick." == (await summed_up(api))[0]["text"]
-        await eventually(MAX_JOBS_PER_LANE, lambda: count_of(slow))
-        assert MAX_JOBS_PER_LANE == len(app.services.summaries.running_jobs())
+        await eventually(MAX_CONCURRENT_PER_LLM, lambda: count_of(slow))
+        assert MAX_CONCURRENT_PER_LLM == len(app.services.summaries.running_jobs())
 
 
 async def test_no_summary_is_promised_where_none_is_made(serve: Serve) -> None:

@@ -25,7 +25,7 @@ from tests.support.servers.resolver import FakeResolver
 from tests.support.servers.webhook_receiver import Reply, WebhookReceiver, body_without_send_time, webhook_receiver
 from tests.support.stores.outbox_rig import OutboxRig
 from voicemem.security.address_guard import allowed_networks
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.webhooks.attempts import RETRY_DELAYS_S
 from voicemem.webhooks.sender import WebhookSender
 from voicemem.webhooks.signing import verify
@@ -42,7 +42,7 @@ Misbehave = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[Non
 @pytest.fixture
 async def office() -> AsyncIterator[OutboxRig]:
     """An empty store, a time that tests say, and the sender with a short time limit."""
-    store = MemoryStore()
+    store = InMemoryStore()
     async with WebhookSender(allowed=allowed_networks(LOOPBACK), timeout_s=TIMEOUT_S) as sender:
         yield OutboxRig(store, sender, ManualClock())
     await store.close_store()

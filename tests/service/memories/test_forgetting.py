@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 from voicemem.memory.long_term.forgetting import DAY_MS, ForgetPolicy, forget, remove_expired
 from voicemem.protocol.types import JsonObject
 from voicemem.store.ports.memories import MemoryFilter
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 NOW = 1_790_000_000_000
 PATH = "/v1/users/ann/memories"
@@ -131,7 +131,7 @@ class Clock:
 async def test_policies_leave_what_is_pinned_or_used() -> None:
     """By age, by the last use, by a budget; `dry_run` changes nothing."""
     clock = Clock()
-    async with node_on(MemoryStore(), clock) as app:
+    async with node_on(InMemoryStore(), clock) as app:
         api, long_term = RestClient(app), app.services.long_term
         old, pinned, used = await keep(api, "Old.", {"text": "Pinned.", "pinned": True}, "Used.")
         clock.now += 40 * DAY_MS
@@ -163,7 +163,7 @@ ALL = MemoryFilter(project="default")
 async def test_memories_end_when_their_time_is_over() -> None:
     """Nothing finds them from then on, and their texts leave the store; the setting says how long kinds are kept."""
     clock = Clock()
-    async with node_on(MemoryStore(), clock, memories_ttl=("episode=90d",)) as app:
+    async with node_on(InMemoryStore(), clock, memories_ttl=("episode=90d",)) as app:
         api, long_term = RestClient(app), app.services.long_term
         given = await keep(
             api,

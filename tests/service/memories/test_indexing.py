@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.store.port import Store
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 SERVERS_OWN = (call_closed(0)["type"], "session.reopened", "session.end")
 
@@ -74,7 +74,7 @@ async def indexed_texts(app: App, session_id: str) -> list[str]:
     stream = await app.services.store.find_session("default", session_id)
     assert stream is not None
     store = app.services.store
-    assert isinstance(store, MemoryStore)
+    assert isinstance(store, InMemoryStore)
     query = "select text, before, turn from messages where session = ? order by turn, number"
     rows = await store.heard.read(lambda connection: list(connection.execute(query, (stream.key,))))
     texts = [str(text) for text, _, _ in rows]

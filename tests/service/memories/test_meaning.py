@@ -338,12 +338,12 @@ async def test_a_store_without_vectors_goes_by_words(
 ) -> None:
     """The operator is told once, and nothing is asked of the embedder."""
     from voicemem.store.ports.vectors import VectorSupport
-    from voicemem.store.sqlite.store import MemoryStore
+    from voicemem.store.sqlite.store import InMemoryStore
 
-    async def none(store: MemoryStore) -> VectorSupport:
+    async def none(store: InMemoryStore) -> VectorSupport:
         return VectorSupport(0, "There are no vectors here.")
 
-    monkeypatch.setattr(MemoryStore, "prepare_vectors", none)
+    monkeypatch.setattr(InMemoryStore, "prepare_vectors", none)
     with caplog.at_level(logging.WARNING, "voicemem"):
         app = await serve(**settings_for(embedder))
         api = await call_of(app)

@@ -25,7 +25,7 @@ from voicemem.observer import connection as connection_module
 from voicemem.observer import dialing
 from voicemem.observer.observation import Patience
 from voicemem.protocol.types import JsonObject
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 HASTY = Patience(first_s=0.01, longest_s=0.05, attempts=4, lasting_s=60.0, unknown_attempts=3)
 PLACE = "/v1/sessions/s/observe"
@@ -374,7 +374,7 @@ async def test_a_restarted_service_goes_on(sideband: Sideband, settings: JsonObj
 
 async def test_one_of_several_nodes_observes(sideband: Sideband, settings: JsonObject) -> None:
     """Each shows how it stands, each can stop it, and when that one goes another goes on."""
-    store = MemoryStore(exclusive=False)
+    store = InMemoryStore(exclusive=False)
     async with node_on(store, **settings) as other:
         async with node_on(store, **settings) as one:
             api, elsewhere = RestClient(one), RestClient(other)

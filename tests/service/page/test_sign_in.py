@@ -19,7 +19,7 @@ from voicemem.app import App
 from voicemem.security.page_cookies import LIFE_S, NAME, SECURE_NAME
 from voicemem.security.rate_limits import WRONG_KEYS_BURST
 from voicemem.server.rest import ROUTES
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 NAMED = "https://memory.example"
 
@@ -100,7 +100,7 @@ async def test_behind_https_the_cookie_stays_there(serve: Serve) -> None:
 async def test_a_cookie_is_renewed_under_its_name() -> None:
     """Also where the proxy does not pass on the name that the browser asked for, and reads show no origin."""
     clock = ManualClock()
-    async with node_on(MemoryStore(), clock, admin_key=ADMIN_KEY, ui_origin=NAMED) as app:
+    async with node_on(InMemoryStore(), clock, admin_key=ADMIN_KEY, ui_origin=NAMED) as app:
         page = PageClient(app)
         await page.call("POST", "/ui/session", {"Origin": NAMED}, json={"key": ADMIN_KEY})
         clock.wait(LIFE_S - 1)
@@ -146,7 +146,7 @@ async def test_keys_that_only_send_and_session_tokens_are_told_why(app: App) -> 
 
 async def test_wrong_keys_are_throttled_with_those_of_rest() -> None:
     """Guessing at the page and at the API is one guessing."""
-    async with node_on(MemoryStore(), ManualClock(), admin_key=ADMIN_KEY) as app:
+    async with node_on(InMemoryStore(), ManualClock(), admin_key=ADMIN_KEY) as app:
         page = PageClient(app)
         statuses = [(await page.sign_in(f"wrong key {number}")).status for number in range(int(WRONG_KEYS_BURST) + 1)]
         assert ([401] * int(WRONG_KEYS_BURST), 429) == (statuses[:-1], statuses[-1])
@@ -253,7 +253,7 @@ async def talk(admin: RestClient) -> None:
 async def test_a_cookie_is_renewed_while_it_is_used() -> None:
     """In the second half of its life every answer brings a new one, and without any use it ends."""
     clock = ManualClock()
-    async with node_on(MemoryStore(), clock, admin_key=ADMIN_KEY) as app:
+    async with node_on(InMemoryStore(), clock, admin_key=ADMIN_KEY) as app:
         page = PageClient(app)
         await page.sign_in(ADMIN_KEY)
         first = dict(page.cookies)

@@ -21,7 +21,7 @@ from tests.support.services import Serve, node_on, running_service
 from tests.support.waiting import all_connections_handled
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.types import JsonObject
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 CARD = "4929123456789012"
 TAIL = CARD[6:]
@@ -123,7 +123,7 @@ async def test_a_run_goes_on_over_http(serve: Serve) -> None:
 @pytest.mark.parametrize("numbered", [True, False])
 async def test_a_run_goes_on_on_another_node(numbered: bool) -> None:
     """Two nodes on one store take turns with the deltas of one reply."""
-    store = MemoryStore(exclusive=False)
+    store = InMemoryStore(exclusive=False)
     async with node_on(store, redact=CARDS) as one, node_on(store, redact=CARDS) as other:
         apis = RestClient(one), RestClient(other)
         await apis[0].create()
@@ -138,7 +138,7 @@ async def test_a_run_goes_on_on_another_node(numbered: bool) -> None:
 
 async def test_a_run_goes_on_over_the_connections_of_two_nodes() -> None:
     """A producer connects to one node and the other in turn, and again to the first, which knew it before."""
-    store = MemoryStore(exclusive=False)
+    store = InMemoryStore(exclusive=False)
     async with node_on(store, redact=CARDS) as one, node_on(store, redact=CARDS) as other:
         for seq in range(1, len(DELTAS) + 1):
             async with open_producer((one, other)[(seq // 2) % 2]) as producer:

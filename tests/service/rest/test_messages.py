@@ -94,7 +94,7 @@ async def test_a_bad_wish_forgets_nothing(api: RestClient, body: Any, told: tupl
 async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve) -> None:
     """What an LLM wrote of messages that are forgotten meanwhile is thrown away."""
     from voicemem.context.builder import ContextOptions, select_context
-    from voicemem.context.policies import MemoryConfig
+    from voicemem.context.policies import ContextConfig
     from voicemem.context.policies.summary import DueSummary
     from voicemem.llm.background import LlmText
 
@@ -104,7 +104,7 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     await api.send(*dialogue(3))
     stream = await app.services.sessions.get("default", "s")
     selection = await select_context(
-        app.services.memories, app.services.summaries.policies, stream, ContextOptions(memory=MemoryConfig())
+        app.services.memories, app.services.summaries.policies, stream, ContextOptions(memory=ContextConfig())
     )
     due = DueSummary(None, selection.remembered.messages[:4], [], 2, 4)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})

@@ -26,7 +26,7 @@ from voicemem.security.address_guard import allowed_networks
 from voicemem.store.port import Store
 from voicemem.store.records import Attempt, Delivery
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.webhooks.attempts import RETRY_DELAYS_S
 from voicemem.webhooks.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL_THRESHOLD, OutboxWorker
 from voicemem.webhooks.sender import WebhookSender
@@ -38,7 +38,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 @pytest.fixture
 async def office() -> AsyncIterator[OutboxRig]:
     """An empty store, and a sender that may call this machine."""
-    store = MemoryStore()
+    store = InMemoryStore()
     async with WebhookSender(allowed=allowed_networks(LOOPBACK)) as sender:
         yield OutboxRig(store, sender, ManualClock())
     await store.close_store()

@@ -33,7 +33,7 @@ from voicemem.context.policies import Policies
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.services import Services
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import FAILING_MS
 
@@ -149,7 +149,7 @@ async def test_a_receiver_that_drips(said: bytes, state: str, status: int | None
 
     receiver = await asyncio.start_server(drip, "127.0.0.1", 0)
     settings = Settings(store="memory:", rest=ANY_PORT, ingest=ANY_PORT, allow_addresses=LOOPBACK)
-    app = App(settings, Services(MemoryStore(), settings, Policies(), Runtime(), Telemetry.untraced()))
+    app = App(settings, Services(InMemoryStore(), settings, Policies(), Runtime(), Telemetry.untraced()))
     app.services.sender.timeout_s = 0.3
     try:
         await app.start()

@@ -1,4 +1,4 @@
-"""Memory policies that a configuration loads by name: one good, the others wrong in one way."""
+"""Context policies that a configuration loads by name: one good, the others wrong in one way."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.needs import missing
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 OpenHandle = Callable[[], Awaitable[Store]]
 """Opens one more handle on the same store, as another node or process would hold it."""
@@ -31,7 +31,7 @@ class Engine(NamedTuple):
 @asynccontextmanager
 async def memory(folder: Path) -> AsyncIterator[OpenHandle]:
     """One store in memory, which is its own only handle."""
-    store = MemoryStore(exclusive=False)
+    store = InMemoryStore(exclusive=False)
 
     async def open_one() -> Store:
         return store

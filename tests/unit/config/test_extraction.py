@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import convert
 
+from voicemem.config.context import ContextConfig, overlay
 from voicemem.config.extraction import ExtractConfig
-from voicemem.config.memory import MemoryConfig, overlay
 from voicemem.config.session import apply_patch, parse_config, validate_config
 from voicemem.errors import Refused
 
@@ -72,7 +72,7 @@ def test_a_session_goes_over_the_service(own: Any, given_over: Any, settled: Any
     """Whatever policies they choose; another strategy starts from its own defaults."""
     wanted = convert(settled, ExtractConfig | None)
     for policy, other in ((None, None), ("full", None), (None, "full"), ("full", "recent")):
-        base = convert({"policy": policy, "extract": own}, MemoryConfig)
-        assert wanted == overlay(base, convert({"policy": other, "extract": given_over}, MemoryConfig)).extract
-        more = convert({"max_tokens": 5, "extract": given_over}, MemoryConfig)
+        base = convert({"policy": policy, "extract": own}, ContextConfig)
+        assert wanted == overlay(base, convert({"policy": other, "extract": given_over}, ContextConfig)).extract
+        more = convert({"max_tokens": 5, "extract": given_over}, ContextConfig)
         assert wanted == overlay(base, more).extract

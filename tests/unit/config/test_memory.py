@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert
 
-from voicemem.config.memory import MemoryConfig, fill_prompt, overlay
+from voicemem.config.context import ContextConfig, fill_prompt, overlay
 from voicemem.config.session import apply_patch, validate_config
 from voicemem.errors import Refused
 
@@ -81,7 +81,7 @@ def test_placeholders_are_replaced_once(summary: str, messages: str) -> None:
 )
 def test_settings_over_others(own: Any, given_over: Any, settled: Any) -> None:
     """Of another policy nothing stays; parameters alone are for the policy that is there, or say which is meant."""
-    kinds = [convert(one, MemoryConfig) for one in (own, given_over, settled)]
+    kinds = [convert(one, ContextConfig) for one in (own, given_over, settled)]
     assert kinds[2] == overlay(kinds[0], kinds[1])
 
 

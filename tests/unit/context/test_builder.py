@@ -9,25 +9,25 @@ from hypothesis import strategies as st
 from tests.support.strategies import ANY_JOURNALS
 from voicemem.config.session import SessionConfig
 from voicemem.context.builder import ContextOptions, render_body, select_from
-from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.context.policies import ContextConfig, Policies
 from voicemem.protocol.events import JournaledEvent
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.state import State
 
 EVERY = [
-    MemoryConfig(),
-    MemoryConfig(policy="full"),
-    MemoryConfig(policy="recent", max_messages=3),
-    MemoryConfig(policy="window", max_tokens=20),
-    MemoryConfig(policy="summary", max_tokens=40),
-    MemoryConfig(policy="priority", max_messages=3),
+    ContextConfig(),
+    ContextConfig(policy="full"),
+    ContextConfig(policy="recent", max_messages=3),
+    ContextConfig(policy="window", max_tokens=20),
+    ContextConfig(policy="summary", max_tokens=40),
+    ContextConfig(policy="priority", max_messages=3),
 ]
 
 
 @given(ANY_JOURNALS, st.sampled_from(EVERY), st.integers(0, 25), st.booleans())
 def test_replay_gives_the_same_context(
-    journal: list[JournaledEvent], memory: MemoryConfig, until: int, tools: bool
+    journal: list[JournaledEvent], memory: ContextConfig, until: int, tools: bool
 ) -> None:
     """Folded as it comes and read in between, or replayed from its start: a context is the same, byte for byte."""
     options = ContextOptions(memory=memory, tools=tools)

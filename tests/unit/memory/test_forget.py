@@ -14,7 +14,7 @@ from tests.support.strategies import ANY_JOURNALS, PRODUCER_JOURNALS
 from tests.support.transcripts import closed, journaled, message_dicts
 from voicemem.config.session import parse_config, validate_config
 from voicemem.context.builder import ContextOptions, render_body, select_from
-from voicemem.context.policies import MemoryConfig, Policies
+from voicemem.context.policies import ContextConfig, Policies
 from voicemem.context.usage import left_out
 from voicemem.errors import Refused
 from voicemem.memory.forget import ForgetRequest, forgotten_event
@@ -142,7 +142,7 @@ def test_what_is_still_being_said_is_not_forgotten() -> None:
 
 def test_a_summary_of_forgotten_turns_is_not_shown() -> None:
     """It goes with the first of its turns, and what it stood for and is not forgotten is shown as it was."""
-    policy = MemoryConfig(policy="summary", max_tokens=10_000)
+    policy = ContextConfig(policy="summary", max_tokens=10_000)
     memory = of(*exchange(1), *exchange(2), *exchange(3), MemorySummary(through_turn=2, text="Both.", messages=4))
     assert ["system", "user", "assistant"] == [one["role"] for one in body(memory, policy)["messages"]]
     forget(memory, ForgetRequest(through_turn=1))
@@ -169,24 +169,24 @@ TOOL: list[JsonObject] = [
     {"type": "tool.result", "turn_id": 1, "call_id": "c", "result": 1},
 ]
 POLICIES = [
-    MemoryConfig(),
-    MemoryConfig(policy="full"),
-    MemoryConfig(policy="recent", max_messages=9),
-    MemoryConfig(policy="window", max_tokens=9_999),
-    MemoryConfig(policy="summary", max_tokens=9_999),
-    MemoryConfig(policy="priority", max_messages=9),
-    MemoryConfig(policy="priority", max_tokens=9_999),
+    ContextConfig(),
+    ContextConfig(policy="full"),
+    ContextConfig(policy="recent", max_messages=9),
+    ContextConfig(policy="window", max_tokens=9_999),
+    ContextConfig(policy="summary", max_tokens=9_999),
+    ContextConfig(policy="priority", max_messages=9),
+    ContextConfig(policy="priority", max_tokens=9_999),
 ]
 
 
-def body(memory: ReadModel, policy: MemoryConfig, **options: Any) -> JsonObject:
+def body(memory: ReadModel, policy: ContextConfig, **options: Any) -> JsonObject:
     """The context under a policy."""
     wanted = ContextOptions(memory=policy, **options)
     return render_body(select_from(memory, Policies(), parse_config(validate_config({}).public), wanted), wanted)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_no_policy_sees_what_is_forgotten(policy: MemoryConfig) -> None:
+def test_no_policy_sees_what_is_forgotten(policy: ContextConfig) -> None:
     """Neither messages nor tool calls; `left_out` tells of each message that it is forgotten, by its place."""
     memory = of(*exchange(1), *TOOL, *exchange(2), *exchange(3))
     assert "tool" in [one["role"] for one in body(memory, policy, tools=True)["messages"]]
@@ -199,7 +199,7 @@ def test_no_policy_sees_what_is_forgotten(policy: MemoryConfig) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_nothing_is_left_of_everything(policy: MemoryConfig) -> None:
+def test_nothing_is_left_of_everything(policy: ContextConfig) -> None:
     """Every policy can choose from nothing, and no tool call is left alone."""
     memory = of(*exchange(1), *TOOL)
     forget(memory, ForgetRequest())

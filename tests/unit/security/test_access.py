@@ -14,7 +14,7 @@ from voicemem.errors import Refused
 from voicemem.security.access import FULL_GRANT, SCOPES, Access, Grant, bearer_token
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 ADMIN_KEY = "the operator's own key"
 
@@ -22,7 +22,7 @@ ADMIN_KEY = "the operator's own key"
 @pytest.fixture
 async def store() -> AsyncIterator[Store]:
     """An empty store."""
-    store = MemoryStore()
+    store = InMemoryStore()
     yield store
     await store.close_store()
 

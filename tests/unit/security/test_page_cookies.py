@@ -12,7 +12,7 @@ from voicemem.runtime import Runtime
 from voicemem.security.access import Access, Grant
 from voicemem.security.page_cookies import LIFE_S, MOST, NAME, SECURE_NAME, PageCookies, SignedIn, free_number
 from voicemem.security.session_tokens import sign_token
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 ADMIN_KEY = "the operator's own key"
 
@@ -26,7 +26,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 async def access(clock: ManualClock) -> AsyncIterator[Access]:
     """The keys of an empty store, and the operator's."""
-    store = MemoryStore()
+    store = InMemoryStore()
     yield Access(store, Runtime(clock=clock), ADMIN_KEY)
     await store.close_store()
 

@@ -15,13 +15,13 @@ from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.nodes.presence import Presence
 from voicemem.store.port import Store
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
+async def store() -> AsyncIterator[InMemoryStore]:
     """An empty store."""
-    store = MemoryStore()
+    store = InMemoryStore()
     yield store
     await store.close_store()
 

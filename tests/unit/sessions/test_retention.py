@@ -9,13 +9,13 @@ from voicemem.config.session import validate_config
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.retention import SESSIONS_PER_ROUND, RetentionWorker
 from voicemem.store.admission import Batch
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import SessionEnding
 
 NOW = 1_778_390_400_000
 
 
-async def ended_sessions(store: MemoryStore, count: int, **config: object) -> list[int]:
+async def ended_sessions(store: InMemoryStore, count: int, **config: object) -> list[int]:
     """Keys of sessions with a few events each, which have ended."""
     keys = []
     for number in range(count):
@@ -28,7 +28,7 @@ async def ended_sessions(store: MemoryStore, count: int, **config: object) -> li
 
 async def test_two_workers_expire_sweep_and_compact_each_session_once() -> None:
     """More sessions than one batch; the counts of both workers add up to all of them."""
-    store = MemoryStore()
+    store = InMemoryStore()
     keys = await ended_sessions(store, SESSIONS_PER_ROUND + 5, ttl_seconds=10, reopen_window=0)
     times = iter([NOW] * 2 + [NOW + 10_000] * 100)
     workers = [RetentionWorker(store, ReadModelCache(store), lambda: next(times)) for _ in range(2)]
@@ -44,7 +44,7 @@ async def test_two_workers_expire_sweep_and_compact_each_session_once() -> None:
 
 async def test_an_erased_memory_is_forgotten() -> None:
     """The sweep takes it out of the process too."""
-    store = MemoryStore()
+    store = InMemoryStore()
     (key,) = await ended_sessions(store, 1)
     memories = ReadModelCache(store)
     retention = RetentionWorker(store, memories, lambda: NOW)

@@ -197,7 +197,7 @@ SERVE_OPTIONS = (
     ),
     setting(
         "--memory",
-        "Memory policy of sessions that choose none, as JSON, such as"
+        "Context policy of sessions that choose none, as JSON, such as"
         ' {"policy": "window", "max_tokens": 4000}. Default: the newest llm.max_history messages.',
     ),
     setting(
@@ -209,7 +209,7 @@ SERVE_OPTIONS = (
     ),
     setting(
         "--policy",
-        "A memory policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable, separate with spaces).",
+        "A context policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable, separate with spaces).",
         multiple=True,
     ),
     setting(

@@ -1,4 +1,4 @@
-"""Memory policies: which part of the memory the next LLM request shows. All of it is pure.
+"""Context policies: which part of the memory the next LLM request shows. All of it is pure.
 
 A policy chooses messages, but never changes, splits or reorders them; the history itself is never shortened.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.memory import PARAMETERS, MemoryConfig, given_names, overlay
+from voicemem.config.context import PARAMETERS, ContextConfig, given_names, overlay
 from voicemem.context.policies.policy import Choice, Policy, Remembered
 from voicemem.context.policies.priority import PriorityPolicy
 from voicemem.context.policies.recent import FullPolicy, RecentPolicy
@@ -21,7 +21,7 @@ from voicemem.context.policies.window import WindowPolicy
 from voicemem.errors import Refused
 from voicemem.llm.tokens import TokenCounter, context_window_of, counter, encoding_of
 
-__all__ = ["Choice", "MemoryConfig", "Policies", "Policy", "Remembered"]
+__all__ = ["Choice", "ContextConfig", "Policies", "Policy", "Remembered"]
 
 BUILT_IN: Mapping[str, Callable[..., Policy]] = {
     "full": FullPolicy,
@@ -38,7 +38,7 @@ SUMMARY_WRITER_PARAMETERS = frozenset({"model", "prompt"})
 class Policies(Struct, frozen=True):
     """The policies of a service: those above and the operator's own, and the default for sessions."""
 
-    default: MemoryConfig = MemoryConfig()
+    default: ContextConfig = ContextConfig()
     custom_policies: Mapping[str, Callable[..., Policy]] = {}
     """By name; created with a session's `memory.parameters`."""
     windows: Mapping[str, int] = {}
@@ -46,11 +46,11 @@ class Policies(Struct, frozen=True):
     default_model: str | None = None
     """The model of the operator's LLM."""
 
-    def resolve(self, memory: MemoryConfig) -> MemoryConfig:
+    def resolve(self, memory: ContextConfig) -> ContextConfig:
         """A session's memory settings, over the service's."""
         return overlay(self.default, memory)
 
-    def create_policy(self, memory: MemoryConfig) -> Policy | None:
+    def create_policy(self, memory: ContextConfig) -> Policy | None:
         """The policy that these settings choose; None if they choose none. Raises `Refused`."""
         name = memory.policy
         if name is None:
@@ -72,9 +72,9 @@ class Policies(Struct, frozen=True):
         """Check the policy of a section `memory`, and its parameters. Raises `Refused`."""
         if isinstance(section, dict) and section.get("policy") is not None:
             values = {name: value for name, value in section.items() if value is not None}
-            self.create_policy(msgspec.convert(values, MemoryConfig))
+            self.create_policy(msgspec.convert(values, ContextConfig))
 
-    def window(self, memory: MemoryConfig, model: str | None) -> int | None:
+    def window(self, memory: ContextConfig, model: str | None) -> int | None:
         """How many tokens the context of a model holds; None if it is unknown."""
         return memory.context_window or context_window_of(model, self.windows)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.memory import TARGET_RATIO, THRESHOLD
+from voicemem.config.context import TARGET_RATIO, THRESHOLD
 from voicemem.context.formats.conversation import Part, interleave
 from voicemem.context.formats.values import json_text
 from voicemem.context.policies.policy import Choice, Remembered

@@ -20,7 +20,7 @@ from voicemem.config.extraction import NONE, ExtractConfig
 from voicemem.config.session import parse_config
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed, Refused, SessionSetAside, StoreUnavailable, VoicememError
-from voicemem.llm.lanes import Lanes
+from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, Extractor
 from voicemem.memory.extraction.state import ExtractionState, StateName
 from voicemem.runtime import Runtime
@@ -78,14 +78,14 @@ class ExtractionWorker:
         self,
         extractor: Extractor,
         policies: Policies,
-        lanes: Lanes,
+        limiter: ConcurrencyLimiter,
         runtime: Runtime,
         node_token: Callable[[], str] = lambda: "",
     ) -> None:
         self.extractor = extractor
         self.store = extractor.store
         self.policies = policies
-        self.lanes = lanes
+        self.limiter = limiter
         self.clock = runtime.clock
         self.random = runtime.random
         self.node_token = node_token
@@ -185,12 +185,12 @@ class ExtractionWorker:
         due_ms = 0 if waiting.is_asked else max(waiting.due_ms, first_moment(stream, waiting.changed_ms))
         if due_ms > self.clock():
             self.put_off(key, waiting, due_ms)
-        elif not self.lanes.is_busy(stream) and self.changed.get(key) is waiting:
+        elif not self.limiter.is_full(stream) and self.changed.get(key) is waiting:
             del self.changed[key]
             job = self.jobs.setdefault(key, Job())
-            lane = self.lanes.enter(stream)
+            slot = self.limiter.acquire(stream)
             job.task = asyncio.create_task(self.run_job(job, stream, config, waiting))
-            job.task.add_done_callback(lambda _: self.lanes.leave(lane))
+            job.task.add_done_callback(lambda _: self.limiter.release(slot))
 
     def forget(self, key: int, waiting: Waiting) -> None:
         if self.changed.get(key) is waiting:

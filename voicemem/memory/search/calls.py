@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from voicemem.memory.search.heard import is_within
-from voicemem.memory.search.indexer import HeardIndexer
+from voicemem.memory.search.indexer import TranscriptIndexer
+from voicemem.memory.search.transcript import is_within
 from voicemem.search.words import query_words
 from voicemem.store.port import Store
 from voicemem.store.ports.heard_index import HeardScope
@@ -15,7 +15,7 @@ MAX_CALLS = 1_000
 class CallSearch:
     """Finds the sessions that a list is narrowed to."""
 
-    def __init__(self, store: Store, indexer: HeardIndexer) -> None:
+    def __init__(self, store: Store, indexer: TranscriptIndexer) -> None:
         self.store = store
         self.indexer = indexer
 

@@ -12,7 +12,6 @@ from msgspec import Meta, Struct, structs
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.memory import Memory, to_memory
 from voicemem.memory.search.by_meaning import find_memories_by_meaning
-from voicemem.memory.search.heard import BY_WORDS, HeardPage, HeardSearch
 from voicemem.memory.search.searches import (
     MAX_PAGE_BYTES,
     FoundMemories,
@@ -20,6 +19,7 @@ from voicemem.memory.search.searches import (
     MemorySearch,
     found_statement,
 )
+from voicemem.memory.search.transcript import BY_WORDS, TranscriptPage, TranscriptSearch
 from voicemem.protocol.cursors import format_place, parse_place
 from voicemem.search.ranking import FoundBy, beside
 from voicemem.store.ports.heard_index import MAX_FOUND
@@ -40,7 +40,7 @@ class CursorPlace(Struct, array_like=True, frozen=True):
 class MemoryFinder:
     """Finds what was heard, and what is known from it. Nothing outside of a search's own scope is looked at."""
 
-    def __init__(self, heard: HeardSearch, long_term: LongTermMemory) -> None:
+    def __init__(self, heard: TranscriptSearch, long_term: LongTermMemory) -> None:
         self.heard = heard
         self.long_term = long_term
 
@@ -63,10 +63,10 @@ class MemoryFinder:
         cursor = format_place(digest, after) if has_more else None
         return FoundMemories(shown, cursor, page.complete, page.mode)
 
-    async def messages(self, project: str, wanted: MemorySearch, place: CursorPlace) -> HeardPage:
+    async def messages(self, project: str, wanted: MemorySearch, place: CursorPlace) -> TranscriptPage:
         """The next messages, one more than the page has."""
         if not wanted.with_messages or place.messages >= MAX_FOUND:
-            return await self.heard.find_nothing(wanted, place.best_message)
+            return await self.heard.embed_query_only(wanted, place.best_message)
         return await self.heard.find(project, wanted, place.messages, place.best_message)
 
     async def statements(

@@ -55,7 +55,7 @@ class Indexed(NamedTuple):
     forgotten: Forgotten | None
 
 
-class HeardIndexer:
+class TranscriptIndexer:
     """Brings the index up to date."""
 
     def __init__(
@@ -231,7 +231,7 @@ def heard_messages(stream: Stream, known: Indexed | None, memory: ReadModel) -> 
     return update, Indexed(position, unheard, state.forgotten)
 
 
-async def index_forever(indexer: HeardIndexer) -> None:
+async def index_forever(indexer: TranscriptIndexer) -> None:
     """Background task: index what was left undone before, then the sessions that change."""
     next_check = 0.0
     time = asyncio.get_running_loop().time

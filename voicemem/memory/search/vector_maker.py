@@ -34,7 +34,7 @@ PROBE = "Hello."
 USE = "embedding"
 
 
-class Shelf(NamedTuple):
+class VectorCache(NamedTuple):
     """Where texts of one kind and their vectors are: methods of a store."""
 
     check: Callable[[str, int, int], Awaitable[VectorCheck]]
@@ -49,11 +49,11 @@ class VectorMaker:
 
     def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node_token: Callable[[], str]) -> None:
         self.store = store
-        self.messages = Shelf(store.check_vectors, store.find_without_vector, store.save_vectors, {})
-        self.memories = Shelf(
+        self.messages = VectorCache(store.check_vectors, store.find_without_vector, store.save_vectors, {})
+        self.memories = VectorCache(
             store.check_memory_vectors, store.find_memories_without_vector, store.save_memory_vectors, {}
         )
-        self.shelves = (self.memories, self.messages)
+        self.caches = (self.memories, self.messages)
         self.embedder = embedder
         self.runtime = runtime
         self.node_token = node_token
@@ -67,7 +67,7 @@ class VectorMaker:
 
     @property
     def has_changed(self) -> bool:
-        return any(shelf.changed for shelf in self.shelves)
+        return any(cache.changed for cache in self.caches)
 
     def on_indexed(self, keys: Iterable[int]) -> None:
         """Note that something of these sessions was indexed."""
@@ -78,8 +78,8 @@ class VectorMaker:
         self.memories.changed.update(dict.fromkeys(keys))
 
     def forget_changed(self) -> None:
-        for shelf in self.shelves:
-            shelf.changed.clear()
+        for cache in self.caches:
+            cache.changed.clear()
 
     async def prepare(self) -> None:
         """Ask the store what it can do with vectors, and tell the operator. Raises `StoreUnavailable`."""
@@ -97,27 +97,27 @@ class VectorMaker:
     async def embed_changed(self) -> None:
         """Make the vectors of what has changed. Raises `LlmFailed`, `StoreUnavailable`."""
         name = await self.find_name() if self.has_changed else ""
-        for shelf in self.shelves:
-            while shelf.changed:
-                keys = list(islice(shelf.changed, STREAMS_AT_ONCE))
+        for cache in self.caches:
+            while cache.changed:
+                keys = list(islice(cache.changed, STREAMS_AT_ONCE))
                 for key in keys:
-                    del shelf.changed[key]
+                    del cache.changed[key]
                 try:
-                    async for _ in self.embed_streams(shelf, name, keys):
+                    async for _ in self.embed_streams(cache, name, keys):
                         pass
                 except BaseException:
-                    shelf.changed.update(dict.fromkeys(keys))
+                    cache.changed.update(dict.fromkeys(keys))
                     raise
 
-    async def embed_streams(self, shelf: Shelf, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
+    async def embed_streams(self, cache: VectorCache, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
         """Give all texts of these streams vectors; how many got one in each step. Raises as `embed_changed`."""
-        while texts := await shelf.find_without(name, keys, MAX_BATCH * BATCHES_AT_ONCE):
+        while texts := await cache.find_without(name, keys, MAX_BATCH * BATCHES_AT_ONCE):
             batches = [texts[first : first + MAX_BATCH] for first in range(0, len(texts), MAX_BATCH)]
             done = await asyncio.gather(*map(self.embed_batch, batches), return_exceptions=True)
             for embedded in done:
                 if not isinstance(embedded, BaseException):
                     for first in range(0, len(embedded), SAVED_AT_ONCE):
-                        await shelf.save(name, embedded[first : first + SAVED_AT_ONCE])
+                        await cache.save(name, embedded[first : first + SAVED_AT_ONCE])
                     yield len(embedded)
             for failed in done:
                 if isinstance(failed, BaseException):
@@ -149,11 +149,11 @@ class VectorMaker:
     async def check_all(self) -> AsyncIterator[int]:
         """Look at everything, and make what is missing; how many vectors were made in each step."""
         name = await self.find_name()
-        for shelf in self.shelves:
+        for cache in self.caches:
             after: int | None = 0
             while after is not None:
-                check = await shelf.check(name, after, CHECKED_AT_ONCE)
-                async for count in self.embed_streams(shelf, name, check.behind):
+                check = await cache.check(name, after, CHECKED_AT_ONCE)
+                async for count in self.embed_streams(cache, name, check.behind):
                     yield count
                 after = check.through_key
                 await asyncio.sleep(0)

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem.config.memory import MemoryConfig, Messages, PolicyName, Tokens, check_memory
+from voicemem.config.context import ContextConfig, Messages, PolicyName, Tokens, check_context
 from voicemem.config.recall import RecallConfig, RecalledKind, RecalledKinds, RecallSource, RecallTokens
 from voicemem.context.builder import ContextOptions, render_body
 from voicemem.context.earlier import select_context_at
@@ -115,15 +115,15 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
     return json_response(body)
 
 
-def memory_from_query(query: ContextQuery) -> MemoryConfig | None:
+def memory_from_query(query: ContextQuery) -> ContextConfig | None:
     """Return the policy, and what of earlier calls, a query names. Raises `Refused` (`invalid_query`)."""
     memory = {name: value for name in POLICY_QUERY if (value := getattr(query, name)) is not None}
     try:
-        check_memory(memory)
+        check_context(memory)
     except Refused as refused:
         raise Refused("invalid_query", refused.detail) from None
     memories = recall_from_query(query)
-    return MemoryConfig(**memory, memories=memories) if memory or memories is not None else None
+    return ContextConfig(**memory, memories=memories) if memory or memories is not None else None
 
 
 def recall_from_query(query: ContextQuery) -> RecallConfig | None:

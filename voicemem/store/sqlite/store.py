@@ -145,7 +145,7 @@ class SqliteStore(
         await asyncio.to_thread(self.database.close)
 
 
-class MemoryStore(SqliteStore):
+class InMemoryStore(SqliteStore):
     """A `voicemem.store.port.Store` in memory; one that is not `exclusive` may be given to several nodes."""
 
     def __init__(self, budget: MemoryBudget | None = None, exclusive: bool = True) -> None:

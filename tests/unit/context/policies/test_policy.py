@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.samples.policies import memories, remembered, turn_of_tokens
-from voicemem.context.policies import Choice, MemoryConfig, Policies, Remembered
+from voicemem.context.policies import Choice, ContextConfig, Policies, Remembered
 from voicemem.context.policies.recent import FullPolicy
 from voicemem.errors import Refused
 from voicemem.transcript.messages import Summary
 
 ANY = [
-    MemoryConfig(policy="full"),
-    MemoryConfig(policy="recent", max_messages=3),
-    MemoryConfig(policy="window", max_tokens=20),
-    MemoryConfig(policy="summary", max_tokens=30),
-    MemoryConfig(policy="priority", max_messages=3),
-    MemoryConfig(policy="priority", max_tokens=20),
+    ContextConfig(policy="full"),
+    ContextConfig(policy="recent", max_messages=3),
+    ContextConfig(policy="window", max_tokens=20),
+    ContextConfig(policy="summary", max_tokens=30),
+    ContextConfig(policy="priority", max_messages=3),
+    ContextConfig(policy="priority", max_tokens=20),
 ]
 
 
@@ -38,7 +38,7 @@ class EverySecond:
 
 
 @given(st.sampled_from(ANY), memories(), st.none() | st.integers(0, 30))
-def test_policies_choose_and_never_reorder(settings: MemoryConfig, memory: Remembered, through: int | None) -> None:
+def test_policies_choose_and_never_reorder(settings: ContextConfig, memory: Remembered, through: int | None) -> None:
     """Whatever is chosen is some of the messages, each once, in the order of the call, and always the same."""
     memory = remembered(memory.messages, memory.tools, None if through is None else Summary(through, "so", 1))
     policy = Policies().create_policy(settings)
@@ -51,22 +51,22 @@ def test_policies_choose_and_never_reorder(settings: MemoryConfig, memory: Remem
 
 def test_without_policy_there_is_none() -> None:
     """Nothing is chosen by default, so that `llm.max_history` counts."""
-    assert None is Policies().create_policy(MemoryConfig())
+    assert None is Policies().create_policy(ContextConfig())
 
 
 def test_a_services_default_is_for_sessions_without_policy() -> None:
     """A session that chooses a policy is not given the default's parameters."""
-    default = MemoryConfig(policy="window", max_tokens=5)
+    default = ContextConfig(policy="window", max_tokens=5)
     policies = Policies(default)
-    assert default == policies.resolve(MemoryConfig())
-    own = MemoryConfig(policy="recent")
+    assert default == policies.resolve(ContextConfig())
+    own = ContextConfig(policy="recent")
     assert own == policies.resolve(own)
 
 
 def test_own_policies_are_made_with_their_parameters() -> None:
     """A policy of the operator's own is found by its name, and gets `memory.parameters`."""
     policies = Policies(custom_policies={"second": EverySecond})
-    policy = policies.create_policy(MemoryConfig(policy="second", parameters={"step": 3}))
+    policy = policies.create_policy(ContextConfig(policy="second", parameters={"step": 3}))
     assert policy is not None
     assert [0, 3] == list(policy.choose(remembered([*turn_of_tokens(1, 1, 1), *turn_of_tokens(2, 1, 1)])).kept)
 

@@ -30,7 +30,7 @@ from voicemem.sessions.config_update import validated_update
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.admission import Offer
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import SessionEnding, Stream
 
 NOW = 1_778_390_400_000
@@ -72,7 +72,7 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
     call: list[JsonObject], numbered: bool, ended: str | None, pretty: bool
 ) -> None:
     """History and context are the same bytes, the journal is the same, and producers go on with the same seq."""
-    here, there = MemoryStore(), MemoryStore()
+    here, there = InMemoryStore(), InMemoryStore()
     try:
         opened = await here.open_producer("p", "s", "main", SessionPatch(CONFIG, {"llm.api_key": API_KEY}), None, NOW)
         key = opened.stream.key
@@ -103,7 +103,7 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
 SAME = ("state", "reason", "position", "started_ms", "ended_ms", "provisional", "config", "ending_ts", "ending_reason")
 
 
-async def shown(store: MemoryStore, stream: Stream) -> tuple[bytes, bytes]:
+async def shown(store: InMemoryStore, stream: Stream) -> tuple[bytes, bytes]:
     """The bytes of the history and of the context."""
     memories = ReadModelCache(store)
     history = (await memories.get(stream)).encode_messages()

@@ -10,28 +10,28 @@ import pytest
 from tests.support.clock import NOW, ManualClock
 from voicemem.runtime import Runtime
 from voicemem.sessions.nodes.own_node import HEARD_MS, HEARTBEAT_S, OwnNode, registered
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 MOST_MS = 5_000
 """Within which every node knows how many there are."""
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[MemoryStore]:
+async def store() -> AsyncIterator[InMemoryStore]:
     """A store that several nodes may have."""
-    store = MemoryStore(exclusive=False)
+    store = InMemoryStore(exclusive=False)
     yield store
     await store.close_store()
 
 
-def node_of(store: MemoryStore, clock: ManualClock) -> tuple[OwnNode, list[int]]:
+def node_of(store: InMemoryStore, clock: ManualClock) -> tuple[OwnNode, list[int]]:
     """A node, and what it is told of the number of those with callers."""
     node, counts = OwnNode(store, Runtime(clock)), list[int]()
     node.count_listeners.append(counts.append)
     return node, counts
 
 
-async def test_each_node_knows_how_many_have_callers(store: MemoryStore) -> None:
+async def test_each_node_knows_how_many_have_callers(store: InMemoryStore) -> None:
     """From its start on, and of those that come and go by its next heartbeat."""
     clock = ManualClock()
     (one, counts), (other, others) = node_of(store, clock), node_of(store, clock)
@@ -43,7 +43,7 @@ async def test_each_node_knows_how_many_have_callers(store: MemoryStore) -> None
     assert ([1, 2, 1], [2]) == (counts, others)
 
 
-async def test_a_node_that_dies_does_not_count_for_long(store: MemoryStore) -> None:
+async def test_a_node_that_dies_does_not_count_for_long(store: InMemoryStore) -> None:
     """Within 5 s, though its lease runs longer."""
     clock = ManualClock()
     (one, counts), (other, _) = node_of(store, clock), node_of(store, clock)
@@ -57,7 +57,7 @@ async def test_a_node_that_dies_does_not_count_for_long(store: MemoryStore) -> N
     assert 2 == len(await store.list_nodes())
 
 
-async def test_a_library_has_no_callers(store: MemoryStore) -> None:
+async def test_a_library_has_no_callers(store: InMemoryStore) -> None:
     """It is a node, which takes nothing from the rates of the others, and leaves when it is closed."""
     clock = ManualClock()
     (one, counts), (library, _) = node_of(store, clock), node_of(store, clock)
@@ -72,7 +72,7 @@ async def test_a_library_has_no_callers(store: MemoryStore) -> None:
 
 async def test_a_file_that_is_locked_needs_no_node() -> None:
     """Nobody else could free what its only process holds."""
-    store = MemoryStore()
+    store = InMemoryStore()
     node, counts = node_of(store, ManualClock())
     async with registered(node):
         assert ("", []) == (node.token, await store.list_nodes())

@@ -41,7 +41,7 @@ from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.admission import Offer
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import AppendResult, Snapshot
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
@@ -58,18 +58,18 @@ TALK = st.lists(PRODUCER_EVENTS.filter(lambda event: event["type"] != "session.e
 
 
 @pytest.fixture
-def memories(store: MemoryStore) -> ReadModelCache:
+def memories(store: InMemoryStore) -> ReadModelCache:
     """Nothing is cached yet."""
     return ReadModelCache(store)
 
 
-async def begin(store: MemoryStore) -> Stream:
+async def begin(store: InMemoryStore) -> Stream:
     """A new session."""
     name = f"s{next(numbers)}"
     return (await store.open_producer("p", name, "main", SessionPatch({}, {}), None, NOW)).stream
 
 
-async def append(store: MemoryStore, stream: Stream, *events: JsonObject) -> AppendResult:
+async def append(store: InMemoryStore, stream: Stream, *events: JsonObject) -> AppendResult:
     """Journal events; what is appended is not noted anywhere."""
     offers = [Offer(None, NOW, msgspec.json.encode(event)) for event in events]
     appended = await append_offers(store, stream.key, "main", None, offers, NOW)
@@ -84,13 +84,13 @@ def note(memories: ReadModelCache, stream: Stream, entries: list[DecodedRow]) ->
         memories.fold_committed(stream.key, entry.position, entry.received_ms, [entry.event], entry.producer)
 
 
-async def journal(store: MemoryStore, stream: Stream) -> list[DecodedRow]:
+async def journal(store: InMemoryStore, stream: Stream) -> list[DecodedRow]:
     """All entries, read anew."""
     rows = await store.read_rows(stream.key, 0, 100_000)
     return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer) for row in rows]
 
 
-async def from_scratch(store: MemoryStore, stream: Stream, position: int = 2**53) -> list[Message]:
+async def from_scratch(store: InMemoryStore, stream: Stream, position: int = 2**53) -> list[Message]:
     """The memory as the fold of the journal up to a position."""
     given = [entry for entry in await journal(store, stream) if entry.position <= position]
     return history.messages(fold_all(State(), given))
@@ -107,7 +107,7 @@ def talk(count: int) -> list[JsonObject]:
 
 @on_one_store
 @given(events=TALK)
-async def test_every_read_is_the_fold_of_the_journal(store: MemoryStore, events: list[JsonObject]) -> None:
+async def test_every_read_is_the_fold_of_the_journal(store: InMemoryStore, events: list[JsonObject]) -> None:
     """After each append a cached memory, a fresh one, and a fold from scratch say the same."""
     stream, cached = await begin(store), ReadModelCache(store)
     for event in events:
@@ -119,7 +119,7 @@ async def test_every_read_is_the_fold_of_the_journal(store: MemoryStore, events:
 
 @on_one_store
 @given(events=TALK)
-async def test_what_is_noted_is_what_would_be_read(store: MemoryStore, events: list[JsonObject]) -> None:
+async def test_what_is_noted_is_what_would_be_read(store: InMemoryStore, events: list[JsonObject]) -> None:
     """Entries folded as they are committed give the same as entries that are read later."""
     stream, memories = await begin(store), ReadModelCache(store)
     await memories.get(stream)
@@ -132,7 +132,7 @@ async def test_what_is_noted_is_what_would_be_read(store: MemoryStore, events: l
 
 @on_one_store
 @given(events=TALK, unfinished=st.booleans())
-async def test_a_snapshot_changes_nothing(store: MemoryStore, events: list[JsonObject], unfinished: bool) -> None:
+async def test_a_snapshot_changes_nothing(store: InMemoryStore, events: list[JsonObject], unfinished: bool) -> None:
     """A memory that is saved and restored at any position goes on as if it had never been away."""
     stream = await begin(store)
     for event in events:
@@ -144,7 +144,7 @@ async def test_a_snapshot_changes_nothing(store: MemoryStore, events: list[JsonO
     assert expected == (await ReadModelCache(store).get(stream)).messages(unfinished)
 
 
-async def test_what_came_from_elsewhere_is_read(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_what_came_from_elsewhere_is_read(store: InMemoryStore, memories: ReadModelCache) -> None:
     """Events that another node has committed are in the next read."""
     stream = await begin(store)
     assert [] == (await memories.get(stream)).messages()
@@ -152,14 +152,14 @@ async def test_what_came_from_elsewhere_is_read(store: MemoryStore, memories: Re
     assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
-async def test_a_long_journal_is_read_in_pages(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_a_long_journal_is_read_in_pages(store: InMemoryStore, memories: ReadModelCache) -> None:
     """Nothing is lost or doubled between the pages."""
     stream = await begin(store)
     await append(store, stream, *talk(3 * FOLD_PAGE + 1))
     assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
-async def test_many_readers_at_once_read_the_same(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_many_readers_at_once_read_the_same(store: InMemoryStore, memories: ReadModelCache) -> None:
     """Reads that meet while a journal is folded wait for each other, and fold nothing twice."""
     stream = await begin(store)
     await append(store, stream, *talk(FOLD_PAGE + 1))
@@ -170,7 +170,7 @@ async def test_many_readers_at_once_read_the_same(store: MemoryStore, memories: 
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-async def test_reads_and_appends_at_once(store: MemoryStore, memories: ReadModelCache, seed: int) -> None:
+async def test_reads_and_appends_at_once(store: InMemoryStore, memories: ReadModelCache, seed: int) -> None:
     """Whatever meets what, each read has at least what was stored before it, and the last has all."""
     stream, luck = await begin(store), random.Random(seed)
 
@@ -196,7 +196,7 @@ async def test_reads_and_appends_at_once(store: MemoryStore, memories: ReadModel
 
 
 @pytest.mark.parametrize("missing", [{1}, {2}, {4}, {2, 3}])
-async def test_a_hole_is_never_folded_over(store: MemoryStore, memories: ReadModelCache, missing: set[int]) -> None:
+async def test_a_hole_is_never_folded_over(store: InMemoryStore, memories: ReadModelCache, missing: set[int]) -> None:
     """Noting entries behind a missing one folds none of them; the next read has all."""
     stream = await begin(store)
     await memories.get(stream)
@@ -207,7 +207,7 @@ async def test_a_hole_is_never_folded_over(store: MemoryStore, memories: ReadMod
     assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
-async def test_what_is_noted_twice_counts_once(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_what_is_noted_twice_counts_once(store: InMemoryStore, memories: ReadModelCache) -> None:
     """Entries that a read has folded already change nothing when they are noted."""
     stream = await begin(store)
     await append(store, stream, delta(1, "One ", 1), delta(1, "two.", 2))
@@ -216,7 +216,7 @@ async def test_what_is_noted_twice_counts_once(store: MemoryStore, memories: Rea
     assert ["One two."] == [message.content for message in memory.messages(unfinished=True)]
 
 
-async def test_at_most_so_many_are_kept(store: MemoryStore) -> None:
+async def test_at_most_so_many_are_kept(store: InMemoryStore) -> None:
     """The memories that were used last stay, and evicted ones are read again in full."""
     memories = ReadModelCache(store, capacity=3)
     streams = [await begin(store) for _ in range(6)]
@@ -227,7 +227,7 @@ async def test_at_most_so_many_are_kept(store: MemoryStore) -> None:
     assert [stream.key for stream in streams[3:]] == list(memories.cached)
 
 
-async def test_an_evicted_memory_is_saved_when_it_is_worth_it(store: MemoryStore) -> None:
+async def test_an_evicted_memory_is_saved_when_it_is_worth_it(store: InMemoryStore) -> None:
     """Of a long call a snapshot is kept, of a short one none."""
     memories = ReadModelCache(store, capacity=1)
     long, short, other = [await begin(store) for _ in range(3)]
@@ -239,7 +239,7 @@ async def test_an_evicted_memory_is_saved_when_it_is_worth_it(store: MemoryStore
     assert await from_scratch(store, long) == (await memories.get(long)).messages()
 
 
-async def test_a_growing_call_is_saved_now_and_then(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_a_growing_call_is_saved_now_and_then(store: InMemoryStore, memories: ReadModelCache) -> None:
     """No call is ever replayed from its start at length."""
     stream = await begin(store)
     for _ in range(3):
@@ -250,7 +250,7 @@ async def test_a_growing_call_is_saved_now_and_then(store: MemoryStore, memories
     assert SNAPSHOT_EVERY + 2 == saved.position
 
 
-async def test_a_drain_saves_everything_that_is_worth_it(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_a_drain_saves_everything_that_is_worth_it(store: InMemoryStore, memories: ReadModelCache) -> None:
     """The next process replays little."""
     streams = [await begin(store) for _ in range(3)]
     for stream in streams:
@@ -261,7 +261,7 @@ async def test_a_drain_saves_everything_that_is_worth_it(store: MemoryStore, mem
     assert [120] * 3 == [one and one.position for one in saved]
 
 
-async def test_snapshots_of_another_fold_are_not_used(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_snapshots_of_another_fold_are_not_used(store: InMemoryStore, memories: ReadModelCache) -> None:
     """What another version has saved is passed over, not misread."""
     stream = await begin(store)
     await append(store, stream, *talk(3))
@@ -271,7 +271,7 @@ async def test_snapshots_of_another_fold_are_not_used(store: MemoryStore, memori
 
 @on_one_store
 @given(events=TALK, saved=st.integers(0, 12), cached=st.booleans())
-async def test_a_memory_as_it_was(store: MemoryStore, events: list[JsonObject], saved: int, cached: bool) -> None:
+async def test_a_memory_as_it_was(store: InMemoryStore, events: list[JsonObject], saved: int, cached: bool) -> None:
     """As of every position the messages are the fold up to it, wherever cache and snapshot stand."""
     stream, memories = await begin(store), ReadModelCache(store)
     for count, event in enumerate(events, 1):
@@ -286,7 +286,7 @@ async def test_a_memory_as_it_was(store: MemoryStore, events: list[JsonObject], 
         )
 
 
-async def test_looking_back_leaves_the_memory_as_it_is(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_looking_back_leaves_the_memory_as_it_is(store: InMemoryStore, memories: ReadModelCache) -> None:
     """A webhook's body of an earlier close does not take the running call back."""
     stream = await begin(store)
     await append(store, stream, *talk(10))
@@ -295,7 +295,7 @@ async def test_looking_back_leaves_the_memory_as_it_is(store: MemoryStore, memor
     assert before == (await memories.get(stream)).messages()
 
 
-async def test_the_memory_at_a_close_is_determined(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_the_memory_at_a_close_is_determined(store: InMemoryStore, memories: ReadModelCache) -> None:
     """Whatever follows a provisional close, its delivery says what was known then."""
     stream = await begin(store)
     await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
@@ -309,7 +309,7 @@ async def test_the_memory_at_a_close_is_determined(store: MemoryStore, memories:
     assert at_close == await memories.compute_as_of(stream.key, closed.position, ReadModel.messages)
 
 
-async def test_as_of_races_with_a_call_that_goes_on(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_as_of_races_with_a_call_that_goes_on(store: InMemoryStore, memories: ReadModelCache) -> None:
     """A look back that meets new events still shows exactly its position."""
     stream = await begin(store)
     await append(store, stream, *talk(FOLD_PAGE * 2))
@@ -322,7 +322,9 @@ async def check_equal(expected: list[Message], found: Awaitable[list[Message]]) 
     assert expected == await found
 
 
-async def test_after_an_unknown_commit_nothing_cached_is_trusted(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_after_an_unknown_commit_nothing_cached_is_trusted(
+    store: InMemoryStore, memories: ReadModelCache
+) -> None:
     """When a commit fails every memory is forgotten, and what is read then is what was stored."""
     stream, other = await begin(store), await begin(store)
     await append(store, stream, *talk(3))
@@ -337,7 +339,7 @@ async def test_after_an_unknown_commit_nothing_cached_is_trusted(store: MemorySt
     assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
-async def test_what_is_forgotten_is_read_anew(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_what_is_forgotten_is_read_anew(store: InMemoryStore, memories: ReadModelCache) -> None:
     """Forgetting one session, known or not, costs only time."""
     stream = await begin(store)
     await append(store, stream, *talk(4))
@@ -347,7 +349,7 @@ async def test_what_is_forgotten_is_read_anew(store: MemoryStore, memories: Read
     assert before == (await memories.get(stream)).messages()
 
 
-async def test_an_erased_session_ends_a_read(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_an_erased_session_ends_a_read(store: InMemoryStore, memories: ReadModelCache) -> None:
     """A read that meets an erase comes to an end, with nothing."""
     stream = await begin(store)
     await append(store, stream, *talk(4))
@@ -362,7 +364,7 @@ async def test_an_erased_session_ends_a_read(store: MemoryStore, memories: ReadM
 @on_one_store
 @given(events=TALK, later=TALK)
 async def test_a_packed_memory_is_the_same(
-    store: MemoryStore, events: list[JsonObject], later: list[JsonObject]
+    store: InMemoryStore, events: list[JsonObject], later: list[JsonObject]
 ) -> None:
     """Whatever comes after its packing, what is read is the fold of the journal."""
     stream, memories = await begin(store), ReadModelCache(store)
@@ -379,7 +381,7 @@ async def test_a_packed_memory_is_the_same(
 
 @pytest.mark.parametrize(("share", "rounds"), [(0.1, IDLE_ROUNDS), (0.7, PRESSURE_ROUNDS)])
 async def test_what_is_not_used_is_packed(
-    store: MemoryStore, memories: ReadModelCache, share: float, rounds: int
+    store: InMemoryStore, memories: ReadModelCache, share: float, rounds: int
 ) -> None:
     """After rounds without use a memory is packed, sooner when space is short; what hears or is read stays."""
     idle, heard, read = [await begin(store) for _ in range(3)]
@@ -396,7 +398,7 @@ async def test_what_is_not_used_is_packed(
         assert [left == 0, False, False] == found
 
 
-async def test_a_packed_memory_lags_behind_for_a_while(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_a_packed_memory_lags_behind_for_a_while(store: InMemoryStore, memories: ReadModelCache) -> None:
     """A few events do not unpack it; with many of them the next round folds what it has missed, and it hears again."""
     stream = await begin(store)
     await append(store, stream, *talk(4))
@@ -414,7 +416,7 @@ async def test_a_packed_memory_lags_behind_for_a_while(store: MemoryStore, memor
     assert await from_scratch(store, stream) == memory.messages()
 
 
-async def test_a_memory_that_missed_something_catches_up(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_a_memory_that_missed_something_catches_up(store: InMemoryStore, memories: ReadModelCache) -> None:
     """Also one that nobody reads again, so that the end of a long call does not fold all of it at once."""
     stream = await begin(store)
     memory = await memories.get(stream)
@@ -428,7 +430,7 @@ async def test_a_memory_that_missed_something_catches_up(store: MemoryStore, mem
 @on_one_store
 @given(events=TALK, later=TALK)
 async def test_contents_are_the_messages_as_json(
-    store: MemoryStore, events: list[JsonObject], later: list[JsonObject]
+    store: InMemoryStore, events: list[JsonObject], later: list[JsonObject]
 ) -> None:
     """What was encoded before is only encoded again where it has changed."""
     stream, memories = await begin(store), ReadModelCache(store)
@@ -438,7 +440,7 @@ async def test_contents_are_the_messages_as_json(
         assert msgspec.json.encode(memory.messages()) == memory.encode_messages()
 
 
-async def test_large_memories_are_let_go(store: MemoryStore) -> None:
+async def test_large_memories_are_let_go(store: InMemoryStore) -> None:
     """Those that were read longest ago go until the rest is within the budget; all are read again in full."""
     budget = MemoryBudget(60_000)
     memories = ReadModelCache(store, budget)
@@ -456,7 +458,7 @@ async def test_large_memories_are_let_go(store: MemoryStore) -> None:
         assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
 
 
-async def test_memories_of_ended_sessions_go_first(store: MemoryStore) -> None:
+async def test_memories_of_ended_sessions_go_first(store: InMemoryStore) -> None:
     """A running call stays though it was read longer ago than calls that have ended, until it is the oldest left."""
     memories = ReadModelCache(store, capacity=3)
     running, told, seen, last = [await begin(store) for _ in range(4)]
@@ -475,7 +477,7 @@ async def test_memories_of_ended_sessions_go_first(store: MemoryStore) -> None:
     assert running.key not in memories.cached
 
 
-async def test_a_memory_above_the_whole_budget_is_served_and_not_kept(store: MemoryStore) -> None:
+async def test_a_memory_above_the_whole_budget_is_served_and_not_kept(store: InMemoryStore) -> None:
     """It is read like any other, and the next round lets it go."""
     budget = MemoryBudget(10_000)
     memories = ReadModelCache(store, budget)
@@ -488,7 +490,7 @@ async def test_a_memory_above_the_whole_budget_is_served_and_not_kept(store: Mem
     assert await from_scratch(store, stream) == await memories.read(stream, ReadModel.messages)
 
 
-async def test_what_is_dropped_counts_no_more(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_what_is_dropped_counts_no_more(store: InMemoryStore, memories: ReadModelCache) -> None:
     """However memories go, and packed or not, the budget knows what is left."""
     streams = [await begin(store) for _ in range(4)]
     for stream in streams:
@@ -504,7 +506,7 @@ async def test_what_is_dropped_counts_no_more(store: MemoryStore, memories: Read
     assert 0 == memories.budget.memories
 
 
-async def test_fast_events_are_noticed_between_rounds(store: MemoryStore) -> None:
+async def test_fast_events_are_noticed_between_rounds(store: InMemoryStore) -> None:
     """What is folded on the event loop is weighed once it may be much, without waiting for the next round."""
     budget = MemoryBudget(100_000)
     memories = ReadModelCache(store, budget)

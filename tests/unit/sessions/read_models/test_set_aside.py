@@ -27,7 +27,7 @@ from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, SL
 from voicemem.sessions.read_models.set_aside import FOLD_VERSION
 from voicemem.store.admission import Offer
 from voicemem.store.records import SetAside
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Stream
 from voicemem.transcript import fold
 from voicemem.transcript.fold import DecodedRow
@@ -39,7 +39,7 @@ numbers = itertools.count()
 
 
 @pytest.fixture
-def memories(store: MemoryStore) -> ReadModelCache:
+def memories(store: InMemoryStore) -> ReadModelCache:
     """Nothing is cached yet, and little CPU time is allowed."""
     return ReadModelCache(store, cpu_budget_s=SOON_S, clock=lambda: NOW)
 
@@ -66,13 +66,13 @@ def failing_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(fold.FOLD_RULES, Metric, fail)
 
 
-async def call(store: MemoryStore, *events: JsonObject) -> Stream:
+async def call(store: InMemoryStore, *events: JsonObject) -> Stream:
     """A session with these events."""
     opened = await store.open_producer("p", f"s{next(numbers)}", "main", SessionPatch({}, {}), None, NOW)
     return await more(store, opened.stream, *events)
 
 
-async def more(store: MemoryStore, stream: Stream, *events: JsonObject) -> Stream:
+async def more(store: InMemoryStore, stream: Stream, *events: JsonObject) -> Stream:
     offers = [Offer(None, NOW, msgspec.json.encode(event)) for event in events]
     return (await append_batch(store, stream.key, "main", None, offers, NOW)).stream if offers else stream
 
@@ -81,13 +81,13 @@ def spoken(count: int) -> list[JsonObject]:
     return [final(number, f"Utterance {number}.", NOW + number) for number in range(1, count + 1)]
 
 
-async def entries(store: MemoryStore, stream: Stream) -> list[DecodedRow]:
+async def entries(store: InMemoryStore, stream: Stream) -> list[DecodedRow]:
     rows = await store.read_rows(stream.key, 0, 100_000)
     return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer) for row in rows]
 
 
 async def test_a_damaged_journal_sets_its_session_aside(
-    store: MemoryStore, memories: ReadModelCache, caplog: pytest.LogCaptureFixture
+    store: InMemoryStore, memories: ReadModelCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its reads say so, the store knows since when and why, and the log names it once; others are read."""
     stream, other = await call(store, *spoken(1)), await call(store, *spoken(2))
@@ -105,7 +105,7 @@ async def test_a_damaged_journal_sets_its_session_aside(
     assert "damaged" in line.getMessage()
 
 
-async def test_what_is_set_aside_is_not_tried_again(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_what_is_set_aside_is_not_tried_again(store: InMemoryStore, memories: ReadModelCache) -> None:
     """Not even by a later process, and though it could be read now, until it is asked for."""
     stream = await call(store, *spoken(2))
     whole = await damage_entry(store.database, stream.key)
@@ -124,7 +124,7 @@ async def test_what_is_set_aside_is_not_tried_again(store: MemoryStore, memories
         assert stream.position == (await cache.get(stream)).position
 
 
-async def test_another_version_tries_again(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_another_version_tries_again(store: InMemoryStore, memories: ReadModelCache) -> None:
     """What an older fold could not do says nothing about this one."""
     stream = await call(store, *spoken(2))
     await store.set_aside(stream.key, SetAside("failed", NOW, "0.0.1/1"))
@@ -133,7 +133,7 @@ async def test_another_version_tries_again(store: MemoryStore, memories: ReadMod
 
 @pytest.mark.usefixtures("failing_metrics")
 async def test_a_fold_that_fails_sets_its_session_aside(
-    store: MemoryStore, memories: ReadModelCache, caplog: pytest.LogCaptureFixture
+    store: InMemoryStore, memories: ReadModelCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was said stays out of the log, which names the kind of the error."""
     stream = await call(store, *spoken(1), METRIC)
@@ -145,7 +145,7 @@ async def test_a_fold_that_fails_sets_its_session_aside(
 
 
 @pytest.mark.usefixtures("slow_metrics")
-async def test_a_fold_that_takes_too_long_is_interrupted(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_a_fold_that_takes_too_long_is_interrupted(store: InMemoryStore, memories: ReadModelCache) -> None:
     """All that wait for it get the error, nobody sees what it had begun, and others are served meanwhile."""
     stream, other = await call(store, *spoken(LARGE_ROWS), METRIC), await call(store, *spoken(3))
     readers = [asyncio.create_task(memories.get(stream)) for _ in range(3)]
@@ -158,7 +158,7 @@ async def test_a_fold_that_takes_too_long_is_interrupted(store: MemoryStore, mem
 
 
 async def test_messages_that_take_too_long_are_interrupted(
-    store: MemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+    store: InMemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state alone can still be had until somebody asks for messages; then the session is set aside."""
     stream = await call(store, *spoken(LARGE_ROWS + 1))
@@ -178,7 +178,7 @@ async def test_messages_that_take_too_long_are_interrupted(
 
 
 @pytest.mark.usefixtures("failing_metrics")
-async def test_a_commit_survives_a_fold_that_fails(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_a_commit_survives_a_fold_that_fails(store: InMemoryStore, memories: ReadModelCache) -> None:
     """The recorder hears nothing of it, the memory is forgotten, and the background sets the session aside."""
     stream = await call(store, *spoken(1))
     await memories.get(stream)
@@ -191,7 +191,9 @@ async def test_a_commit_survives_a_fold_that_fails(store: MemoryStore, memories:
     assert SetAside("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
 
 
-async def test_a_failure_that_does_not_come_back_changes_nothing(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_a_failure_that_does_not_come_back_changes_nothing(
+    store: InMemoryStore, memories: ReadModelCache
+) -> None:
     """When the journal can be folded after all, the session is not set aside."""
     stream = await call(store, *spoken(2))
     memories.failed[stream.key] = stream.position
@@ -200,7 +202,7 @@ async def test_a_failure_that_does_not_come_back_changes_nothing(store: MemorySt
     assert 2 == len((await memories.get(stream)).messages())
 
 
-async def test_many_bytes_are_folded_off_the_loop(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_many_bytes_are_folded_off_the_loop(store: InMemoryStore, memories: ReadModelCache) -> None:
     """A large batch waits for the background or a read, and so does what follows one that took long."""
     stream = await call(store, *spoken(1))
     memory = await memories.get(stream)
@@ -216,7 +218,7 @@ async def test_many_bytes_are_folded_off_the_loop(store: MemoryStore, memories: 
 
 
 async def test_a_slow_fold_is_found_after_a_slow_commit(
-    store: MemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+    store: InMemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only after one that was slow for its batches folds are measured; a slow one then goes on in the background."""
 
@@ -239,7 +241,7 @@ async def test_a_slow_fold_is_found_after_a_slow_commit(
 
 
 async def test_large_work_is_done_on_threads(
-    store: MemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+    store: InMemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long journals are folded on a thread and short ones on the loop, where a hand-over would cost more."""
     used: list[int] = []
@@ -256,7 +258,7 @@ async def test_large_work_is_done_on_threads(
     assert [True, False] == [thread == threading.get_ident() for thread in used]
 
 
-async def test_a_reader_that_goes_away_leaves_nothing_half_done(store: MemoryStore) -> None:
+async def test_a_reader_that_goes_away_leaves_nothing_half_done(store: InMemoryStore) -> None:
     """A read that is cancelled at any moment is followed by one that has everything."""
     memories = ReadModelCache(store, clock=lambda: NOW)  # with time for the work, however slow the machine is
     stream = await call(store, *spoken(3 * LARGE_ROWS))
@@ -274,7 +276,7 @@ async def test_a_reader_that_goes_away_leaves_nothing_half_done(store: MemorySto
 # Snapshots
 
 
-async def test_upkeep_passes_over_what_is_set_aside(store: MemoryStore, memories: ReadModelCache) -> None:
+async def test_upkeep_passes_over_what_is_set_aside(store: InMemoryStore, memories: ReadModelCache) -> None:
     """A round of maintenance and a drain do their work for the others."""
     stream, other = await call(store, *spoken(2)), await call(store, *spoken(150))
     await memories.get(other)
@@ -291,7 +293,7 @@ async def test_upkeep_passes_over_what_is_set_aside(store: MemoryStore, memories
 # What a bound leaves out
 
 
-async def test_what_is_ignored_is_counted_once(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_ignored_is_counted_once(store: InMemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """When it is first folded, live or from the journal; not after packing or from a snapshot."""
     monkeypatch.setattr("voicemem.transcript.traces.BOUND", 2)
     counts: list[tuple[str, int]] = []

@@ -27,7 +27,7 @@ from voicemem.sessions.recording.batches import DEFAULT_END_REASON, BatchResult,
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import SessionEnding, Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
@@ -100,7 +100,7 @@ def nodes(two_handles: tuple[Store, Store]) -> list[Node]:
 @pytest.fixture
 async def one() -> AsyncIterator[Node]:
     """A node on an empty store."""
-    store = MemoryStore()
+    store = InMemoryStore()
     yield node(store)
     await store.close_store()
 
@@ -302,7 +302,7 @@ async def test_a_hole_is_in_the_journal(one: Node) -> None:
 
 async def test_after_a_failed_commit_everything_is_forgotten(one: Node) -> None:
     """Nothing is answered, no cached memory is trusted, and a resend stores each event once."""
-    assert isinstance(one.store, MemoryStore)
+    assert isinstance(one.store, InMemoryStore)
     line, other = await one.open(), await one.open("t")
     await one.record(line, final_transcript(1))
     database = one.store.database

@@ -21,7 +21,7 @@ from voicemem.store.port import Store
 from voicemem.store.records import Attempt, Snapshot
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.retention import JsonPortion
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import SessionEnding
 from voicemem.store.upkeep import PORTION_BYTES, PORTION_ROWS
 
@@ -249,7 +249,7 @@ async def test_a_reader_holds_up_the_log_but_not_the_writer(store: SqliteStore, 
 @pytest.mark.parametrize("kind", ["memory:", "sqlite:"])
 async def test_two_workers_do_no_harm(kind: str, path: str) -> None:
     """Both sweep, expire and compact the same sessions; everything is done once, and nothing else is touched."""
-    stores = [MemoryStore()] * 2 if kind == "memory:" else [SqliteStore(path), SqliteStore(path, exclusive=False)]
+    stores = [InMemoryStore()] * 2 if kind == "memory:" else [SqliteStore(path), SqliteStore(path, exclusive=False)]
     first, second = stores
     keys = [await begin(first, name, given={"reopen_window": 0}) for name in ("gone", "kept")]
     assert await first.close_session(keys[1], END, "notice", NOW) is not None

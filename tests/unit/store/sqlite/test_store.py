@@ -27,14 +27,14 @@ from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.admission import Offer, Outcome
 from voicemem.store.records import ApiKey, Attempt, SessionFilter
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import SessionEnding
 
 
 async def test_nothing_touches_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store in memory leaves no file where it runs."""
     monkeypatch.chdir(tmp_path)
-    store = MemoryStore()
+    store = InMemoryStore()
     await store.open_producer("p", "s", "main", validate_config({}), None, 1_000)
     await store.close_store()
 

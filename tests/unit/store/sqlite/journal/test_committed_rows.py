@@ -14,7 +14,7 @@ import pytest
 from voicemem.config.session import validate_config
 from voicemem.store.memory_budget import ROWS_SHARE, MemoryBudget
 from voicemem.store.sqlite.journal.committed_rows import weigh_config
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 NOW = 1_778_390_400_000
 CONFIG = {"llm": {"params": {"numbers": list(range(1_000, 2_000))}}}
@@ -28,20 +28,20 @@ def budget() -> MemoryBudget:
 
 
 @pytest.fixture
-async def store(budget: MemoryBudget) -> AsyncIterator[MemoryStore]:
+async def store(budget: MemoryBudget) -> AsyncIterator[InMemoryStore]:
     """An empty store."""
-    store = MemoryStore(budget)
+    store = InMemoryStore(budget)
     yield store
     await store.close_store()
 
 
-async def create(store: MemoryStore, name: str, config: Any = None) -> int:
+async def create(store: InMemoryStore, name: str, config: Any = None) -> int:
     """A session with a configuration; its key."""
     patch = validate_config(CONFIG if config is None else config)
     return (await store.create_session("p", name, patch, NOW))[0].key
 
 
-def kept(store: MemoryStore) -> set[str]:
+def kept(store: InMemoryStore) -> set[str]:
     return {name for _, _, name in store.database.rows.committed.by_name}
 
 
@@ -68,7 +68,7 @@ def test_the_weight_is_near_what_python_takes(make: Callable[[], Any]) -> None:
     assert 0.8 * taken < weigh_config(config) < 4 * taken
 
 
-async def test_rows_stay_within_their_share(store: MemoryStore, budget: MemoryBudget) -> None:
+async def test_rows_stay_within_their_share(store: InMemoryStore, budget: MemoryBudget) -> None:
     """The oldest go, and are read again where they are needed."""
     keys = [await create(store, f"s{n}") for n in range(20)]
     assert 0 < budget.rows <= budget.room_for_rows
@@ -79,7 +79,7 @@ async def test_rows_stay_within_their_share(store: MemoryStore, budget: MemoryBu
     assert (keys[0], CONFIG) == (stream.key, stream.config)
 
 
-async def test_ended_sessions_go_first(store: MemoryStore) -> None:
+async def test_ended_sessions_go_first(store: InMemoryStore) -> None:
     """A running session stays though it is older than others that have ended."""
     await create(store, "running")
     for number in range(20):
@@ -88,7 +88,7 @@ async def test_ended_sessions_go_first(store: MemoryStore) -> None:
     assert "running" in kept(store)
 
 
-async def test_a_configuration_that_changes_is_weighed_again(store: MemoryStore, budget: MemoryBudget) -> None:
+async def test_a_configuration_that_changes_is_weighed_again(store: InMemoryStore, budget: MemoryBudget) -> None:
     """What is counted follows the row, and an erased one counts for little."""
     key = await create(store, "s", {})
     small = budget.rows
@@ -101,7 +101,7 @@ async def test_a_configuration_that_changes_is_weighed_again(store: MemoryStore,
 async def test_one_row_above_the_share_is_served_and_not_kept(budget: MemoryBudget) -> None:
     """A configuration larger than all the room for rows works like any other."""
     budget.limit = ROWS_SHARE * CONFIG_BYTES // 2
-    store = MemoryStore(budget)
+    store = InMemoryStore(budget)
     await create(store, "s")
     assert (set(), 0) == (kept(store), budget.rows)
     stream = await store.find_session("p", "s")
@@ -110,7 +110,7 @@ async def test_one_row_above_the_share_is_served_and_not_kept(budget: MemoryBudg
     await store.close_store()
 
 
-async def test_a_producer_goes_on_after_its_session_was_dropped(store: MemoryStore) -> None:
+async def test_a_producer_goes_on_after_its_session_was_dropped(store: InMemoryStore) -> None:
     """Epochs and seqs of a producer are those of the journal, at hand or not."""
     opened = await store.open_producer("p", "s", "main", validate_config({}), None, NOW)
     for number in range(20):

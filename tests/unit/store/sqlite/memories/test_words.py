@@ -17,7 +17,7 @@ from voicemem.store.ports.memories import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.backup import back_up, restore_backup
 from voicemem.store.sqlite.memories import rows
-from voicemem.store.sqlite.store import MemoryStore
+from voicemem.store.sqlite.store import InMemoryStore
 
 CHECK_WORDS = "insert into memory_words (memory_words) values ('integrity-check')"
 COUNT_ROWS = "select count(*) from memory_words_docsize"
@@ -165,7 +165,7 @@ async def test_a_restored_backup_finds_its_memories(store: SqliteStore) -> None:
 
 async def test_a_store_in_memory_forgets_too() -> None:
     """There is no file to be cleared."""
-    store = MemoryStore()
+    store = InMemoryStore()
     row = await remember(store, "m")
     await write(store, await stream_of(store), tombstone(row, 2, NOW))
     assert await store.finish_erased()

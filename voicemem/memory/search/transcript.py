@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from voicemem.errors import Refused
 from voicemem.memory.search.by_meaning import Candidates, SearchMode, Vectors, find_by_meaning, place_of
-from voicemem.memory.search.indexer import HeardIndexer
+from voicemem.memory.search.indexer import TranscriptIndexer
 from voicemem.memory.search.searches import MAX_PAGE_BYTES, MESSAGE, FoundMemory, MemorySearch
 from voicemem.protocol.memories import Evidence
 from voicemem.search.ranking import FoundBy, beside
@@ -24,7 +24,7 @@ NO_EMBEDDER = (
 )
 
 
-class HeardPage(NamedTuple):
+class TranscriptPage(NamedTuple):
     """Messages that were found, the best first; None stands for one whose session is gone or elsewhere now.
 
     `best` is the score of the best one of the search, `complete` whether all sessions are indexed, `vector` that of the
@@ -38,18 +38,20 @@ class HeardPage(NamedTuple):
     vector: bytes | None = None
 
 
-class HeardSearch:
+class TranscriptSearch:
     """Finds messages. Whatever the index holds, only what the store still has is shown.
 
     `vectors` is None where there is no embedder.
     """
 
-    def __init__(self, store: Store, indexer: HeardIndexer, vectors: Vectors | None = None) -> None:
+    def __init__(self, store: Store, indexer: TranscriptIndexer, vectors: Vectors | None = None) -> None:
         self.store = store
         self.indexer = indexer
         self.vectors = vectors
 
-    async def find(self, project: str, wanted: MemorySearch, offset: int = 0, best: float | None = None) -> HeardPage:
+    async def find(
+        self, project: str, wanted: MemorySearch, offset: int = 0, best: float | None = None
+    ) -> TranscriptPage:
         """The messages from an offset on, as many as a page may have and one more.
 
         Raises `Refused` (`invalid_field`), `StoreUnavailable`.
@@ -70,14 +72,14 @@ class HeardSearch:
             else None
             for one in fitting(found)
         ]
-        return HeardPage(messages, best, complete, candidates.mode, vector)
+        return TranscriptPage(messages, best, complete, candidates.mode, vector)
 
-    async def find_nothing(self, wanted: MemorySearch, best: float | None) -> HeardPage:
+    async def embed_query_only(self, wanted: MemorySearch, best: float | None) -> TranscriptPage:
         """No message, but the vector of the query; raises as `find`."""
         wait_for_vector = self.begin_vector(wanted)
         vector = None if wait_for_vector is None else await wait_for_vector()
         mode: SearchMode = "words" if vector is None else "vectors" if wanted.mode == "vectors" else "hybrid"
-        return HeardPage((), best or 0.0, True, mode, vector)
+        return TranscriptPage((), best or 0.0, True, mode, vector)
 
     def begin_vector(self, wanted: MemorySearch) -> Callable[[], Awaitable[bytes | None]] | None:
         """Ask for the vector of the query, where the search wants one. Raises `Refused` (`invalid_field`)."""

@@ -41,7 +41,7 @@ Tokens = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 Messages = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
-class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
+class ContextConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """The policy and its parameters; a parameter that is null has the policy's own default.
 
     Without `policy`, parameters apply to the service's default policy if it has them, else they imply the policy that
@@ -70,7 +70,7 @@ class MemoryConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """What is shown of earlier calls, whatever the policy; its own defaults are in `settle_recall`."""
 
 
-def check_memory(section: Any) -> None:
+def check_context(section: Any) -> None:
     """Refuse parameters that the policy given with them does not have, and a prompt that cannot work.
 
     `section` is that of a configuration or a patch, whose values were checked. Raises `Refused`.
@@ -90,9 +90,9 @@ def check_memory(section: Any) -> None:
         raise Refused("invalid_field", f"In the configuration: `memory.prompt` lacks its placeholder {missing[0]}.")
 
 
-def check_whole_memory(section: JsonObject) -> None:
+def check_whole_context(section: JsonObject) -> None:
     """The same for a section after all patches. Raises `Refused`."""
-    check_memory(section)
+    check_context(section)
     check_whole_extract(section.get("extract"))
 
 
@@ -111,7 +111,7 @@ def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
     return {name: value for name, value in memory.items() if name in known}
 
 
-def overlay(base: MemoryConfig, given: MemoryConfig) -> MemoryConfig:
+def overlay(base: ContextConfig, given: ContextConfig) -> ContextConfig:
     """The settings `given`, on top of those of `base`.
 
     There are three cases. Another policy starts from its own defaults. Parameters of the same policy change these and

@@ -27,7 +27,7 @@ GAPS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, PARTS)
 """Parts between two entries of a lane that are drawn as one, where there are too many: the first that is enough."""
 
 
-class Strip(Struct, frozen=True):
+class CallTimeline(Struct, frozen=True):
     """At most 64 entries, each a lane with its begin and end, as parts of a thousand of `length_ms`.
 
     `unheard` is what was generated and not heard of a reply that was cut. `cut` is a moment.
@@ -45,18 +45,18 @@ class Span(NamedTuple):
     end: int
 
 
-def strip_of(state: State, messages: Iterable[Message]) -> Strip:
+def call_timeline(state: State, messages: Iterable[Message]) -> CallTimeline:
     """The picture of a call, which has these messages."""
     unheard = unheard_characters(messages)
     spans = [span for number in state.turn_numbers for span in turn_spans(state, state.turns[number], unheard)]
     spans = end_before_next(sorted(spans, key=begin_of))
     if not spans:
-        return Strip(0, [])
+        return CallTimeline(0, [])
     begin, end = spans[0].begin, max(span.end for span in spans)
     length = end - begin
     scale = max(length, 1)
     entries = [Span(lane, (f - begin) * PARTS // scale, (t - begin) * PARTS // scale) for lane, f, t in spans]
-    return Strip(length, [(lane, f, t) for lane, f, t in joined(entries)])
+    return CallTimeline(length, [(lane, f, t) for lane, f, t in joined(entries)])
 
 
 def begin_of(span: Span) -> int:

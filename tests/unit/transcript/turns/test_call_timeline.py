@@ -16,11 +16,11 @@ from tests.support.transcripts import closed, entries, folded
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
-from voicemem.transcript.turns.strip import MAX_ENTRIES, PARTS, Strip, strip_of
+from voicemem.transcript.turns.call_timeline import MAX_ENTRIES, PARTS, CallTimeline, call_timeline
 
 
-def picture(state: State) -> Strip:
-    return strip_of(state, messages(state))
+def picture(state: State) -> CallTimeline:
+    return call_timeline(state, messages(state))
 
 
 def lanes(*given_events: Any) -> list[Any]:
@@ -85,7 +85,7 @@ def test_typed_texts_and_tools() -> None:
 
 def test_a_call_without_words() -> None:
     """There is nothing to show."""
-    assert Strip(0, []) == picture(folded())
+    assert CallTimeline(0, []) == picture(folded())
 
 
 def test_a_long_call_keeps_its_picture_small() -> None:
@@ -99,12 +99,12 @@ def test_a_long_call_keeps_its_picture_small() -> None:
     assert len(shown.lanes) <= MAX_ENTRIES
 
 
-def is_sound(strip: Strip) -> bool:
-    begins = [begin for _, begin, _ in strip.lanes]
+def is_sound(timeline: CallTimeline) -> bool:
+    begins = [begin for _, begin, _ in timeline.lanes]
     return (
-        len(strip.lanes) <= MAX_ENTRIES
+        len(timeline.lanes) <= MAX_ENTRIES
         and begins == sorted(begins)
-        and all(0 <= begin <= end <= PARTS for _, begin, end in strip.lanes)
+        and all(0 <= begin <= end <= PARTS for _, begin, end in timeline.lanes)
     )
 
 
