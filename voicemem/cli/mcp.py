@@ -59,7 +59,7 @@ def mcp(
     try:
         from voicemem.mcp.caller import Service
         from voicemem.mcp.http import HttpSettings, serve_http
-        from voicemem.mcp.stdio import serve_stdio
+        from voicemem.mcp.server import serve_stdio
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("voicemem"):
             raise

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import signal
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
@@ -15,9 +17,9 @@ import msgspec
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
+from voicemem.client.errors import ClientError, RequestRefused
 from voicemem.config.service import Address, is_loopback
-from voicemem.mcp.caller import Service, caller_with
-from voicemem.mcp.door import Door, Refusal
+from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
 from voicemem.mcp.server import MemoryServer
 
 PATH = "/mcp"
@@ -28,6 +30,81 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+KNOWN_S = 10.0
+"""How long a key counts as known. The service checks it again with each request for a tool."""
+MAX_KNOWN = 1_000
+ANY_SESSION = ("/v1/sessions", {"limit": "1", "fields": "overview"})
+
+
+class Refusal(NamedTuple):
+    """Why a request gets no answer; `error` is the code of RFC 6750."""
+
+    status: int
+    error: str
+    sentence: str
+
+
+NO_KEY = Refusal(401, "invalid_token", "Send a key or a session token of voicemem as Authorization: Bearer KEY.")
+OTHER_SCHEME = Refusal(401, "invalid_request", "The header Authorization must be Bearer KEY.")
+OPEN_SERVICE = Refusal(
+    403,
+    "access_denied",
+    "The memory service has no keys, so everyone who reaches this address could read everything. Create a key, or "
+    "listen on loopback, or allow it with --insecure.",
+)
+
+
+class KeyCheck:
+    """Checks the key of each request. `is_private` says that only this machine reaches the address, or that all may."""
+
+    def __init__(self, service: Service, is_private: bool, clock_s: Callable[[], float]) -> None:
+        self.service = service
+        self.is_private = is_private
+        self.clock_s = clock_s
+        self.known: OrderedDict[bytes, float] = OrderedDict()
+        self.needs_key = False
+        """Whether the service was seen to ask for keys; once it does, it always will."""
+
+    async def refuse(self, authorization: str | None) -> Refusal | None:
+        """Return why the caller with this header is refused; None if it is not.
+
+        While the service is away no one is: the tools then say so, and the lists are not secret.
+        """
+        bearer = None
+        if authorization is not None:
+            scheme, _, bearer = authorization.partition(" ")
+            bearer = bearer.strip()
+            if scheme.lower() != "bearer" or not bearer:
+                return OTHER_SCHEME
+        if not self.is_private and not self.needs_key and await self.refusal_of(Caller(self.service)) is None:
+            return OPEN_SERVICE
+        digest = hashlib.sha256((bearer or "").encode("utf-8", "replace")).digest()
+        if self.known.get(digest, 0.0) > self.clock_s():
+            return None
+        try:
+            refusal = await self.refusal_of(caller_with(self.service, bearer))
+        except ClientError as error:
+            return Refusal(401, "invalid_token", sentence_of(error))
+        if refusal is None:
+            self.known[digest] = self.clock_s() + KNOWN_S
+            if len(self.known) > MAX_KNOWN:
+                self.known.popitem(last=False)
+        return refusal
+
+    async def refusal_of(self, caller: Caller) -> Refusal | None:
+        """What the service says about a caller."""
+        path, query = ANY_SESSION if caller.session_id is None else (f"/v1/sessions/{caller.session_id}", {})
+        try:
+            await caller.get(path, query)
+        except RequestRefused as refused:
+            if refused.status == 401:
+                self.needs_key = True
+                return NO_KEY if caller.bearer is None else Refusal(401, "invalid_token", sentence_of(refused))
+            if refused.status == 429:
+                return Refusal(429, "slow_down", sentence_of(refused))
+        except ClientError:
+            pass
+        return None
 
 
 class HttpSettings(NamedTuple):
@@ -46,11 +123,11 @@ class HttpSettings(NamedTuple):
 
 
 class GuardedApp:
-    """The SDK's application behind the door."""
+    """The SDK's application behind the check of keys."""
 
-    def __init__(self, app: Any, door: Door, settings: HttpSettings, port: int) -> None:
+    def __init__(self, app: Any, keys: KeyCheck, settings: HttpSettings, port: int) -> None:
         self.app = app
-        self.door = door
+        self.keys = keys
         self.resource = settings.public_url or f"http://{settings.address._replace(port=port)}{PATH}"
         parts = urlsplit(self.resource)
         self.metadata_path = METADATA_PATH + parts.path.rstrip("/")
@@ -65,11 +142,11 @@ class GuardedApp:
             headers = dict(scope["headers"])
             authorization = headers.get(b"authorization")
             shown = None if authorization is None else authorization.decode("latin-1")
-            refusal = await self.door.refuse(shown)
+            refusal = await self.keys.refuse(shown)
             if refusal is not None:
                 await self.refuse(send, refusal)
                 return
-            if scope["path"] == PATH and scope["method"] != "POST":  # a stream that nobody would write to
+            if scope["path"] == PATH and scope["method"] != "POST":  # a stream that no one would write to
                 await answer(send, 405, {"error": "Only POST is served here."}, {b"allow": b"POST"})
                 return
         await self.app(scope, receive, send)
@@ -83,7 +160,7 @@ class GuardedApp:
 
 
 def metadata_of(resource: str, issuer: str | None) -> dict[str, Any]:
-    """What RFC 9728 has clients read. Without an issuer, the key comes from whoever runs the service."""
+    """What RFC 9728 has clients read. Without an issuer, the key comes from the operator of the service."""
     return {
         "resource": resource,
         "resource_name": "voicemem",
@@ -118,7 +195,7 @@ def hosts_of(settings: HttpSettings) -> TransportSecuritySettings:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn, which ends when it is told to, and leaves signals to whoever runs it."""
+    """uvicorn without signal handlers: it stops when `should_exit` is set."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -134,8 +211,8 @@ async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator
     app = memory.protocol.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=hosts_of(settings)
     )
-    door = Door(service, settings.is_private, time.monotonic)
-    guarded = GuardedApp(app, door, settings, listening.getsockname()[1])
+    keys = KeyCheck(service, settings.is_private, time.monotonic)
+    guarded = GuardedApp(app, keys, settings, listening.getsockname()[1])
     server = HttpServer(
         uvicorn.Config(
             guarded,
@@ -156,7 +233,7 @@ async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator
 
 
 async def serve_http(service: Service, settings: HttpSettings, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `started` is told the URL. Raises as `http_server`."""
+    """Serve until SIGINT or SIGTERM; `started` gets the URL. Raises as `http_server`."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

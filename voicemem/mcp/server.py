@@ -1,21 +1,24 @@
-"""The MCP server: what it answers to clients, whatever the transport."""
+"""The MCP server: lists, tools and resources for its clients, whatever the transport."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, unquote
 
 import mcp_types as types
 import msgspec
 from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+from mcp_types import Resource, ResourceTemplate
 
 from voicemem.client.errors import ClientError
-from voicemem.mcp.caller import Caller
-from voicemem.mcp.resources import JSON, UnknownResource, read_resource, resources_of, templates_of
-from voicemem.mcp.sentences import sentence_of
-from voicemem.mcp.tools import Tool, describe_tool, find_tool, tools_of
+from voicemem.mcp import schemas
+from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
+from voicemem.mcp.tools import Tool, describe_tool, find_tool, get_history, shown_memory, tools_of
 from voicemem.protocol.explain import describe_error
 from voicemem.version import __version__
 
@@ -27,6 +30,12 @@ INSTRUCTIONS = (
 )
 CallerOf = Callable[[Any], Caller]
 """The caller of a request, from its HTTP request; None over stdio."""
+JSON = "application/json"
+HISTORY = re.compile(r"voicemem://sessions/([^/]+)/history\Z")
+MEMORIES = re.compile(r"voicemem://users/([^/]+)/memories\Z")
+HISTORY_TITLE, MEMORIES_TITLE = "What was heard on a call", "What is remembered of a user"
+HISTORY_MESSAGES, LISTED_MEMORIES = 500, 100
+"""How much of a call, and how many memories of a user, a resource has."""
 
 
 class MemoryServer:
@@ -79,11 +88,11 @@ class MemoryServer:
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
 
-async def run_tool(tool: Tool, caller: Caller, given: dict[str, Any]) -> types.CallToolResult:
+async def run_tool(tool: Tool, caller: Caller, fields: dict[str, Any]) -> types.CallToolResult:
     """The result of one call: an answer, or what went wrong in sentences."""
     kind = tool.kind_for(caller)
     try:
-        arguments = msgspec.convert(given, kind)
+        arguments = msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         return failed(f"The arguments do not fit. {describe_error(error, kind)}. Correct them and call again.")
     try:
@@ -101,3 +110,79 @@ async def run_tool(tool: Tool, caller: Caller, given: dict[str, Any]) -> types.C
 
 def failed(sentences: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=sentences)], is_error=True)
+
+
+async def serve_stdio(service: Service, key: str | None) -> None:
+    """Serve until standard input ends. Raises `ClientError` for a key that cannot be one."""
+    caller = caller_with(service, key)
+    server = MemoryServer(lambda _: caller).protocol
+    async with stdio_server() as (read_stream, write_stream):
+        await server.run(read_stream, write_stream, server.create_initialization_options())
+
+
+# Resources: what clients may attach to a conversation, the history of a call and the memories of a user
+
+
+class UnknownResource(Exception):
+    """No resource has this address, for this caller."""
+
+
+def templates_of(caller: Caller) -> list[ResourceTemplate]:
+    """The forms of addresses; none for a token, which has fixed them."""
+    if caller.reach != "project":
+        return []
+    return [
+        ResourceTemplate(
+            name="history", title=HISTORY_TITLE, uri_template="voicemem://sessions/{id}/history", mime_type=JSON
+        ),
+        ResourceTemplate(
+            name="memories", title=MEMORIES_TITLE, uri_template="voicemem://users/{id}/memories", mime_type=JSON
+        ),
+    ]
+
+
+async def resources_of(caller: Caller) -> list[Resource]:
+    """The resources of a session token; with a key there are too many to list. Raises `ClientError`."""
+    if caller.session_id is None:
+        return []
+    address = f"voicemem://sessions/{caller.session_id}/history"
+    found = [Resource(name="history", title=HISTORY_TITLE, uri=address, mime_type=JSON)]
+    user_id = await user_of(caller) if caller.reach == "user" else None
+    if user_id is not None:
+        address = f"voicemem://users/{quote(user_id, safe='')}/memories"
+        found.append(Resource(name="memories", title=MEMORIES_TITLE, uri=address, mime_type=JSON))
+    return found
+
+
+async def user_of(caller: Caller) -> str | None:
+    """The user of a token's session."""
+    session = await caller.get(f"/v1/sessions/{caller.session_id}")
+    user_id = session["config"].get("user_id")
+    return None if user_id is None else str(user_id)
+
+
+async def read_resource(caller: Caller, uri: str) -> str:
+    """The JSON of a resource. Raises `UnknownResource`, `ClientError`."""
+    if found := HISTORY.match(uri):
+        session_id = unquote(found[1])
+        if caller.session_id not in (None, session_id):
+            raise UnknownResource("This session token opens another session; resources/list has its address.")
+        history = await get_history(caller, schemas.History(session_id=session_id, last=HISTORY_MESSAGES))
+        return msgspec.json.encode(history).decode()
+    if found := MEMORIES.match(uri):
+        user_id = unquote(found[1])
+        if caller.reach == "session" or (caller.reach == "user" and user_id != await user_of(caller)):
+            raise UnknownResource("This session token does not reach the memories of this user.")
+        return msgspec.json.encode(await memories_of(caller, user_id)).decode()
+    raise UnknownResource(
+        "There is no such resource; there are voicemem://sessions/{id}/history and voicemem://users/{id}/memories."
+    )
+
+
+async def memories_of(caller: Caller, user_id: str) -> schemas.FoundMemories:
+    """The newest memories of a user."""
+    if user_id in (".", ".."):
+        raise ClientError("invalid_field", "There is no user with this id.")
+    page = await caller.get(f"/v1/users/{quote(user_id, safe='')}/memories", {"limit": str(LISTED_MEMORIES)})
+    shown = [shown_memory(memory) for memory in page["memories"]]
+    return schemas.FoundMemories(shown, True, page["next_cursor"] is not None)

@@ -1,19 +1,213 @@
-"""The six tools: their names, what they say of themselves, and what of them a caller has."""
+"""The six tools for LLMs: their requests to the REST API, their results, and how they describe themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 from mcp_types import Tool as ToolDescription
 from mcp_types import ToolAnnotations
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from voicemem.mcp import answers
-from voicemem.mcp import arguments as taken
+from voicemem.client.errors import ClientError
+from voicemem.client.transport.rest import session_path
+from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller
 from voicemem.protocol.types import JsonObject
+
+MAX_SHOWN = 200_000
+"""Characters of messages in one answer; what an LLM reads has to fit into its context."""
+LINE = 240
+"""Characters of a line about a call."""
+SUMMARIES = 200
+SOURCE = "tool"
+
+
+async def search_memories(caller: Caller, arguments: schemas.SearchWithin) -> schemas.FoundMemories:
+    """Find what was said on earlier calls."""
+    body: JsonObject = {"query": arguments.query, "limit": arguments.limit}
+    if arguments.kinds is not UNSET:
+        body["kinds"] = arguments.kinds
+    if arguments.since is not UNSET:
+        body["since"] = moment("since", arguments.since)
+    if arguments.until is not UNSET:
+        body["until"] = moment("until", arguments.until, end=True)
+    if isinstance(arguments, schemas.Search):
+        body["user_id"] = arguments.user_id
+    found = await caller.send("POST", "/v1/memories/search", body)
+    shown = [shown_memory(memory) for memory in found["memories"]]
+    return schemas.FoundMemories(shown, found["complete"], found["next_cursor"] is not None)
+
+
+def moment(name: str, text: str, *, end: bool = False) -> int:
+    """The Unix ms of an argument. Raises `ClientError` for what is no date."""
+    try:
+        return parse_time_ms(text, end=end)
+    except (ValueError, OverflowError):
+        raise ClientError(
+            "invalid_field", f"`{name}` must be a date that exists, such as 2026-05-03 or 2026-05-03T14:00:00Z."
+        ) from None
+
+
+def shown_memory(memory: JsonObject) -> schemas.FoundMemory:
+    happened = memory.get("event_at") or memory.get("said_at") or memory.get("created_at")
+    heard = [schemas.HeardIn(source["session_id"], list(source["turn_ids"])) for source in memory.get("from") or ()]
+    when = happened if isinstance(happened, str) else shown_time(happened)
+    return schemas.FoundMemory(memory["id"], memory["kind"], memory["text"], when, heard, memory.get("role"))
+
+
+async def get_context(caller: Caller, arguments: schemas.ContextWithin) -> schemas.NextContext:
+    """The messages of the next LLM request of a call."""
+    session_id = session_of(caller, arguments)
+    query = {"style": "openai"} | ({} if arguments.max_tokens is UNSET else {"max_tokens": str(arguments.max_tokens)})
+    body = await caller.get(session_path(session_id, "/context"), query)
+    return schemas.NextContext(session_id, body["messages"])
+
+
+async def get_history(caller: Caller, arguments: schemas.HistoryWithin) -> schemas.HeardHistory:
+    """What was heard on a call, the newest messages, without those that were forgotten."""
+    session_id = session_of(caller, arguments)
+    body = await caller.get(session_path(session_id, "/history"), {"limit": str(arguments.last + 1)})
+    forgotten = await forgotten_of(caller, session_id)
+    known = [message for message in body["contents"] if place_of(message) not in forgotten]
+    wanted = known[-arguments.last :]
+    messages = newest_that_fit([shown_message(message) for message in wanted])
+    return schemas.HeardHistory(
+        session_id,
+        body["state"],
+        shown_time(body["started_at"]),
+        shown_time(body["ended_at"]),
+        messages,
+        len(messages) < len(known),
+    )
+
+
+async def forgotten_of(caller: Caller, session_id: str) -> set[tuple[Any, ...]]:
+    """The messages that the call was told to forget: a history has them still, and says why a context has not."""
+    if not (await caller.get(session_path(session_id, "/stats"), {}))["forgotten"]:
+        return set()
+    body = await caller.get(session_path(session_id, "/context"), {"peek": "true", "usage": "true"})
+    return {place_of(message) for message in body["left_out"] if message["reason"] == "forgotten"}
+
+
+def place_of(message: JsonObject) -> tuple[Any, ...]:
+    return message["turn_id"], message["role"], message["timestamp"]
+
+
+def shown_message(message: JsonObject) -> schemas.HeardMessage:
+    interrupted = bool((message.get("metadata") or {}).get("interrupted"))
+    when = shown_time(message.get("timestamp"))
+    return schemas.HeardMessage(message["turn_id"], message["role"], message["content"], when, interrupted)
+
+
+def newest_that_fit(messages: list[schemas.HeardMessage]) -> list[schemas.HeardMessage]:
+    """The newest messages of a size that an LLM can read; at least one."""
+    left = MAX_SHOWN
+    for index in range(len(messages) - 1, -1, -1):
+        left -= len(messages[index].text)
+        if left < 0:
+            return messages[min(index + 1, len(messages) - 1) :]
+    return messages
+
+
+async def remember(caller: Caller, arguments: schemas.RememberWithin) -> schemas.Remembered:
+    """Store a memory."""
+    body: JsonObject = {"text": arguments.text, "kind": arguments.kind, "source": SOURCE}
+    if isinstance(arguments, schemas.Remember):
+        body["user_id"] = arguments.user_id
+    (memory,) = (await caller.send("POST", "/v1/memories", body))["memories"]
+    return schemas.Remembered(memory["id"])
+
+
+async def forget(caller: Caller, arguments: schemas.Forget) -> schemas.Forgotten:
+    """Remove a memory."""
+    if arguments.memory_id in (".", ".."):
+        raise ClientError("unknown_memory", "There is no memory with this id.")
+    await caller.send("DELETE", f"/v1/memories/{quote(arguments.memory_id, safe='')}")
+    return schemas.Forgotten(arguments.memory_id)
+
+
+async def recent_calls(caller: Caller, arguments: schemas.CallsWithin) -> schemas.RecentCalls:
+    """The newest calls of a user."""
+    query = {"fields": "overview", "limit": str(arguments.limit)}
+    if isinstance(arguments, schemas.Calls):
+        query["user_id"] = arguments.user_id
+    body = await caller.get("/v1/sessions", query)
+    rows = body["sessions"]
+    summaries = await summaries_of(caller, rows[0]["user_id"]) if rows else {}
+    shown = [shown_call(row, summaries.get(row["session_id"])) for row in rows]
+    return schemas.RecentCalls(shown, body["next_cursor"] is not None)
+
+
+async def summaries_of(caller: Caller, user_id: str) -> dict[str, str]:
+    """The newest summaries that are remembered of a user's calls, by session."""
+    if user_id in (".", ".."):
+        return {}
+    query = {"kind": "summary", "limit": str(SUMMARIES)}
+    page = await caller.get(f"/v1/users/{quote(user_id, safe='')}/memories", query)
+    return {memory["session_id"]: memory["text"] for memory in reversed(page["memories"]) if memory["session_id"]}
+
+
+def shown_call(row: JsonObject, summary: str | None) -> schemas.Call:
+    times = shown_time(row["started_at"]), shown_time(row["ended_at"])
+    return schemas.Call(row["session_id"], row["state"], *times, one_line(summary or line_about(row)))
+
+
+def line_about(row: JsonObject) -> str:
+    """What is known of a call without reading it."""
+    parts = [row["name"]] if row["name"] else []
+    figures = row["figures"]
+    if figures is not None:
+        parts.append(f"{figures['turns']} turn{'s' * (figures['turns'] != 1)}")
+        last = figures["last"]
+        if last is not None:
+            parts.append(f"last heard from the {last['role']}: {last['text']}")
+    return "; ".join(parts) or "nothing is known of it yet"
+
+
+def one_line(text: str) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= LINE else f"{line[: LINE - 1]}…"
+
+
+def session_of(caller: Caller, arguments: Any) -> str:
+    """The session that a call of a tool is about: the token's, or the one that it names."""
+    session_id = caller.session_id or arguments.session_id
+    if session_id in (".", ".."):
+        raise ClientError("unknown_session", "There is no session with this id.")
+    return str(session_id)
+
+
+# Times, as an LLM writes and reads them
+
+
+def shown_time(unix_ms: Any) -> str | None:
+    """Return a moment in UTC, without milliseconds; None for what is not a calendar time."""
+    if not isinstance(unix_ms, int | float):
+        return None
+    try:
+        return datetime.fromtimestamp(unix_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def parse_time_ms(text: str, *, end: bool = False) -> int:
+    """Return the Unix ms of a day or a moment in ISO 8601, in UTC unless it says otherwise.
+
+    The `end` of a day is the beginning of the next. Raises `ValueError` and `OverflowError`.
+    """
+    text = text.strip()
+    moment = datetime.fromisoformat(text)
+    if end and len(text) <= len("2026-05-03"):
+        moment += timedelta(days=1)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+# The tools as clients list them
 
 
 class Tool(NamedTuple):
@@ -42,39 +236,39 @@ TOOLS = (
         "Search memories",
         "Find what a user said or was told on earlier calls, and what was noted from them, the best first. Use it "
         "before you answer anything that may have come up before. `heard_in` says in which call it was heard.",
-        taken.Search,
-        taken.SearchWithin,
-        taken.FoundMemories,
-        answers.search_memories,
+        schemas.Search,
+        schemas.SearchWithin,
+        schemas.FoundMemories,
+        search_memories,
     ),
     Tool(
         "get_context",
         "Get the context of a call",
         "The messages for the next LLM request of a call: system messages, working memory, and what was heard.",
-        taken.Context,
-        taken.ContextWithin,
-        taken.NextContext,
-        answers.get_context,
+        schemas.Context,
+        schemas.ContextWithin,
+        schemas.NextContext,
+        get_context,
     ),
     Tool(
         "get_history",
         "Get the history of a call",
         "What was heard on a call, message by message, the newest last. Of a reply that was interrupted it has what "
         "the caller had heard by then. What was forgotten is left out.",
-        taken.History,
-        taken.HistoryWithin,
-        taken.HeardHistory,
-        answers.get_history,
+        schemas.History,
+        schemas.HistoryWithin,
+        schemas.HeardHistory,
+        get_history,
     ),
     Tool(
         "remember",
         "Remember",
         "Store one statement about a user for later calls, when somebody asks for it or it will clearly matter again. "
         "Search first whether it is known already. Never store card numbers, passwords or one-time codes.",
-        taken.Remember,
-        taken.RememberWithin,
-        taken.Remembered,
-        answers.remember,
+        schemas.Remember,
+        schemas.RememberWithin,
+        schemas.Remembered,
+        remember,
         writes=True,
     ),
     Tool(
@@ -82,10 +276,10 @@ TOOLS = (
         "Forget",
         "Remove one memory for good, by the id that search_memories gave. Use it only when the user wants it gone. "
         "What was heard (kind message) belongs to its call and cannot be removed alone.",
-        taken.Forget,
-        taken.Forget,
-        taken.Forgotten,
-        answers.forget,
+        schemas.Forget,
+        schemas.Forget,
+        schemas.Forgotten,
+        forget,
         writes=True,
         destroys=True,
     ),
@@ -93,10 +287,10 @@ TOOLS = (
         "recent_calls",
         "List recent calls",
         "The newest calls of a user: their ids, when they were, and a line about each.",
-        taken.Calls,
-        taken.CallsWithin,
-        taken.RecentCalls,
-        answers.recent_calls,
+        schemas.Calls,
+        schemas.CallsWithin,
+        schemas.RecentCalls,
+        recent_calls,
         needs_user=True,
     ),
 )

@@ -1,31 +1,184 @@
-"""The calls that are observed: begun and stopped by callers, and done by one node each (docs/observer.md).
+"""Observed calls: begun and stopped over REST, and each observed by one node (docs/observer.md).
 
-What is to be observed stands in the store. Each node looks there once a second, takes what no node has, and ends what
-somebody has stopped. What a node had is free once it is retired, so another goes on, in the middle of a call.
+The store has what is to be observed. Each node looks there once a second, claims what no node has, and ends what was
+stopped. The calls of a retired node are free to claim, so another continues them, in the middle of a call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from voicemem.backoff import exponential_s, spread
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.observer.observation import ObservedCall, Parts, Patience
+from voicemem.observer.connection import OVER, DialFailed, Interrupted, VendorConnection, dial
 from voicemem.observer.vendors import find_vendor
+from voicemem.protocol.events import SessionOpen
 from voicemem.runtime import Runtime
 from voicemem.sessions.nodes.own_node import OwnNode
 from voicemem.sessions.nodes.presence import Presence
+from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Observations
 from voicemem.store.records import Observation, ObservationState, ObservedSession
 from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Metrics
 
+LOG = logging.getLogger("voicemem.observer")
+Note = Callable[[ObservationState, str | None, int | None], Awaitable[bool]]
+"""Stores the state of an observation; False when it is no longer this node's."""
 LOOK_S = 1.0
 READING_THREADS = 2
+
+
+class Patience(NamedTuple):
+    """How often and for how long connections are tried again."""
+
+    first_s: float = 0.25
+    longest_s: float = 15.0
+    attempts: int = 30
+    """In a row, none of which gave a connection that lasted; then the observation has failed, after some 6 minutes."""
+    lasting_s: float = 10.0
+    """A connection that was open for so long was no failed attempt."""
+    unknown_attempts: int = 8
+    """For a call that the vendor does not know: one that has just been made may take a while. Half a minute in all."""
+
+
+class Parts(NamedTuple):
+    """What an observation works with."""
+
+    recorder: Recorder
+    presence: Presence
+    runtime: Runtime
+    metrics: Metrics
+    threads: asyncio.Semaphore
+    patience: Patience
+
+
+class NotOursError(Exception):
+    """The observation was stopped, or another node has it."""
+
+
+class ObservedCall:
+    """Observes one call. `address` and `key` are for its vendor; nothing else gets the key."""
+
+    def __init__(self, observed: ObservedSession, address: str, key: str, parts: Parts, note: Note) -> None:
+        self.observed = observed
+        self.address = address
+        self.key = key
+        self.parts = parts
+        self.note = note
+        self.lease: ProducerLease | None = None
+        self.was_connected = observed.observation.connections > 0
+
+    async def run(self) -> None:
+        """Observe until the call is over, the observation is stopped, or attempts are exhausted. Never raises."""
+        over: Interrupted | None = None
+        try:
+            over = await self.observe()
+            await self.report(*over)
+            self.log("over", over)
+        except NotOursError:
+            pass
+        except Exception as error:  # a fault of ours would come again and again
+            LOG.exception("An observation broke off: %s", type(error).__name__)
+            with suppress(NotOursError):
+                await self.report("failed", "internal", None)
+        finally:
+            await self.leave(over)
+
+    async def observe(self) -> Interrupted:
+        """Connect, again and again; why there will be no further connection."""
+        attempt = 0
+        while True:
+            begun = asyncio.get_running_loop().time()
+            interrupted = await self.connect_once()
+            if interrupted.reason == "unknown_call" and attempt + 1 < self.parts.patience.unknown_attempts:
+                interrupted = interrupted._replace(state="waiting")
+            if interrupted.state != "waiting":
+                return interrupted
+            lasted = asyncio.get_running_loop().time() - begun >= self.parts.patience.lasting_s
+            attempt = 0 if lasted and interrupted.reason == "dropped" else attempt + 1
+            if attempt >= self.parts.patience.attempts:
+                return interrupted._replace(state="failed")
+            await self.report(*interrupted)
+            delay_s = exponential_s(max(0, attempt - 1), self.parts.patience.first_s, self.parts.patience.longest_s)
+            await asyncio.sleep(spread(delay_s, self.parts.runtime.random(), 0.5, 1.0))
+
+    async def connect_once(self) -> Interrupted:
+        """One connection from its beginning to its end."""
+        dialect = self.observed.observation.dialect
+        try:
+            if self.lease is None:
+                await self.enter()
+            await self.report("connecting", None, None)
+            assert self.lease is not None
+            socket = await dial(self.address, self.key)
+        except Refused as refused:
+            return Interrupted("ended" if refused.code in OVER else "failed", OVER.get(refused.code, refused.code))
+        except StoreUnavailable as unavailable:
+            return Interrupted("waiting", unavailable.code)
+        except DialFailed as failed:
+            return self.after_failed_dial(failed.why)
+        self.count("connected")
+        threads, recorder = self.parts.threads, self.parts.recorder
+        connection = VendorConnection(socket, recorder, self.lease, dialect, threads)
+        listening = asyncio.create_task(connection.run())
+        try:
+            await self.report("observing", None, None)
+            self.was_connected = True
+            interrupted = await listening
+        finally:
+            if not listening.done():
+                listening.cancel()
+                with suppress(asyncio.CancelledError):
+                    await listening
+        if interrupted.reason == "dropped":
+            self.count("dropped")
+        return interrupted
+
+    def after_failed_dial(self, why: Interrupted) -> Interrupted:
+        """A call that was observed before, and is not known any more, is over."""
+        self.count("unreachable" if why.state == "waiting" else "refused")
+        if why.reason == "unknown_call" and self.was_connected:
+            return Interrupted("ended", "call_over", why.status)
+        return why
+
+    async def enter(self) -> None:
+        """Open a producer of the session, which stays open while its call is observed. Raises `Refused`."""
+        observed, producer = self.observed, f"{self.observed.observation.dialect}.observer"
+        opening = SessionOpen(session_id=observed.session_id, producer=producer)
+        opened, _ = await self.parts.recorder.open_producer(observed.project, observed.session_id, opening, False)
+        self.lease = ProducerLease(opened.stream, producer, opened.epoch, may_call_out=False, may_set=False)
+        self.parts.presence.connect(self.lease)
+
+    async def leave(self, over: Interrupted | None) -> None:
+        """Close the producer; a session whose call is over closes soon, unless another producer is connected."""
+        if self.lease is None:
+            return
+        presence = self.parts.presence
+        with suppress(StoreUnavailable):  # the next sweep repeats it
+            await presence.disconnect(self.lease, lost=over is None)
+        if over is not None and over.reason == "call_over":
+            presence.close_if_left(self.lease)
+
+    async def report(self, state: ObservationState, reason: str | None, status: int | None) -> None:
+        """Store the state of the observation. Raises `NotOursError`; a store that is away gets it the next time."""
+        with suppress(StoreUnavailable):
+            if not await self.note(state, reason, status):
+                raise NotOursError
+
+    def count(self, result: str) -> None:
+        self.parts.metrics.observer_connections.labels(self.observed.observation.dialect, result).inc()
+
+    def log(self, what: str, why: Interrupted) -> None:
+        level = logging.WARNING if why.state == "failed" else logging.INFO
+        more = {"project": self.observed.project, "session": self.observed.session_id, "status": why.status}
+        LOG.log(level, "An observation is %s: %s", what, why.reason, extra=more)
 
 
 class ObserverSettings(NamedTuple):
@@ -46,7 +199,7 @@ class Running(NamedTuple):
 
 
 class Observers:
-    """Begins, shows and stops observations, and does those that are this node's."""
+    """Begins, shows and stops observations, and runs those of this node."""
 
     def __init__(
         self,
@@ -118,7 +271,7 @@ class Observers:
     # What this node does
 
     async def look(self) -> None:
-        """Take what no node has, and end what is not to go on. Raises `StoreUnavailable`."""
+        """Claim what no node has, and end what was stopped. Raises `StoreUnavailable`."""
         token, key = self.node.current_token(), self.settings.key
         if self.is_stopping or key is None or not token:
             return
@@ -128,9 +281,9 @@ class Observers:
                 await self.store.change_observation(session, None, "ended", "session_over", None, self.clock())
                 del listed[session]
         self.end_all_but({session for session, one in listed.items() if one.observation.node == token}, token)
-        wanted = [session for session, one in listed.items() if one.observation.node in (None, token)]
-        wanted = [session for session in wanted if session not in self.running]
-        for session in await self.store.claim_observations(wanted, token) if wanted else ():
+        claimable = [session for session, one in listed.items() if one.observation.node in (None, token)]
+        free = [session for session in claimable if session not in self.running]
+        for session in await self.store.claim_observations(free, token) if free else ():
             self.start(listed[session], token, key)
 
     def end_all_but(self, ours: set[int], token: str) -> None:
@@ -164,7 +317,7 @@ class Observers:
         return await self.store.change_observation(session, token, state, reason, status, self.clock())
 
     async def close(self, grace_s: float) -> None:
-        """Let go of everything; what was taken is stored first, and another node or the next process goes on."""
+        """Release everything; what was taken is stored first, and another node or the next process continues."""
         self.is_stopping = True
         for _ in range(2):  # the second time nothing is stored any more
             tasks = [running.task for running in self.running.values()]
@@ -175,7 +328,7 @@ class Observers:
 
 
 async def observe_forever(observers: Observers) -> None:
-    """Background task: observe what is to be observed."""
+    """Background task: look for observations, once a second and when woken."""
     while True:
         with suppress(StoreUnavailable):
             await observers.look()

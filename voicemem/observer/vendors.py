@@ -1,4 +1,4 @@
-"""Where calls can be observed: which dialects have a websocket for that, and its address."""
+"""Vendors whose calls can be observed: dialects with a websocket for that, and its address."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def find_vendor(dialect: str) -> Vendor:
     return VENDORS[dialect]
 
 
-def parse_observe_urls(given: Iterable[str]) -> dict[str, str]:
+def parse_observe_urls(settings: Iterable[str]) -> dict[str, str]:
     """URLs of the settings, whose form was checked, by dialect. Raises `CannotStart` for an unknown dialect."""
-    urls = {dialect: url for dialect, _, url in (one.partition("=") for one in given)}
+    urls = {dialect: url for dialect, _, url in (one.partition("=") for one in settings)}
     if not urls.keys() <= VENDORS.keys():
         raise CannotStart(f"--observe-url is for {', '.join(VENDORS)}.")
     return urls

@@ -1,4 +1,7 @@
-"""One call: its handshake with the upstream, and how it ended."""
+"""One call: its two connections, the handshake with the upstream, and how it ended.
+
+Bytes from one connection go to the other as they are, before anything looks at them.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,150 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from voicemem.errors import CODES
-from voicemem.proxy.connections import TLS_CLOSE_S, Connection, couple
-from voicemem.proxy.heads import refusal, status_of
 from voicemem.proxy.memories import Memories
-from voicemem.proxy.recording import Recording, Turns
-from voicemem.proxy.requests import Wanted
+from voicemem.proxy.recording import Direction, ReadQueue, Recording
+from voicemem.proxy.requests import END, MAX_HEAD_BYTES, CallRequest, refusal, status_of
 
 LOG = logging.getLogger("voicemem.proxy")
+FLUSH_S = 10.0
+"""How long a peer may take to read what is left for it, once the other has gone."""
+TLS_CLOSE_S = 5.0
+"""The same for a peer's part in the end of TLS."""
+KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
+"""After two minutes, a peer that has vanished without a word is gone. Most pings of websockets come sooner."""
 ANSWER_S = 10.0
 """How long the rest of an upstream's refusal may take."""
 SWITCHING = 101
 
 
+class Connection(asyncio.Protocol):
+    """The connection of a caller or to an upstream. First comes a head of HTTP; then `couple` joins two of them.
+
+    `on_made` is called first, after TLS; `on_head` gets the head, or nothing where it is too long; `on_lost` is called
+    once, also before there was a head.
+    """
+
+    def __init__(
+        self,
+        on_head: Callable[[Connection, bytes], None],
+        on_made: Callable[[Connection], None] = lambda _: None,
+    ) -> None:
+        self.on_head = on_head
+        self.on_made = on_made
+        self.on_lost: Callable[[], None] = lambda: None
+        self.transport: asyncio.Transport
+        self.early = bytearray()
+        """What came before there was a peer: a head, or what a caller sends without waiting."""
+        self.has_head = False
+        self.peer: Connection | None = None
+        self.direction: Direction | None = None
+        self.is_deaf = False
+        """Whether what comes is thrown away."""
+        self.is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        keep_alive(transport.get_extra_info("socket"))
+        self.on_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_deaf:
+            return
+        if self.peer is not None:
+            self.peer.transport.write(data)
+            if self.direction is not None:
+                self.direction.forwarded(data)
+        else:
+            self.early += data
+            if self.has_head:
+                self.transport.pause_reading()
+            else:
+                self.look_for_head()
+
+    def look_for_head(self) -> None:
+        """Hand on a head that is complete."""
+        end = self.early.find(END)
+        if end < 0 and len(self.early) <= MAX_HEAD_BYTES:
+            return
+        self.has_head = True
+        size = end + len(END) if 0 <= end <= MAX_HEAD_BYTES else 0
+        head = bytes(self.early[:size])
+        del self.early[:size]
+        self.on_head(self, head)
+
+    def hang_up(self) -> None:
+        """Close the connection, once it has sent what was left."""
+        if not self.is_lost and not self.transport.is_closing():
+            self.is_deaf = True
+            self.peer = None
+            self.transport.close()
+            asyncio.get_running_loop().call_later(FLUSH_S, self.cut)
+
+    def cut(self) -> None:
+        """Close the connection at once."""
+        if not self.is_lost:
+            self.transport.abort()
+
+    # From the transport
+
+    def pause_writing(self) -> None:
+        """This peer reads slowly, so the other is not read from."""
+        if self.peer is not None and not self.peer.is_lost:
+            self.peer.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.peer is not None and not self.peer.is_lost and not self.peer.transport.is_closing():
+            self.peer.transport.resume_reading()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.is_lost = True
+        if self.peer is not None:
+            self.peer.hang_up()
+        self.on_lost()
+
+
+def couple(caller: Connection, upstream: Connection, recording: Recording | None) -> None:
+    """Forward what comes from now on, and what has come already, both ways."""
+    caller.peer, upstream.peer = upstream, caller
+    if recording is not None:
+        caller.direction, upstream.direction = recording.from_caller, recording.from_upstream
+    for one in (caller, upstream):
+        send_early(one)
+
+
+def send_early(sender: Connection) -> None:
+    early, sender.early = bytes(sender.early), bytearray()
+    if early:
+        sender.data_received(early)
+    sender.transport.resume_reading()
+
+
+def keep_alive(connection: socket.socket | None) -> None:
+    """Have TCP find out about peers that have vanished, and send small frames at once."""
+    if connection is None:
+        return
+    with suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE:
+            if hasattr(socket, name):  # not every system has all of them
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 class Call:
     """From a handshake that may be made until both connections have gone."""
 
-    def __init__(self, caller: Connection, wanted: Wanted, memories: Memories, turns: Turns) -> None:
+    def __init__(self, caller: Connection, request: CallRequest, memories: Memories, reads: ReadQueue) -> None:
         self.caller = caller
-        self.wanted = wanted
+        self.request = request
         self.memories = memories
-        self.turns = turns
+        self.reads = reads
         self.key: str | None = None
         """The key of the memory under which the call is remembered."""
         self.began = time.monotonic()
@@ -47,7 +170,7 @@ class Call:
 
     @property
     def dialect(self) -> str:
-        return self.wanted.upstream.dialect
+        return self.request.upstream.dialect
 
     async def run(self, timeout_s: float) -> None:
         """Make the call, and wait for its end. The upstream has `timeout_s` to answer the handshake."""
@@ -64,7 +187,7 @@ class Call:
 
     async def dial(self, timeout_s: float) -> None:
         """Connect to the upstream, and send it the handshake."""
-        upstream = self.wanted.upstream
+        upstream = self.request.upstream
         tls = upstream_tls() if upstream.secure else None
         _, self.upstream = await asyncio.get_running_loop().create_connection(
             lambda: Connection(self.answer),
@@ -79,10 +202,10 @@ class Call:
         if self.caller.is_lost:
             self.end()
         else:
-            self.upstream.transport.write(self.wanted.head)
+            self.upstream.transport.write(self.request.head)
 
     def answer(self, upstream: Connection, head: bytes) -> None:
-        """Pass the upstream's answer on as it is, and the call begins if it is a yes."""
+        """Forward the upstream's answer as it is; the call begins if it accepts the handshake."""
         status = status_of(head)
         if status is not None and status < 200 and status != SWITCHING:  # such as 103; the answer is still to come
             upstream.has_head = False
@@ -97,18 +220,18 @@ class Call:
                 self.recording = self.record()
                 couple(self.caller, upstream, self.recording)
             else:
-                self.pass_refusal(upstream)
+                self.forward_refusal(upstream)
 
     def record(self) -> Recording | None:
         """The recording of the call; None if there cannot be one, which does not stop the call."""
         try:
-            return Recording(self.memories.begin(self.dialect, self.wanted.session_id, self.key), self.turns)
+            return Recording(self.memories.begin(self.dialect, self.request.session_id, self.key), self.reads)
         except Exception:
             LOG.exception("A call is not remembered")
             return None
 
-    def pass_refusal(self, upstream: Connection) -> None:
-        """Pass on the rest of a refusal. What the caller sends is for nobody: nothing of it was checked."""
+    def forward_refusal(self, upstream: Connection) -> None:
+        """Forward the rest of a refusal. What the caller sends is dropped: none of it was checked."""
         self.caller.is_deaf, self.caller.early = True, bytearray()
         couple(self.caller, upstream, None)
         asyncio.get_running_loop().call_later(ANSWER_S, upstream.hang_up)
@@ -136,7 +259,7 @@ class Call:
                 one.cut()
 
     def facts(self) -> dict[str, Any]:
-        """What the log says about a call that is over: nothing of a key, a query or what was said."""
+        """Return the log fields of a call that is over, without keys, queries or what was said."""
         facts: dict[str, Any] = {"dialect": self.dialect, "status": self.status}
         facts["seconds"] = round(time.monotonic() - self.began, 1)
         if self.recording is not None:

@@ -1,19 +1,40 @@
-"""The clients of the memory service: one for each key, for as long as calls use it."""
+"""The memory service as the proxy uses it: which keys of callers are good, and a client for each key in use."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections import Counter
+import time
+from collections import Counter, OrderedDict
 from functools import partial
 
-from voicemem.client import Client, ClientError, Options
+from msgspec import Struct, ValidationError, convert
+
+from voicemem.client import Client, ClientError, Options, RequestRefused
 from voicemem.client.room import Room
+from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.dialects.registry import DIALECTS
+from voicemem.errors import Refused
 from voicemem.integrations.tee.memory import CallMemory
+from voicemem.proxy.requests import CallRequest
 from voicemem.proxy.settings import Settings
 
 LOG = logging.getLogger("voicemem.proxy")
+FRESH_S = 60.0
+"""After this long, a key that is used is checked again, behind the call."""
+MAX_KNOWN = 10_000
+CHECK_S = 3.0
+"""How long a call may wait for what the memory says about a key that is new."""
+NEEDED = "Show a key of the memory: in the header X-Voicemem-Key{place}."
+NOT_KNOWN = "The memory does not know this key, or has revoked it: send another one in X-Voicemem-Key{place}."
+IN_PLACE = ", or in place of the vendor's, which the proxy adds"
+NO_SCOPE = "The key must have the scope ingest or admin."
+OPEN_MEMORY = (
+    "The memory has no keys, so everyone who reaches this proxy could use it. Create a key, or listen on loopback, or"
+    " start the proxy with --insecure."
+)
+AWAY = "The memory cannot be reached, and this key was not seen before, so the vendor's key cannot be used for it."
 VENDOR_CALLS = frozenset({"conversation-relay", "retell", "ultravox"})
 """Dialects whose vendor connects to the app: there the upstream is the app."""
 MAX_FRAMES = 1_000_000
@@ -22,6 +43,97 @@ LINGER_S = 86_400.0
 """How long a call that is over waits for a memory that is away."""
 LAST_S = 10.0
 """How long the memories of calls that are over may still be delivered when the proxy ends."""
+
+
+class Me(Struct, frozen=True):
+    """The answer of `GET /v1/me` about a key."""
+
+    scopes: tuple[str, ...]
+    keys_required: bool
+
+
+TOKEN = Me(("ingest",), True)
+"""The scopes of a session token."""
+
+
+class KeyCheck:
+    """Decides under which key a call is remembered, and whether it may be made.
+
+    A key that was good is not checked again while a call waits.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.rest = RestClient(settings.rest_url, None, Options())
+        self.known: OrderedDict[bytes, float] = OrderedDict()
+        """When a key was last found to be good, by its hash; one that was used last is the last."""
+        self.checks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        for check in self.checks:
+            check.cancel()
+        await self.rest.close()
+
+    async def key_for(self, request: CallRequest) -> str | None:
+        """The key of the memory for a call. Raises `Refused` where it may not be made.
+
+        A caller without a key has the proxy's own, unless the port is open to the network. While the memory is away, a
+        key that was good before is good, and a new one will do where the caller has a key of the vendor's own.
+        """
+        if request.key is None:
+            if self.settings.needs_callers_key:
+                raise Refused("unauthorized", NEEDED.format(place=IN_PLACE if request.upstream.key else ""))
+            return self.settings.key
+        digest = hashlib.sha256(request.key.encode()).digest()
+        if digest not in self.known:
+            await self.ask(request, digest, must_know=request.upstream.key is not None)
+        elif time.monotonic() - self.known[digest] > FRESH_S:
+            self.known[digest] = time.monotonic()
+            check = asyncio.create_task(self.check_again(request, digest))
+            self.checks.add(check)
+            check.add_done_callback(self.checks.discard)
+        return request.key
+
+    async def ask(self, request: CallRequest, digest: bytes, must_know: bool) -> None:
+        """Ask the memory about a key. Raises `Refused`."""
+        me: Me | None = None
+        try:
+            me = await self.read(request)
+        except RequestRefused as refused:
+            if refused.status in (401, 403, 404):
+                place = IN_PLACE if request.upstream.key else ""
+                raise Refused("unauthorized", NOT_KNOWN.format(place=place)) from None
+        except (ClientError, ValidationError):
+            pass
+        if me is None:
+            if must_know:
+                raise Refused("store_unavailable", AWAY)
+            return
+        if not me.keys_required and self.settings.needs_callers_key:
+            raise Refused("forbidden", OPEN_MEMORY)
+        if me.keys_required and not {"ingest", "admin"} & {*me.scopes}:
+            raise Refused("forbidden", NO_SCOPE)
+        self.remember(digest)
+
+    async def read(self, request: CallRequest) -> Me:
+        """What the memory says about a key, or about the session of a token, which must be there."""
+        path = session_path(request.session_id or "") if request.is_token else "/v1/me"
+        headers = {"Authorization": f"Bearer {request.key}"}
+        answer = await self.rest.request("GET", path, timeout_s=CHECK_S, headers=headers)
+        return TOKEN if request.is_token else convert(answer, Me)
+
+    def remember(self, digest: bytes) -> None:
+        self.known[digest] = time.monotonic()
+        self.known.move_to_end(digest)
+        if len(self.known) > MAX_KNOWN:
+            self.known.popitem(last=False)
+
+    async def check_again(self, request: CallRequest, digest: bytes) -> None:
+        """Check a known key again, and forget it if it is no longer good."""
+        try:
+            await self.ask(request, digest, must_know=False)
+        except Refused:
+            self.known.pop(digest, None)
 
 
 class SharedClient:
@@ -34,7 +146,7 @@ class SharedClient:
 
 
 class Memories:
-    """Makes the memory of each call, and lets it go once all of it is delivered."""
+    """Creates the memory of each call, and releases it once all of it is delivered."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -63,7 +175,7 @@ class Memories:
             ends=True,
         )
         memory.linger_s = LINGER_S
-        memory.on_left = partial(self.let_go, memory, shared)
+        memory.on_left = partial(self.release, memory, shared)
         shared.users += 1
         self.memories.add(memory)
         return memory
@@ -75,8 +187,8 @@ class Memories:
             shared = self.clients[key] = SharedClient(client, key)
         return shared
 
-    def let_go(self, memory: CallMemory, shared: SharedClient) -> None:
-        """A call was delivered, as far as it will be; close a client that nobody uses."""
+    def release(self, memory: CallMemory, shared: SharedClient) -> None:
+        """Forget a call that was delivered as far as it will be; close its client if no other call uses it."""
         self.memories.discard(memory)
         self.gone += counts_of(memory)
         shared.users -= 1

@@ -1,18 +1,39 @@
-"""What a caller asks for: which upstream, under which session, with which key of the memory."""
+"""Requests of callers: HTTP/1.1 heads (RFC 9112), checked and rewritten for the upstream, and the answers to them.
+
+A handshake says which upstream, which session and which key of the memory. Forwarded headers keep their order and
+their letters. Everything is Latin-1, in which every byte is a character.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import unquote
 
+import msgspec
+
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
-from voicemem.errors import Refused
+from voicemem.errors import CODES, Refused
 from voicemem.protocol.types import SESSION_ID_PATTERN
-from voicemem.proxy.heads import Headers, Request, handshake_head, is_handshake
 from voicemem.proxy.settings import Settings, Upstream
 from voicemem.security.session_tokens import shown_claims
 
+MAX_HEAD_BYTES = 64 * 1024
+END = b"\r\n\r\n"
+MEDIA_TYPE = "application/problem+json"
+REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.1")
+HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
+STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)(?: [^\r\n]*)?\r\n")
+HOP_BY_HOP = (
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+    *("te", "trailer", "transfer-encoding", "upgrade"),
+)
+"""Headers that are about one connection (RFC 9110, section 7.6.1)."""
+UNCOMPRESSED = "sec-websocket-extensions"
+"""Not passed on, so that nothing is compressed: the frames are read as they are."""
+Headers = list[tuple[str, str]]
 PREFIX = "/v1/proxy/"
 KEY_HEADER, SESSION_HEADER = "x-voicemem-key", "x-voicemem-session"
 SESSION_PARAMETER = "voicemem_session"
@@ -24,7 +45,93 @@ CREDENTIAL_PROTOCOLS = ("openai-insecure-api-key.",)
 """Subprotocols that begin like this are keys: browsers cannot send headers."""
 
 
-class Wanted(NamedTuple):
+class Request(NamedTuple):
+    """A request without a body."""
+
+    method: str
+    target: str
+    """Path and query, as they came."""
+    headers: Headers
+
+    def values(self, name: str) -> list[str]:
+        """The values of a header, whose name is given in lower case."""
+        return [value for other, value in self.headers if other.lower() == name]
+
+    def value(self, name: str) -> str | None:
+        """The value of a header that comes once at most. Raises `Refused`."""
+        values = self.values(name)
+        if len(values) > 1:
+            raise Refused("invalid_http", f"The header {name} may be sent once.")
+        return values[0] if values else None
+
+    def words(self, name: str) -> list[str]:
+        """The items of a list, in lower case."""
+        return [word.strip().lower() for value in self.values(name) for word in value.split(",")]
+
+
+def parse_request(head: bytes) -> Request:
+    """The request of a head, with its last line. Raises `Refused` for what is not HTTP/1.1, or has a body."""
+    first, *lines = head[: -len(END)].decode("latin-1").split("\r\n")
+    start = REQUEST_LINE.fullmatch(first)
+    fields = [HEADER.fullmatch(line) for line in lines]
+    if start is None or None in fields:
+        raise Refused("invalid_http")
+    request = Request(start[1], start[2], [(field[1], field[2]) for field in fields if field is not None])
+    if request.values("transfer-encoding") or not set(request.values("content-length")) <= {"0"}:
+        raise Refused("invalid_http", "A request to the proxy has no body.")
+    return request
+
+
+def is_handshake(request: Request) -> bool:
+    """Whether a request asks for a websocket (RFC 6455, section 4.2.1)."""
+    asks = "websocket" in request.words("upgrade") and "upgrade" in request.words("connection")
+    return request.method == "GET" and asks and len(request.values("sec-websocket-key")) == 1
+
+
+def handshake_head(target: str, host: str, request: Request, left_out: Iterable[str], added: Headers) -> bytes:
+    """The head of the same handshake for another server; `left_out` are names of headers in lower case."""
+    gone = {*HOP_BY_HOP, *request.words("connection"), "host", "content-length", UNCOMPRESSED, *left_out}
+    kept = [(name, value) for name, value in request.headers if name.lower() not in gone]
+    headers = [("Host", host), ("Connection", "Upgrade"), ("Upgrade", "websocket"), *kept, *added]
+    lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
+    return "\r\n".join(lines).encode("latin-1") + END
+
+
+def status_of(head: bytes) -> int | None:
+    """The status of an answer; None for what is not HTTP."""
+    start = STATUS_LINE.match(head)
+    return None if start is None else int(start[1])
+
+
+def answer(status: int, media_type: str, body: bytes, headers: Headers | None = None) -> bytes:
+    """An answer after which the connection is closed."""
+    lines = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        "Server: voicemem",
+        f"Content-Type: {media_type}",
+        f"Content-Length: {len(body)}",
+        "Cache-Control: no-store",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in headers or ()),
+    ]
+    return "\r\n".join(lines).encode() + END + body
+
+
+def refusal(code: str, detail: str) -> bytes:
+    """The answer to a request that goes no further: a problem document, as the service's (docs/errors.md)."""
+    status = CODES[code].status
+    problem = {
+        "type": f"urn:voicemem:error:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "reason": code,
+    }
+    headers = [("WWW-Authenticate", "Bearer")] if status == 401 else []
+    return answer(status, MEDIA_TYPE, msgspec.json.encode(problem), headers)
+
+
+class CallRequest(NamedTuple):
     """A call that may be made."""
 
     upstream: Upstream
@@ -36,8 +143,8 @@ class Wanted(NamedTuple):
     is_token: bool
 
 
-def read_request(request: Request, settings: Settings) -> Wanted:
-    """What a handshake asks for. Raises `Refused`."""
+def read_request(request: Request, settings: Settings) -> CallRequest:
+    """Return the call that a handshake asks for. Raises `Refused`."""
     path, _, query = request.target.partition("?")
     dialect, slash, rest = path.removeprefix(PREFIX).partition("/")
     upstream = settings.upstreams.get(dialect) if path.startswith(PREFIX) else None
@@ -64,7 +171,7 @@ def read_request(request: Request, settings: Settings) -> Wanted:
             raise Refused("forbidden", "A session token opens its own session alone.")
         session_id = claims.sub
     head = handshake_head(upstream.target(slash + rest, query), upstream.authority, request, left_out, added)
-    return Wanted(upstream, head, session_id, key, claims is not None)
+    return CallRequest(upstream, head, session_id, key, claims is not None)
 
 
 def no_upstream(has_prefix: bool, dialect: str, settings: Settings) -> Refused:
@@ -91,7 +198,7 @@ def check_origin(request: Request, settings: Settings) -> None:
 
 
 def check_names(request: Request) -> None:
-    """Refuse what looks like a setting of ours and is none, such as an upstream. Raises `Refused`."""
+    """Refuse unknown headers with our prefix, such as one for an upstream. Raises `Refused`."""
     for name, _ in request.headers:
         if name.lower().startswith(OURS) and name.lower() not in (KEY_HEADER, SESSION_HEADER):
             raise Refused("invalid_http", "Of the headers X-Voicemem-…, the proxy takes -Key and -Session.")
@@ -117,7 +224,7 @@ def split_query(query: str, session_id: str | None) -> tuple[str | None, str]:
 
 
 def shown_key(request: Request) -> str | None:
-    """The key that a caller's SDK believes to show to the vendor."""
+    """Return the key that a caller's SDK sends in place of the vendor's."""
     for name in CREDENTIALS[:-1]:
         value = request.value(name)
         if value is not None:

@@ -1,28 +1,122 @@
-"""The port: takes callers, says how the proxy is, and lets the calls that there are come to their end."""
+"""The proxy's server: accepts callers, answers health checks and metrics, and drains calls at its end."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import ssl
 import time
+from collections import Counter
+from collections.abc import Callable, Collection
 
-from voicemem.errors import CannotStart, Refused, VoicememError
-from voicemem.proxy.call import Call
-from voicemem.proxy.connections import TLS_CLOSE_S, Connection
-from voicemem.proxy.heads import parse_request, refusal
-from voicemem.proxy.health import Health
-from voicemem.proxy.keys import KeyCheck
-from voicemem.proxy.memories import Memories
-from voicemem.proxy.recording import Turns
-from voicemem.proxy.requests import PREFIX, Wanted, read_request
+import msgspec
+
+from voicemem.client.metrics import family
+from voicemem.config.service import is_loopback
+from voicemem.errors import CODES, CannotStart, Refused, VoicememError
+from voicemem.proxy.call import SWITCHING, TLS_CLOSE_S, Call, Connection
+from voicemem.proxy.memories import KeyCheck, Memories
+from voicemem.proxy.recording import ReadQueue
+from voicemem.proxy.requests import PREFIX, CallRequest, Request, answer, parse_request, read_request, refusal
 from voicemem.proxy.settings import Settings
 
 LOG = logging.getLogger("voicemem.proxy")
+JSON, TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
+LIVE, READY, METRICS = ("/healthz", "/livez"), "/readyz", "/metrics"
+METRICS_PREFIX = "voicemem_proxy"
 HEAD_S = 10.0
 """How long a caller may take to send its request."""
 MAX_WAITING = 1_000
 """Connections that have not sent a request yet, or are answered."""
+
+
+class Health:
+    """Health checks and metrics, on the port of the calls. `running` returns the calls that have not ended."""
+
+    def __init__(self, settings: Settings, memories: Memories, running: Callable[[], Collection[Call]]) -> None:
+        self.settings = settings
+        self.memories = memories
+        self.running = running
+        self.over: Counter[tuple[str, str]] = Counter()
+        """Calls that are over by dialect and result."""
+        self.refused: Counter[str] = Counter()
+        """Requests that the proxy refused, by code."""
+        self.crossed: Counter[tuple[str, str, str]] = Counter()
+        """What crossed the calls that are over: by what, dialect and sender."""
+
+    def count_call(self, call: Call) -> None:
+        """Count a call that is over."""
+        self.over[call.dialect, result_of(call)] += 1
+        self.crossed += crossed(call)
+
+    def answer(self, request: Request, peer: str, draining: bool) -> bytes | None:
+        """Return the answer to a request about the proxy; None for any other request."""
+        path = request.target.partition("?")[0]
+        if path not in (*LIVE, READY, METRICS):
+            return None
+        if request.method != "GET":
+            return refusal("method_not_allowed", CODES["method_not_allowed"].sentence)
+        if path == METRICS:
+            self.check_reader(request, peer)
+            return answer(200, TEXT, self.metrics().encode())
+        if path == READY and draining:
+            return refusal("draining", "The proxy takes no new calls.")
+        connected = any(shared.client.transport is not None for shared in self.memories.clients.values())
+        state = {"status": "ok", "calls": len(self.running()), "memory": "connected" if connected else "not connected"}
+        return answer(200, JSON, msgspec.json.encode(state if path == READY else {"status": "ok"}))
+
+    def check_reader(self, request: Request, peer: str) -> None:
+        """Allow metrics to this machine, and to callers with the proxy's own key. Raises `Refused`."""
+        shown = (request.value("authorization") or "").partition(" ")[2].encode()
+        is_operator = self.settings.key is not None and hmac.compare_digest(shown, self.settings.key.encode())
+        if not (is_operator or is_loopback(peer) or self.settings.insecure):
+            raise Refused("unauthorized", "Metrics need the proxy's own key.")
+
+    def metrics(self) -> str:
+        """All metrics, in the text format of Prometheus."""
+        running = self.running()
+        now = sum((crossed(call) for call in running), start=+self.crossed)
+        clients = [shared.client for shared in self.memories.clients.values()]
+        families: list[tuple[str, str, dict[str, int]]] = [
+            ("calls", "gauge", {"": len(running)}),
+            ("calls_total", "counter", {labels(dialect=d, result=r): count for (d, r), count in self.over.items()}),
+            ("refused_requests_total", "counter", {labels(code=c): count for c, count in self.refused.items()}),
+            *(
+                (
+                    f"{what}_total",
+                    "counter",
+                    {labels(dialect=d, sender=s): now[w, d, s] for w, d, s in now if w == what},
+                )
+                for what in ("messages", "bytes")
+            ),
+            ("frames_total", "counter", {labels(result=r): count for r, count in self.memories.counts().items()}),
+            ("buffered_bytes", "gauge", {"": self.memories.buffered_bytes}),
+            ("memory_connected", "gauge", {"": sum(client.transport is not None for client in clients)}),
+        ]
+        return "".join(family(name, kind, samples, METRICS_PREFIX) for name, kind, samples in families)
+
+
+def result_of(call: Call) -> str:
+    """`accepted`, `refused` by the upstream, `failed` without an answer of it, or `abandoned` by the caller."""
+    if call.status is None:
+        return "abandoned"
+    if call.status == SWITCHING:
+        return "accepted"
+    return "failed" if call.failed else "refused"
+
+
+def crossed(call: Call) -> Counter[tuple[str, str, str]]:
+    """How many messages and bytes have crossed a call."""
+    if call.recording is None:
+        return Counter()
+    ways = {"caller": call.recording.from_caller, "upstream": call.recording.from_upstream}
+    both = {("messages", call.dialect, sender): way.frames for sender, way in ways.items()}
+    return Counter(both | {("bytes", call.dialect, sender): way.bytes for sender, way in ways.items()})
+
+
+def labels(**values: str) -> str:
+    return ",".join(f'{name}="{value}"' for name, value in values.items())
 
 
 class ProxyServer:
@@ -32,7 +126,7 @@ class ProxyServer:
         self.settings = settings
         self.memories = Memories(settings)
         self.keys = KeyCheck(settings)
-        self.turns = Turns()
+        self.reads = ReadQueue()
         self.calls: dict[asyncio.Task[None], Call] = {}
         self.health = Health(settings, self.memories, self.calls.values)
         self.waiting: set[Connection] = set()
@@ -74,7 +168,7 @@ class ProxyServer:
             caller.cut()
 
     def refuse(self, caller: Connection, refused: VoicememError) -> None:
-        self.health.count_refused(refused.code)
+        self.health.refused[refused.code] += 1
         self.answer(caller, refusal(refused.code, refused.detail))
 
     def answer(self, caller: Connection, message: bytes) -> None:
@@ -84,7 +178,7 @@ class ProxyServer:
             caller.hang_up()
 
     def on_head(self, caller: Connection, head: bytes) -> None:
-        """Take a request."""
+        """Answer a health check, or begin the call that a caller asks for."""
         try:
             if not head:
                 raise Refused("invalid_http", "The head of a request may have 64 KiB.")
@@ -95,7 +189,7 @@ class ProxyServer:
                 if message is not None:
                     self.answer(caller, message)
                     return
-            wanted = read_request(request, self.settings)
+            call_request = read_request(request, self.settings)
             if self.draining:
                 raise Refused("draining")
             if len(self.calls) >= self.settings.max_calls:
@@ -103,18 +197,18 @@ class ProxyServer:
         except Refused as refused:
             self.refuse(caller, refused)
             return
-        self.begin(caller, wanted)
+        self.begin(caller, call_request)
 
-    def begin(self, caller: Connection, wanted: Wanted) -> None:
+    def begin(self, caller: Connection, call_request: CallRequest) -> None:
         """Make a call, in a task of its own."""
-        call = Call(caller, wanted, self.memories, self.turns)
+        call = Call(caller, call_request, self.memories, self.reads)
         task = asyncio.create_task(self.run(caller, call))
         self.calls[task] = call
         task.add_done_callback(self.calls.pop)
 
     async def run(self, caller: Connection, call: Call) -> None:
         try:
-            call.key = await self.keys.key_for(call.wanted)
+            call.key = await self.keys.key_for(call.request)
             self.waiting.discard(caller)
             await call.run(self.settings.connect_timeout)
         except VoicememError as refused:
@@ -150,7 +244,7 @@ class ProxyServer:
             self.listening.close()
         for call in self.calls.values():
             call.cut()
-        self.turns.work()
+        self.reads.work()
         await self.memories.close()
         await self.keys.close()
 

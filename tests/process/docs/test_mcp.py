@@ -20,7 +20,7 @@ from tests.support.needs import needs_module
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.mcp.caller import Caller, Service
-from voicemem.mcp.resources import templates_of
+from voicemem.mcp.server import templates_of
 from voicemem.mcp.tools import TOOLS
 
 with warnings.catch_warnings():

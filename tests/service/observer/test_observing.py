@@ -22,8 +22,7 @@ from voicemem.app import App, running
 from voicemem.config.service import Address, Settings
 from voicemem.errors import StoreUnavailable
 from voicemem.observer import connection as connection_module
-from voicemem.observer import dialing
-from voicemem.observer.observation import Patience
+from voicemem.observer.observers import Patience
 from voicemem.protocol.types import JsonObject
 from voicemem.store.sqlite.store import InMemoryStore
 
@@ -263,7 +262,7 @@ async def test_a_vendor_that_does_not_answer(
     sideband: Sideband, api: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is given up on, call by call, while the service goes on."""
-    monkeypatch.setattr(dialing, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(connection_module, "HANDSHAKE_S", 0.05)
 
     async def hang() -> None:
         await eventually(True, lambda: as_async(0), 0.5)
@@ -278,7 +277,7 @@ async def test_a_connection_that_hangs_is_noticed(
     sideband: Sideband, api: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vendor that answers no ping any more is dialled again."""
-    monkeypatch.setattr(dialing, "PING_S", 0.1)
+    monkeypatch.setattr(connection_module, "PING_S", 0.1)
     await begin(api)
     connection = await sideband.accept()
     connection.transport.pause_reading()

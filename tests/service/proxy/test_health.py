@@ -17,7 +17,7 @@ from tests.support.servers.voice_proxy import RunningProxy, proxy_to
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.errors import Refused
-from voicemem.proxy.heads import parse_request
+from voicemem.proxy.requests import parse_request
 
 DIALECT = "openai-realtime"
 FRAME = '{"type":"session.created","event_id":"event_1","session":{"id":"sess_1"}}'

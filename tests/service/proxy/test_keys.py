@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.config.service import Address
 from voicemem.errors import CannotStart
-from voicemem.proxy import keys as proxy_keys
+from voicemem.proxy.memories import FRESH_S
 from voicemem.proxy.settings import UpstreamKey, parse_upstream_keys, parse_upstreams
 
 ADMIN_KEY = "the operator's own key"
@@ -176,7 +176,7 @@ async def test_keys_while_the_memory_is_away(app: App) -> None:
             async with proxy_to(app, {DIALECT: url}, KEPT if keeps else {}, rest_url=rest) as proxy:
                 assert 101 == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": known})
                 await network.down()
-                proxy.server.keys.known[next(iter(proxy.server.keys.known))] -= proxy_keys.FRESH_S + 1
+                proxy.server.keys.known[next(iter(proxy.server.keys.known))] -= FRESH_S + 1
                 vendor.connected = vendor.connected.get_loop().create_future()
                 assert 101 == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": known})
                 vendor.connected = vendor.connected.get_loop().create_future()
@@ -196,7 +196,7 @@ async def test_a_revoked_key(app: App) -> None:
         async def again() -> int:
             vendor.connected = vendor.connected.get_loop().create_future()
             if digest in proxy.server.keys.known:
-                proxy.server.keys.known[digest] -= proxy_keys.FRESH_S + 1
+                proxy.server.keys.known[digest] -= FRESH_S + 1
             return await status(proxy.url(DIALECT), additional_headers=shown)
 
         await eventually(401, again)

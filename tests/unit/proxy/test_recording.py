@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from voicemem.proxy import messages
-from voicemem.proxy.messages import Broken, MessageReader
+from voicemem.proxy import recording
+from voicemem.proxy.recording import Broken, MessageReader
 
 
 class Heard:
@@ -77,7 +77,7 @@ def test_every_form_of_a_length(size: int) -> None:
 @pytest.mark.parametrize("fragments", [1, 3])
 def test_what_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch, fragments: int) -> None:
     """Its bytes are skipped as they come, also in fragments, and the next message is read."""
-    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 1_000)
+    monkeypatch.setattr(recording, "MAX_MESSAGE_BYTES", 1_000)
     parts = [bytes(1_001 // fragments + 1)] * fragments
     stream = b"".join(
         wire(Opcode.CONT if number else Opcode.TEXT, part, number == fragments - 1) for number, part in enumerate(parts)
@@ -98,7 +98,7 @@ def test_what_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch, fragment
         b"\x83\x00",
         wire(Opcode.CONT, b"x"),
         wire(Opcode.TEXT, b"x", fin=False) + wire(Opcode.TEXT, b"y"),
-        wire(Opcode.TEXT, b"", fin=False) + wire(Opcode.CONT, b"", fin=False) * (messages.MAX_FRAGMENTS + 1),
+        wire(Opcode.TEXT, b"", fin=False) + wire(Opcode.CONT, b"", fin=False) * (recording.MAX_FRAGMENTS + 1),
     ],
     ids=["compressed", "reserved opcode", "nothing to go on", "two at once", "endless"],
 )

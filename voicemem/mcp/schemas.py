@@ -1,4 +1,4 @@
-"""What the tools take and give. Arguments named `…Within` have no owner: a session token has fixed it."""
+"""Arguments and results of the tools. Arguments named `…Within` have no owner: a session token has fixed it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Calls(CallsWithin, frozen=True, forbid_unknown_fields=True, kw_only=True):
     user_id: UserId
 
 
-# Answers
+# Results
 
 
 class HeardIn(Struct, frozen=True):

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voicemem.client.errors import ClientError
-from voicemem.mcp import arguments as taken
-from voicemem.mcp.answers import MAX_SHOWN, newest_that_fit
+from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller, Service, caller_with
-from voicemem.mcp.tools import TOOLS, describe_tool, find_tool, tools_of
+from voicemem.mcp.tools import MAX_SHOWN, TOOLS, describe_tool, find_tool, newest_that_fit, tools_of
 
 SERVICE = Service("http://127.0.0.1:9")
 OWNERS = {"user_id", "session_id"}
@@ -64,7 +63,7 @@ def test_what_cannot_be_a_key_is_refused(bearer: str) -> None:
 @given(st.lists(st.sampled_from([10, MAX_SHOWN // 3, MAX_SHOWN, 2 * MAX_SHOWN]), max_size=8))
 def test_an_answer_is_bounded(sizes: list[int]) -> None:
     """The newest messages that fit, and always the newest one."""
-    messages = [taken.HeardMessage(turn, "user", "x" * size, None) for turn, size in enumerate(sizes)]
+    messages = [schemas.HeardMessage(turn, "user", "x" * size, None) for turn, size in enumerate(sizes)]
     shown = newest_that_fit(messages)
     assert messages[len(messages) - len(shown) :] == shown
     assert len(shown) <= 1 or sum(len(message.text) for message in shown) <= MAX_SHOWN
