@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from aiohttp import web
 
+from voicemem.compat.agora import register_agora
 from voicemem.config import service as rules
 from voicemem.config.service import MIB, NO_WEBHOOK, Address, Settings
 from voicemem.context.plugins import load_policies
@@ -18,13 +19,13 @@ from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
 from voicemem.security.gate import Gate
 from voicemem.security.page_origin import PageOrigin
-from voicemem.server import agora, page
+from voicemem.server import page
 from voicemem.server.http.connections import PortConnections, ingest_limits, rest_limits
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import listen
 from voicemem.server.http.request import DECODING, GAUGES
 from voicemem.server.ingest.server import IngestServer
-from voicemem.server.rest import ROUTES, application
+from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges
 from voicemem.sessions.nodes.watcher import watch_leases_forever
@@ -37,6 +38,8 @@ from voicemem.telemetry.tracing import NoTracer, Tracer
 
 LOG = logging.getLogger("voicemem")
 EVERYWHERE = (rules.ANY_HOST, "::")
+COMPAT: tuple[Callable[[web.Application, Gate], None], ...] = (register_agora,)
+"""APIs of other products, added to the REST application."""
 
 
 class App:
@@ -52,11 +55,12 @@ class App:
             services.recorder, services.presence, gate, services.store, self.decoding, ingest_limits(per_address)
         )
         self.rest_connections = PortConnections(rest_limits(per_address), self.count_rest_refused)
-        rest = application(services, gate, agora.DOCUMENTED)
+        rest = application(services, gate)
         rest[DECODING] = self.decoding
-        agora.mount(rest, gate.granting(services.agora_apps.grant), settings.agora_contents)
+        for register in COMPAT:
+            register(rest, gate)
         if settings.ui:
-            page.mount(rest, ROUTES, gate, PageOrigin(settings.ui_origin, settings.insecure))
+            page.mount(rest, gate, PageOrigin(settings.ui_origin, settings.insecure))
         self.gauges = rest[GAUGES] = Gauges(
             services.telemetry.metrics,
             services.presence,

@@ -45,7 +45,6 @@ from voicemem.redaction.rules import Rules
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url
-from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.hook_secrets import HookSecrets, parse_hook_secrets
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.hooks import Hooks
@@ -141,7 +140,6 @@ class Services:
         quotas = Quotas(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes)
         store.set_quotas(quotas, self.telemetry.metrics.count_quota_refusal)
         self.access = Access(store, self.runtime, settings.admin_key, 0 if store.is_exclusive else KEY_CACHE_MS)
-        self.agora_apps = AgoraApps(self.access)
         given = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
         self.hook_secrets = HookSecrets(store, given, clock)
         self.limits = RateLimits(clock, settings.request_rate, settings.event_rate, settings.byte_rate)

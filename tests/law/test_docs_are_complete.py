@@ -15,11 +15,15 @@ import pytest
 from tests.support.documentation import PAGES, TEXTS, code_blocks
 from tests.support.paths import DOCS, PACKAGE, ROOT
 from tests.support.processes.doc_programs import printed_programs, save_programs
+from tests.support.routes import ROUTES
 from voicemem import client
 from voicemem.cli import main
 from voicemem.client import ClientError, Options
 from voicemem.client.metrics import exposition
 from voicemem.client.session import SessionFacts
+from voicemem.compat import agora
+from voicemem.compat.agora.agents import AgentsQuery, TurnsQuery
+from voicemem.compat.agora.requests import agora_error, status_of
 from voicemem.config.context import PARAMETERS
 from voicemem.config.session import LlmConfig, SessionConfig, WebhookConfig
 from voicemem.context.formats import ENRICHERS
@@ -32,11 +36,7 @@ from voicemem.protocol.checks import METADATA_ORDER
 from voicemem.protocol.events import Event, IncomingEvent, ProducedEvent
 from voicemem.protocol.frames import Frame
 from voicemem.security.audit import Act
-from voicemem.server import agora, ams
-from voicemem.server.agora.agents import AgentsQuery
-from voicemem.server.agora.conversation import TurnsQuery
-from voicemem.server.agora.errors import agora_error, status_of
-from voicemem.server.rest import ROUTES
+from voicemem.server import ams
 from voicemem.server.rest.context import ContextQuery
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import HistoryQuery

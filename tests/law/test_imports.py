@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.checks.imports import (
-    EDGE_IMPORTS,
+    COMPAT_IMPORTERS,
     ENGINE_IMPORTERS,
     ORDER,
     PURE,
@@ -97,17 +97,34 @@ def test_imports_of_an_engine_are_caught() -> None:
 
 
 def test_edges_that_import_each_other_are_caught() -> None:
-    """REST, ingest and Agora's paths know nothing of each other, but for the exceptions; all may use `server.http`."""
-    for mine, other in (("rest", "ingest"), ("ingest", "rest"), ("rest", "agora"), ("agora", "rest")):
+    """REST and ingest know nothing of each other; both may use `server.http`."""
+    for mine, other in (("rest", "ingest"), ("ingest", "rest")):
         files = {f"server.{mine}.a": f"from voicemem.server.{other} import b", f"server.{other}.b": ""}
         assert broken_laws(files) == [f"server.{mine}.a imports server.{other}.b"]
         files = {f"server.{mine}.a": "from voicemem.server.http import b", "server.http.b": ""}
         assert broken_laws(files) == []
 
 
+def test_imports_of_a_foreign_api_are_caught() -> None:
+    """Only `app` and the list of commands import a room of `compat`; rooms do not import each other."""
+    for name in ("server.rest.keys", "services", "cli.service", "compat.other.routes", "library"):
+        files = {name: "from voicemem.compat.agora import apps", "compat.agora.apps": ""}
+        assert broken_laws(files) == [f"{name} imports compat.agora.apps"]
+    for name in (*COMPAT_IMPORTERS, "compat.agora.commands"):
+        assert broken_laws({name: "from voicemem.compat.agora import apps", "compat.agora.apps": ""}) == []
+
+
+def test_only_the_commands_of_a_foreign_api_know_the_command_line() -> None:
+    """The routes of a room stand below the commands, and do not import them."""
+    files = {"compat.agora.commands": "import voicemem.cli.common", "cli.common": ""}
+    assert broken_laws(files) == []
+    files = {"compat.agora.agents": "import voicemem.cli.common", "cli.common": ""}
+    assert broken_laws(files) == ["compat.agora.agents imports cli.common"]
+
+
 def test_exceptions_that_nothing_needs_are_caught() -> None:
     """A file in the list that imports no engine, or is gone, is found."""
-    assert stale_exceptions({}) == [*ENGINE_IMPORTERS, *(f"{name} imports {other}" for name, other in EDGE_IMPORTS)]
+    assert stale_exceptions({}) == [*ENGINE_IMPORTERS]
 
 
 def test_a_client_that_needs_the_server_is_caught() -> None:

@@ -12,9 +12,9 @@ import yaml
 from tests.support.deploy_files import CONTAINER, UNIT, instruction
 from tests.support.needs import needs_module
 from tests.support.paths import DEPLOY
+from tests.support.routes import ROUTES
 from voicemem.cli.service import serve
-from voicemem.server import agora
-from voicemem.server.rest import ROUTES
+from voicemem.compat import agora
 
 needs_module("kubernetes_validate", "test")
 import kubernetes_validate  # noqa: E402

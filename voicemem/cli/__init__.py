@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from voicemem.cli.access.agora_apps import agora
 from voicemem.cli.access.hooks import hooks
 from voicemem.cli.access.keys import keys
 from voicemem.cli.calls import demo, history, receive, replay
@@ -25,6 +24,7 @@ from voicemem.cli.stores.nodes import nodes
 from voicemem.cli.stores.restored import restored
 from voicemem.cli.tail import tail
 from voicemem.cli.users import export_user
+from voicemem.compat.agora.commands import agora
 from voicemem.version import __version__
 
 

@@ -1,1 +1,1 @@
-"""The edges that listen: websocket ingest, REST, and Agora's paths."""
+"""The edges that listen: websocket ingest, REST, and the page."""

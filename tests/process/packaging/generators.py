@@ -14,8 +14,8 @@ import venv
 from pathlib import Path
 
 from tests.process.packaging.commands import check
+from tests.support.routes import ROUTES
 from voicemem.server.http.openapi import openapi_json
-from voicemem.server.rest import ROUTES
 
 PACKAGES = ("openapi-typescript@7.13.0", "typescript@5.9.3")
 PYTHON_PACKAGE = "openapi-python-client==0.29.1"

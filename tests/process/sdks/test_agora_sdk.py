@@ -24,6 +24,7 @@ from tests.support.callers.agora_sdk import (
 from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient, bearer_header, make_key
 from tests.support.services import Serve
+from voicemem.compat.agora.apps import AppRegistry
 
 KEY = "sixteen letters and more"
 UPDATED = [{"role": "system", "content": "You are very brief."}]
@@ -180,7 +181,7 @@ async def test_a_registered_certificate_is_enough(serve: Serve, monkeypatch: pyt
     """Where keys are needed, App ID and certificate are all that the SDK is given: it lives its whole life."""
     app = await serve(admin_key=KEY)
     point_at(app, monkeypatch)
-    await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE)
+    await AppRegistry(app.services.access).add("shop", APP_ID, CERTIFICATE)
     key = await make_key(app, "ingest", "read", project="shop")
     async with async_client(area) as agora:
         session = bound_agent(agora).create_async_session(**session_place())
@@ -194,8 +195,8 @@ async def test_a_registered_certificate_is_enough_without_asyncio(
     """The synchronous objects sign in so too, also where the old certificate signs during a rotation."""
     app = await serve(admin_key=KEY)
     point_at(app, monkeypatch)
-    await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE)
-    await app.services.agora_apps.rotate("shop", APP_ID, "0" * 32)
+    await AppRegistry(app.services.access).add("shop", APP_ID, CERTIFICATE)
+    await AppRegistry(app.services.access).rotate("shop", APP_ID, "0" * 32)
     key = await make_key(app, "ingest", "read", project="shop")
     with client() as agora:
         session = bound_agent(agora).create_session(**session_place())
@@ -207,7 +208,7 @@ async def test_an_agent_is_stopped_by_its_id_alone(serve: Serve, monkeypatch: py
     """`stop_agent` does not know the channel, and stops agents of all channels of its app."""
     app = await serve(admin_key=KEY)
     point_at(app, monkeypatch)
-    await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE)
+    await AppRegistry(app.services.access).add("shop", APP_ID, CERTIFICATE)
     async with async_client() as agora:
         session = bound_agent(agora).create_async_session(**session_place())
         agent_id = await session.start()
@@ -319,7 +320,7 @@ async def test_an_unknown_certificate_is_refused(serve: Serve, monkeypatch: pyte
             session = bound_agent(agora).create_async_session(**session_place())
             assert (401, "InvalidPermission") == await refused(session.start)
         if not registered:
-            await app.services.agora_apps.add("shop", APP_ID, "0" * 32)
+            await AppRegistry(app.services.access).add("shop", APP_ID, "0" * 32)
 
 
 @pytest.mark.parametrize("credentials", WRONG, ids=["certificate", "token", "basic"])

@@ -13,10 +13,10 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.checks.openapi import component, openapi_document
 from tests.support.paths import FIXTURES
+from tests.support.routes import ROUTES
 from tests.support.services import Serve
+from voicemem.compat import agora
 from voicemem.protocol.types import JsonObject
-from voicemem.server import agora
-from voicemem.server.rest import ROUTES
 from voicemem.version import __version__
 
 CALLS = sorted(FIXTURES.glob("*.jsonl"))

@@ -13,10 +13,10 @@ from websockets.asyncio.client import connect
 
 from tests.support.callers.raw_http import raw_exchange
 from tests.support.callers.rest import PROBLEM, RestClient, RestResponse
+from tests.support.routes import ROUTES
 from tests.support.services import Serve
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.server.http.problems import problems
-from voicemem.server.rest import ROUTES
 
 HEAD = b"Host: localhost\r\nConnection: close\r\n"
 PATHS = sorted({route.path for route in ROUTES})

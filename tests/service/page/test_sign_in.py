@@ -13,12 +13,12 @@ from tests.support.callers.page import PageClient
 from tests.support.callers.rest import RestClient, client_with_key, make_key
 from tests.support.clock import ManualClock
 from tests.support.events import final
+from tests.support.routes import ROUTES
 from tests.support.samples.audit_lines import ADMIN_KEY, acts
 from tests.support.services import Serve, node_on
 from voicemem.app import App
 from voicemem.security.page_cookies import LIFE_S, NAME, SECURE_NAME
 from voicemem.security.rate_limits import WRONG_KEYS_BURST
-from voicemem.server.rest import ROUTES
 from voicemem.store.sqlite.store import InMemoryStore
 
 NAMED = "https://memory.example"

@@ -14,10 +14,10 @@ import pytest
 from tests.support.callers.raw_http import raw_exchange
 from tests.support.callers.rest import RestClient, client_with_key, make_key
 from tests.support.events import final
+from tests.support.routes import ROUTES
 from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
 from voicemem.security.access import ASK_AGAIN_MS, SCOPES, Access
-from voicemem.server.rest import ROUTES
 from voicemem.store.sqlite import SqliteStore
 
 HOOK = "https://receiver.example/hook"

@@ -19,10 +19,10 @@ from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient, bearer_header, client_with_key, make_key, wait_until_closed
 from tests.support.events import final_transcript, session_end
 from tests.support.paths import DOCS
+from tests.support.routes import ROUTES
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
-from voicemem.server.rest import ROUTES
 
 ADMIN_KEY = "the operator's own key"
 REACHED = [

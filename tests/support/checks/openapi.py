@@ -10,8 +10,8 @@ from typing import Any
 
 import jsonschema_rs
 
+from voicemem.compat import agora
 from voicemem.protocol.types import JsonObject
-from voicemem.server import agora
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.rest import ROUTES
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from tests.support.routes import ROUTES
 from voicemem.protocol.types import PATTERN_SENTENCES
 from voicemem.server.http.openapi import openapi_json
-from voicemem.server.rest import ROUTES
 
 
 def patterns(schema: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`voicemem keys create`, `list`, `limits` and `revoke`; `keys agora` is in `agora_apps`."""
+"""`voicemem keys create`, `list`, `limits` and `revoke`."""
 
 from __future__ import annotations
 

@@ -50,20 +50,6 @@ HEADERS = {
     },
     "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}},
 }
-SCHEMES = {
-    "key": {"type": "http", "scheme": "bearer"},
-    "password": {
-        "type": "http",
-        "scheme": "basic",
-        "description": "The password is the key; any user name will do.",
-    },
-    "agora": {
-        "type": "apiKey",
-        "in": "header",
-        "name": "Authorization",
-        "description": "`agora token=` and a key, or a token of a registered app; with or without quotes.",
-    },
-}
 IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
@@ -100,7 +86,7 @@ def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
             "tags": tags(routes),
             "paths": without_closed_items(paths),
             "components": {
-                "securitySchemes": SCHEMES,
+                "securitySchemes": {name: scheme for route in routes for name, scheme in route.schemes.items()},
                 "schemas": without_closed_items(schemas.components),
             },
         }
@@ -167,8 +153,9 @@ def describe_contents(spec: BodySpec | ResponseSpec, schemas: Schemas) -> JsonOb
 
 def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[JsonObject]:
     """Describe the placeholders of the path and the query parameters."""
+    placeholders = {**PLACEHOLDERS, **route.placeholders}
     for name in re.findall(r"{(\w+)}", route.path):
-        yield {"name": name, "in": "path", "required": True, "schema": schemas.of(PLACEHOLDERS[name])}
+        yield {"name": name, "in": "path", "required": True, "schema": schemas.of(placeholders[name])}
     schema = schemas.inline(route.query)
     for name, value in schema["properties"].items():
         yield {"name": name, "in": "query", "required": name in schema["required"], "schema": without_null(value)}

@@ -23,6 +23,7 @@ from voicemem.server.http.bodies import FREE_BYTES, BodySlots
 from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import BROKEN_BODY, decompress
 from voicemem.server.http.request_turns import RequestTurns
+from voicemem.server.http.routes import Route
 from voicemem.services import Services
 from voicemem.sessions.gauges import Gauges
 from voicemem.store.streams import Stream
@@ -39,6 +40,8 @@ BODY = web.RequestKey("body", bytes)
 """The body, once it was read."""
 GAUGES = web.AppKey("gauges", Gauges)
 GRANT = web.RequestKey("grant", Grant)
+DOCUMENTED: web.AppKey[list[Route[Any]]] = web.AppKey("documented")
+"""All routes that `/openapi.json` documents."""
 OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
 """Makes /openapi.json at its first request, which takes a tenth of a second."""
 ASYNCAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("async_document")

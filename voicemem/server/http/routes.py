@@ -16,8 +16,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.errors import CODES
-from voicemem.protocol.types import Name, SessionId, matching
-from voicemem.security.agora_apps import APP_ID_RULE
+from voicemem.protocol.types import JsonObject, Name, SessionId, matching
 from voicemem.server.http import problems
 
 KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
@@ -27,19 +26,13 @@ JSON_LINES = "application/x-ndjson"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DELIVERY_ID_PATTERN = r"^[0-9]{1,18}\Z"
 DeliveryId = Annotated[str, matching(DELIVERY_ID_PATTERN, "The id of a delivery is 1 to 18 digits")]
-AppId = Annotated[str, Meta(min_length=1)]
-"""In Agora's paths, where it may also be the name of a project."""
 ClientSessionId = Annotated[str, Meta(min_length=1, max_length=512)]
 """In agent-memory-server's paths: whatever the client calls its session."""
-HEX_32 = r"^[0-9A-Fa-f]{32}\Z"
-AgoraAppId = Annotated[str, matching(HEX_32, APP_ID_RULE)]
 PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
     {
         "id": SessionId,
         "key_id": KeyId,
         "delivery": DeliveryId,
-        "appid": AppId,
-        "app_id": AgoraAppId,
         "user_id": Name,
         "session_id": ClientSessionId,
         "view_id": Name,
@@ -49,6 +42,7 @@ PLACEHOLDERS: Mapping[str, Any] = MappingProxyType(
     }
 )
 """The types of the placeholders in paths."""
+KEY_SCHEME: Mapping[str, JsonObject] = MappingProxyType({"key": {"type": "http", "scheme": "bearer"}})
 
 
 class MergePatch(NamedTuple):
@@ -91,7 +85,7 @@ class Route(NamedTuple, Generic[Q]):
     """A path with its handler; with `scope` None it is open to every caller that can reach the port.
 
     `codes` are the error codes that do not follow from the rest (`openapi.codes_of`). `servers` are the prefixes of
-    the path, `schemes` the ways to present a key.
+    the path, `schemes` the ways to present a key, `placeholders` the types of those that `PLACEHOLDERS` lacks.
     """
 
     method: str
@@ -106,7 +100,8 @@ class Route(NamedTuple, Generic[Q]):
     error_kinds: Mapping[int, type[Struct]] = MappingProxyType({})
     """Types of error bodies by status, where they are more than `errors.kind`."""
     servers: tuple[str, ...] = ("/",)
-    schemes: tuple[str, ...] = ("key",)
+    schemes: Mapping[str, JsonObject] = KEY_SCHEME
+    placeholders: Mapping[str, Any] = NOTHING
     operation_id: str = ""
     """By default the handler's name."""
     for_tokens: bool = False

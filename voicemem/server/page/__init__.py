@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from aiohttp import web
 
 from voicemem.security.gate import Gate
 from voicemem.security.page_origin import PageOrigin
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.problems import Handler
-from voicemem.server.http.routes import Route
+from voicemem.server.http.request import DOCUMENTED
 from voicemem.server.page.door import Door, guard_page
 from voicemem.server.page.files import get_asset, get_shell, page_files
 from voicemem.server.page.headers import add_headers
@@ -34,8 +31,8 @@ PAGES = (
 """Where the shell is served; anything else below `/ui` is not there."""
 
 
-def mount(app: web.Application, routes: Iterable[Route[Any]], gate: Gate, origin: PageOrigin) -> None:
-    """Add the page to the REST application; behind its door are those of the routes that need a key."""
+def mount(app: web.Application, gate: Gate, origin: PageOrigin) -> None:
+    """Add the page to the REST application; behind its login are those of the routes so far that need a key."""
     door = Door(gate, origin)
     page_files()
     app.on_response_prepare.append(add_headers)
@@ -45,7 +42,7 @@ def mount(app: web.Application, routes: Iterable[Route[Any]], gate: Gate, origin
     app.router.add_get("/ui/assets/{version}/{path:.+}", on_host(get_asset, door), expect_handler=answer_expect)
     for method, handler in SignIn(door).handlers().items():
         app.router.add_route(method, SIGN_IN_PATH, handler, expect_handler=answer_expect)
-    behind = [route for route in routes if route.scope is not None and route.path.startswith("/v1/")]
+    behind = [route for route in app[DOCUMENTED] if route.scope is not None and route.path.startswith("/v1/")]
     for base in BASES:
         for page in PAGES:
             app.router.add_get(base + page, on_host(get_shell, door), expect_handler=answer_expect)

@@ -17,7 +17,7 @@ from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.observe import observe_requests
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.http.problems import problems
-from voicemem.server.http.request import ASYNCAPI_DOCUMENT, BODIES, OPENAPI_DOCUMENT, SERVICES, TURNS
+from voicemem.server.http.request import ASYNCAPI_DOCUMENT, BODIES, DOCUMENTED, OPENAPI_DOCUMENT, SERVICES, TURNS
 from voicemem.server.http.request_turns import RequestTurns
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
@@ -69,8 +69,8 @@ ROUTES: tuple[Route[Any], ...] = (
 )
 
 
-def application(services: Services, gate: Gate, others: Iterable[Route[Any]] = ()) -> web.Application:
-    """Make the REST application. `others` are routes that are documented with its own, and mounted elsewhere."""
+def application(services: Services, gate: Gate) -> web.Application:
+    """Make the REST application, to which others may add routes."""
     app = web.Application(
         middlewares=[observe_requests(services.telemetry), chat.chat_errors, problems],
         client_max_size=MAX_FRAME_BYTES,
@@ -78,9 +78,18 @@ def application(services: Services, gate: Gate, others: Iterable[Route[Any]] = (
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
     app[BODIES], app[TURNS] = BodySlots(), RequestTurns()
-    openapi: Callable[[], bytes] = cache(partial(openapi_json, (*ROUTES, *others)))
+    documented: list[Route[Any]] = []
+    openapi: Callable[[], bytes] = cache(partial(openapi_json, documented))
     async_api: Callable[[], bytes] = cache(asyncapi.asyncapi_json)
-    app[OPENAPI_DOCUMENT], app[ASYNCAPI_DOCUMENT] = openapi, async_api
-    for route in ROUTES:
-        app.router.add_route(route.method, route.path, guard_route(route, gate), expect_handler=answer_expect)
+    app[DOCUMENTED], app[OPENAPI_DOCUMENT], app[ASYNCAPI_DOCUMENT] = documented, openapi, async_api
+    add_routes(app, gate, ROUTES)
     return app
+
+
+def add_routes(
+    app: web.Application, gate: Gate, routes: Iterable[Route[Any]], served: Iterable[Route[Any]] | None = None
+) -> None:
+    """Document routes, and serve them behind the gate, or only those in `served`."""
+    app[DOCUMENTED].extend(routes)
+    for route in routes if served is None else served:
+        app.router.add_route(route.method, route.path, guard_route(route, gate), expect_handler=answer_expect)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from tests.support.checks.openapi import check_response, component, openapi_document
+from voicemem.compat import agora
 from voicemem.config.secrets import SECRETS
 from voicemem.protocol.checks import METADATA_ORDER
 from voicemem.protocol.types import JsonObject
-from voicemem.server import agora
+from voicemem.server import rest
 from voicemem.server.http.openapi import codes_of, openapi_json
 from voicemem.server.http.routes import Route
-from voicemem.server.rest import ROUTES
 
-EVERY = (*ROUTES, *agora.DOCUMENTED)
+EVERY = (*rest.ROUTES, *agora.DOCUMENTED)
 
 
 def operation(route: Route[Any]) -> JsonObject:
@@ -61,7 +61,7 @@ def test_operations_are_told_apart() -> None:
 
 def test_no_type_hides_another() -> None:
     """Types of the same name would be one component: REST's are the same with Agora's beside them."""
-    alone = json.loads(openapi_json(ROUTES))["components"]["schemas"]
+    alone = json.loads(openapi_json(rest.ROUTES))["components"]["schemas"]
     agoras = json.loads(openapi_json(agora.DOCUMENTED))["components"]["schemas"]
     both = openapi_document()["components"]["schemas"]
     assert alone == {name: both[name] for name in alone}
@@ -70,7 +70,7 @@ def test_no_type_hides_another() -> None:
 
 def test_what_was_made_can_be_called() -> None:
     """A new session's links lead to every path below it, by its id."""
-    below = {operation(route)["operationId"] for route in ROUTES if route.path.startswith("/v1/sessions/{id}")}
+    below = {operation(route)["operationId"] for route in rest.ROUTES if route.path.startswith("/v1/sessions/{id}")}
     for status in ("200", "201"):
         links = openapi_document()["paths"]["/v1/sessions"]["post"]["responses"][status]["links"]
         assert below == {link["operationId"] for link in links.values()}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from voicemem.compat.agora import agents as conversation
 from voicemem.gateway import service
 from voicemem.memory import add
-from voicemem.server.agora import conversation
 from voicemem.sessions.recording.batches import RESERVED_PRODUCERS
 
 

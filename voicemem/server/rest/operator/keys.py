@@ -1,4 +1,4 @@
-"""Keys and apps of Agora's of the caller's own project, and tokens that open one session."""
+"""Keys of the caller's own project, and tokens that open one session."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
-from voicemem.protocol.types import Natural, SessionId, matching
-from voicemem.security.agora_apps import CERTIFICATE_RULE
+from voicemem.protocol.types import Natural, SessionId
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
 from voicemem.server.http.request import (
@@ -23,11 +22,10 @@ from voicemem.server.http.request import (
     read_object,
     services_of,
 )
-from voicemem.server.http.routes import HEX_32, JSON, AgoraAppId, BodySpec, KeyId, ResponseSpec, Route, json_ok
-from voicemem.store.records import AgoraApp, ApiKey, KeyLimits
+from voicemem.server.http.routes import JSON, BodySpec, KeyId, ResponseSpec, Route, json_ok
+from voicemem.store.records import ApiKey, KeyLimits
 
 Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_length=1, max_length=3)]
-Certificate = Annotated[str, matching(HEX_32, CERTIFICATE_RULE)]
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,36 +90,6 @@ class MadeToken(Struct, frozen=True):
     expires_at: int
 
 
-class NewAgoraApp(Struct, frozen=True, forbid_unknown_fields=True):
-    """An app of Agora's, and what tokens signed with its certificate may do on Agora's paths."""
-
-    app_id: AgoraAppId
-    certificate: Certificate
-    scopes: Scopes = ("ingest", "read", "admin")
-
-
-class NewCertificate(Struct, frozen=True, forbid_unknown_fields=True):
-    """The certificate that is to sign from now on."""
-
-    certificate: Certificate
-
-
-class ShownAgoraApp(Struct, frozen=True):
-    """An app without its certificates; `has_old_certificate` until the one before the last rotation is retired."""
-
-    app_id: AgoraAppId
-    project: str
-    scopes: list[str]
-    created_at: int
-    has_old_certificate: bool
-
-
-class AgoraApps(Struct, frozen=True):
-    """The apps, the oldest first."""
-
-    agora_apps: list[ShownAgoraApp]
-
-
 def key_view(key: ApiKey) -> ShownKey:
     return ShownKey(key.id, key.project, key.name, list(key.scopes), key.created_ms, key.revoked_ms, *key.limits)
 
@@ -179,87 +147,7 @@ async def create_token(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(MadeToken(token, stream.id, expires_ms), 201)
 
 
-def app_view(app: AgoraApp) -> ShownAgoraApp:
-    return ShownAgoraApp(app.app_id, app.project, list(app.scopes), app.created_ms, app.old_certificate is not None)
-
-
-async def list_agora_apps(request: web.Request, _: NoQuery) -> web.Response:
-    """List the apps of Agora's of the project, without their certificates."""
-    apps = await services_of(request).agora_apps.list(request[GRANT].project)
-    return json_response(AgoraApps([app_view(app) for app in apps]))
-
-
-async def add_agora_app(request: web.Request, _: NoQuery) -> web.Response:
-    """Register an app of Agora's: tokens signed with its certificate open the project on Agora's paths."""
-    grant = request[GRANT]
-    body = convert_body(await read_object(request), NewAgoraApp)
-    if grant.key_id is None:
-        raise Refused("no_keys")
-    app = await services_of(request).agora_apps.add(grant.project, body.app_id, body.certificate, body.scopes)
-    audit("agora_app_added", grant, app.project, app=app.app_id, scopes=app.scopes)
-    return json_response(app_view(app), 201)
-
-
-async def rotate_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
-    """Give an app a new certificate; the one before stays valid until it is retired, or the next rotation."""
-    grant, app_id = request[GRANT], request.match_info["app_id"]
-    body = convert_body(await read_object(request), NewCertificate)
-    app = await services_of(request).agora_apps.rotate(grant.project, app_id, body.certificate)
-    audit("agora_certificate_rotated", grant, grant.project, app=app_id)
-    return json_response(app_view(app))
-
-
-async def retire_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
-    """Refuse from now on what is signed with the certificate before the last rotation."""
-    grant, app_id = request[GRANT], request.match_info["app_id"]
-    app = await services_of(request).agora_apps.retire(grant.project, app_id)
-    audit("agora_certificate_retired", grant, grant.project, app=app_id)
-    return json_response(app_view(app))
-
-
-async def remove_agora_app(request: web.Request, _: NoQuery) -> web.Response:
-    """Remove an app of Agora's and its certificates: its tokens are refused from now on."""
-    grant, app_id = request[GRANT], request.match_info["app_id"]
-    await services_of(request).agora_apps.remove(grant.project, app_id)
-    audit("agora_app_removed", grant, grant.project, app=app_id)
-    return web.Response(status=204)
-
-
-AGORA_APPS = "/v1/agora-apps"
-AGORA_APP = AGORA_APPS + "/{app_id}"
-UNKNOWN_APP = ("unknown_agora_app",)
 ROUTES = (
-    Route("GET", AGORA_APPS, list_agora_apps, "admin", NoQuery, json_ok(AgoraApps)),
-    Route(
-        "POST",
-        AGORA_APPS,
-        add_agora_app,
-        "admin",
-        NoQuery,
-        json_ok(ShownAgoraApp, 201),
-        BodySpec({JSON: NewAgoraApp}),
-        ("invalid_field", "agora_app_exists", "no_keys"),
-    ),
-    Route("DELETE", AGORA_APP, remove_agora_app, "admin", NoQuery, {204: ResponseSpec()}, codes=UNKNOWN_APP),
-    Route(
-        "POST",
-        f"{AGORA_APP}/rotate-certificate",
-        rotate_agora_certificate,
-        "admin",
-        NoQuery,
-        json_ok(ShownAgoraApp),
-        BodySpec({JSON: NewCertificate}),
-        UNKNOWN_APP,
-    ),
-    Route(
-        "POST",
-        f"{AGORA_APP}/retire-certificate",
-        retire_agora_certificate,
-        "admin",
-        NoQuery,
-        json_ok(ShownAgoraApp),
-        codes=UNKNOWN_APP,
-    ),
     Route("GET", "/v1/keys", list_keys, "admin", NoQuery, json_ok(Keys)),
     Route(
         "POST",

@@ -24,6 +24,7 @@ from tests.support.samples.agora_tokens import (
 )
 from tests.support.services import ANY_PORT, Serve
 from voicemem.app import App, running
+from voicemem.compat.agora.apps import AppRegistry
 from voicemem.config.service import Settings
 from voicemem.runtime import now_ms
 from voicemem.security.rate_limits import WRONG_KEYS_BURST
@@ -51,7 +52,7 @@ def for_channel(channel: str) -> dict[str, str]:
 async def app(serve: Serve) -> App:
     """A service that has an app for the project `shop`."""
     app = await serve(admin_key=ADMIN_KEY)
-    await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE)
+    await AppRegistry(app.services.access).add("shop", APP_ID, CERTIFICATE)
     return app
 
 
@@ -158,19 +159,19 @@ async def test_tokens_open_nothing_else(app: App) -> None:
 async def test_scopes_of_an_app(serve: Serve) -> None:
     """An app's tokens may do what the app may: without admin no join names an LLM, without ingest there is none."""
     app = await serve(admin_key=ADMIN_KEY)
-    await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE, ("ingest", "read"))
+    await AppRegistry(app.services.access).add("shop", APP_ID, CERTIFICATE, ("ingest", "read"))
     join = await call(app, "POST", f"{PROJECT}/join", signed(), JOIN)
     assert (403, "InvalidPermission") == agora_problem(join)
     assert 200 == (await call(app, "POST", f"{PROJECT}/join", signed(), joining())).status
-    await app.services.agora_apps.remove("shop", APP_ID)
-    await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE, ("read",))
+    await AppRegistry(app.services.access).remove("shop", APP_ID)
+    await AppRegistry(app.services.access).add("shop", APP_ID, CERTIFICATE, ("read",))
     assert 403 == (await call(app, "POST", f"{PROJECT}/join", signed(), joining())).status
     assert 200 == (await call(app, "GET", f"{PROJECT}/agents", signed())).status
 
 
 async def test_two_certificates_while_one_is_replaced(app: App) -> None:
     """After a rotation both certificates sign; after the old one is retired, or the app removed, they do not."""
-    path, apps = f"{PROJECT}/agents", app.services.agora_apps
+    path, apps = f"{PROJECT}/agents", AppRegistry(app.services.access)
 
     async def statuses() -> list[int]:
         pair = (CERTIFICATE, OTHER_CERTIFICATE)
@@ -190,10 +191,10 @@ async def test_an_app_closes_a_service_without_keys(serve: Serve) -> None:
     """With the first app every caller needs a key or a token, also after the app is removed."""
     app = await serve()
     assert 200 == (await RestClient(app).get("/v1/sessions")).status
-    await app.services.agora_apps.add("default", APP_ID, CERTIFICATE)
+    await AppRegistry(app.services.access).add("default", APP_ID, CERTIFICATE)
     assert (401, "unauthorized") == (await RestClient(app).get("/v1/sessions")).problem
     assert 200 == (await call(app, "GET", f"{PROJECT}/agents", signed())).status
-    await app.services.agora_apps.remove(None, APP_ID)
+    await AppRegistry(app.services.access).remove(None, APP_ID)
     assert 401 == (await call(app, "GET", f"{PROJECT}/agents", signed())).status
 
 
@@ -249,7 +250,7 @@ async def test_wrong_tokens_count_as_wrong_keys() -> None:
     now = clock() // 1000
     settings = Settings(store="memory:", rest=ANY_PORT, ingest=ANY_PORT, admin_key=ADMIN_KEY)
     async with running(settings, clock) as app:
-        await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE)
+        await AppRegistry(app.services.access).add("shop", APP_ID, CERTIFICATE)
 
         async def status(text: str) -> int:
             return (await call(app, "GET", f"{PROJECT}/agents", {"Authorization": f"agora token={text}"})).status
@@ -265,7 +266,7 @@ async def test_requests_with_tokens_are_limited_like_those_of_a_key() -> None:
     clock = ManualClock()
     settings = Settings(store="memory:", rest=ANY_PORT, ingest=ANY_PORT, admin_key=ADMIN_KEY, request_rate=1)
     async with running(settings, clock) as app:
-        await app.services.agora_apps.add("shop", APP_ID, CERTIFICATE)
+        await AppRegistry(app.services.access).add("shop", APP_ID, CERTIFICATE)
         tokens = [token(clock() // 1000, services=(rtc(channel),)) for channel in "abc"]
         answers = [
             await call(app, "GET", f"{PROJECT}/agents", {"Authorization": f"agora token={text}"}) for text in tokens

@@ -5,36 +5,46 @@ A session is an agent. https://docs.agora.io/en/conversational-ai/rest-api/join;
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from aiohttp import web
 
+from voicemem.compat.agora import agents, apps
+from voicemem.compat.agora.apps import APPS, AppRegistry
+from voicemem.compat.agora.requests import ERRORS, SCHEMES, AppId, translate_problem, with_bearer
 from voicemem.security.gate import Gate
-from voicemem.server.agora import agents, conversation
-from voicemem.server.agora.auth import with_bearer
-from voicemem.server.agora.conversation import CONTENTS_KEY
-from voicemem.server.agora.errors import ERRORS, translate_problem
 from voicemem.server.http.guard import guard_route
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.problems import Handler, problems
+from voicemem.server.http.request import SERVICES
 from voicemem.server.http.routes import Route
+from voicemem.server.rest import add_routes
 
 BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")
 """Worldwide, and in mainland China."""
-ROUTES: tuple[Route[Any], ...] = (*agents.ROUTES, *conversation.ROUTES)
+ROUTES: tuple[Route[Any], ...] = agents.ROUTES
 """Their paths follow each of the bases."""
-DOCUMENTED = tuple(
-    route._replace(
-        path=BASES[0] + route.path, errors=ERRORS, servers=("/", "/cn"), schemes=("key", "password", "agora")
-    )
-    for route in ROUTES
+DOCUMENTED = (
+    *apps.ROUTES,
+    *(
+        route._replace(
+            path=BASES[0] + route.path,
+            errors=ERRORS,
+            servers=("/", "/cn"),
+            schemes=SCHEMES,
+            placeholders={"appid": AppId},
+        )
+        for route in ROUTES
+    ),
 )
-"""The same for `/openapi.json`: one path, on two servers."""
+"""All routes of this room, as `/openapi.json` has them: those of agents are one path, on two servers."""
 
 
-def mount(app: web.Application, gate: Gate, contents: Literal["full", "standard"]) -> None:
+def register_agora(app: web.Application, gate: Gate) -> None:
     """Add the routes to the REST application, behind the same guard as its own."""
-    app[CONTENTS_KEY] = contents
+    registry = app[APPS] = AppRegistry(app[SERVICES].access)
+    add_routes(app, gate, DOCUMENTED, served=apps.ROUTES)
+    gate = gate.granting(registry.grant)
     for route in ROUTES:
         handler = as_agora(guard_route(route, gate))
         for base in BASES:

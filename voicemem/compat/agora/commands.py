@@ -8,8 +8,8 @@ import click
 
 from voicemem.cli.access.keys import existing, new_or_existing, wait_for_services, with_store
 from voicemem.cli.common import run, store_option
+from voicemem.compat.agora.apps import AppRegistry
 from voicemem.security.access import DEFAULT_PROJECT, SCOPES, Access
-from voicemem.security.agora_apps import AgoraApps
 from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.store.port import Store
 from voicemem.store.records import AgoraApp
@@ -63,7 +63,7 @@ def add_app(store: str, project: str, scopes: tuple[str, ...], certificate: str 
     text = read_certificate(certificate)
 
     async def work(opened: Store) -> None:
-        app = await AgoraApps(Access(opened)).add(project, app_id, text, scopes)
+        app = await AppRegistry(Access(opened)).add(project, app_id, text, scopes)
         await wait_for_services()
         audit("agora_app_added", COMMAND_LINE, project, app=app_id, scopes=app.scopes)
 
@@ -82,7 +82,7 @@ def list_apps(store: str) -> None:
     """
 
     async def work(opened: Store) -> list[AgoraApp]:
-        return await AgoraApps(Access(opened)).list(EVERY_PROJECT)
+        return await AppRegistry(Access(opened)).list(EVERY_PROJECT)
 
     for app in run(with_store(existing(store), work)):
         certificates = "1 certificate " if app.old_certificate is None else "2 certificates"
@@ -103,7 +103,7 @@ def rotate_certificate(store: str, certificate: str | None, app_id: str) -> None
     text = read_certificate(certificate)
 
     async def work(opened: Store) -> None:
-        app = await AgoraApps(Access(opened)).rotate(EVERY_PROJECT, app_id, text)
+        app = await AppRegistry(Access(opened)).rotate(EVERY_PROJECT, app_id, text)
         audit("agora_certificate_rotated", COMMAND_LINE, app.project, app=app_id)
 
     run(with_store(existing(store), work))
@@ -122,7 +122,7 @@ def retire_certificate(store: str, app_id: str) -> None:
     """
 
     async def work(opened: Store) -> None:
-        app = await AgoraApps(Access(opened)).retire(EVERY_PROJECT, app_id)
+        app = await AppRegistry(Access(opened)).retire(EVERY_PROJECT, app_id)
         audit("agora_certificate_retired", COMMAND_LINE, app.project, app=app_id)
 
     run(with_store(existing(store), work))
@@ -141,7 +141,7 @@ def remove_app(store: str, app_id: str) -> None:
     """
 
     async def work(opened: Store) -> None:
-        app = await AgoraApps(Access(opened)).remove(EVERY_PROJECT, app_id)
+        app = await AppRegistry(Access(opened)).remove(EVERY_PROJECT, app_id)
         audit("agora_app_removed", COMMAND_LINE, app.project, app=app_id)
 
     run(with_store(existing(store), work))

@@ -24,15 +24,15 @@ from tests.support.samples.agora_tokens import (
     service,
     token,
 )
-from voicemem.errors import Refused
-from voicemem.runtime import now_ms
-from voicemem.security.agora_tokens import (
+from voicemem.compat.agora.tokens import (
     MAX_CONTENT_BYTES,
     MAX_TOKEN_LENGTH,
     decode_agora_token,
     looks_like_agora_token,
     verify_agora_token,
 )
+from voicemem.errors import Refused
+from voicemem.runtime import now_ms
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it declares its models as pydantic 1 did

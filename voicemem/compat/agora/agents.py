@@ -1,0 +1,392 @@
+"""Agents on Agora's paths: join, list, update, leave; their history and turns; speak, think and interrupt."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import astuple
+
+from voicemem.compat.agora.requests import (
+    MAX_SPEECH_BYTES,
+    Join,
+    Speak,
+    Think,
+    Update,
+    agent_of,
+    agora_update_patch,
+    body_as,
+    check_channel,
+    project_of,
+    running_agent_of,
+    session_config,
+)
+from voicemem.compat.agora.tokens import ANY_CHANNEL
+from voicemem.config.session import parse_config
+from voicemem.errors import Refused
+from voicemem.protocol.codec import decode_event
+from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
+from voicemem.protocol.types import JsonObject, matching
+from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of
+from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.rest.history import AgoraTurn, Spoken
+from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.store.records import SessionFilter
+from voicemem.store.streams import Stream
+from voicemem.transcript.messages import Message
+from voicemem.transcript.turns.report import turn_object
+
+PROJECT = "/v2/projects/{appid}"
+AGENT = PROJECT + "/agents/{id}"
+LEAVE_REASON = "api_leave"
+"""The reason of a session that ends by `leave`, in Agora's words."""
+STOP_CHANNEL = "stop"
+"""The channel of the tokens with which Agora's SDK stops an agent of which it knows the id only."""
+RUNNING, STOPPED = "2", "4"
+CLOSE_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
+"""By the reason of the close; any other gives OK."""
+DEFAULT_LOOKBACK_S = 2 * 3600
+UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
+States = Annotated[str, matching(r"^[0-6](,[0-6])*\Z", "States must be numbers from 0 to 6, separated by commas")]
+
+
+class AgentsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Times are Unix seconds, by default the last two hours. `state`: numbers separated by commas (2 runs, 4 ended)."""
+
+    channel: str = ""
+    from_time: UnixSeconds | None = None
+    to_time: UnixSeconds | None = None
+    state: States = RUNNING
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 20
+    cursor: str = ""
+
+
+class Started(Struct, frozen=True):
+    """An agent after `join` or `update`; times are Unix seconds."""
+
+    agent_id: str
+    create_ts: int
+    status: str
+
+
+class Agent(Struct, frozen=True):
+    """The status of an agent; `stop_ts` is 0 while it runs."""
+
+    message: str
+    start_ts: int
+    stop_ts: int
+    status: str
+    name: str
+    agent_id: str
+
+
+class Listed(Struct, frozen=True):
+    """An agent in a list."""
+
+    start_ts: int
+    status: str
+    agent_id: str
+
+
+class Data(Struct, frozen=True):
+    """One page of agents, the newest first."""
+
+    count: int
+    list: tuple[Listed, ...]
+
+
+class Page(Struct, frozen=True):
+    """The cursor of the next page (empty on the last one), and the number of agents on all pages, 10,000 at most."""
+
+    cursor: str
+    total: int
+
+
+class Agents(Struct, frozen=True):
+    """A page of agents, and where the next one begins."""
+
+    data: Data
+    meta: Page
+    status: str = "ok"
+
+
+def agent_status(stream: Stream) -> str:
+    return "RUNNING" if stream.state == "running" else "STOPPED"
+
+
+async def join(request: web.Request, _: NoQuery) -> web.Response:
+    """Start a session; its id is the agent's id, under which an engine sends events."""
+    project = await project_of(request)
+    config = session_config(await body_as(request, Join))
+    check_channel(request, config["channel"])
+    check_outbound_change(request, config)
+    stream = await services_of(request).sessions.join(project, config, request[GRANT].key_id)
+    note_outbound_change(request, config, stream)
+    return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
+
+
+async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
+    """List the agents of the project that meet all conditions, the newest first."""
+    project = await project_of(request)
+    sessions = services_of(request).sessions
+    states = set(query.state.split(","))
+    channel = channel_to_list(request, query)
+    conditions = agents_filter(project, query, channel, sessions.clock() // 1000)
+    if states.isdisjoint({RUNNING, STOPPED}):
+        return json_response(Agents(Data(0, ()), Page("", 0)))
+    page, cursor = await sessions.list(conditions, query.cursor or None)
+    listed = tuple(Listed(stream.started_ms // 1000, agent_status(stream), stream.id) for stream in page)
+    return json_response(Agents(Data(len(listed), listed), Page(cursor or "", await sessions.count(conditions))))
+
+
+def channel_to_list(request: web.Request, query: AgentsQuery) -> str | None:
+    """Return the channel whose agents are wanted; a token of Agora's lists those of its own. Raises `Refused`."""
+    if query.channel:
+        check_channel(request, query.channel)
+        return query.channel
+    bound = request[GRANT].channel
+    return None if bound == ANY_CHANNEL else bound
+
+
+def agents_filter(project: str, query: AgentsQuery, channel: str | None, now_s: int) -> SessionFilter:
+    """Turn a query into a filter; the first and the last second are included."""
+    states = set(query.state.split(","))
+    both = {RUNNING, STOPPED} <= states
+    since = now_s - DEFAULT_LOOKBACK_S if query.from_time is None else int(query.from_time)
+    return SessionFilter(
+        project=project,
+        state=None if both else "running" if RUNNING in states else "ended",
+        channel=channel,
+        started_after=since * 1000 - 1,
+        started_before=None if query.to_time is None else int(query.to_time) * 1000 + 1000,
+        limit=query.limit,
+    )
+
+
+async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
+    """Read the status of an agent, while it runs and after it."""
+    stream = await agent_of(request)
+    has_ended = stream.state != "running"
+    return json_response(
+        Agent(
+            message=CLOSE_MESSAGES.get(stream.reason or "", "OK") if has_ended else "",
+            start_ts=stream.started_ms // 1000,
+            stop_ts=(stream.ended_ms or 0) // 1000,
+            status=agent_status(stream),
+            name=parse_config(stream.config).name or "",
+            agent_id=stream.id,
+        )
+    )
+
+
+async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
+    """Replace system messages and LLM parameters while the agent runs."""
+    stream = await running_agent_of(request)
+    changes: JsonObject = agora_update_patch(await body_as(request, Update), parse_config(stream.config).llm)
+    if changes:
+        stream = await services_of(request).sessions.change(stream, changes)
+    return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
+
+
+async def leave(request: web.Request, _: NoQuery) -> web.Response:
+    """End and close the session at once; the body is ignored."""
+    stream = await running_agent_of(request, STOP_CHANNEL)
+    await services_of(request).sessions.end(stream, LEAVE_REASON)
+    return web.Response(content_type=JSON)
+
+
+UNKNOWN_AGENT = ("unknown_session",)
+FIELD_CODES = ("missing_field", "invalid_field")
+
+
+AGORA_PRODUCER = "agora.rest"
+"""The producer of events that come in here; they have no seq, so the name is reserved (`batches.OWN_PRODUCERS`)."""
+INTERRUPT_CAUSE = "api_interrupt"
+MAX_PAGE_SIZE = 200
+
+
+class TurnsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Pages are counted from 1."""
+
+    page_index: Annotated[int, Meta(ge=1, le=2**31)] = 1
+    page_size: Annotated[int, Meta(ge=1, le=MAX_PAGE_SIZE)] = 50
+
+
+class TimedMessage(Message, frozen=True, gc=False):
+    """A message, and when it could be heard, if events say so (`docs/agora.md`)."""
+
+    speech_start_ms: float | UnsetType = UNSET
+    speech_end_ms: float | UnsetType = UNSET
+    speech_algorithmic_delay: float | UnsetType = UNSET
+
+
+class AgoraHistory(Struct, frozen=True):
+    """The memory of a running agent; `start_ts` is Unix seconds."""
+
+    agent_id: str
+    start_ts: int
+    status: Literal["RUNNING"]
+    contents: list[TimedMessage]
+
+
+class StandardAgoraHistory(Struct, frozen=True):
+    """The same with a setting that leaves only role and content."""
+
+    agent_id: str
+    start_ts: int
+    status: Literal["RUNNING"]
+    contents: list[Spoken]
+
+
+class Pagination(Struct, frozen=True):
+    """The number of this page, and how many there are."""
+
+    page_index: int
+    total_pages: int
+    is_last_page: bool
+
+
+class AgoraTurns(Struct, frozen=True):
+    """A page of the turns of an agent."""
+
+    agent_id: str
+    name: str
+    channel: str
+    total_turn_count: int
+    pagination: Pagination
+    turns: list[AgoraTurn]
+
+
+class SpokenBody(Struct, frozen=True):
+    """The answer to `speak`, `think` and `interrupt`; `start_ts` is Unix seconds."""
+
+    agent_id: str
+    channel: str
+    start_ts: int
+
+
+async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
+    """Read the memory of an agent, while it runs."""
+    stream = await running_agent_of(request)
+    memories = services_of(request).memories
+    start_ts = stream.started_ms // 1000
+    if services_of(request).settings.agora_contents == "standard":
+        spoken = [Spoken(message.role, message.content) for message in (await memories.get(stream)).messages()]
+        return json_response(StandardAgoraHistory(stream.id, start_ts, "RUNNING", spoken))
+    timed_messages = await memories.read(stream, ReadModel.timed_messages)
+    timed = [TimedMessage(*astuple(message), **times) for message, times in timed_messages]
+    return json_response(AgoraHistory(stream.id, start_ts, "RUNNING", timed))
+
+
+def agora_turns(memory: ReadModel) -> list[JsonObject]:
+    """The turns without what is ours."""
+    return [turn_object(memory.state, memory.state.turns[number]) for number in memory.state.turn_numbers]
+
+
+async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
+    """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
+    stream = await agent_of(request)
+    all_turns = await services_of(request).memories.read(stream, agora_turns)
+    config = parse_config(stream.config)
+    channel = config.channel or ""
+    pages = -(-len(all_turns) // query.page_size) or 1
+    first = (query.page_index - 1) * query.page_size
+    return json_response(
+        AgoraTurns(
+            agent_id=stream.id,
+            name=config.name or "",
+            channel=channel,
+            total_turn_count=len(all_turns),
+            pagination=Pagination(query.page_index, pages, query.page_index >= pages),
+            turns=[AgoraTurn(stream.id, channel, **turn) for turn in all_turns[first : first + query.page_size]],
+        )
+    )
+
+
+async def speak(request: web.Request, _: NoQuery) -> web.Response:
+    """Record a text that the agent is to say, in the newest turn; it interrupts nothing."""
+    stream = await running_agent_of(request)
+    body = await body_as(request, Speak)
+    if len(body.text.encode()) > MAX_SPEECH_BYTES:
+        raise Refused("text_too_long", f"The text may have at most {MAX_SPEECH_BYTES} bytes.")
+    newest = (await services_of(request).memories.get_state(stream)).newest_turn
+    return await record_event(
+        request, stream, MessageEvent(role="assistant", text=body.text, source="command", turn_id=newest)
+    )
+
+
+async def think(request: web.Request, _: NoQuery) -> web.Response:
+    """Record a text that the agent is to take as the user's words, in the next turn."""
+    stream = await running_agent_of(request)
+    body = await body_as(request, Think)
+    metadata: dict[str, Any] | None = None if body.metadata is UNSET else dict(body.metadata)
+    return await record_event(
+        request, stream, MessageEvent(role="user", text=body.text, source="command", metadata=metadata)
+    )
+
+
+async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
+    """Record that the agent was interrupted; the body is ignored."""
+    return await record_event(request, await running_agent_of(request), Interrupt(cause=INTERRUPT_CAUSE))
+
+
+async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> web.Response:
+    """Record an event of the application's; the answer comes once it is on disk. Raises `Refused`."""
+    services = services_of(request)
+    lease = ProducerLease(stream, AGORA_PRODUCER, None, may_call_out=False)
+    result = await services.recorder.record(lease, [decode_event(msgspec.json.encode(event))])
+    for problem in result.problems:
+        raise Refused(problem.code, problem.detail)
+    channel = parse_config(stream.config).channel or ""
+    return json_response(SpokenBody(stream.id, channel, services.sessions.clock() // 1000))
+
+
+RECORD_CODES = (*UNKNOWN_AGENT, "session_ended", "seq_required")
+SPEAK_CODES = (*RECORD_CODES, *FIELD_CODES, "text_too_long", "reserved_metadata")
+
+ROUTES: tuple[Route[Any], ...] = (
+    Route(
+        "POST",
+        f"{PROJECT}/join",
+        join,
+        "ingest",
+        NoQuery,
+        json_ok(Started),
+        BodySpec({JSON: Join}),
+        (*FIELD_CODES, "session_exists", "quota_exceeded"),
+    ),
+    Route("GET", f"{PROJECT}/agents", list_agents, "read", AgentsQuery, json_ok(Agents), codes=("invalid_cursor",)),
+    Route("GET", AGENT, read_agent, "read", NoQuery, json_ok(Agent), codes=UNKNOWN_AGENT),
+    Route(
+        "POST",
+        f"{AGENT}/update",
+        update_agent,
+        "ingest",
+        NoQuery,
+        json_ok(Started),
+        BodySpec({JSON: Update}),
+        (*UNKNOWN_AGENT, *FIELD_CODES),
+    ),
+    Route("POST", f"{AGENT}/leave", leave, "ingest", NoQuery, {200: ResponseSpec()}, codes=UNKNOWN_AGENT),
+    Route(
+        "GET",
+        f"{AGENT}/history",
+        read_agent_history,
+        "read",
+        NoQuery,
+        json_ok(AgoraHistory | StandardAgoraHistory),
+        codes=UNKNOWN_AGENT,
+    ),
+    Route("GET", f"{AGENT}/turns", read_agent_turns, "read", TurnsQuery, json_ok(AgoraTurns), codes=UNKNOWN_AGENT),
+    Route(
+        "POST", f"{AGENT}/speak", speak, "ingest", NoQuery, json_ok(SpokenBody), BodySpec({JSON: Speak}), SPEAK_CODES
+    ),
+    Route(
+        "POST", f"{AGENT}/think", think, "ingest", NoQuery, json_ok(SpokenBody), BodySpec({JSON: Think}), SPEAK_CODES
+    ),
+    Route("POST", f"{AGENT}/interrupt", interrupt, "ingest", NoQuery, json_ok(SpokenBody), codes=RECORD_CODES),
+)

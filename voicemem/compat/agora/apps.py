@@ -1,0 +1,264 @@
+"""Apps of Agora's: anyone who has a certificate of one makes tokens that open its project on Agora's paths.
+
+Agora gives every app two certificates, so that one can be replaced while the other is in use. Here the newer one is the
+app's certificate, and the one before stays valid until it is retired or the next rotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from aiohttp import web
+from msgspec import Struct
+from msgspec.structs import replace
+
+from voicemem.compat.agora.tokens import (
+    APP_ID_PATTERN,
+    WRONG_SIGNATURE,
+    decode_agora_token,
+    looks_like_agora_token,
+    verify_agora_token,
+)
+from voicemem.errors import Refused
+from voicemem.protocol.types import matching
+from voicemem.security.access import SCOPES, Access, Grant, check_project, check_scopes
+from voicemem.security.audit import audit
+from voicemem.server.http.request import GRANT, NoQuery, convert_body, json_response, read_object
+from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.rest.operator.keys import Scopes
+from voicemem.store.records import AgoraApp
+
+APP_ID_RULE = "An App ID is 32 hexadecimal digits, as Agora's console shows it"
+CERTIFICATE_RULE = "A certificate is 32 hexadecimal digits, as Agora's console shows it"
+HEX_32 = r"^[0-9A-Fa-f]{32}\Z"
+AgoraAppId = Annotated[str, matching(HEX_32, APP_ID_RULE)]
+Certificate = Annotated[str, matching(HEX_32, CERTIFICATE_RULE)]
+
+
+class AppRegistry:
+    """Registers apps of Agora's, and grants access to the holders of their tokens.
+
+    `project` None stands for the operator, who reaches the apps of every project.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.directory = access.directory
+
+    async def grant(self, text: str | None) -> Grant:
+        """What the holder of a key or of an app's token may do on Agora's paths.
+
+        Raises `Refused` (`unauthorized`, `token_expired`).
+        """
+        if text is None or not looks_like_agora_token(text) or self.access.is_admin_key(text):
+            return await self.access.grant(text)
+        token = decode_agora_token(text)
+        app = await self.directory.find_agora_app(token.app_id)
+        if app is None:
+            raise Refused("unauthorized", WRONG_SIGNATURE)
+        certificates = filter(None, (app.certificate, app.old_certificate))
+        channel, expires_ms = verify_agora_token(token, certificates, self.access.clock())
+        return Grant(app.project, app.scopes, app.app_id, expires_ms=expires_ms, channel=channel)
+
+    async def opens(self, grant: Grant, app_id: str) -> bool:
+        """Whether a path with this App ID means the caller's project."""
+        if grant.channel is not None:
+            return app_id == grant.key_id
+        if app_id == grant.project:
+            return True
+        app = await self.directory.find_agora_app(app_id)
+        return app is not None and app.project == grant.project
+
+    async def list(self, project: str | None) -> list[AgoraApp]:
+        """The apps of a project, the oldest first."""
+        return [app for app in await self.directory.list_agora_apps() if project in (None, app.project)]
+
+    async def add(self, project: str, app_id: str, certificate: str, scopes: Sequence[str] = SCOPES) -> AgoraApp:
+        """Register an app. Raises `Refused` (`invalid_field`; `agora_app_exists`, also for one of another project)."""
+        check_project(project)
+        check_scopes(scopes)
+        check_app_id(app_id)
+        check_certificate(certificate)
+        app = AgoraApp(app_id, project, certificate, tuple(dict.fromkeys(scopes)), self.access.clock())
+        if not await self.directory.add_agora_app(app):
+            raise Refused("agora_app_exists")
+        self.access.has_seen_key = True
+        return app
+
+    async def rotate(self, project: str | None, app_id: str, certificate: str) -> AgoraApp:
+        """Give an app a new certificate; the one before stays valid. The same again changes nothing.
+
+        Raises `Refused` (`invalid_field`, `unknown_agora_app`).
+        """
+        check_certificate(certificate)
+
+        def change(app: AgoraApp) -> AgoraApp:
+            if certificate == app.certificate:
+                return app
+            return replace(app, certificate=certificate, old_certificate=app.certificate)
+
+        return await self.change(project, app_id, change)
+
+    async def retire(self, project: str | None, app_id: str) -> AgoraApp:
+        """End the validity of the certificate before the last rotation. Raises `Refused` (`unknown_agora_app`)."""
+        return await self.change(project, app_id, lambda app: replace(app, old_certificate=None))
+
+    async def remove(self, project: str | None, app_id: str) -> AgoraApp:
+        """Remove an app; its tokens are refused from now on. Raises `Refused` (`unknown_agora_app`)."""
+        app = await self.find(project, app_id)
+        if not await self.directory.remove_agora_app(app_id):
+            raise Refused("unknown_agora_app")
+        return app
+
+    async def find(self, project: str | None, app_id: str) -> AgoraApp:
+        app = await self.directory.find_agora_app(app_id)
+        if app is None or project not in (None, app.project):
+            raise Refused("unknown_agora_app")
+        return app
+
+    async def change(self, project: str | None, app_id: str, change: Callable[[AgoraApp], AgoraApp]) -> AgoraApp:
+        await self.find(project, app_id)
+        changed = await self.directory.change_agora_app(app_id, change)
+        if changed is None:
+            raise Refused("unknown_agora_app")
+        return changed
+
+
+def check_app_id(app_id: str) -> None:
+    if not APP_ID_PATTERN.match(app_id):
+        raise Refused("invalid_field", f"{APP_ID_RULE}.")
+
+
+def check_certificate(certificate: str) -> None:
+    if not APP_ID_PATTERN.match(certificate):
+        raise Refused("invalid_field", f"{CERTIFICATE_RULE}.")
+
+
+APPS = web.AppKey("agora_apps", AppRegistry)
+
+
+class NewAgoraApp(Struct, frozen=True, forbid_unknown_fields=True):
+    """An app of Agora's, and what tokens signed with its certificate may do on Agora's paths."""
+
+    app_id: AgoraAppId
+    certificate: Certificate
+    scopes: Scopes = ("ingest", "read", "admin")
+
+
+class NewCertificate(Struct, frozen=True, forbid_unknown_fields=True):
+    """The certificate that is to sign from now on."""
+
+    certificate: Certificate
+
+
+class ShownAgoraApp(Struct, frozen=True):
+    """An app without its certificates; `has_old_certificate` until the one before the last rotation is retired."""
+
+    app_id: AgoraAppId
+    project: str
+    scopes: list[str]
+    created_at: int
+    has_old_certificate: bool
+
+
+class AgoraApps(Struct, frozen=True):
+    """The apps, the oldest first."""
+
+    agora_apps: list[ShownAgoraApp]
+
+
+def app_view(app: AgoraApp) -> ShownAgoraApp:
+    return ShownAgoraApp(app.app_id, app.project, list(app.scopes), app.created_ms, app.old_certificate is not None)
+
+
+async def list_agora_apps(request: web.Request, _: NoQuery) -> web.Response:
+    """List the apps of Agora's of the project, without their certificates."""
+    apps = await request.app[APPS].list(request[GRANT].project)
+    return json_response(AgoraApps([app_view(app) for app in apps]))
+
+
+async def add_agora_app(request: web.Request, _: NoQuery) -> web.Response:
+    """Register an app of Agora's: tokens signed with its certificate open the project on Agora's paths."""
+    grant = request[GRANT]
+    body = convert_body(await read_object(request), NewAgoraApp)
+    if grant.key_id is None:
+        raise Refused("no_keys")
+    app = await request.app[APPS].add(grant.project, body.app_id, body.certificate, body.scopes)
+    audit("agora_app_added", grant, app.project, app=app.app_id, scopes=app.scopes)
+    return json_response(app_view(app), 201)
+
+
+async def rotate_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
+    """Give an app a new certificate; the one before stays valid until it is retired, or the next rotation."""
+    grant, app_id = request[GRANT], request.match_info["app_id"]
+    body = convert_body(await read_object(request), NewCertificate)
+    app = await request.app[APPS].rotate(grant.project, app_id, body.certificate)
+    audit("agora_certificate_rotated", grant, grant.project, app=app_id)
+    return json_response(app_view(app))
+
+
+async def retire_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
+    """Refuse from now on what is signed with the certificate before the last rotation."""
+    grant, app_id = request[GRANT], request.match_info["app_id"]
+    app = await request.app[APPS].retire(grant.project, app_id)
+    audit("agora_certificate_retired", grant, grant.project, app=app_id)
+    return json_response(app_view(app))
+
+
+async def remove_agora_app(request: web.Request, _: NoQuery) -> web.Response:
+    """Remove an app of Agora's and its certificates: its tokens are refused from now on."""
+    grant, app_id = request[GRANT], request.match_info["app_id"]
+    await request.app[APPS].remove(grant.project, app_id)
+    audit("agora_app_removed", grant, grant.project, app=app_id)
+    return web.Response(status=204)
+
+
+AGORA_APPS = "/v1/agora-apps"
+AGORA_APP = AGORA_APPS + "/{app_id}"
+UNKNOWN_APP = ("unknown_agora_app",)
+PLACEHOLDERS = {"app_id": AgoraAppId}
+ROUTES: tuple[Route[Any], ...] = (
+    Route("GET", AGORA_APPS, list_agora_apps, "admin", NoQuery, json_ok(AgoraApps)),
+    Route(
+        "POST",
+        AGORA_APPS,
+        add_agora_app,
+        "admin",
+        NoQuery,
+        json_ok(ShownAgoraApp, 201),
+        BodySpec({JSON: NewAgoraApp}),
+        ("invalid_field", "agora_app_exists", "no_keys"),
+    ),
+    Route(
+        "DELETE",
+        AGORA_APP,
+        remove_agora_app,
+        "admin",
+        NoQuery,
+        {204: ResponseSpec()},
+        codes=UNKNOWN_APP,
+        placeholders=PLACEHOLDERS,
+    ),
+    Route(
+        "POST",
+        f"{AGORA_APP}/rotate-certificate",
+        rotate_agora_certificate,
+        "admin",
+        NoQuery,
+        json_ok(ShownAgoraApp),
+        BodySpec({JSON: NewCertificate}),
+        UNKNOWN_APP,
+        placeholders=PLACEHOLDERS,
+    ),
+    Route(
+        "POST",
+        f"{AGORA_APP}/retire-certificate",
+        retire_agora_certificate,
+        "admin",
+        NoQuery,
+        json_ok(ShownAgoraApp),
+        codes=UNKNOWN_APP,
+        placeholders=PLACEHOLDERS,
+    ),
+)
