@@ -14,7 +14,7 @@ from aiohttp import web
 from voicemem.compat.agora import register_agora
 from voicemem.config import service as rules
 from voicemem.config.service import MIB, NO_WEBHOOK, Address, Settings
-from voicemem.context.plugins import load_policies
+from voicemem.context.policies import load_policies
 from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
 from voicemem.security.gate import Gate

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from voicemem.config.context import ContextConfig, overlay
-from voicemem.config.session import SessionConfig, parse_config
-from voicemem.context.carry_over import carry_over, may_carry_over
+from voicemem.config.session import MemoryFrom, SessionConfig, parse_config
+from voicemem.context.conversation import json_text
 from voicemem.context.formats import RequestFormat, request_body
-from voicemem.context.formats.values import json_text
-from voicemem.context.policies import Policies
-from voicemem.context.policies.policy import Choice, Policy, Remembered
-from voicemem.context.policies.recent import RecentPolicy
-from voicemem.context.policies.summary import render_summary
+from voicemem.context.policies import (
+    Choice,
+    Policies,
+    Policy,
+    RecentPolicy,
+    Remembered,
+    render_messages,
+    render_summary,
+)
 from voicemem.context.recall import Recall, RecalledMessage, last_words, wanted_memories
 from voicemem.documents.document import (
     Document,
@@ -30,14 +37,22 @@ from voicemem.documents.document import (
 )
 from voicemem.errors import Refused, SessionSetAside
 from voicemem.llm.tokens import TokenCounter
+from voicemem.protocol.events import CarriedSession, MemoryCarried
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
+from voicemem.transcript.history import begun_positions
 from voicemem.transcript.messages import Message, ToolUse
 from voicemem.transcript.state import State
 
 LOG = logging.getLogger("voicemem.policies")
+MAX_CARRIED_CHARACTERS = 16 * 1024
+"""Limit for what is carried over from one session."""
+PAGE, MAX_PAGES = 16, 16
+"""How many earlier sessions are read at a time, and how often: sessions in which nothing was said are skipped."""
 
 
 class ContextOptions(Struct, frozen=True, kw_only=True):
@@ -147,25 +162,77 @@ async def select_context(
     recall: Recall | None = None,
     said: str | None = None,
 ) -> ContextSelection:
-    """What the policy chooses: the options' policy, else the session's. Journals as `build_context`, unless it peeks.
+    """What the policy chooses: the options' policy, else the session's, from the memory of now or of `options.at`.
 
-    Raises `Refused`.
+    Journals as `build_context`, unless it peeks or is of an earlier moment. The settings are those that the session has
+    now, and so are the memories of earlier calls and the document of a user. Raises `Refused` (`invalid_query` for a
+    position that is not there yet, `unknown_turn`).
     """
+    position = await requested_position(memories, stream, options)
+    peek = options.peek or position is not None
     session_config = parse_config(stream.config)
     user_document_message = await make_user_document_message(memories, stream.project, session_config)
-    memory = await memories.get(stream)
+    counter = policies.counter(model_of(session_config, policies))
+    if position is None:
+        memory = await memories.get(stream)
+    else:
+        memory = await load_earlier(memories, stream, position, counter)
     carries = memory.state.carried is None and may_carry_over(stream, session_config)
-    if carries and not options.peek:
+    if carries and not peek:
         memory = await carry_over(memories, stream, session_config)
     wanted = None if recall is None else wanted_memories(policies, session_config, options.memory)
     recalled = None
     if recall is not None and wanted is not None:
         said = last_words(memory) if said is None else said
-        count = policies.counter(model_of(session_config, policies)).count
-        recalled = await recall.message(stream, wanted, said, count, note=not options.peek)
-        memory = await memories.get(stream)  # it may have changed meanwhile
+        recalled = await recall.message(stream, wanted, said, counter.count, note=not peek)
+        if position is None:
+            memory = await memories.get(stream)  # it may have changed while the store was asked
     selection = select_from(memory, policies, session_config, options, user_document_message, stream.id, recalled)
-    return selection._replace(carries_later=True) if carries and options.peek else selection
+    return selection._replace(carries_later=carries and peek)
+
+
+async def requested_position(memories: ReadModelCache, stream: Stream, options: ContextOptions) -> int | None:
+    """The journal position that a context is asked for; None for now. Raises `Refused`."""
+    if options.at is not None and options.at_turn is not None:
+        raise Refused("invalid_query", "A context is of a position or of a turn, not of both.")
+    position = options.at
+    if options.at_turn is not None:
+        position = first_request(await memories.get_state(stream), options.at_turn)
+    if position is not None and position > stream.position:
+        raise Refused("invalid_query", f"The journal ends at position {stream.position}.")
+    return position
+
+
+def first_request(state: State, number: int) -> int:
+    """The position before the first thing that an LLM made in a turn; without any, the last before the next turn.
+
+    Raises `Refused` (`unknown_turn`).
+    """
+    turn = state.turns.get(number)
+    if turn is None:
+        raise Refused("unknown_turn")
+    made = [id >> 1 for id in turn.replies]
+    made += [call.order for call in turn.tool_calls or () if call.name is not None]
+    if made:
+        return min(made) - 1
+    own = max(begun_positions(state, turn), default=0)
+    place = bisect_right(state.turn_numbers, number)
+    following = (begun_positions(state, state.turns[later]) for later in state.turn_numbers[place:])
+    first = next((min(begun) for begun in following if begun), state.position + 1)
+    return max(own, first - 1)
+
+
+async def load_earlier(memories: ReadModelCache, stream: Stream, position: int, counter: TokenCounter) -> ReadModel:
+    """The memory of an earlier position, with its messages made and counted, on a thread if it is large."""
+    memory = await memories.load_as_of(stream.key, position)
+
+    def count_tokens() -> None:
+        count = memory.token_counter(counter)
+        for index in range(len(memory.current_messages())):
+            count(index)
+
+    await memories.perform(stream.key, memory, count_tokens, memory.is_large or memory.has_large_refresh)
+    return memory
 
 
 def select_from(
@@ -177,7 +244,7 @@ def select_from(
     session_id: str = "",
     recalled: RecalledMessage | None = None,
 ) -> ContextSelection:
-    """What the policy chooses from a memory as it is now. `session_id` is for the log. Raises `Refused`."""
+    """What the policy chooses from a memory. `session_id` is for the log. Raises `Refused`."""
     memory_config = policies.resolve(session_config.memory)
     memory_config = memory_config if options.memory is None else overlay(memory_config, options.memory)
     model = model_of(session_config, policies)
@@ -187,7 +254,10 @@ def select_from(
     remembered = remembered_of(memory, tools, counter, policies.window(memory_config, model))
     recent = RecentPolicy(options.max_history or session_config.llm.max_history)
     try:
-        policy, choice = apply_policy(policies, memory_config, recent, remembered)
+        policy = policies.create_policy(memory_config) or recent
+        choice = policy.choose(remembered)
+        if memory_config.policy in policies.custom_policies:
+            choice = check_choice(choice, remembered)
     except Exception as error:
         if isinstance(error, Refused) and options.memory is not None:
             raise  # the caller asked for this policy
@@ -229,15 +299,6 @@ def remembered_of(memory: ReadModel, tools: Sequence[ToolUse], counter: TokenCou
         summary=memory.state.summary,
         window=window,
     )
-
-
-def apply_policy(
-    policies: Policies, memory_config: ContextConfig, recent: Policy, remembered: Remembered
-) -> tuple[Policy, Choice]:
-    """The configured policy, else `recent`, and its choice. Raises whatever a custom policy raises."""
-    policy = policies.create_policy(memory_config) or recent
-    choice = policy.choose(remembered)
-    return policy, check_choice(choice, remembered) if memory_config.policy in policies.custom_policies else choice
 
 
 def check_choice(choice: Any, remembered: Remembered) -> Choice:
@@ -319,3 +380,83 @@ def document_message(document: Document | None, section: WorkingMemoryConfig) ->
     document = document or Document()
     form = resolve_form(document.content, document.form, form_of(section))
     return {"role": "system", "content": render_document(document.content, form, section.scope, section.tools)}
+
+
+# Carry-over: what a session knows from earlier sessions of its user, journaled once so that it never changes
+
+
+def may_carry_over(stream: Stream, session_config: SessionConfig) -> bool:
+    """Whether a session may carry something over: not one that has ended, or has no user."""
+    has_source = session_config.memory_from is not None and session_config.user_id is not None
+    return has_source and stream.state == "running"
+
+
+async def carry_over(memories: ReadModelCache, stream: Stream, session_config: SessionConfig) -> ReadModel:
+    """Journal what a session carries over, which it must be allowed to (`may_carry_over`); its memory after that."""
+    memory_from, user_id = session_config.memory_from, session_config.user_id
+    assert memory_from is not None
+    assert user_id is not None
+    carried = await collect_carried_sessions(memories, stream, user_id, memory_from)
+    _, memory = await append_derived(
+        memories,
+        stream,
+        lambda memory: MemoryCarried(sessions=carried) if memory.state.carried is None else None,
+        lambda: stream.started_ms,  # before everything else in the session
+    )
+    return memory
+
+
+async def collect_carried_sessions(
+    memories: ReadModelCache, stream: Stream, user_id: str, memory_from: MemoryFrom
+) -> tuple[CarriedSession, ...]:
+    """The texts of the user's last ended sessions, the oldest first."""
+    carried: list[CarriedSession] = []
+    ended = SessionFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
+    for _ in range(MAX_PAGES):
+        page = await memories.journal.list_sessions(ended)
+        for earlier in page:
+            text = await earlier_text(memories, earlier, memory_from)
+            if text:
+                carried.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
+            if len(carried) == memory_from.sessions:
+                return tuple(reversed(carried))
+        if len(page) < PAGE:
+            break
+        ended = msgspec.structs.replace(ended, after=(page[-1].started_ms, page[-1].key))
+    return tuple(reversed(carried))
+
+
+async def earlier_text(memories: ReadModelCache, earlier: Stream, memory_from: MemoryFrom) -> str:
+    """What an earlier session adds; nothing if it is set aside, since that must not stop this one."""
+    try:
+        return session_text(await memories.get(earlier), memory_from)
+    except SessionSetAside:
+        return ""
+
+
+def heading(stream: Stream) -> str:
+    began = datetime.fromtimestamp(stream.started_ms / 1000, UTC)
+    return f"From an earlier call with this user, begun {began:%Y-%m-%d %H:%M} UTC:"
+
+
+def session_text(memory: ReadModel, memory_from: MemoryFrom) -> str:
+    """A session's newest messages; or, if configured, its summary and the messages after it.
+
+    When those are too many, a note after the summary says how many are left out.
+    """
+    messages, summary = memory.remembered_messages(), memory.state.summary
+    if memory_from.what == "messages" or summary is None:
+        return render_messages(take_newest(messages, memory_from.max_messages))
+    rest = messages[bisect_right(messages, summary.through_turn, key=attrgetter("turn_id")) :]
+    shown = take_newest(rest, len(rest))
+    left_out = len(rest) - len(shown)
+    note = f"(… {left_out} message{'s' * (left_out > 1)} left out)" if left_out else ""
+    return "\n".join(filter(None, (summary.text, note, render_messages(shown))))
+
+
+def take_newest(messages: list[Message], count: int) -> list[Message]:
+    """Up to `count` of the newest messages, fewer if they are long."""
+    left, first = MAX_CARRIED_CHARACTERS, len(messages)
+    while first and len(messages) - first < count and (left := left - len(messages[first - 1].content)) >= 0:
+        first -= 1
+    return messages[first:]

@@ -20,11 +20,12 @@ from voicemem.backoff import exponential_s, spread
 from voicemem.config.context import fill_prompt
 from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, ContextSelection, select_context
-from voicemem.context.policies import ContextConfig, Policies
-from voicemem.context.policies.summary import (
+from voicemem.context.policies import (
     NO_SUMMARY_YET,
     PROMPT,
+    ContextConfig,
     DueSummary,
+    Policies,
     SummaryPolicy,
     is_same,
     render_messages,

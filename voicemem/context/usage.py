@@ -8,9 +8,8 @@ from typing import Literal
 from msgspec import Struct
 
 from voicemem.context.builder import ContextSelection
-from voicemem.context.formats import is_left_out
-from voicemem.context.formats.values import system_text
-from voicemem.context.policies.summary import SummaryPolicy, render_summary, summarised_count
+from voicemem.context.formats import is_left_out, system_text
+from voicemem.context.policies import SummaryPolicy, render_summary, summarised_count
 from voicemem.transcript.messages import Role
 
 DEFAULT_POLICY = "recent"

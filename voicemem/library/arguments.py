@@ -14,15 +14,16 @@ from msgspec import Meta, Struct
 from voicemem.config.context import Tokens, check_context
 from voicemem.config.session import MaxHistory
 from voicemem.context.builder import ContextOptions
-from voicemem.context.formats import ENRICHERS
-from voicemem.context.plugins import (
+from voicemem.context.conversation import ENRICHERS
+from voicemem.context.policies import (
+    ContextConfig,
+    Policies,
     check_policies,
     check_policy_class,
     check_policy_name,
     default_memory_config,
     with_cause,
 )
-from voicemem.context.policies import ContextConfig, Policies
 from voicemem.errors import CannotStart, InvalidFrame, Refused
 from voicemem.exports.formats import FormatName
 from voicemem.protocol.explain import describe_error

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import structs
 
 from voicemem.config.service import Settings, check_redactions, check_store
-from voicemem.context.builder import ContextOptions, ContextSelection, render_body
-from voicemem.context.earlier import select_context_at
+from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
 from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
@@ -289,7 +288,7 @@ class LibrarySession:
     async def _select(self, options: ContextOptions) -> ContextSelection:
         with with_policy_reason():
             library, stream = self.library, await self._stream()
-            return await select_context_at(library.memories, library.policies, stream, options, library.services.recall)
+            return await select_context(library.memories, library.policies, stream, options, library.services.recall)
 
     async def statistics(self) -> Statistics:
         """Counts of messages, turns, interruptions, tokens, latencies and tools."""

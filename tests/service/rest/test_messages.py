@@ -94,8 +94,7 @@ async def test_a_bad_wish_forgets_nothing(api: RestClient, body: Any, told: tupl
 async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve) -> None:
     """What an LLM wrote of messages that are forgotten meanwhile is thrown away."""
     from voicemem.context.builder import ContextOptions, select_context
-    from voicemem.context.policies import ContextConfig
-    from voicemem.context.policies.summary import DueSummary
+    from voicemem.context.policies import ContextConfig, DueSummary
     from voicemem.llm.background import LlmText
 
     app = await serve()

@@ -16,7 +16,7 @@ from voicemem.config.service import (
     check_service_settings,
     parse_address,
 )
-from voicemem.context.plugins import load_policies
+from voicemem.context.policies import load_policies
 from voicemem.observer.vendors import parse_observe_urls
 from voicemem.security.address_guard import allowed_networks
 from voicemem.sessions.recording.redactors import load_rules

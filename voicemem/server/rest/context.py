@@ -10,9 +10,8 @@ from msgspec import Meta, Struct
 
 from voicemem.config.context import ContextConfig, Messages, PolicyName, Tokens, check_context
 from voicemem.config.recall import RecallConfig, RecalledKind, RecalledKinds, RecallSource, RecallTokens
-from voicemem.context.builder import ContextOptions, render_body
-from voicemem.context.earlier import select_context_at
-from voicemem.context.formats import ENRICHERS
+from voicemem.context.builder import ContextOptions, render_body, select_context
+from voicemem.context.conversation import ENRICHERS
 from voicemem.context.summaries import settled_state
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
@@ -103,7 +102,7 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         at=query.at,
         at_turn=query.at_turn,
     )
-    selection = await select_context_at(services.memories, services.policies, stream, options, services.recall)
+    selection = await select_context(services.memories, services.policies, stream, options, services.recall)
     body = render_body(selection, options)
     if query.usage:
         is_earlier = query.at is not None or query.at_turn is not None

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.samples.policies import memories, remembered, turn_of_tokens
-from voicemem.context.policies import Choice, ContextConfig, Policies, Remembered
-from voicemem.context.policies.recent import FullPolicy
+from voicemem.context.policies import Choice, ContextConfig, FullPolicy, Policies, Remembered
 from voicemem.errors import Refused
 from voicemem.transcript.messages import Summary
 

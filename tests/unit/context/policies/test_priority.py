@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.samples.policies import memories, message_of_tokens, remembered, tool_use_of_tokens
-from voicemem.context.policies import Remembered
-from voicemem.context.policies.priority import PriorityPolicy
+from voicemem.context.policies import PriorityPolicy, Remembered
 
 
 def call(*priorities: Any) -> Remembered:

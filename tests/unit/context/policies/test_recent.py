@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.samples.policies import remembered, turn_of_tokens
-from voicemem.context.policies.recent import RecentPolicy
+from voicemem.context.policies import RecentPolicy
 
 CALL = [*turn_of_tokens(1, 1, 1), *turn_of_tokens(2, 1, 1)]
 

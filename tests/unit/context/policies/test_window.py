@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.samples.policies import memories, message_of_tokens, remembered, tool_use_of_tokens, turn_of_tokens
-from voicemem.context.policies import Choice, Remembered
-from voicemem.context.policies.window import WindowPolicy
+from voicemem.context.policies import Choice, Remembered, WindowPolicy
 from voicemem.transcript.messages import Message, ToolUse
 
 CALL = [*turn_of_tokens(1, 3, 4), *turn_of_tokens(2, 3, 4), *turn_of_tokens(3, 3, 4)]

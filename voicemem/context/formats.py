@@ -1,0 +1,261 @@
+"""The body of an LLM request, made from the messages that a policy chose (docs/context.md). All of it is pure.
+
+Messages are enriched and interleaved with tool calls, become runs of one role (`conversation`), and then take the shape
+of an API: OpenAI's, Anthropic's or Gemini's. The vendor decides which fields go with role and text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import orjson
+from msgspec import Struct
+
+from voicemem.context.conversation import RoleRun, alternate_roles, enriched, interleave, json_text, runs
+from voicemem.transcript.messages import Message, ToolUse
+
+CUSTOM = "custom"
+"""The vendor whose LLM gets every field of every message, and the position of the call (Agora's custom LLM).
+
+All others get role and text alone, since many vendors refuse unknown fields. Only messages of the memory have these
+fields: what a style adds (tool calls, "(silence)") has none, and a message that was joined from several has those of
+the newest.
+"""
+CUSTOM_FIELDS = frozenset({"turn_id", "timestamp", "interruptable"})
+"""Top-level names that params may not set for `custom`, even if the body does not have them."""
+ANTHROPIC_MAX_TOKENS = 1024
+"""Of a reply, if params do not say: the API requires a limit, and a spoken reply is short."""
+GEMINI_REQUEST_FIELDS = ("systemInstruction", "tools", "toolConfig", "safetySettings", "cachedContent")
+"""Params with these names are fields of the request itself; all others belong to its `generationConfig`."""
+GEMINI_ROLES = {"user": "user", "assistant": "model"}
+MAX_DEPTH = 32
+"""How deep JSON inside a text may be nested: the limit for events does not look into strings."""
+
+
+class RequestFormat(Struct, frozen=True, kw_only=True):
+    """The settings that shape a request: from the session's configuration and from the query."""
+
+    vendor: str | None = None
+    model: str | None = None
+    style: Literal["openai", "anthropic", "gemini"] = "openai"
+    params: dict[str, Any] = {}
+    """`llm.params`: added to the body; they never replace anything that is made here."""
+    system_messages: tuple[dict[str, Any], ...] = ()
+    """OpenAI message objects, `{"role":"system","content":…}`; not counted by any policy."""
+    interruptable: bool = True
+    enrich: tuple[str, ...] = ()
+    """Names in `ENRICHERS`, applied in this order."""
+    alternate: bool = False
+    """Whether user and assistant must alternate in the OpenAI style too; in the other styles they always do."""
+    tools: bool = False
+    """Whether to show answered tool calls. Their definitions come from the reader, in `params`."""
+
+
+def request_body(
+    messages: Sequence[Message], tools: Sequence[ToolUse], format: RequestFormat, *, cut: bool = False
+) -> dict[str, Any]:
+    """The whole body of the next LLM request, ready for JSON; `messages` in the order of the memory.
+
+    `cut` says that older messages were left out: tool uses before the first message are then left out too. The body
+    shares dicts with the messages and the format, so it must not be changed.
+    """
+    style, is_custom = STYLES[format.style], format.vendor == CUSTOM
+    memory = enriched(messages, format.enrich)
+    parts = interleave(memory, tools if format.tools else (), cut=cut)
+    shown = runs(parts, custom_fields if is_custom else None, keeps_blank=is_custom and style.takes_blank)
+    if style.alternates or format.alternate:
+        shown = alternate_roles(shown)
+    body = style.conversation(shown, format.system_messages)
+    if is_custom:
+        newest = {"turn_id": memory[-1].turn_id, "timestamp": memory[-1].timestamp} if memory else {}
+        body |= newest | {"interruptable": format.interruptable}
+    model = format.model or format.params.get("model")
+    if model:
+        body["model"] = model
+    own = {*body, "model", *(CUSTOM_FIELDS if is_custom else ())}
+    return body | {name: value for name, value in style.params(format.params).items() if name not in own}
+
+
+def custom_fields(message: Message) -> dict[str, Any]:
+    """All fields of a message besides role and content, in the order of the JSON output."""
+    return {"turn_id": message.turn_id, "timestamp": message.timestamp, "metadata": message.metadata}
+
+
+def is_left_out(message: Message, vendor: str | None) -> bool:
+    """Whether a message is left out for being blank (in the OpenAI style, without enrichers)."""
+    return not message.content.strip() and vendor != CUSTOM
+
+
+# OpenAI's Chat Completions: https://platform.openai.com/docs/api-reference/chat/create
+
+
+def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`messages`: the system messages unchanged, then the conversation."""
+    messages = list(system_messages)
+    for run in runs:
+        if run.result:
+            messages.append(
+                {"role": "tool", "tool_call_id": run.result.call_id, "content": json_text(run.result.result)}
+            )
+        if run.call:
+            call = openai_tool_call(run.call)
+            messages.append({"role": run.role, "content": run.text, **run.fields, "tool_calls": [call]})
+        elif run.text is not None:
+            said = {"role": run.role, "content": run.text}
+            messages.append(said | run.fields if run.fields else said)
+    return {"messages": messages}
+
+
+def openai_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Params unchanged, at the top level."""
+    return params
+
+
+def openai_tool_call(use: ToolUse) -> dict[str, Any]:
+    # Servers that render a prompt from the arguments iterate over them, so none become an empty object, not null.
+    arguments = json_text({} if use.arguments is None else use.arguments)
+    return {"id": use.call_id, "type": "function", "function": {"name": use.name, "arguments": arguments}}
+
+
+# Anthropic's Messages: https://docs.anthropic.com/en/api/messages
+
+
+def anthropic_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`messages`, and `system` if there is any such text."""
+    messages = [{"role": run.role, "content": anthropic_content(run), **run.fields} for run in runs]
+    system = system_text(system_messages)
+    return {"messages": messages, "system": system} if system else {"messages": messages}
+
+
+def anthropic_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Params at the top level, always with `max_tokens`."""
+    max_tokens = params.get("max_tokens")
+    return {**params, "max_tokens": ANTHROPIC_MAX_TOKENS if max_tokens is None else max_tokens}
+
+
+def anthropic_content(run: RoleRun) -> str | list[dict[str, Any]]:
+    """Plain text, or blocks if the run has a tool call or result."""
+    if run.text is not None and not run.result and not run.call:
+        return run.text
+    blocks: list[dict[str, Any]] = []
+    if run.result:
+        block = {"type": "tool_result", "tool_use_id": anthropic_id(run.result)}
+        content = json_text(run.result.result)
+        blocks.append(block | {"content": content} if content.strip() else block)
+    if run.text is not None:
+        blocks.append({"type": "text", "text": run.text})
+    if run.call:
+        arguments = arguments_object(run.call.arguments)
+        blocks.append({"type": "tool_use", "id": anthropic_id(run.call), "name": run.call.name, "input": arguments})
+    return blocks
+
+
+def anthropic_id(use: ToolUse) -> str:
+    """The tool call's id in characters that the API takes (`[a-zA-Z0-9_-]`); different ids stay different."""
+    return re.sub(r"[^a-zA-Z0-9_-]", lambda letter: f"_{ord(letter[0]):x}_", use.call_id)
+
+
+# Gemini's generateContent: https://ai.google.dev/api/generate-content
+
+
+def gemini_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`contents`, and `systemInstruction` if there is any such text."""
+    contents = [{"role": GEMINI_ROLES[run.role], "parts": gemini_parts(run), **run.fields} for run in runs]
+    system = system_text(system_messages)
+    return {"contents": contents} | ({"systemInstruction": {"parts": [{"text": system}]}} if system else {})
+
+
+def gemini_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Params under `generationConfig`, including those that were given under that name."""
+    request = {name: params[name] for name in GEMINI_REQUEST_FIELDS if name in params}
+    generation = {name: value for name, value in params.items() if name not in {*GEMINI_REQUEST_FIELDS, "model"}}
+    nested = generation.pop("generationConfig", None)
+    if isinstance(nested, dict):
+        generation = nested | generation
+    return request | ({"generationConfig": generation} if generation else {})
+
+
+def gemini_parts(run: RoleRun) -> list[dict[str, Any]]:
+    # A response directly follows its call, so no ids are needed; some endpoints refuse them.
+    parts: list[dict[str, Any]] = []
+    if run.result:
+        response = as_object(run.result.result, "output")
+        parts.append({"functionResponse": {"name": run.result.name, "response": response}})
+    if run.text is not None:
+        parts.append({"text": run.text})
+    if run.call:
+        arguments = arguments_object(run.call.arguments)
+        parts.append({"functionCall": {"name": run.call.name, "args": arguments}})
+    return parts
+
+
+class Style(NamedTuple):
+    """The shape of an API's requests."""
+
+    conversation: Callable[[Sequence[RoleRun], Sequence[dict[str, Any]]], dict[str, Any]]
+    """Make the part of the body with the conversation and the system messages."""
+    params: Callable[[dict[str, Any]], dict[str, Any]]
+    """Make the part of the body that comes from params."""
+    alternates: bool
+    """Whether the API refuses a conversation in which user and assistant do not alternate."""
+    takes_blank: bool
+    """Whether the API takes messages without text."""
+
+
+STYLES = {
+    "openai": Style(openai_conversation, openai_params, alternates=False, takes_blank=True),
+    "anthropic": Style(anthropic_conversation, anthropic_params, alternates=True, takes_blank=False),
+    "gemini": Style(gemini_conversation, gemini_params, alternates=True, takes_blank=False),
+}
+
+
+# Values that vendors want in different forms: a tool's arguments and results, and the text of system messages
+
+
+def as_object(value: Any, name: str) -> dict[str, Any]:
+    """A value as a JSON object: itself, the object in its text (as OpenAI sends arguments), or wrapped as `name`."""
+    parsed = parse_json(value) if isinstance(value, str) else value
+    return parsed if isinstance(parsed, dict) else {name: value}
+
+
+def arguments_object(arguments: Any) -> dict[str, Any]:
+    """A tool's arguments as an object; missing or blank arguments become an empty one."""
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return {}
+    return as_object(arguments, "arguments")
+
+
+def system_text(system_messages: Sequence[dict[str, Any]]) -> str:
+    """The text of all system messages, for vendors that keep it apart from the conversation.
+
+    Reads OpenAI's content (a string, or parts of type `text`) and Gemini's `parts`; everything else is ignored.
+    """
+    texts = (text for message in system_messages for text in texts_of(message.get("content", message.get("parts"))))
+    return "\n".join(text for text in texts if text.strip())
+
+
+def texts_of(content: Any) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, list | tuple) else ()
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return [text for text in texts if isinstance(text, str)]
+
+
+def parse_json(text: str) -> Any:
+    """The JSON value in a text; None if it is not JSON, or nested too deeply."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    # orjson reads deeper JSON than it writes, and the body must be written.
+    return value if is_within(value, MAX_DEPTH) else None
+
+
+def is_within(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list):
+        return True
+    children = value.values() if isinstance(value, dict) else value
+    return depth > 0 and all(is_within(child, depth - 1) for child in children)

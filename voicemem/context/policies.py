@@ -1,0 +1,504 @@
+"""Context policies: which part of the memory the next LLM request shows. Policies are pure.
+
+A policy chooses messages, but never changes, splits or reorders them; the history itself is never shortened. From top
+to bottom: the interface that custom policies implement, the policies that come with voicemem, and how a service loads
+and finds its policies.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from math import inf
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.config.context import (
+    PARAMETERS,
+    POLICY_NAME,
+    TARGET_RATIO,
+    THRESHOLD,
+    ContextConfig,
+    check_context,
+    given_names,
+    overlay,
+)
+from voicemem.config.service import Settings
+from voicemem.context.conversation import Part, interleave, json_text
+from voicemem.errors import CannotStart, Refused
+from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of, counter, encoding_of
+from voicemem.protocol.explain import describe_error
+from voicemem.transcript.messages import Message, Summary, ToolUse
+
+
+class Remembered(Struct, frozen=True):
+    """The memory of a session, as a policy sees it."""
+
+    messages: Sequence[Message]
+    """All of them, in order."""
+    tools: Sequence[ToolUse]
+    """The tool calls to show, in the order of turns; none unless the caller asks for them."""
+    tokens: Callable[[int], int]
+    """The number of tokens of the message at an index; each message is counted only once."""
+    tool_tokens: Callable[[ToolUse], int]
+    """The number of tokens of a tool call and its result."""
+    text_tokens: Callable[[str], int]
+    """The number of tokens of a text."""
+    summary: Summary | None = None
+    """The summary of the first turns, if there is one."""
+    window: int | None = None
+    """How many tokens the context of the session's model holds, if known."""
+
+
+class Choice(NamedTuple):
+    """What the LLM gets to see of a memory. Messages are always shown in their order."""
+
+    kept: Sequence[int]
+    """Indexes of messages, in rising order."""
+    reason: str = ""
+    """Why the others are left out: a short word such as `max_tokens`."""
+    over_budget: bool = False
+    """Whether a single message exceeds the whole budget, and was kept alone."""
+    summary: Summary | None = None
+    """Shown before the messages; the turns that it covers are left out as `summarized`."""
+    tools: bool = True
+    """Whether the tool calls of the kept turns are shown."""
+
+
+class Policy(Protocol):
+    """Chooses what the next LLM request shows. It is pure: the same memory gives the same choice."""
+
+    def choose(self, remembered: Remembered, /) -> Choice: ...
+
+
+class RecentPolicy(Struct, frozen=True):
+    """The newest `max_messages`."""
+
+    max_messages: int = 32
+
+    def choose(self, remembered: Remembered) -> Choice:
+        count = len(remembered.messages)
+        return Choice(range(max(0, count - self.max_messages), count), "max_messages")
+
+
+class FullPolicy(Struct, frozen=True):
+    """The whole memory, however large."""
+
+    def choose(self, remembered: Remembered) -> Choice:
+        return Choice(range(len(remembered.messages)))
+
+
+MAX_TOKENS = 4_000
+"""Of the context, by default."""
+
+
+class WindowPolicy(Struct, frozen=True):
+    """The newest turns that fit, each with its tool calls; if not even the newest turn fits, its newest messages.
+
+    So no message is split, and calls stay with their results, and questions with their answers, if both fit.
+    """
+
+    max_tokens: int = MAX_TOKENS
+
+    def choose(self, remembered: Remembered) -> Choice:
+        return newest_fitting(remembered, self.max_tokens)
+
+
+def newest_fitting(remembered: Remembered, budget: int, since: int = 0) -> Choice:
+    """The newest messages from index `since` on that fit; at least the newest one, even if it exceeds the budget."""
+    end = len(remembered.messages)
+    first, left = end, budget
+    for begin, cost in turns_backwards(remembered, since):
+        left -= cost
+        if left < 0:
+            break
+        first = begin
+    if first < end or end <= since:
+        return Choice(range(first, end), "max_tokens")
+    return newest_messages_fitting(remembered, budget, since)
+
+
+def turns_backwards(remembered: Remembered, since: int = 0) -> Iterator[tuple[int, int]]:
+    """The turns, newest first: the index of each one's first message, and its tokens with those of its tool calls."""
+    messages, tools = remembered.messages, remembered.tools
+    begin, tool = len(messages), len(tools)
+    while begin > since:
+        turn, cost = messages[begin - 1].turn_id, 0
+        while begin > since and messages[begin - 1].turn_id == turn:
+            begin -= 1
+            cost += remembered.tokens(begin)
+        # Tool calls of a turn without messages are paid for by the next older turn; those before all messages by the
+        # first one.
+        while tool and (begin == 0 or tools[tool - 1].turn_id >= turn):
+            tool -= 1
+            cost += remembered.tool_tokens(tools[tool])
+        yield begin, cost
+
+
+def newest_messages_fitting(remembered: Remembered, budget: int, since: int) -> Choice:
+    """The newest messages of a newest turn that exceeds the budget, as far as they fit, without its tool calls."""
+    messages = remembered.messages
+    end = len(messages)
+    since = max(since, bisect_left(messages, messages[-1].turn_id, key=attrgetter("turn_id")))
+    first, left = end - 1, budget - remembered.tokens(end - 1)
+    over_budget = left < 0
+    while not over_budget and first > since and (left := left - remembered.tokens(first - 1)) >= 0:
+        first -= 1
+    return Choice(range(first, end), "max_tokens", over_budget, tools=False)
+
+
+PROMPT = """\
+You keep the memory of a voice agent. Below are the summary of a call so far and what was said since. Write one new \
+summary that replaces the old one: in the language of the call, in plain sentences, at most 200 words. Keep names, \
+numbers, dates, decisions, promises, preferences and open questions; leave out greetings and small talk. What stands \
+under "assistant" is what the caller really heard, under "tool" what a tool was asked, and answered. Answer with the \
+summary alone.
+
+Summary so far:
+{prev_summary}
+
+Said since:
+{messages_joined}
+"""
+NO_SUMMARY_YET = "(nothing yet)"
+
+
+class DueSummary(NamedTuple):
+    """A summary to be written: from the previous one, and from messages after it."""
+
+    previous: Summary | None
+    messages: Sequence[Message]
+    tools: Sequence[ToolUse]
+    """The tool calls of the turns of `messages`."""
+    through_turn: int
+    message_count: int
+    """How many messages it will cover, including those of the previous one."""
+
+
+class SummaryPolicy(Struct, frozen=True):
+    """Leaves out the turns that a summary covers. Until one is written, it shows the newest turns that fit the budget.
+
+    The budget is `max_tokens`, else the model's window. A summary is due when the previous one and the messages after
+    it take the share `threshold` of the budget; the newest messages, up to the share `target_ratio`, stay in full.
+    """
+
+    max_tokens: int | None = None
+    threshold: float = THRESHOLD
+    target_ratio: float = TARGET_RATIO
+    keep_recent: int = 4
+
+    def budget(self, remembered: Remembered) -> int:
+        return self.max_tokens or remembered.window or UNKNOWN_WINDOW
+
+    def choose(self, remembered: Remembered) -> Choice:
+        summary = remembered.summary
+        room = self.budget(remembered) - summary_tokens(remembered)
+        return newest_fitting(remembered, room, summarised_count(remembered))._replace(summary=summary)
+
+    def used_tokens(self, remembered: Remembered) -> int:
+        """Tokens of the summary and of all messages after it."""
+        return summary_tokens(remembered) + sum(
+            cost for _, cost in turns_backwards(remembered, summarised_count(remembered))
+        )
+
+    def find_due(self, remembered: Remembered, limit: float = inf) -> DueSummary | None:
+        """The summary to be written now; None if none is due, or nothing can be summarised.
+
+        It covers at most `limit` tokens, and at least one turn. So a backlog is summarised in portions that fit into
+        the prompt of the LLM; the next portion is due as soon as this summary is journaled.
+        """
+        budget, since = self.budget(remembered), summarised_count(remembered)
+        if self.used_tokens(remembered) < self.threshold * budget:
+            return None
+        end = first = len(remembered.messages)
+        left = self.target_ratio * budget
+        turns = list(turns_backwards(remembered, since))
+        # Walk back from the newest turn: `first` is where the messages begin that stay in full. At least `keep_recent`
+        # stay, whatever they take; turns stay whole.
+        for begin, cost in turns:
+            left -= cost
+            if left < 0 and first < end and end - first >= self.keep_recent:
+                break
+            first = begin
+        leaving = [turn for turn in reversed(turns) if turn[0] < first]
+        if not leaving:
+            return None
+        return make_due_summary(remembered, since, leaving_end(leaving, first, limit))
+
+
+def leaving_end(leaving: Sequence[tuple[int, int]], end: int, limit: float) -> int:
+    """The end of the first of these turns (begin, tokens) that take at most `limit` tokens; at least one turn."""
+    taken = leaving[0][1]
+    for begin, cost in leaving[1:]:
+        taken += cost
+        if taken > limit:
+            return begin
+    return end
+
+
+def make_due_summary(remembered: Remembered, since: int, end: int) -> DueSummary:
+    messages, previous = remembered.messages[since:end], remembered.summary
+    before, last = -1 if previous is None else previous.through_turn, messages[-1].turn_id
+    tools = [use for use in remembered.tools if before < use.turn_id <= last]
+    return DueSummary(previous, messages, tools, last, (previous.messages if previous else 0) + len(messages))
+
+
+def summarised_count(remembered: Remembered) -> int:
+    """How many of the messages the summary covers."""
+    if remembered.summary is None:
+        return 0
+    return bisect_right(remembered.messages, remembered.summary.through_turn, key=attrgetter("turn_id"))
+
+
+def summary_tokens(remembered: Remembered) -> int:
+    return 0 if remembered.summary is None else remembered.text_tokens(render_summary(remembered.summary))
+
+
+def render_summary(summary: Summary) -> str:
+    """The content of the system message that shows a summary."""
+    return f"Summary of the first {summary.messages} messages of this call:\n{summary.text}"
+
+
+def render_messages(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) -> str:
+    """Messages and tool calls as the prompt shows them, one per line.
+
+    A message is what was heard; an interrupted reply is marked as such.
+    """
+    return "\n".join(map(render_line, interleave(messages, tools, cut=False)))
+
+
+def render_line(part: Part) -> str:
+    if isinstance(part, Message):
+        return f"{speaker(part)}: {part.content}{interruption_mark(part)}"
+    return f"tool {part.name} {json_text(part.arguments)}: {json_text(part.result)}"
+
+
+def speaker(message: Message) -> str:
+    user = message.metadata.get("user")
+    return f"{message.role} ({user})" if isinstance(user, str) and user.strip() else message.role
+
+
+def interruption_mark(message: Message) -> str:
+    return " [interrupted here]" if message.metadata.get("interrupted") else ""
+
+
+def is_same(parts: Sequence[Part], others: Sequence[Part]) -> bool:
+    """Whether the parts are equal, so that a summary of the first also fits the others."""
+    return msgspec.json.encode(parts) == msgspec.json.encode(others)
+
+
+MAX_MESSAGES = 32
+
+
+class PriorityPolicy(Struct, frozen=True):
+    """The messages with the highest `metadata.priority` (a number, by default 0); among equals, the newest.
+
+    The newest message of all is always kept: it is what the LLM is to answer.
+
+    With `max_tokens`, a message that does not fit is skipped, and smaller ones may still find room.
+    """
+
+    max_messages: int | None = None
+    max_tokens: int | None = None
+
+    def choose(self, remembered: Remembered) -> Choice:
+        messages = remembered.messages
+        older = range(len(messages) - 1)
+        ranked = sorted(older, key=lambda index: (priority_of(messages[index]), index), reverse=True)
+        ranked[:0] = [len(messages) - 1] if messages else []
+        limit = self.max_messages
+        if limit is None:
+            limit = MAX_MESSAGES if self.max_tokens is None else len(messages)
+        if self.max_tokens is None:
+            return Choice(sorted(ranked[:limit]), "max_messages")
+        return self.choose_fitting(remembered, ranked, limit, self.max_tokens)
+
+    def choose_fitting(self, remembered: Remembered, ranked: list[int], limit: int, budget: int) -> Choice:
+        """The messages that fit, in this order of rank. The newest is kept even if it does not fit.
+
+        The tool calls of a turn are paid for by the first of its messages that is kept.
+        """
+        kept: list[int] = []
+        turns: set[int] = set()
+        left = budget
+        tools: dict[int, int] = {}
+        for use in remembered.tools:
+            tools[use.turn_id] = tools.get(use.turn_id, 0) + remembered.tool_tokens(use)
+        for index in ranked:
+            if len(kept) >= limit or left <= 0:
+                break
+            turn = remembered.messages[index].turn_id
+            cost = remembered.tokens(index) + (0 if turn in turns else tools.get(turn, 0))
+            if cost <= left or not kept:
+                kept.append(index)
+                turns.add(turn)
+                left -= cost
+        return Choice(sorted(kept), "max_tokens" if len(kept) < limit else "max_messages", left < 0)
+
+
+def priority_of(message: Message) -> float:
+    """The priority that a producer gave a message; anything but a number counts as 0."""
+    value = message.metadata.get("priority")
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+
+
+__all__ = ["Choice", "ContextConfig", "Policies", "Policy", "Remembered"]
+
+BUILT_IN: Mapping[str, Callable[..., Policy]] = {
+    "full": FullPolicy,
+    "recent": RecentPolicy,
+    "window": WindowPolicy,
+    "summary": SummaryPolicy,
+    "priority": PriorityPolicy,
+}
+"""The policies that come with voicemem, each with the parameters that it needs to choose."""
+SUMMARY_WRITER_PARAMETERS = frozenset({"model", "prompt"})
+"""Parameters of `summary` that only the writing of summaries uses."""
+
+
+class Policies(Struct, frozen=True):
+    """The policies of a service: those above and the operator's own, and the default for sessions."""
+
+    default: ContextConfig = ContextConfig()
+    custom_policies: Mapping[str, Callable[..., Policy]] = {}
+    """By name; created with a session's `memory.parameters`."""
+    windows: Mapping[str, int] = {}
+    """Tokens of models' contexts; they override the table in `llm.tokens`."""
+    default_model: str | None = None
+    """The model of the operator's LLM."""
+
+    def resolve(self, memory: ContextConfig) -> ContextConfig:
+        """A session's memory settings, over the service's."""
+        return overlay(self.default, memory)
+
+    def create_policy(self, memory: ContextConfig) -> Policy | None:
+        """The policy that these settings choose; None if they choose none. Raises `Refused`."""
+        name = memory.policy
+        if name is None:
+            return None
+        if name in self.custom_policies:
+            unknown = sorted(set().union(*PARAMETERS.values()) & given_names(msgspec.structs.asdict(memory)))
+            if unknown:
+                raise Refused("invalid_field", f"The policy {name} has no `{unknown[0]}`; it takes `parameters`.")
+            return make_policy(self.custom_policies[name], name, memory.parameters)
+        if name not in BUILT_IN:
+            raise Refused("invalid_field", f"The policy must be one of {', '.join(self.names())}.")
+        parameters = {key: getattr(memory, key) for key in sorted(PARAMETERS[name] - SUMMARY_WRITER_PARAMETERS)}
+        return BUILT_IN[name](**{key: value for key, value in parameters.items() if value is not None})
+
+    def names(self) -> list[str]:
+        return [*BUILT_IN, *self.custom_policies]
+
+    def check(self, section: Any) -> None:
+        """Check the policy of a section `memory`, and its parameters. Raises `Refused`."""
+        if isinstance(section, dict) and section.get("policy") is not None:
+            values = {name: value for name, value in section.items() if value is not None}
+            self.create_policy(msgspec.convert(values, ContextConfig))
+
+    def window(self, memory: ContextConfig, model: str | None) -> int | None:
+        """How many tokens the context of a model holds; None if it is unknown."""
+        return memory.context_window or context_window_of(model, self.windows)
+
+    def counter(self, model: str | None) -> TokenCounter:
+        """The token counter of a model."""
+        return counter(known_encoding(model))
+
+
+known_encoding = lru_cache(maxsize=1024)(encoding_of)
+
+
+def make_policy(policy_class: Callable[..., Policy], name: str, parameters: Mapping[str, Any]) -> Policy:
+    """Create one of the operator's own policies. Raises `Refused` for parameters that it does not take."""
+    try:
+        return policy_class(**parameters)
+    except (TypeError, ValueError) as error:
+        raise Refused("invalid_field", f"The policy {name} does not take these parameters.") from error
+
+
+def load_policies(settings: Settings) -> Policies:
+    """The policies that the settings configure. Raises `CannotStart` if they cannot be imported or used."""
+    custom_policies: dict[str, Callable[..., Policy]] = {}
+    for text in settings.policies:
+        name, policy_class = load_policy(text)
+        if name in custom_policies:
+            raise CannotStart(f"The policy {name} is defined twice.")
+        custom_policies[name] = policy_class
+    windows = dict(map(parse_model_window, settings.model_windows))
+    return check_policies(
+        Policies(default_memory_config(settings.memory), custom_policies, windows, settings.llm_model)
+    )
+
+
+def check_policies(policies: Policies) -> Policies:
+    """Check that the default can be used, and return the policies. Raises `CannotStart` if not."""
+    try:
+        policies.create_policy(policies.default)
+    except Refused as refused:
+        raise CannotStart(f"The default memory cannot be used: {with_cause(refused)}") from None
+    return policies
+
+
+def with_cause(refused: Refused) -> str:
+    """The sentence of a refusal, with what the policy itself said: for policy authors and the log only."""
+    return refused.detail if refused.__cause__ is None else f"{refused.detail[:-1]}: {refused.__cause__}"
+
+
+def default_memory_config(text: str | None) -> ContextConfig:
+    """The memory settings for sessions that have none. Raises `CannotStart`."""
+    if text is None:
+        return ContextConfig()
+    try:
+        section = msgspec.json.decode(text, type=dict[str, Any])
+        check_context(section)
+        return overlay(ContextConfig(), msgspec.convert(section, ContextConfig))
+    except msgspec.ValidationError as error:
+        raise CannotStart(f"The default memory cannot be used: {describe_error(error, ContextConfig)}.") from None
+    except (msgspec.DecodeError, Refused) as error:
+        why = error.detail if isinstance(error, Refused) else "It must be a JSON object."
+        raise CannotStart(f"The default memory cannot be used: {why}") from None
+
+
+def load_policy(text: str) -> tuple[str, Callable[..., Policy]]:
+    """Import the policy NAME=MODULE:CLASS; its name and class. Raises `CannotStart`."""
+    name, _, path = text.partition("=")
+    module, _, attribute = path.partition(":")
+    if not (name and module and attribute):
+        raise CannotStart(f"{text!r} does not name a policy; write NAME=MODULE:CLASS.")
+    check_policy_name(name)
+    try:
+        policy_class = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # the operator's module may raise anything
+        why = f"{type(error).__name__}: {error}"
+        raise CannotStart(f"The policy {name} cannot be imported: {why}.") from None
+    check_policy_class(policy_class, path)
+    return name, policy_class
+
+
+def check_policy_name(name: Any) -> None:
+    """Check the name of a custom policy. Raises `CannotStart`."""
+    if not (isinstance(name, str) and re.match(POLICY_NAME, name)):
+        raise CannotStart(
+            f"{name!r} cannot be the name of a policy: it must be a lower-case letter, then up to 63 of a-z0-9_.-"
+        )
+    if name in PARAMETERS:
+        raise CannotStart(f"The policy {name} comes with voicemem; choose another name for yours.")
+
+
+def check_policy_class(policy_class: Any, path: str) -> None:
+    """Check that a class can be a policy. Raises `CannotStart`; `path` names the class in it."""
+    if not (callable(policy_class) and callable(getattr(policy_class, "choose", None))):
+        raise CannotStart(f"{path} is not a policy: it has no method `choose`.")
+
+
+def parse_model_window(text: str) -> tuple[str, int]:
+    """Parse MODEL=TOKENS. Raises `CannotStart`."""
+    model, _, tokens = text.rpartition("=")
+    if not (model and tokens.isdecimal() and int(tokens)):
+        raise CannotStart(f"{text!r} is not a model's window; write MODEL=TOKENS, such as my-model=32000.")
+    return model, int(tokens)
