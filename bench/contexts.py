@@ -65,8 +65,8 @@ PAUSE_S = 0.005
 SUMMARY = b'{"type":"memory.summary","through_turn":%d,"text":"They spoke of a booking.","messages":%d}'
 
 
-def written_by_hand(memory: ReadModel) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in memory.current_messages()]
+def written_by_hand(read_model: ReadModel) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in read_model.current_messages()]
 
 
 async def contexts(turns: int, count: int) -> list[Measured]:
@@ -76,19 +76,21 @@ async def contexts(turns: int, count: int) -> list[Measured]:
     try:
         opened = await store.open_producer("bench", f"call-{turns}", "main", validate_config({}), None, now_ms())
         for name, wanted in POLICIES:
-            memories = ReadModelCache(store)
-            memory = await memories.get(opened.stream)
-            memory.fold(entries(calls.turns(turns)))
+            read_models = ReadModelCache(store)
+            read_model = await read_models.get(opened.stream)
+            read_model.fold(entries(calls.turns(turns)))
             if name == "summary":
                 journaled = decode_journaled(SUMMARY % (turns - 20, 2 * turns - 40))
-                memory.fold([DecodedRow(memory.state.position + 1, now_ms(), journaled)])
-            by_hand = best(partial(written_by_hand, memory)) * 1e6
-            following = entries(calls.turns(turns + 20)[len(calls.turns(turns)) :], memory.state.position + 1)[:count]
+                read_model.fold([DecodedRow(read_model.state.position + 1, now_ms(), journaled)])
+            by_hand = best(partial(written_by_hand, read_model)) * 1e6
+            following = entries(calls.turns(turns + 20)[len(calls.turns(turns)) :], read_model.state.position + 1)[
+                :count
+            ]
             taken = []
             for entry in following:
-                memory.fold([entry])
+                read_model.fold([entry])
                 begin = time.perf_counter()
-                await build_context(memories, Policies(), opened.stream, ContextOptions(memory=wanted))
+                await build_context(read_models, Policies(), opened.stream, ContextOptions(memory=wanted))
                 taken.append(time.perf_counter() - begin)
             value = statistics.median(taken) * 1e6
             goal = at_most(value, GOAL_US) if name in WITH_GOAL and turns == 100 else None
@@ -104,20 +106,20 @@ async def with_memories(store: Store, turns: int) -> Measured:
     """Measure the same with what is known from earlier calls, by the words that the caller said last."""
     config = {"user_id": "ann", "memory": {"memories": {}, "policy": "recent", "max_messages": 200}}
     opened = await store.open_producer("bench", f"known-{turns}", "main", validate_config(config), None, now_ms())
-    memories, recall = ReadModelCache(store), Recall(store, now_ms)
+    read_models, recall = ReadModelCache(store), Recall(store, now_ms)
     drafts = [
         MemoryDraft(text=f"Ann asked for the {THINGS[number % len(THINGS)]} of order {number}.", user_id="ann")
         for number in range(KNOWN)
     ]
-    await LongTermMemory(store, memories, now_ms).add("bench", drafts)
-    memory = await memories.get(opened.stream)
-    memory.fold(entries(calls.turns(turns)))
+    await LongTermMemory(store, read_models, now_ms).add("bench", drafts)
+    read_model = await read_models.get(opened.stream)
+    read_model.fold(entries(calls.turns(turns)))
     taken: dict[bool, list[float]] = {True: [], False: []}
     for number in range(2 * KNOWN_CONTEXTS):
         wanted = RecallConfig(max_tokens=300 if number % 2 else 0)
         options = ContextOptions(memory=ContextConfig(memories=wanted), peek=True)
         begin = time.perf_counter()
-        await build_context(memories, Policies(), opened.stream, options, recall, "Do you have the table for me?")
+        await build_context(read_models, Policies(), opened.stream, options, recall, "Do you have the table for me?")
         taken[bool(number % 2)].append(time.perf_counter() - begin)
     shown, without = (statistics.median(taken[key]) * 1e6 for key in (True, False))
     goal = at_most(shown - without, KNOWN_GOAL_US)

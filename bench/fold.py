@@ -104,9 +104,9 @@ async def late_record(events: int) -> list[Measured]:
     early = min(1000, events // 2)
     store = InMemoryStore()
     try:
-        memories = ReadModelCache(store)
-        recorder = Recorder(store, memories, Runtime(), lambda settled: None, Telemetry.untraced())
-        lines = [await recorded(recorder, memories, store, length) for length in (early, events)]
+        read_models = ReadModelCache(store)
+        recorder = Recorder(store, read_models, Runtime(), lambda settled: None, Telemetry.untraced())
+        lines = [await recorded(recorder, read_models, store, length) for length in (early, events)]
         times: tuple[list[float], list[float]] = ([], [])
         for at in range(0, BATCH, APPENDED):
             for (line, texts), took in zip(lines, times, strict=True):
@@ -119,11 +119,11 @@ async def late_record(events: int) -> list[Measured]:
 
 
 async def recorded(
-    recorder: Recorder, memories: ReadModelCache, store: Store, length: int
+    recorder: Recorder, read_models: ReadModelCache, store: Store, length: int
 ) -> tuple[ProducerLease, list[bytes]]:
     """Make a call of so many events; returns the events that come next in it."""
     opened = await store.open_producer("bench", f"call-{length}", "main", validate_config({}), None, now_ms())
-    await memories.get(opened.stream)
+    await read_models.get(opened.stream)
     line = ProducerLease(opened.stream, "main", opened.epoch, may_call_out=False)
     texts = calls.first(length + BATCH)
     for at in range(0, length, BATCH):
@@ -149,11 +149,11 @@ def reading(turns: int) -> list[Measured]:
 
     def follow(read: bool) -> tuple[float, float]:
         """µs per event over the call, and over its last turns."""
-        memory, marks = ReadModel(State()), []
+        read_model, marks = ReadModel(State()), []
         for entry in journal:
-            memory.fold([entry])
+            read_model.fold([entry])
             if read:
-                memory.messages()
+                read_model.messages()
             marks.append(time.perf_counter())
         begin, tail = marks[0], marks[-last]
         return (marks[-1] - begin) / len(journal) * 1e6, (marks[-1] - tail) / last * 1e6
@@ -170,17 +170,17 @@ async def contexts() -> list[Measured]:
     """The body of the next LLM request, of 200 messages, right after an event, compared with writing it by hand."""
     store = InMemoryStore()
     try:
-        memories = ReadModelCache(store)
+        read_models = ReadModelCache(store)
         opened = await store.open_producer("bench", "context", "main", validate_config({}), None, now_ms())
-        memory = await memories.get(opened.stream)
-        memory.fold(entries(calls.turns(100)))
-        following = entries(calls.turns(102)[len(calls.turns(100)) :], memory.state.position + 1)[:CONTEXT_CALLS]
-        by_hand = best(lambda: [{"role": m.role, "content": m.content} for m in memory.messages()]) * 1e6
+        read_model = await read_models.get(opened.stream)
+        read_model.fold(entries(calls.turns(100)))
+        following = entries(calls.turns(102)[len(calls.turns(100)) :], read_model.state.position + 1)[:CONTEXT_CALLS]
+        by_hand = best(lambda: [{"role": m.role, "content": m.content} for m in read_model.messages()]) * 1e6
         default, whole = [], []
         for entry in following:
-            memory.fold([entry])
-            whole.append(await context_time(memories, opened.stream, ContextOptions(max_history=200)))
-            default.append(await context_time(memories, opened.stream, ContextOptions()))
+            read_model.fold([entry])
+            whole.append(await context_time(read_models, opened.stream, ContextOptions(max_history=200)))
+            default.append(await context_time(read_models, opened.stream, ContextOptions()))
     finally:
         await store.close_store()
     value = statistics.median(whole) * 1e6
@@ -192,9 +192,9 @@ async def contexts() -> list[Measured]:
     ]
 
 
-async def context_time(memories: ReadModelCache, stream: Stream, options: ContextOptions) -> float:
+async def context_time(read_models: ReadModelCache, stream: Stream, options: ContextOptions) -> float:
     begin = time.perf_counter()
-    await build_context(memories, Policies(), stream, options)
+    await build_context(read_models, Policies(), stream, options)
     return time.perf_counter() - begin
 
 

@@ -64,16 +64,16 @@ def traced_kib(sessions: int, make: Callable[[], ReadModel]) -> float:
 
 
 def read_once(texts: Iterable[bytes]) -> ReadModel:
-    memory = in_use(texts)
-    memory.messages()
-    return memory
+    read_model = in_use(texts)
+    read_model.messages()
+    return read_model
 
 
 def packed(texts: Iterable[bytes]) -> ReadModel:
     """The memory as it is kept ten seconds after its last use."""
-    memory = read_once(texts)
-    memory.pack()
-    return memory
+    read_model = read_once(texts)
+    read_model.pack()
+    return read_model
 
 
 def in_use(texts: Iterable[bytes]) -> ReadModel:

@@ -64,7 +64,7 @@ class App:
         self.gauges = rest[GAUGES] = Gauges(
             services.telemetry.metrics,
             services.presence,
-            services.memories,
+            services.read_models,
             self.open_connections,
             self.unauthenticated_connections,
             services.draining.is_set,

@@ -147,19 +147,19 @@ class Services:
     def add_sessions(self, check_patch: Callable[[SessionPatch], None]) -> None:
         """Running calls: recorded, folded, ended."""
         store, metrics, token = self.store, self.telemetry.metrics, self.node.current_token
-        self.memories = ReadModelCache(
+        self.read_models = ReadModelCache(
             store, self.budget, clock=self.runtime.clock, count_ignored=metrics.count_fold_ignored
         )
-        self.sessions = Sessions(store, self.runtime, check_patch, self.memories.note_ended, self.rules)
+        self.sessions = Sessions(store, self.runtime, check_patch, self.read_models.note_ended, self.rules)
         self.presence = Presence(self.sessions)
         redaction = None if self.rules is None else Redaction(self.rules, store, metrics.redacted_events.inc)
-        self.recorder = Recorder(store, self.memories, self.runtime, check_patch, self.telemetry, token, redaction)
+        self.recorder = Recorder(store, self.read_models, self.runtime, check_patch, self.telemetry, token, redaction)
         self.hooks = Hooks(self.recorder, self.sessions, self.presence)
-        self.overviews = Overviews(store, self.memories)
+        self.overviews = Overviews(store, self.read_models)
 
     def add_search(self) -> None:
         """What was heard, found by words and by meaning."""
-        self.indexer = TranscriptIndexer(self.store, self.memories, self.runtime.clock, self.node.current_token)
+        self.indexer = TranscriptIndexer(self.store, self.read_models, self.runtime.clock, self.node.current_token)
         self.embeddings = LlmClient(allowed=self.allowed, timeouts=EMBEDDING_TIMEOUTS)
         self.vectors = self.make_vectors()
         self.transcript_search = TranscriptSearch(self.store, self.indexer, self.vectors)
@@ -169,19 +169,21 @@ class Services:
         """What lasts beyond a call, and the documents of working memory."""
         store, clock = self.store, self.runtime.clock
         ttl_ms = parse_memories_ttl(self.settings.memories_ttl)
-        self.long_term = LongTermMemory(store, self.memories, clock, self.rules, ttl_ms)
+        self.long_term = LongTermMemory(store, self.read_models, clock, self.rules, ttl_ms)
         self.finder = MemoryFinder(self.transcript_search, self.long_term)
         self.recall = Recall(store, clock)
-        self.working_memory = WorkingMemory(store, self.memories, clock, self.rules)
-        self.accounts = Accounts(store, self.memories, self.working_memory)
+        self.working_memory = WorkingMemory(store, self.read_models, clock, self.rules)
+        self.accounts = Accounts(store, self.read_models, self.working_memory)
         keep = MemoryKeeper(store).keep
-        self.retention = RetentionWorker(store, self.memories, clock, self.node.current_token, keep)
+        self.retention = RetentionWorker(store, self.read_models, clock, self.node.current_token, keep)
 
     def add_agent_memory(self) -> None:
         """The same for clients of agent-memory-server."""
-        owned = OwnedSessions(self.store, self.memories, self.sessions)
+        owned = OwnedSessions(self.store, self.read_models, self.sessions)
         self.agent_records = LongTermRecords(self.long_term, owned, RecordFinder(self.long_term, self.vectors))
-        self.agent_memory = WorkingMemories(self.store, self.memories, self.recorder, self.sessions, self.agent_records)
+        self.agent_memory = WorkingMemories(
+            self.store, self.read_models, self.recorder, self.sessions, self.agent_records
+        )
         self.agent_prompts = Prompts(self.agent_memory, self.agent_records.finder)
         self.agent_views = SummaryViews(self.working_memory, self.agent_records.finder)
 
@@ -197,7 +199,7 @@ class Services:
 
     def add_tails(self) -> None:
         """What is told of calls while they run."""
-        followed = FollowedMemories(self.memories), FollowedTurns(self.memories), self.accounts
+        followed = FollowedMemories(self.read_models), FollowedTurns(self.read_models), self.accounts
         sources = TailSources(self.store, *followed, self.runtime.clock, self.draining, turn=asyncio.Lock())
         self.tails = TailHub(sources, self.recorder.feed)
         self.watcher = Watcher(self.store, self.tails)
@@ -206,7 +208,7 @@ class Services:
         """What is sent when a call ends."""
         self.sender = WebhookSender(allowed=self.allowed, extra_headers=self.telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, self.telemetry)
-        self.outbox = OutboxWorker(self.store, self.memories, send, self.runtime, self.node.current_token)
+        self.outbox = OutboxWorker(self.store, self.read_models, send, self.runtime, self.node.current_token)
         self.webhooks = Webhooks(self.store, send, self.runtime, self.sessions.notices_due, self.check_address)
 
     def add_llms(self) -> None:
@@ -224,17 +226,26 @@ class Services:
         store, metrics, runtime, token = self.store, self.telemetry.metrics, self.runtime, self.node.current_token
         background_llm, limiter = BackgroundLlm(self.targets, self.llm.complete, metrics), ConcurrencyLimiter()
         write = summary_writer(background_llm)
-        self.summaries = Summaries(store, self.memories, self.policies, write, runtime, token, limiter)
+        self.summaries = Summaries(store, self.read_models, self.policies, write, runtime, token, limiter)
         budget_of_day = DailyBudget(store, runtime.clock, self.settings.memories_budget)
         extractor = Extractor(
-            *(store, self.memories, self.long_term, background_llm, self.policies, metrics, budget_of_day, self.rules)
+            *(
+                store,
+                self.read_models,
+                self.long_term,
+                background_llm,
+                self.policies,
+                metrics,
+                budget_of_day,
+                self.rules,
+            )
         )
         self.extractions = ExtractionWorker(extractor, self.policies, limiter, runtime, token)
 
     def connect(self) -> None:
         """Who is told of what; each list is called in its order."""
         self.node.count_listeners.append(self.limits.divide)
-        self.node.displaced_listeners.append(self.memories.discard_all)
+        self.node.displaced_listeners.append(self.read_models.discard_all)
         self.sessions.close_listeners += [
             self.overviews.on_closed,
             self.indexer.note,
@@ -269,9 +280,9 @@ class Services:
             self.outbox.run(self.sessions.notices_due),
             erase_forever(self.retention),
             compact_forever(self.retention),
-            maintain_forever(self.memories),
-            relieve_forever(self.memories),
-            catch_up_forever(self.memories),
+            maintain_forever(self.read_models),
+            relieve_forever(self.read_models),
+            catch_up_forever(self.read_models),
             run_summaries(self.summaries),
             make_overviews_forever(self.overviews),
             index_forever(self.indexer),
@@ -288,7 +299,7 @@ class Services:
         await self.extractions.stop()
         await self.recall.finish()
         await self.outbox.finish_running(GRACE_S)
-        await save_all(self.memories, GRACE_S)
+        await save_all(self.read_models, GRACE_S)
         await self.sender.close()
         await self.llm.close()
         if self.vectors is not None:

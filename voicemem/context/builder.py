@@ -139,7 +139,7 @@ class ContextSelection(NamedTuple):
 
 
 async def build_context(
-    memories: ReadModelCache,
+    read_models: ReadModelCache,
     policies: Policies,
     stream: Stream,
     options: ContextOptions,
@@ -151,11 +151,11 @@ async def build_context(
     The first context of a session with `memory_from` journals what is carried over. `recall` finds what is shown of
     earlier calls, for what the caller has `said` last, by default his last message.
     """
-    return render_body(await select_context(memories, policies, stream, options, recall, said), options)
+    return render_body(await select_context(read_models, policies, stream, options, recall, said), options)
 
 
 async def select_context(
-    memories: ReadModelCache,
+    read_models: ReadModelCache,
     policies: Policies,
     stream: Stream,
     options: ContextOptions,
@@ -168,36 +168,36 @@ async def select_context(
     now, and so are the memories of earlier calls and the document of a user. Raises `Refused` (`invalid_query` for a
     position that is not there yet, `unknown_turn`).
     """
-    position = await requested_position(memories, stream, options)
+    position = await requested_position(read_models, stream, options)
     peek = options.peek or position is not None
     session_config = parse_config(stream.config)
-    user_document_message = await make_user_document_message(memories, stream.project, session_config)
+    user_document_message = await make_user_document_message(read_models, stream.project, session_config)
     counter = policies.counter(model_of(session_config, policies))
     if position is None:
-        memory = await memories.get(stream)
+        read_model = await read_models.get(stream)
     else:
-        memory = await load_earlier(memories, stream, position, counter)
-    carries = memory.state.carried is None and may_carry_over(stream, session_config)
+        read_model = await load_earlier(read_models, stream, position, counter)
+    carries = read_model.state.carried is None and may_carry_over(stream, session_config)
     if carries and not peek:
-        memory = await carry_over(memories, stream, session_config)
+        read_model = await carry_over(read_models, stream, session_config)
     wanted = None if recall is None else wanted_memories(policies, session_config, options.memory)
     recalled = None
     if recall is not None and wanted is not None:
-        said = last_words(memory) if said is None else said
+        said = last_words(read_model) if said is None else said
         recalled = await recall.message(stream, wanted, said, counter.count, note=not peek)
         if position is None:
-            memory = await memories.get(stream)  # it may have changed while the store was asked
-    selection = select_from(memory, policies, session_config, options, user_document_message, stream.id, recalled)
+            read_model = await read_models.get(stream)  # it may have changed while the store was asked
+    selection = select_from(read_model, policies, session_config, options, user_document_message, stream.id, recalled)
     return selection._replace(carries_later=carries and peek)
 
 
-async def requested_position(memories: ReadModelCache, stream: Stream, options: ContextOptions) -> int | None:
+async def requested_position(read_models: ReadModelCache, stream: Stream, options: ContextOptions) -> int | None:
     """The journal position that a context is asked for; None for now. Raises `Refused`."""
     if options.at is not None and options.at_turn is not None:
         raise Refused("invalid_query", "A context is of a position or of a turn, not of both.")
     position = options.at
     if options.at_turn is not None:
-        position = first_request(await memories.get_state(stream), options.at_turn)
+        position = first_request(await read_models.get_state(stream), options.at_turn)
     if position is not None and position > stream.position:
         raise Refused("invalid_query", f"The journal ends at position {stream.position}.")
     return position
@@ -222,21 +222,21 @@ def first_request(state: State, number: int) -> int:
     return max(own, first - 1)
 
 
-async def load_earlier(memories: ReadModelCache, stream: Stream, position: int, counter: TokenCounter) -> ReadModel:
+async def load_earlier(read_models: ReadModelCache, stream: Stream, position: int, counter: TokenCounter) -> ReadModel:
     """The memory of an earlier position, with its messages made and counted, on a thread if it is large."""
-    memory = await memories.load_as_of(stream.key, position)
+    read_model = await read_models.load_as_of(stream.key, position)
 
     def count_tokens() -> None:
-        count = memory.token_counter(counter)
-        for index in range(len(memory.current_messages())):
+        count = read_model.token_counter(counter)
+        for index in range(len(read_model.current_messages())):
             count(index)
 
-    await memories.perform(stream.key, memory, count_tokens, memory.is_large or memory.has_large_refresh)
-    return memory
+    await read_models.perform(stream.key, read_model, count_tokens, read_model.is_large or read_model.has_large_refresh)
+    return read_model
 
 
 def select_from(
-    memory: ReadModel,
+    read_model: ReadModel,
     policies: Policies,
     session_config: SessionConfig,
     options: ContextOptions,
@@ -249,9 +249,9 @@ def select_from(
     memory_config = memory_config if options.memory is None else overlay(memory_config, options.memory)
     model = model_of(session_config, policies)
     counter = policies.counter(model)
-    answered_uses = partial(answered_tool_uses, memory)
+    answered_uses = partial(answered_tool_uses, read_model)
     tools = answered_uses() if options.tools else []
-    remembered = remembered_of(memory, tools, counter, policies.window(memory_config, model))
+    remembered = remembered_of(read_model, tools, counter, policies.window(memory_config, model))
     recent = RecentPolicy(options.max_history or session_config.llm.max_history)
     try:
         policy = policies.create_policy(memory_config) or recent
@@ -265,11 +265,11 @@ def select_from(
         message = "The policy %s failed; session %s is shown its newest messages"
         LOG.error(message, memory_config.policy, session_id, exc_info=error)
         memory_config, policy, choice = ContextConfig(), recent, recent.choose(remembered)
-    extra_messages = make_extra_messages(memory.state, session_config, user_document_message, options.data)
+    extra_messages = make_extra_messages(read_model.state, session_config, user_document_message, options.data)
     return ContextSelection(
-        history=memory.current_messages(),
-        indexes=memory.remembered_indexes(),
-        carried=tuple(session.text for session in memory.state.carried or ()),
+        history=read_model.current_messages(),
+        indexes=read_model.remembered_indexes(),
+        carried=tuple(session.text for session in read_model.state.carried or ()),
         session_config=session_config,
         memory_config=memory_config,
         policy=policy,
@@ -282,13 +282,19 @@ def select_from(
     )
 
 
-def answered_tool_uses(memory: ReadModel) -> list[ToolUse]:
-    return [use for use in memory.tool_uses() if use.answered]
+def answered_tool_uses(read_model: ReadModel) -> list[ToolUse]:
+    return [use for use in read_model.tool_uses() if use.answered]
 
 
-def remembered_of(memory: ReadModel, tools: Sequence[ToolUse], counter: TokenCounter, window: int | None) -> Remembered:
+def remembered_of(
+    read_model: ReadModel, tools: Sequence[ToolUse], counter: TokenCounter, window: int | None
+) -> Remembered:
     """The memory without what is forgotten, as policies see it."""
-    messages, tokens, indexes = memory.current_messages(), memory.token_counter(counter), memory.remembered_indexes()
+    messages, tokens, indexes = (
+        read_model.current_messages(),
+        read_model.token_counter(counter),
+        read_model.remembered_indexes(),
+    )
     nothing_forgotten = len(indexes) == len(messages)
     return Remembered(
         messages=messages if nothing_forgotten else [messages[index] for index in indexes],
@@ -296,7 +302,7 @@ def remembered_of(memory: ReadModel, tools: Sequence[ToolUse], counter: TokenCou
         tokens=tokens if nothing_forgotten else lambda index: tokens(indexes[index]),
         tool_tokens=lambda use: tool_tokens(use, counter),
         text_tokens=counter.count,
-        summary=memory.state.summary,
+        summary=read_model.state.summary,
         window=window,
     )
 
@@ -344,15 +350,15 @@ def render_body(selection: ContextSelection, options: ContextOptions) -> dict[st
 
 
 async def make_user_document_message(
-    memories: ReadModelCache, project: str, session_config: SessionConfig
+    read_models: ReadModelCache, project: str, session_config: SessionConfig
 ) -> JsonObject | None:
     """The system message with the document of the session's user; None if the session does not share one."""
     section = session_config.working_memory
     if section is None or section.scope != "user" or session_config.user_id is None:
         return None
-    stream = await memories.journal.find_user(project, session_config.user_id)
+    stream = await read_models.journal.find_user(project, session_config.user_id)
     try:
-        document = None if stream is None else (await memories.get_state(stream)).document
+        document = None if stream is None else (await read_models.get_state(stream)).document
     except SessionSetAside:  # the call goes on without what is known of its user
         return None
     return document_message(document, section)
@@ -391,31 +397,31 @@ def may_carry_over(stream: Stream, session_config: SessionConfig) -> bool:
     return has_source and stream.state == "running"
 
 
-async def carry_over(memories: ReadModelCache, stream: Stream, session_config: SessionConfig) -> ReadModel:
+async def carry_over(read_models: ReadModelCache, stream: Stream, session_config: SessionConfig) -> ReadModel:
     """Journal what a session carries over, which it must be allowed to (`may_carry_over`); its memory after that."""
     memory_from, user_id = session_config.memory_from, session_config.user_id
     assert memory_from is not None
     assert user_id is not None
-    carried = await collect_carried_sessions(memories, stream, user_id, memory_from)
-    _, memory = await append_derived(
-        memories,
+    carried = await collect_carried_sessions(read_models, stream, user_id, memory_from)
+    _, read_model = await append_derived(
+        read_models,
         stream,
-        lambda memory: MemoryCarried(sessions=carried) if memory.state.carried is None else None,
+        lambda read_model: MemoryCarried(sessions=carried) if read_model.state.carried is None else None,
         lambda: stream.started_ms,  # before everything else in the session
     )
-    return memory
+    return read_model
 
 
 async def collect_carried_sessions(
-    memories: ReadModelCache, stream: Stream, user_id: str, memory_from: MemoryFrom
+    read_models: ReadModelCache, stream: Stream, user_id: str, memory_from: MemoryFrom
 ) -> tuple[CarriedSession, ...]:
     """The texts of the user's last ended sessions, the oldest first."""
     carried: list[CarriedSession] = []
     ended = SessionFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
     for _ in range(MAX_PAGES):
-        page = await memories.journal.list_sessions(ended)
+        page = await read_models.journal.list_sessions(ended)
         for earlier in page:
-            text = await earlier_text(memories, earlier, memory_from)
+            text = await earlier_text(read_models, earlier, memory_from)
             if text:
                 carried.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
             if len(carried) == memory_from.sessions:
@@ -426,10 +432,10 @@ async def collect_carried_sessions(
     return tuple(reversed(carried))
 
 
-async def earlier_text(memories: ReadModelCache, earlier: Stream, memory_from: MemoryFrom) -> str:
+async def earlier_text(read_models: ReadModelCache, earlier: Stream, memory_from: MemoryFrom) -> str:
     """What an earlier session adds; nothing if it is set aside, since that must not stop this one."""
     try:
-        return session_text(await memories.get(earlier), memory_from)
+        return session_text(await read_models.get(earlier), memory_from)
     except SessionSetAside:
         return ""
 
@@ -439,12 +445,12 @@ def heading(stream: Stream) -> str:
     return f"From an earlier call with this user, begun {began:%Y-%m-%d %H:%M} UTC:"
 
 
-def session_text(memory: ReadModel, memory_from: MemoryFrom) -> str:
+def session_text(read_model: ReadModel, memory_from: MemoryFrom) -> str:
     """A session's newest messages; or, if configured, its summary and the messages after it.
 
     When those are too many, a note after the summary says how many are left out.
     """
-    messages, summary = memory.remembered_messages(), memory.state.summary
+    messages, summary = read_model.remembered_messages(), read_model.state.summary
     if memory_from.what == "messages" or summary is None:
         return render_messages(take_newest(messages, memory_from.max_messages))
     rest = messages[bisect_right(messages, summary.through_turn, key=attrgetter("turn_id")) :]

@@ -171,9 +171,9 @@ def wanted_memories(policies: Policies, session_config: SessionConfig, asked: Co
     return settle_recall(own, session_config.memory.memories, policies.default.memories)
 
 
-def last_words(memory: ReadModel) -> str:
+def last_words(read_model: ReadModel) -> str:
     """What the caller said last; empty before the first word."""
-    return next((message.content for message in reversed(memory.current_messages()) if message.role == "user"), "")
+    return next((message.content for message in reversed(read_model.current_messages()) if message.role == "user"), "")
 
 
 def lines_of(rows: Iterable[MemoryRow]) -> list[RecalledLine]:

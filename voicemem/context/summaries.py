@@ -85,7 +85,7 @@ class Summaries:
     def __init__(
         self,
         store: Store,
-        memories: ReadModelCache,
+        read_models: ReadModelCache,
         policies: Policies,
         write_summary: WriteSummary,
         runtime: Runtime,
@@ -95,7 +95,7 @@ class Summaries:
         self.store = store
         self.limiter = limiter or ConcurrencyLimiter()
         self.node_token = node_token
-        self.memories = memories
+        self.read_models = read_models
         self.policies = policies
         self.write_summary = write_summary
         self.clock = runtime.clock
@@ -194,7 +194,7 @@ class Summaries:
         now = await self.store.find_session(stream.project, stream.id)
         if now is None:
             return None
-        return await select_context(self.memories, self.policies, now, ContextOptions())
+        return await select_context(self.read_models, self.policies, now, ContextOptions())
 
     def start_job(self, stream: Stream, selection: ContextSelection, due: DueSummary) -> None:
         job = self.jobs.setdefault(stream.key, SummaryJob(stream))
@@ -239,10 +239,10 @@ class Summaries:
         """
         event = summary_event(due, summary_result)
 
-        def event_if_valid(memory: ReadModel) -> MemorySummary | None:
-            return event if memory.state.summary == due.previous and is_still_valid(due, memory) else None
+        def event_if_valid(read_model: ReadModel) -> MemorySummary | None:
+            return event if read_model.state.summary == due.previous and is_still_valid(due, read_model) else None
 
-        await append_derived(self.memories, stream, event_if_valid, self.clock)
+        await append_derived(self.read_models, stream, event_if_valid, self.clock)
 
     async def stop(self) -> None:
         """Cancel the requests in progress: the next process starts again."""
@@ -280,12 +280,12 @@ def check_summary(text: str, selection: ContextSelection) -> None:
         raise Refused("llm_failed", "The LLM wrote a summary that is too long.")
 
 
-def is_still_valid(due: DueSummary, memory: ReadModel) -> bool:
+def is_still_valid(due: DueSummary, read_model: ReadModel) -> bool:
     """Whether the memory still has the same messages and tool uses that were summarised."""
     before = -1 if due.previous is None else due.previous.through_turn
-    messages = memory.remembered_messages()
+    messages = read_model.remembered_messages()
     since, until = (bisect_right(messages, turn, key=attrgetter("turn_id")) for turn in (before, due.through_turn))
-    tools = [use for use in memory.tool_uses() if use.answered and before < use.turn_id <= due.through_turn]
+    tools = [use for use in read_model.tool_uses() if use.answered and before < use.turn_id <= due.through_turn]
     return is_same(due.messages, messages[since:until]) and is_same(due.tools, tools)
 
 

@@ -82,7 +82,7 @@ class LlmRequestSpec(Struct, frozen=True, kw_only=True):
     """What to send to which LLM, and where the reply belongs."""
 
     lease: ProducerLease
-    memory: ReadModel
+    read_model: ReadModel
     turn_id: int
     endpoint: LlmEndpoint
     body: JsonObject
@@ -307,7 +307,7 @@ class LlmRequest:
         return item, self.now() // 1000, model if isinstance(model, str) else "", self.spec.failure_message
 
     def reserve_item(self, wanted: str | None) -> str:
-        return self.deps.reply_ids.reserve(self.spec.lease.key, self.spec.memory.state.items, wanted)
+        return self.deps.reply_ids.reserve(self.spec.lease.key, self.spec.read_model.state.items, wanted)
 
     def now(self) -> int:
         """Unix ms."""

@@ -59,7 +59,7 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     """What all LLM requests for one answer have in common."""
 
     stream: Stream
-    memory: ReadModel
+    read_model: ReadModel
     lease: ProducerLease
     chat_turn: ChatTurn
     endpoint: LlmEndpoint
@@ -84,7 +84,7 @@ class Gateway:
         claims: Claims,
         recall: Recall,
     ) -> None:
-        self.memories = recorder.memories
+        self.read_models = recorder.read_models
         self.policies = policies
         self.working_memory = working_memory
         self.recall = recall
@@ -110,13 +110,13 @@ class Gateway:
         endpoint = await self.endpoints.for_session(stream)
         lease = ProducerLease(stream, GATEWAY_PRODUCER, None, may_call_out=False, may_set=False, key_id=key_id)
         stream, new_input = await self.record_input(stream, chat_turn, lease)
-        memory = await self.memories.get(stream)
+        read_model = await self.read_models.get(stream)
         turn_id = new_input.turn_id
         if turn_id is None:
-            turn_id = memory.state.items[new_input.events[0].item or ""]
+            turn_id = read_model.state.items[new_input.events[0].item or ""]
         prepared = PreparedTurn(
             stream=stream,
-            memory=memory,
+            read_model=read_model,
             lease=lease,
             chat_turn=chat_turn,
             endpoint=endpoint,
@@ -139,11 +139,11 @@ class Gateway:
         async with lock:
             for _ in range(MAX_APPEND_ATTEMPTS):
                 stream = await self.close_unfinished_replies(stream, lease)
-                memory = await self.memories.get(stream)
-                new_input = self.extract_input(memory, chat_turn)
+                read_model = await self.read_models.get(stream)
+                new_input = self.extract_input(read_model, chat_turn)
                 if not new_input.events:
                     return stream, new_input
-                after = await record_after(self.deps.recorder, lease, new_input.events, memory.position)
+                after = await record_after(self.deps.recorder, lease, new_input.events, read_model.position)
                 if after is not None:
                     return after, new_input
         raise StoreUnavailable("The session changes faster than this request can be stored; try again.")
@@ -155,7 +155,7 @@ class Gateway:
         tools = [] if is_last else prepared.tools
         spec = LlmRequestSpec(
             lease=prepared.lease,
-            memory=prepared.memory,
+            read_model=prepared.read_model,
             turn_id=prepared.turn_id,
             endpoint=prepared.endpoint,
             body=await self.build_body(prepared, tools),
@@ -173,10 +173,10 @@ class Gateway:
         Another node may end its reply between the two looks: then the journal has gone on, and both are repeated.
         """
         for _ in range(MAX_APPEND_ATTEMPTS):
-            stream = await self.memories.journal.find_session(stream.project, stream.id) or stream
-            memory = await self.memories.get(stream)
-            position, own = memory.position, self.deps.reply_ids.of_session(stream.key)
-            ends = ends_of_unfinished(memory.state, GATEWAY_PRODUCER, own)
+            stream = await self.read_models.journal.find_session(stream.project, stream.id) or stream
+            read_model = await self.read_models.get(stream)
+            position, own = read_model.position, self.deps.reply_ids.of_session(stream.key)
+            ends = ends_of_unfinished(read_model.state, GATEWAY_PRODUCER, own)
             elsewhere = await self.deps.claims.list_replies(stream.key) if ends else set()
             ends = [end for end in ends if end.item not in elsewhere]
             after = await record_after(self.deps.recorder, lease, ends, position) if ends else stream
@@ -195,22 +195,22 @@ class Gateway:
 
     async def build_body(self, prepared: PreparedTurn, tools: list[JsonObject]) -> JsonObject:
         """The body of an LLM request, with the memory as it is now and the definitions of the service's `tools`."""
-        stream = await self.memories.journal.find_session(prepared.stream.project, prepared.stream.id)
+        stream = await self.read_models.journal.find_session(prepared.stream.project, prepared.stream.id)
         if stream is None:
             raise Refused("unknown_session")
         custom = parse_config(stream.config).llm.vendor == "custom"
         options, said = ContextOptions(style="openai", tools=True), prepared.pending_text
-        body = await build_context(self.memories, self.policies, stream, options, self.recall, said)
+        body = await build_context(self.read_models, self.policies, stream, options, self.recall, said)
         if prepared.pending_text is not None:
             body = self.append_user_text(body, prepared.pending_text, prepared.turn_id, custom)
         body = build_llm_request(body, prepared.chat_turn, prepared.endpoint.model, custom)
         return body | {"tools": [*body.get("tools", ()), *tools]} if tools else body
 
-    def extract_input(self, memory: ReadModel, chat_turn: ChatTurn) -> NewInput:
+    def extract_input(self, read_model: ReadModel, chat_turn: ChatTurn) -> NewInput:
         """What of a request the memory does not have yet."""
-        state = memory.state
+        state = read_model.state
         if chat_turn.tool_results:
-            return self.extract_tool_results(memory, chat_turn.tool_results)
+            return self.extract_tool_results(read_model, chat_turn.tool_results)
         if chat_turn.user_text is None:
             return NewInput(state.utterance_turn)
         turn = state.turns.get(state.newest_turn)
@@ -222,16 +222,16 @@ class Gateway:
         )
         return NewInput(None, [message])
 
-    def extract_tool_results(self, memory: ReadModel, tool_results: list[GivenToolResult]) -> NewInput:
+    def extract_tool_results(self, read_model: ReadModel, tool_results: list[GivenToolResult]) -> NewInput:
         """The results of tool calls that have none yet; the reply belongs to the turn of these calls."""
-        uses = {use.call_id: use for use in memory.tool_uses()}
+        uses = {use.call_id: use for use in read_model.tool_uses()}
         for tool_result in tool_results:
-            if tool_result.call_id not in memory.state.tool_calls:
+            if tool_result.call_id not in read_model.state.tool_calls:
                 where = f"`messages[{tool_result.message_index}].tool_call_id`"
                 raise Refused("invalid_field", f"{UNKNOWN_TOOL_CALL}: {where}")
         # A call that is known but not among the uses is forgotten: its result is ignored.
         texts = {tool_result.call_id: tool_result.text for tool_result in tool_results if tool_result.call_id in uses}
-        turn_id = max((uses[call_id].turn_id for call_id in texts), default=memory.state.utterance_turn)
+        turn_id = max((uses[call_id].turn_id for call_id in texts), default=read_model.state.utterance_turn)
         events: list[ProducedEvent] = [
             ToolResult(turn_id=uses[call_id].turn_id, call_id=call_id, result=text, ts=self.clock())
             for call_id, text in texts.items()

@@ -99,7 +99,7 @@ async def open_library(
         library = Library(opened, known, project, budget, rules)
         async with registered(library.services.node):
             yield library
-            await save_all(library.memories, timeout_s=2.0)
+            await save_all(library.read_models, timeout_s=2.0)
     finally:
         await opened.close_store()
 
@@ -119,7 +119,7 @@ class Library:
         self.project = project
         self.store = store
         self.policies = policies
-        self.memories = services.memories
+        self.read_models = services.read_models
         self.sessions = services.sessions
         self.recorder = services.recorder
         self.documents = services.working_memory
@@ -175,7 +175,7 @@ class Library:
     async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
         """All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too."""
         checked, clock = check_user_id(user_id), self.services.runtime.clock
-        pieces = export_user(self.store, self.memories, self.project, checked, clock, with_events=bool(events))
+        pieces = export_user(self.store, self.read_models, self.project, checked, clock, with_events=bool(events))
         async with aclosing(pieces):
             async for piece in pieces:
                 for line in piece.splitlines():
@@ -184,14 +184,14 @@ class Library:
     async def export_calls(self, format: str = "vcon", **filters: Any) -> AsyncGenerator[JsonObject, None]:
         """Many calls as documents, line by line (docs/exports.md); the filters are those of `GET /v1/exports`."""
         name, conditions = export_format(format), export_filters(self.project, filters)
-        async with aclosing(export_calls(self.store, self.memories, conditions, name)) as lines:
+        async with aclosing(export_calls(self.store, self.read_models, conditions, name)) as lines:
             async for line in lines:
                 yield msgspec.json.decode(line)
 
     async def erase_user(self, user_id: str) -> int:
         """Erase a user's document and all their sessions in the project; returns the number of sessions."""
         checked, clock = check_user_id(user_id), self.services.runtime.clock
-        count = await erase_user(self.store, self.memories, self.project, checked, clock)
+        count = await erase_user(self.store, self.read_models, self.project, checked, clock)
         await forget_user(self.services.long_term, self.project, checked)
         return count
 
@@ -209,7 +209,7 @@ class LibrarySession:
     async def info(self) -> SessionInfo:
         """State, configuration, times, position."""
         stream = await self._stream()
-        return info_of(stream, await self.library.memories.set_aside.find(stream.key))
+        return info_of(stream, await self.library.read_models.set_aside.find(stream.key))
 
     async def _stream(self) -> Stream:
         """The store's row, read again each time."""
@@ -223,7 +223,7 @@ class LibrarySession:
         added = [converted(plain_json(message), Added) for message in messages]
         library, new_id = self.library, self.library.services.runtime.new_id
         return await record_messages(
-            library.recorder, library.memories, self._lease(stream, API_PRODUCER), added, new_id
+            library.recorder, library.read_models, self._lease(stream, API_PRODUCER), added, new_id
         )
 
     async def record(self, *events: Mapping[str, Any], producer: str = "main") -> int:
@@ -253,22 +253,24 @@ class LibrarySession:
     async def history(self, open: bool = False) -> list[Message]:
         """The messages; with `open`, also replies and partials in progress."""
         unfinished = check_arguments(open=open).open
-        return await self.library.memories.read(await self._stream(), lambda memory: memory.messages(unfinished))
+        return await self.library.read_models.read(
+            await self._stream(), lambda read_model: read_model.messages(unfinished)
+        )
 
     async def export(self, format: str = "vcon") -> str:
         """The call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`."""
         name, stream = export_format(format), await self._stream()
-        return await self.library.memories.read(stream, lambda memory: write_call(name, stream, memory))
+        return await self.library.read_models.read(stream, lambda read_model: write_call(name, stream, read_model))
 
     async def turns(self, marks: bool = False) -> list[JsonObject]:
         """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""
         wanted = check_arguments(marks=marks).marks
 
-        def read(memory: ReadModel) -> list[JsonObject]:
-            turns: list[JsonObject] = msgspec.to_builtins(memory.turns(wanted))
+        def read(read_model: ReadModel) -> list[JsonObject]:
+            turns: list[JsonObject] = msgspec.to_builtins(read_model.turns(wanted))
             return turns
 
-        return await self.library.memories.read(await self._stream(), read)
+        return await self.library.read_models.read(await self._stream(), read)
 
     # What the next LLM request gets
 
@@ -288,14 +290,16 @@ class LibrarySession:
     async def _select(self, options: ContextOptions) -> ContextSelection:
         with with_policy_reason():
             library, stream = self.library, await self._stream()
-            return await select_context(library.memories, library.policies, stream, options, library.services.recall)
+            return await select_context(library.read_models, library.policies, stream, options, library.services.recall)
 
     async def statistics(self) -> Statistics:
         """Counts of messages, turns, interruptions, tokens, latencies and tools."""
         library = self.library
         counter = (await self._select(ContextOptions(peek=True))).counter
         stream, now_ms = await self._stream(), library.services.runtime.clock()
-        return await library.memories.read(stream, lambda memory: statistics_of(stream, memory, counter, None, now_ms))
+        return await library.read_models.read(
+            stream, lambda read_model: statistics_of(stream, read_model, counter, None, now_ms)
+        )
 
     async def memory(self) -> MemoryAccount:
         """What the memory has besides its messages: summaries, what was forgotten, what was carried over."""
@@ -331,7 +335,7 @@ class LibrarySession:
             raise Refused("missing_field", "One of through_turn, keep_last and everything=True is required.")
         library, request = self.library, converted(fields, ForgetRequest)
         stream = await self._stream()
-        forgot = await forget(library.memories, stream, request, library.services.runtime.clock)
+        forgot = await forget(library.read_models, stream, request, library.services.runtime.clock)
         library.sessions.on_changed(structs.replace(stream, position=forgot.position))
         return forgot
 
@@ -346,7 +350,7 @@ class LibrarySession:
         checked, patch = check_arguments(at_turn=at_turn, session_id=session_id), plain_json(configuration)
         if checked.at_turn is None:
             raise Refused("missing_field", "The field at_turn is missing.")
-        forked = await fork(library.sessions, library.memories, stream, checked.at_turn, checked.session_id, patch)
+        forked = await fork(library.sessions, library.read_models, stream, checked.at_turn, checked.session_id, patch)
         return LibrarySession(library, forked.id)
 
     async def update(self, **patch: Any) -> SessionInfo:
@@ -361,11 +365,11 @@ class LibrarySession:
     async def refold(self) -> None:
         """Make the memory from the whole journal again. Raises `SessionSetAside` when it cannot be made."""
         stream = await self._stream()
-        await self.library.memories.refold(stream)
+        await self.library.read_models.refold(stream)
         self.library.sessions.on_changed(stream)
 
     async def erase(self) -> None:
         """Erase everything of the session; its id cannot be used again."""
         stream = await self._stream()
         await self.library.sessions.erase(stream)
-        self.library.memories.discard(stream.key)
+        self.library.read_models.discard(stream.key)

@@ -80,21 +80,21 @@ AccountVersion = tuple[int, int, DocumentState | None]
 class Accounts:
     """Reads accounts. All methods raise `SessionSetAside` and `StoreUnavailable`."""
 
-    def __init__(self, journal: Journal, memories: ReadModelCache, working_memory: WorkingMemory) -> None:
+    def __init__(self, journal: Journal, read_models: ReadModelCache, working_memory: WorkingMemory) -> None:
         self.journal = journal
-        self.memories = memories
+        self.read_models = read_models
         self.working_memory = working_memory
 
     async def version(self, stream: Stream) -> AccountVersion:
         """Something that differs when the account does."""
         document = await self.document_state(stream)
-        state = await self.memories.get_state(stream)
+        state = await self.read_models.get_state(stream)
         return len(state.memory_positions), len(state.carried or ()), document
 
     async def read(self, stream: Stream) -> MemoryAccount:
         """The account of a session, with the newest `MAX_LISTED` of its summaries and forgotten ranges together."""
         document = await self.document_state(stream)
-        state = await self.memories.get_state(stream)
+        state = await self.read_models.get_state(stream)
         position, positions, carried = state.position, state.memory_positions[-MAX_LISTED:], state.carried or ()
         first_turn, has_summary = min(state.turn_numbers, default=0), state.summary is not None
         summaries: list[SummaryRecord] = []

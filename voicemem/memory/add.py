@@ -83,16 +83,16 @@ class AddedAt(Struct, frozen=True):
 
 async def record_messages(
     recorder: Recorder,
-    memories: ReadModelCache,
+    read_models: ReadModelCache,
     lease: ProducerLease,
     entries: Sequence[Added],
     new_id: Callable[[], str],
 ) -> AddedAt:
     """Journal messages and tool traces together, all or none. Raises `Refused`."""
-    now = await memories.journal.find_session(lease.project, lease.session_id)
+    now = await read_models.journal.find_session(lease.project, lease.session_id)
     if now is None:
         raise Refused("unknown_session")
-    events = EventTranslator(await memories.get_state(now), new_id, recorder.clock()).translate_all(entries)
+    events = EventTranslator(await read_models.get_state(now), new_id, recorder.clock()).translate_all(entries)
     arrivals = []
     for event in events:
         arrival = decode_event(msgspec.json.encode(event))
@@ -102,7 +102,7 @@ async def record_messages(
     recorded = await recorder.record(lease, arrivals)
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)
-    state = await memories.get_state(recorded.stream)
+    state = await read_models.get_state(recorded.stream)
     return AddedAt(recorded.stream.position, event_turn(arrivals[-1], state))
 
 

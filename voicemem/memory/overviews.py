@@ -59,17 +59,17 @@ class OverviewFigures(Struct, frozen=True):
 class Overviews:
     """Knows the figures of slim rows."""
 
-    def __init__(self, store: port.Overviews, memories: ReadModelCache) -> None:
+    def __init__(self, store: port.Overviews, read_models: ReadModelCache) -> None:
         self.store = store
-        self.memories = memories
+        self.read_models = read_models
         self.wanted: dict[int, int] = {}
         """By key, the position of sessions whose figures are to be made."""
 
     def figures(self, row: SessionOverview) -> bytes | None:
         """The figures of a row as JSON: of now where the memory is at hand, else as last saved, perhaps None."""
-        memory = self.memories.cached.get(row.key)
-        if memory is not None and is_ready(memory, row.position, with_messages=False) and is_small(memory):
-            made = made_figures(row.key, memory)
+        read_model = self.read_models.cached.get(row.key)
+        if read_model is not None and is_ready(read_model, row.position, with_messages=False) and is_small(read_model):
+            made = made_figures(row.key, read_model)
             if (made.interruptions, made.slowest_ms) != (row.interruptions or 0, row.slowest_ms):
                 self.want(row.key, row.position)  # filters go by what is saved
             return made.figures
@@ -97,38 +97,42 @@ class Overviews:
 
     async def compute(self, key: int, position: int) -> SavedFigures:
         """The figures of a memory at `position` or later. Raises `SessionSetAside`."""
-        memories, make = self.memories, partial(made_figures, key)
-        memory = memories.cached.get(key)
-        if memory is not None and memory.loaded:
-            async with memory.lock:
-                if memories.cached.get(key) is memory:
-                    await memories.prepare(key, memory, position, background=True)
-                    return await memories.perform(key, memory, partial(make, memory), memory.is_large, True)
-        return await memories.compute_as_of(key, position, make, background=True)
+        read_models, make = self.read_models, partial(made_figures, key)
+        read_model = read_models.cached.get(key)
+        if read_model is not None and read_model.loaded:
+            async with read_model.lock:
+                if read_models.cached.get(key) is read_model:
+                    await read_models.prepare(key, read_model, position, background=True)
+                    return await read_models.perform(
+                        key, read_model, partial(make, read_model), read_model.is_large, True
+                    )
+        return await read_models.compute_as_of(key, position, make, background=True)
 
 
-def is_small(memory: ReadModel) -> bool:
+def is_small(read_model: ReadModel) -> bool:
     """Whether its figures can be made on the event loop."""
-    return not (memory.is_large or memory.has_large_refresh)
+    return not (read_model.is_large or read_model.has_large_refresh)
 
 
-def made_figures(key: int, memory: ReadModel) -> SavedFigures:
+def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
     """The figures of a memory; they are made once for each position."""
-    if memory.figures is None or memory.figures.position != memory.position:
-        made = figures_of(memory)
+    if read_model.figures is None or read_model.figures.position != read_model.position:
+        made = figures_of(read_model)
         slowest = None if made.slowest_ms is None else int(min(max(made.slowest_ms, -MAX_INTEGER), MAX_INTEGER))
-        memory.figures = SavedFigures(key, memory.position, msgspec.json.encode(made), made.interruptions, slowest)
-    return memory.figures
+        read_model.figures = SavedFigures(
+            key, read_model.position, msgspec.json.encode(made), made.interruptions, slowest
+        )
+    return read_model.figures
 
 
-def figures_of(memory: ReadModel) -> OverviewFigures:
-    messages, state = memory.current_messages(), memory.state
+def figures_of(read_model: ReadModel) -> OverviewFigures:
+    messages, state = read_model.current_messages(), read_model.state
     return OverviewFigures(
         turns=len({message.turn_id for message in messages}),
         interruptions=sum("interrupted" in message.metadata for message in messages),
         unheard=unheard(messages).characters,
         slowest_ms=slowest_ms(state),
-        last=last_words(memory, messages),
+        last=last_words(read_model, messages),
         strip=call_timeline(state, messages),
     )
 
@@ -139,16 +143,16 @@ def slowest_ms(state: State) -> float | None:
     return None if slowest is None else compact_number(slowest)
 
 
-def last_words(memory: ReadModel, messages: list[Message]) -> LastWords | None:
+def last_words(read_model: ReadModel, messages: list[Message]) -> LastWords | None:
     """The last message; also one in progress, if it is of the newest turn."""
-    state = memory.state
+    state = read_model.state
     if not state.turn_numbers:
         return None
     newest = turn_messages(state, state.turns[state.turn_numbers[-1]], unfinished=True)
     if not newest and not messages:
         return None
     last = newest[-1] if newest else messages[-1]
-    is_open = bool(newest) and last not in memory.turn_messages[state.turn_numbers[-1]]
+    is_open = bool(newest) and last not in read_model.turn_messages[state.turn_numbers[-1]]
     return LastWords(last.role, last.content[:MAX_LAST_TEXT], is_open)
 
 

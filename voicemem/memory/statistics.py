@@ -79,33 +79,33 @@ class Statistics(Struct, frozen=True):
 
 def statistics_of(
     stream: Stream,
-    memory: ReadModel,
+    read_model: ReadModel,
     counter: TokenCounter,
     summary: SummaryState | None,
     now_ms: int,
     extraction_state: Callable[[Stream, Extracted | None], ExtractionState | None] = lambda stream, extracted: None,
 ) -> Statistics:
     """The statistics of a session, whose tokens `counter` counts."""
-    messages, tokens = memory.current_messages(), memory.token_counter(counter)
+    messages, tokens = read_model.current_messages(), read_model.token_counter(counter)
     return Statistics(
         session_id=stream.id,
         state=stream.state,
-        position=memory.position,
+        position=read_model.position,
         duration_ms=max(0, (now_ms if stream.ended_ms is None else stream.ended_ms) - stream.started_ms),
         turns=len({message.turn_id for message in messages}),
         messages=sum_by_role((message.role, 1) for message in messages),
         interruptions=sum("interrupted" in message.metadata for message in messages),
-        false_alarms=sum(false_alarms_of(memory.state, turn) for turn in memory.state.turns.values()),
+        false_alarms=sum(false_alarms_of(read_model.state, turn) for turn in read_model.state.turns.values()),
         unheard=unheard(messages),
         tokens=sum_by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
         counter=counter.name,
-        latencies=latencies(memory.state),
-        tools=count_tools(memory.state),
+        latencies=latencies(read_model.state),
+        tools=count_tools(read_model.state),
         summary=summary,
-        extraction=extraction_state(stream, memory.state.extracted),
-        forgotten=len(messages) - len(memory.remembered_indexes()),
-        ignored=memory.state.ignored,
-        memory_bytes=memory.weight,
+        extraction=extraction_state(stream, read_model.state.extracted),
+        forgotten=len(messages) - len(read_model.remembered_indexes()),
+        ignored=read_model.state.ignored,
+        memory_bytes=read_model.weight,
     )
 
 

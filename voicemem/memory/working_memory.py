@@ -123,12 +123,12 @@ class WorkingMemory:
     """Reads and updates documents and data. `clock` gives Unix ms."""
 
     def __init__(
-        self, journal: Journal, memories: ReadModelCache, clock: Callable[[], int], rules: Rules | None = None
+        self, journal: Journal, read_models: ReadModelCache, clock: Callable[[], int], rules: Rules | None = None
     ) -> None:
         """`rules` say what is redacted in documents."""
         self.rules = rules
         self.journal = journal
-        self.memories = memories
+        self.read_models = read_models
         self.clock = clock
         self.locks: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
         """By owner: writers of one document in this process take turns, so they do not repeat each other's attempts."""
@@ -138,18 +138,18 @@ class WorkingMemory:
     async def read_document(self, owner: DocumentOwner, version: int | None = None) -> DocumentView:
         """A document as it is, or at a version. Raises `Refused` (`unknown_version`, `unknown_session`)."""
         stream = await self.find_stream(owner)
-        document = None if stream is None else (await self.memories.get_state(stream)).document
+        document = None if stream is None else (await self.read_models.get_state(stream)).document
         if version is None or (document is not None and version == document.version):
             return view_of(owner, document)
         if stream is None or document is None or version > document.version:
             raise Refused("unknown_version")
         position = document.positions[version - 1]
-        return await self.memories.compute_as_of(stream.key, position, lambda at: view_of(owner, at.state.document))
+        return await self.read_models.compute_as_of(stream.key, position, lambda at: view_of(owner, at.state.document))
 
     async def versions(self, owner: DocumentOwner, before: int | None, limit: int) -> list[VersionRecord]:
         """The changes that made the versions before `before`, newest first. Raises `Refused` (`unknown_session`)."""
         stream = await self.find_stream(owner)
-        document = None if stream is None else (await self.memories.get_state(stream)).document
+        document = None if stream is None else (await self.read_models.get_state(stream)).document
         if stream is None or document is None:
             return []
         last = document.version if before is None else min(before - 1, document.version)
@@ -174,7 +174,7 @@ class WorkingMemory:
         async with self.lock_for(owner):
             for _ in range(MAX_APPEND_ATTEMPTS):
                 stream = await self.find_stream(owner)
-                state = State() if stream is None else await self.memories.get_state(stream)
+                state = State() if stream is None else await self.read_models.get_state(stream)
                 position = state.position
                 before = view_of(owner, state.document)
                 if expected is not None and before.version not in expected:
@@ -278,15 +278,15 @@ class WorkingMemory:
 
     async def data(self, stream: Stream) -> JsonObject:
         """The data of a session."""
-        return (await self.memories.get_state(stream)).data
+        return (await self.read_models.get_state(stream)).data
 
     async def change_data(self, stream: Stream, event: MemoryData) -> JsonObject:
         """Journal a change of the data; the data after it. Raises `Refused` (`too_big`, `unknown_session`)."""
         async with self.lock_for(DocumentOwner("session", stream.project, stream.id)):
-            _, memory = await append_derived(
-                self.memories, stream, lambda memory: check_data(memory, event), self.clock
+            _, read_model = await append_derived(
+                self.read_models, stream, lambda read_model: check_data(read_model, event), self.clock
             )
-            return memory.state.data
+            return read_model.state.data
 
 
 def adopted_form(before: DocumentView, form: Form) -> Form | None:
@@ -346,10 +346,12 @@ def parse_object(text: str) -> str | JsonObject:
     return value if isinstance(value, dict) else text
 
 
-def check_data(memory: ReadModel, event: MemoryData) -> MemoryData:
+def check_data(read_model: ReadModel, event: MemoryData) -> MemoryData:
     """The event, if the data after it are not too large. Raises `Refused` (`too_big`)."""
     check_data_size(event.content)  # before any work with it, and so that a checkpoint of the session can be restored
-    check_data_size(event.content if event.operation == "replace" else merge_patch(memory.state.data, event.content))
+    check_data_size(
+        event.content if event.operation == "replace" else merge_patch(read_model.state.data, event.content)
+    )
     return event
 
 

@@ -239,6 +239,6 @@ class VendorConnection:
         with suppress(Refused, StoreUnavailable):
             stream = await self.recorder.journal.find_session(self.lease.project, self.lease.session_id)
             if stream is not None:
-                await self.recorder.memories.get_state(stream)
-        has_frame = self.recorder.memories.has_frame
+                await self.recorder.read_models.get_state(stream)
+        has_frame = self.recorder.read_models.has_frame
         return [one for one in frames if not (one.event.id and has_frame(self.lease.key, cast(FrameEvent, one.event)))]

@@ -17,7 +17,10 @@ MAX_APPEND_ATTEMPTS = 100
 
 
 async def append_derived(
-    memories: ReadModelCache, stream: Stream, make: Callable[[ReadModel], ServerEvent | None], now_ms: Callable[[], int]
+    read_models: ReadModelCache,
+    stream: Stream,
+    make: Callable[[ReadModel], ServerEvent | None],
+    now_ms: Callable[[], int],
 ) -> tuple[Stream, ReadModel]:
     """Journal the event that `make` derives from the read model; return the session and the read model after it.
 
@@ -27,16 +30,16 @@ async def append_derived(
     Raises `Refused` (`unknown_session`, and what `make` raises), `SessionSetAside`, `StoreUnavailable`.
     """
     for _ in range(MAX_APPEND_ATTEMPTS):
-        current = await memories.journal.find_session(stream.project, stream.id)
+        current = await read_models.journal.find_session(stream.project, stream.id)
         if current is None:
             raise Refused("unknown_session")
-        memory = await memories.get(current)
-        event = make(memory)
+        read_model = await read_models.get(current)
+        event = make(read_model)
         if event is None:
-            return current, memory
-        appended = await memories.journal.append_server_event(
-            stream.key, msgspec.json.encode(event), memory.position, now_ms()
+            return current, read_model
+        appended = await read_models.journal.append_server_event(
+            stream.key, msgspec.json.encode(event), read_model.position, now_ms()
         )
         if appended is not None:
-            return appended, await memories.get(appended)
+            return appended, await read_models.get(appended)
     raise StoreUnavailable("The session changes faster than this change can be stored; try again.")

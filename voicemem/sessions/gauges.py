@@ -29,7 +29,7 @@ class Gauges:
         self,
         metrics: Metrics,
         presence: Presence,
-        memories: ReadModelCache,
+        read_models: ReadModelCache,
         connections: Callable[[], Mapping[str, int]],
         unauthenticated: Callable[[], Mapping[str, int]],
         draining: Callable[[], bool],
@@ -40,7 +40,7 @@ class Gauges:
         self.store = presence.sessions.store
         self.clock = presence.sessions.clock
         self.presence = presence
-        self.memories = memories
+        self.read_models = read_models
         self.evicted: Counter[str] = Counter()
         """Evictions that were counted, by kind."""
         self.connections = connections
@@ -81,10 +81,10 @@ class Gauges:
         metrics = self.metrics
         counts = Counter({"in_use": 0, "packed": 0})
         lags = []
-        for memory in self.memories.cached.values():
-            state = "packed" if memory.unpacked is None else "in_use"
+        for read_model in self.read_models.cached.values():
+            state = "packed" if read_model.unpacked is None else "in_use"
             counts[state] += 1
-            lags.append(max(0, memory.known_position - memory.position))
+            lags.append(max(0, read_model.known_position - read_model.position))
         for state in counts:
             metrics.memories.labels(state).set(counts[state])
         self.refresh_budget()
@@ -92,7 +92,7 @@ class Gauges:
         metrics.memories_lagging.set(sum(lag > 0 for lag in lags))
 
     def refresh_budget(self) -> None:
-        metrics, budget = self.metrics, self.memories.budget
+        metrics, budget = self.metrics, self.read_models.budget
         metrics.memories_bytes.labels("in_use").set(budget.memories_in_use)
         metrics.memories_bytes.labels("packed").set(budget.memories_packed)
         metrics.memories_bytes.labels("followed").set(budget.followed)

@@ -108,8 +108,8 @@ class Hooks:
     async def new_frames(self, stream: Stream, reduced: list[ReducedFrame]) -> list[ReducedFrame]:
         """The frames that the session does not have yet: platforms send a webhook again if they are in doubt."""
         with suppress(SessionSetAside):
-            await self.recorder.memories.get_state(stream)
-        has_frame = self.recorder.memories.has_frame
+            await self.recorder.read_models.get_state(stream)
+        has_frame = self.recorder.read_models.has_frame
         return [one for one in reduced if not (one.event.id and has_frame(stream.key, cast(FrameEvent, one.event)))]
 
     def reduce(self, dialect: Dialect, body: JsonObject) -> list[ReducedFrame]:

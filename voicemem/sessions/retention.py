@@ -45,7 +45,7 @@ class RetentionWorker:
     def __init__(
         self,
         store: Store,
-        memories: ReadModelCache,
+        read_models: ReadModelCache,
         clock: Callable[[], int],
         node_token: Callable[[], str] = lambda: "",
         keep_memories: Callable[[int, int], Awaitable[int]] = keep_nothing,
@@ -53,7 +53,7 @@ class RetentionWorker:
         self.node_token = node_token
         self.keep_memories = keep_memories
         self.store = store
-        self.memories = memories
+        self.read_models = read_models
         self.clock = clock
 
     async def expire(self) -> int:
@@ -79,7 +79,7 @@ class RetentionWorker:
         count, latest = 0, time() + MAX_TABLES_S
         while time() < latest and (keys := await self.claim_erased()):
             for key in keys:
-                self.memories.discard(key)
+                self.read_models.discard(key)
             while await run_paced(self.store.delete_erased(keys)):
                 pass
             count += len(keys)
@@ -140,7 +140,7 @@ ERASE_PAGE = 20
 
 
 async def erase_user(
-    journal: Journal, memories: ReadModelCache, project: str, user_id: str, clock: Callable[[], int]
+    journal: Journal, read_models: ReadModelCache, project: str, user_id: str, clock: Callable[[], int]
 ) -> int:
     """Erase a user's document and all sessions with this `user_id` in their configuration.
 
@@ -151,10 +151,10 @@ async def erase_user(
     while sessions := await journal.list_sessions(wanted):
         for session in sessions:
             await journal.erase(session.key, clock())
-            memories.discard(session.key)
+            read_models.discard(session.key)
         count += len(sessions)
     stream = await journal.find_user(project, user_id)
     if stream is not None:
         await journal.erase(stream.key, clock())
-        memories.discard(stream.key)
+        read_models.discard(stream.key)
     return count

@@ -18,21 +18,23 @@ from voicemem.transcript.state import State
 PAGE = 1_000
 
 
-async def native_rows(memories: ReadModelCache, stream: Stream, after: int) -> AsyncGenerator[list[JournalRow], None]:
+async def native_rows(
+    read_models: ReadModelCache, stream: Stream, after: int
+) -> AsyncGenerator[list[JournalRow], None]:
     """The rows above a position, a page at a time, in which events stand for frames, at the positions of these.
 
     What a frame means depends on all before it, so the whole journal is folded again. Raises `SessionSetAside`,
     `StoreUnavailable`.
     """
     state, position = State(), 0
-    while rows := await memories.journal.read_rows(stream.key, position, PAGE):
+    while rows := await read_models.journal.read_rows(stream.key, position, PAGE):
         position = rows[-1].position
 
         def work(rows: Sequence[JournalRow] = rows) -> list[JournalRow]:
             return translated(state, rows)
 
         try:
-            page = await memories.off_loop.run(work)
+            page = await read_models.off_loop.run(work)
         except BudgetExhausted:
             raise SessionSetAside from None
         yield [row for row in page if row.position > after]

@@ -57,14 +57,14 @@ class OutboxWorker:
     def __init__(
         self,
         store: Store,
-        memories: ReadModelCache,
+        read_models: ReadModelCache,
         send: Send,
         runtime: Runtime,
         node_token: Callable[[], str] = lambda: "",
     ) -> None:
         self.store = store
         self.node_token = node_token
-        self.memories = memories
+        self.read_models = read_models
         self.send = send
         self.clock = runtime.clock
         self.random = runtime.random
@@ -182,17 +182,17 @@ class OutboxWorker:
             case config.LEFT_EVENT:
                 return left_payload(session, closing.stopped_ms, closing.reason)
 
-        def write(memory: ReadModel) -> bytes:
+        def write(read_model: ReadModel) -> bytes:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
-                call = call_of(facts_of(closing), memory.timed_messages(), memory.state)
+                call = call_of(facts_of(closing), read_model.timed_messages(), read_model.state)
                 return vcon_payload(session, closing.stopped_ms, call)
             if delivery.event_type == config.HISTORY_EVENT:
-                return history_payload(session, closing.stopped_ms, memory.current_messages(), contents)
+                return history_payload(session, closing.stopped_ms, read_model.current_messages(), contents)
             if delivery.event_type == config.METRICS_EVENT:
-                return metrics_payload(session, closing.stopped_ms, memory.state, contents)
-            return turns_payload(session, closing.stopped_ms, memory.state)
+                return metrics_payload(session, closing.stopped_ms, read_model.state, contents)
+            return turns_payload(session, closing.stopped_ms, read_model.state)
 
-        return await self.memories.compute_as_of(delivery.stream, delivery.position, write, background=True)
+        return await self.read_models.compute_as_of(delivery.stream, delivery.position, write, background=True)
 
     async def finish(self, delivery: ClaimedDelivery, answer: AttemptResult, started_ms: int) -> None:
         """Record an attempt, and what follows from its answer."""

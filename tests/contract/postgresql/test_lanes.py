@@ -52,8 +52,8 @@ class Service:
 
     def __init__(self, store: PostgresqlStore) -> None:
         self.store = store
-        self.memories = ReadModelCache(store)
-        self.recorder = Recorder(store, self.memories, Runtime(lambda: NOW), anything, Telemetry.untraced())
+        self.read_models = ReadModelCache(store)
+        self.recorder = Recorder(store, self.read_models, Runtime(lambda: NOW), anything, Telemetry.untraced())
 
     async def open(self, session_id: str, producer: str = "main") -> ProducerLease:
         frame = SessionOpen(session_id=session_id, producer=producer)
@@ -155,7 +155,7 @@ async def test_an_error_concerns_its_lane_only(service: Service) -> None:
         assert 2 == (await service.record(sound, final_transcript(2))).acked
         with pytest.raises(StoreUnavailable):
             await failing
-        assert [sound.key] == [key for key in service.memories.cached if key in (broken_one.key, sound.key)]
+        assert [sound.key] == [key for key in service.read_models.cached if key in (broken_one.key, sound.key)]
     assert 2 == (await service.record(broken_one, final_transcript(2))).acked
 
 
@@ -166,7 +166,7 @@ async def test_an_error_apart_concerns_its_sessions_only(service: Service, other
     await service.record(neighbour, final_transcript(1))
     with broken(service.store, service.store.lane_of(lease.key)), pytest.raises(StoreUnavailable):
         await service.record(lease, session_end(2))
-    assert (False, True) == (lease.key in service.memories.cached, neighbour.key in service.memories.cached)
+    assert (False, True) == (lease.key in service.read_models.cached, neighbour.key in service.read_models.cached)
     assert not service.is_apart(lease)
     assert 2 == (await service.record(lease, session_end(2))).acked
 

@@ -237,11 +237,11 @@ async def test_another_incarnation_is_told_to_everybody(nodes: tuple[App, App], 
         await producer.store(final_transcript(1, "Hello.", turn_id=1))
         assert 1 == len(await tail.some(1))
         assert ["Hello."] == [one["content"] for one in await api.contents()]
-        assert here.services.memories.cached
+        assert here.services.read_models.cached
         await store.renew_incarnation(now_ms())
         assert 1012 == (await producer.closed())[0]
         await tail.rest()
-        assert {} == here.services.memories.cached
+        assert {} == here.services.read_models.cached
     async with connected_producer(here) as producer:
         ready = await producer.open("s", from_seq=3)
         assert (3, store.incarnation) == (ready["next_seq"], ready["incarnation"])

@@ -118,7 +118,7 @@ async def test_calls_come_one_at_a_time(store: Store) -> None:
             await api.create(f"s{number}")
         wanted = SessionFilter(project="default")
         services = app.services
-        pieces = [piece async for piece in export_calls(services.store, services.memories, wanted, "jsonl")]
+        pieces = [piece async for piece in export_calls(services.store, services.read_models, wanted, "jsonl")]
     assert [1] * 47 == [piece.count(b"\n") for piece in pieces]
 
 

@@ -89,13 +89,13 @@ async def test_large_histories_are_made_off_the_loop(serve: Serve, monkeypatch: 
     on_loop: list[bool] = []
     encode_messages, messages = ReadModel.encode_messages, ReadModel.messages
 
-    def noted_encoding(memory: ReadModel) -> bytes:
+    def noted_encoding(read_model: ReadModel) -> bytes:
         on_loop.append(threading.current_thread() is threading.main_thread())
-        return encode_messages(memory)
+        return encode_messages(read_model)
 
-    def noted_messages(memory: ReadModel, unfinished: bool = False) -> list[Message]:
+    def noted_messages(read_model: ReadModel, unfinished: bool = False) -> list[Message]:
         on_loop.append(threading.current_thread() is threading.main_thread())
-        return messages(memory, unfinished)
+        return messages(read_model, unfinished)
 
     monkeypatch.setattr(ReadModel, "encode_messages", noted_encoding)
     monkeypatch.setattr(ReadModel, "messages", noted_messages)

@@ -103,7 +103,7 @@ async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve
     await api.send(*dialogue(3))
     stream = await app.services.sessions.get("default", "s")
     selection = await select_context(
-        app.services.memories, app.services.summaries.policies, stream, ContextOptions(memory=ContextConfig())
+        app.services.read_models, app.services.summaries.policies, stream, ContextOptions(memory=ContextConfig())
     )
     due = DueSummary(None, selection.remembered.messages[:4], [], 2, 4)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})

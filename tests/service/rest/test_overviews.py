@@ -101,7 +101,7 @@ async def test_figures_are_there_after_the_close_without_the_memory(tmp_path: Pa
     async with running_service(store=store) as app:
         api = RestClient(app)
         assert shown == await figures(api)
-        assert ({}, {}) == (dict(app.services.memories.cached), app.services.overviews.wanted)
+        assert ({}, {}) == (dict(app.services.read_models.cached), app.services.overviews.wanted)
 
 
 async def test_what_is_not_known_is_null_and_then_made(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ async def test_a_session_that_is_set_aside_has_no_figures(app: App, api: RestCli
     """It stands in the list as any other."""
     await api.create()
     stream = await app.services.sessions.get("default", "s")
-    app.services.memories.discard(stream.key)
-    await app.services.memories.set_aside.add(stream.key, ValueError())
+    app.services.read_models.discard(stream.key)
+    await app.services.read_models.set_aside.add(stream.key, ValueError())
     await app.services.overviews.make_wanted()
     assert None is await figures(api)
     await app.services.overviews.make_wanted()

@@ -177,9 +177,9 @@ async def test_a_user_is_erased_with_all_sessions(app: App, api: RestClient) -> 
     await api.end("t")
     user = await app.services.store.find_user("default", "ann")
     assert user is not None
-    assert user.key in app.services.memories.cached
+    assert user.key in app.services.read_models.cached
     assert 204 == (await api.delete("/v1/users/ann")).status
-    assert user.key not in app.services.memories.cached
+    assert user.key not in app.services.read_models.cached
     for session_id in ("s", "t"):
         for path in ("", "/history", "/working-memory", "/data", "/context"):
             assert (404, "unknown_session") == (await api.get(f"/v1/sessions/{session_id}{path}")).problem

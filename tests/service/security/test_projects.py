@@ -158,7 +158,7 @@ async def test_what_is_cached_of_one_project_is_not_served_to_the_other(
     """After the store is forgotten and read again, and with each other's ETags, answers are the caller's own."""
     app, one, other = both
     tags = [(await api.get("/v1/sessions/s/history")).headers["ETag"] for api in (one, other)]
-    app.services.memories.discard_all()
+    app.services.read_models.discard_all()
     for api, own, stranger, project in zip((one, other), tags, reversed(tags), PROJECTS, strict=True):
         assert 304 == (await api.get("/v1/sessions/s/history", {"If-None-Match": own})).status
         answered = await api.get("/v1/sessions/s/history", {"If-None-Match": stranger})

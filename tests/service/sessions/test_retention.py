@@ -121,7 +121,7 @@ async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, ki
     plain = await app.services.store.find_session("default", "plain")
     assert plain is not None
     await eventually([plain.key], lambda: to_compact(app))
-    app.services.memories.discard_all()
+    app.services.read_models.discard_all()
     for view in ("/history", "/context"):
         before, after = [await api.get(f"/v1/sessions/{name}{view}") for name in ("plain", "compacted")]
         assert without_times(before.json) == without_times(after.json)

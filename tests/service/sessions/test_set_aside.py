@@ -47,7 +47,7 @@ async def poisoned(app: App, session_id: str = "bad", **config: Any) -> tuple[in
     await api.send(final_transcript(1), session_id=session_id)
     stream = await app.services.sessions.get("default", session_id)
     held = await damage_entry(database_of(app), stream.key)
-    app.services.memories.discard(stream.key)
+    app.services.read_models.discard(stream.key)
     return stream.key, held
 
 
@@ -87,7 +87,7 @@ async def test_it_can_be_erased(serve: Serve) -> None:
     assert SET_ASIDE == (await api.get("/v1/sessions/bad/turns")).problem
     assert 204 == (await api.delete("/v1/sessions/bad")).status
     assert (404, "unknown_session") == (await api.get("/v1/sessions/bad")).problem
-    await app.services.memories.set_aside.refresh()
+    await app.services.read_models.set_aside.refresh()
     assert {"status": "ok"} == (await api.get("/readyz")).json
 
 
@@ -114,7 +114,7 @@ async def test_where_keys_are_needed_strangers_learn_a_number(serve: Serve) -> N
     await api.send(final_transcript(1), session_id="bad")
     stream = await app.services.sessions.get("default", "bad")
     await damage_entry(database_of(app), stream.key)
-    app.services.memories.discard(stream.key)
+    app.services.read_models.discard(stream.key)
     assert SET_ASIDE == (await api.get("/v1/sessions/bad/history")).problem
     assert {"status": "ok", "set_aside": {"count": 1}} == (await RestClient(app).get("/readyz")).json
     reader = await client_with_key(app, "read")
@@ -192,7 +192,7 @@ async def test_a_tail_of_several_sessions_goes_on(serve: Serve) -> None:
             if seen[-1:] == [TailEnd]:
                 break
     assert MemoryChange in seen
-    assert [app.services.memories.set_aside.report.sessions] == [(("default", "bad"),)]
+    assert [app.services.read_models.set_aside.report.sessions] == [(("default", "bad"),)]
 
 
 async def test_a_damaged_journal_does_not_keep_others_from_being_compacted(serve: Serve) -> None:

@@ -147,8 +147,8 @@ async def compare(app: App, name: str, told: TailEvent, reader: HistoryReader, u
     """Hold what a reader has to the history of the position that it was told."""
     stream = await app.services.store.find_session("default", name)
     assert stream is not None
-    memory = await app.services.memories.load_as_of(stream.key, told.data["position"])
-    expected = json.loads(msgspec.json.encode(memory.messages(unfinished)))
+    read_model = await app.services.read_models.load_as_of(stream.key, told.data["position"])
+    expected = json.loads(msgspec.json.encode(read_model.messages(unfinished)))
     assert exact_json(expected) == exact_json(reader.shown(name))
 
 

@@ -83,7 +83,7 @@ async def test_twenty_tails_of_a_large_call_cost_about_one_fold(api: RestClient,
     """The first tail of a large call brings its fold into memory; 19 more add less than a hundredth of it each."""
     for first in range(1, TURNS, 100):
         await api.send(*(event for turn in range(first, first + 100) for event in exchange(turn)))
-    app.services.memories.discard_all()
+    app.services.read_models.discard_all()
     async with AsyncExitStack() as stack:
         stack.enter_context(measured())
         before = held_bytes()
@@ -123,8 +123,8 @@ async def test_each_reader_gets_what_it_has_not_been_sent(api: RestClient, app: 
         take(readers[2], await next_change(late))
         readers[3] = readers[1].copy()
         resumed = await begin(app, stack, place, view)
-        memory = app.services.memories.cached[(await session_of(app)).key]
-        await pack(app.services.memories, memory)
+        read_model = app.services.read_models.cached[(await session_of(app)).key]
+        await pack(app.services.read_models, read_model)
         await api.send(delta(6, "In progress"), final(2, "Said later.", 10, item="later"))
         for reader, watched in zip(readers, (often, seldom, late, resumed), strict=True):
             change = await next_change(watched)

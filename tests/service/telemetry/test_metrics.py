@@ -154,9 +154,9 @@ async def test_memories_in_use_and_packed_and_behind(serve: Serve) -> None:
     app = await serve()
     await send_over_websocket(app, [final(1, "Hi.")])
     await RestClient(app).contents()
-    for memory in app.services.memories.cached.values():
-        memory.pack()
-    await relieve(app.services.memories)
+    for read_model in app.services.read_models.cached.values():
+        read_model.pack()
+    await relieve(app.services.read_models)
     await RestClient(app).send(final(2, "x"), final(3, "x"), query="?producer=other")
     now = await figures(app)
     assert (0, 1) == (now["memories{state=in_use}"], now["memories{state=packed}"])

@@ -229,12 +229,12 @@ async def test_it_is_made_while_it_is_read(app: App) -> None:
         await api.create(f"s{number}", user_id="ann")
     await api.send(*[final(turn, f"Turn {turn}.", turn) for turn in range(1, turns + 1)], session_id="s0")
     services = app.services
-    services.memories.discard_all()
-    pieces = export_user(services.store, services.memories, "default", "ann", services.runtime.clock)
+    services.read_models.discard_all()
+    pieces = export_user(services.store, services.read_models, "default", "ann", services.runtime.clock)
     sizes = [piece.count(b"\n") async for piece in pieces]
     assert TURNS_AT_ONCE == max(sizes)
     assert 2 * SESSIONS_AT_ONCE + 1 + turns + 2 == sum(sizes)
-    assert {} == dict(services.memories.cached)
+    assert {} == dict(services.read_models.cached)
 
 
 async def test_the_client_reads_it(app: App) -> None:

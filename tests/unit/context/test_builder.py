@@ -41,5 +41,5 @@ def test_replay_gives_the_same_context(
     assert written(replayed, options) == written(read, options)
 
 
-def written(memory: ReadModel, options: ContextOptions) -> bytes:
-    return msgspec.json.encode(render_body(select_from(memory, Policies(), SessionConfig(), options), options))
+def written(read_model: ReadModel, options: ContextOptions) -> bytes:
+    return msgspec.json.encode(render_body(select_from(read_model, Policies(), SessionConfig(), options), options))

@@ -33,11 +33,11 @@ FORGETS = st.one_of(
 )
 
 
-def after(memory: ReadModel, *events: JournaledEvent) -> ReadModel:
+def after(read_model: ReadModel, *events: JournaledEvent) -> ReadModel:
     """The memory after more events."""
-    position = memory.position
-    memory.fold([DecodedRow(place, place * 1000, event) for place, event in enumerate(events, position + 1)])
-    return memory
+    position = read_model.position
+    read_model.fold([DecodedRow(place, place * 1000, event) for place, event in enumerate(events, position + 1)])
+    return read_model
 
 
 def of(*events: JsonObject | JournaledEvent) -> ReadModel:
@@ -45,17 +45,17 @@ def of(*events: JsonObject | JournaledEvent) -> ReadModel:
     return after(ReadModel(State()), *map(journaled, events))
 
 
-def forget(memory: ReadModel, wanted: ForgetRequest) -> MemoryForgotten | None:
+def forget(read_model: ReadModel, wanted: ForgetRequest) -> MemoryForgotten | None:
     """Forget as it is asked, and say what was journaled for it."""
-    event = forgotten_event(memory, wanted)
+    event = forgotten_event(read_model, wanted)
     if event is not None:
-        after(memory, event)
+        after(read_model, event)
     return event
 
 
-def kept(memory: ReadModel) -> list[str]:
+def kept(read_model: ReadModel) -> list[str]:
     """What contexts are made of."""
-    return [message.content for message in memory.remembered_messages()]
+    return [message.content for message in read_model.remembered_messages()]
 
 
 def exchange(turn: int) -> list[JsonObject]:
@@ -63,9 +63,9 @@ def exchange(turn: int) -> list[JsonObject]:
     return [final(turn, f"Q{turn}"), delta(turn, f"A{turn}"), done(turn)]
 
 
-def orders(memory: ReadModel, places: set[int]) -> set[int]:
+def orders(read_model: ReadModel, places: set[int]) -> set[int]:
     """Where these messages began in the journal."""
-    state = memory.state
+    state = read_model.state
     entries = [entry for number in state.turn_numbers for entry in turn_entries(state, state.turns[number])]
     return {entries[place].order for place in places}
 
@@ -75,48 +75,48 @@ def test_what_is_forgotten_never_comes_back(
     before: list[JournaledEvent], forgets: list[ForgetRequest], more: list[JournaledEvent]
 ) -> None:
     """Whatever is forgotten, in whatever order, and whatever comes later, of these messages none is shown again."""
-    memory = of(*before)
-    history = message_dicts(memory.state)
-    remembered = set(memory.remembered_indexes())
+    read_model = of(*before)
+    history = message_dicts(read_model.state)
+    remembered = set(read_model.remembered_indexes())
     for wanted in forgets:
         try:
-            forget(memory, wanted)
+            forget(read_model, wanted)
         except Refused:
             continue
-        assert set(memory.remembered_indexes()) <= remembered
-        remembered = set(memory.remembered_indexes())
-    assert history == message_dicts(memory.state)
-    gone = orders(memory, set(range(len(history))) - remembered)
-    after(memory, *more)
-    assert gone.isdisjoint(orders(memory, set(memory.remembered_indexes())))
+        assert set(read_model.remembered_indexes()) <= remembered
+        remembered = set(read_model.remembered_indexes())
+    assert history == message_dicts(read_model.state)
+    gone = orders(read_model, set(range(len(history))) - remembered)
+    after(read_model, *more)
+    assert gone.isdisjoint(orders(read_model, set(read_model.remembered_indexes())))
 
 
 @given(PRODUCER_JOURNALS, st.integers(0, 8))
 def test_exactly_the_newest_are_kept(call: list[JournaledEvent], count: int) -> None:
     """`keep_last` keeps so many messages, wherever in a turn the first of them stands."""
-    memory = of(*call)
-    messages = memory.current_messages().copy()
-    forget(memory, ForgetRequest(keep_last=count))
-    assert messages[max(0, len(messages) - count) :] == memory.remembered_messages()
+    read_model = of(*call)
+    messages = read_model.current_messages().copy()
+    forget(read_model, ForgetRequest(keep_last=count))
+    assert messages[max(0, len(messages) - count) :] == read_model.remembered_messages()
 
 
 def test_the_last_ten_are_kept_and_the_rest_is_cleared() -> None:
     """Of thirty messages ten stay, and those that come later are added to them."""
-    memory = of(*(event for turn in range(1, 16) for event in exchange(turn)))
-    forget(memory, ForgetRequest(keep_last=10))
-    assert [f"{letter}{turn}" for turn in range(11, 16) for letter in "QA"] == kept(memory)
-    after(memory, *map(journaled, exchange(16)))
-    assert ["A15", "Q16", "A16"] == kept(memory)[-3:]
-    assert 12 == len(kept(memory))
+    read_model = of(*(event for turn in range(1, 16) for event in exchange(turn)))
+    forget(read_model, ForgetRequest(keep_last=10))
+    assert [f"{letter}{turn}" for turn in range(11, 16) for letter in "QA"] == kept(read_model)
+    after(read_model, *map(journaled, exchange(16)))
+    assert ["A15", "Q16", "A16"] == kept(read_model)[-3:]
+    assert 12 == len(kept(read_model))
 
 
 def test_a_turn_may_be_forgotten_in_part() -> None:
     """The question is gone, its answer stays; a correction of the question does not bring it back."""
-    memory = of(*exchange(1), *exchange(2))
-    forget(memory, ForgetRequest(keep_last=1))
-    assert ["A2"] == kept(memory)
-    after(memory, journaled(final(2, "once more", item="u")), journaled(typed(2, "New")))
-    assert ["New", "A2"] == kept(memory)
+    read_model = of(*exchange(1), *exchange(2))
+    forget(read_model, ForgetRequest(keep_last=1))
+    assert ["A2"] == kept(read_model)
+    after(read_model, journaled(final(2, "once more", item="u")), journaled(typed(2, "New")))
+    assert ["New", "A2"] == kept(read_model)
 
 
 def test_what_comes_late_for_a_forgotten_turn_is_forgotten() -> None:
@@ -130,38 +130,38 @@ def test_what_comes_late_for_a_forgotten_turn_is_forgotten() -> None:
 
 def test_what_is_still_being_said_is_not_forgotten() -> None:
     """Of the newest turn only what is a message is cleared; the reply in progress becomes one afterwards."""
-    memory = of(*exchange(1), final(2, "Forget that."), delta(2, "I have for"))
-    forget(memory, ForgetRequest(everything=True))
-    assert [] == kept(memory)
-    after(memory, journaled(delta(2, "gotten it.")), journaled(done(2)), journaled(partial(3, "Th")))
-    assert ["I have forgotten it."] == kept(memory)
-    forget(memory, ForgetRequest())
-    after(memory, closed(99))
-    assert ["Th"] == kept(memory)
+    read_model = of(*exchange(1), final(2, "Forget that."), delta(2, "I have for"))
+    forget(read_model, ForgetRequest(everything=True))
+    assert [] == kept(read_model)
+    after(read_model, journaled(delta(2, "gotten it.")), journaled(done(2)), journaled(partial(3, "Th")))
+    assert ["I have forgotten it."] == kept(read_model)
+    forget(read_model, ForgetRequest())
+    after(read_model, closed(99))
+    assert ["Th"] == kept(read_model)
 
 
 def test_a_summary_of_forgotten_turns_is_not_shown() -> None:
     """It goes with the first of its turns, and what it stood for and is not forgotten is shown as it was."""
     policy = ContextConfig(policy="summary", max_tokens=10_000)
-    memory = of(*exchange(1), *exchange(2), *exchange(3), MemorySummary(through_turn=2, text="Both.", messages=4))
-    assert ["system", "user", "assistant"] == [one["role"] for one in body(memory, policy)["messages"]]
-    forget(memory, ForgetRequest(through_turn=1))
-    assert ["Q2", "A2", "Q3", "A3"] == [one["content"] for one in body(memory, policy)["messages"]]
+    read_model = of(*exchange(1), *exchange(2), *exchange(3), MemorySummary(through_turn=2, text="Both.", messages=4))
+    assert ["system", "user", "assistant"] == [one["role"] for one in body(read_model, policy)["messages"]]
+    forget(read_model, ForgetRequest(through_turn=1))
+    assert ["Q2", "A2", "Q3", "A3"] == [one["content"] for one in body(read_model, policy)["messages"]]
 
 
 def test_a_later_summary_stays_when_nothing_more_is_forgotten() -> None:
     """Forgetting again what is forgotten journals nothing."""
-    memory = of(*exchange(1), *exchange(2))
-    assert forget(memory, ForgetRequest(through_turn=1)) is not None
-    after(memory, MemorySummary(through_turn=2, text="The second.", messages=2))
+    read_model = of(*exchange(1), *exchange(2))
+    assert forget(read_model, ForgetRequest(through_turn=1)) is not None
+    after(read_model, MemorySummary(through_turn=2, text="The second.", messages=2))
     for again in (
         ForgetRequest(through_turn=1),
         ForgetRequest(through_turn=0),
         ForgetRequest(keep_last=2),
         ForgetRequest(keep_last=9),
     ):
-        assert forget(memory, again) is None
-    assert memory.state.summary is not None
+        assert forget(read_model, again) is None
+    assert read_model.state.summary is not None
 
 
 TOOL: list[JsonObject] = [
@@ -179,20 +179,20 @@ POLICIES = [
 ]
 
 
-def body(memory: ReadModel, policy: ContextConfig, **options: Any) -> JsonObject:
+def body(read_model: ReadModel, policy: ContextConfig, **options: Any) -> JsonObject:
     """The context under a policy."""
     wanted = ContextOptions(memory=policy, **options)
-    return render_body(select_from(memory, Policies(), parse_config(validate_config({}).public), wanted), wanted)
+    return render_body(select_from(read_model, Policies(), parse_config(validate_config({}).public), wanted), wanted)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_no_policy_sees_what_is_forgotten(policy: ContextConfig) -> None:
     """Neither messages nor tool calls; `left_out` tells of each message that it is forgotten, by its place."""
-    memory = of(*exchange(1), *TOOL, *exchange(2), *exchange(3))
-    assert "tool" in [one["role"] for one in body(memory, policy, tools=True)["messages"]]
-    forget(memory, ForgetRequest(keep_last=3))
-    assert ["A2", "Q3", "A3"] == [one["content"] for one in body(memory, policy, tools=True)["messages"]]
-    choice = select_from(memory, Policies(), parse_config({}), ContextOptions(memory=policy))
+    read_model = of(*exchange(1), *TOOL, *exchange(2), *exchange(3))
+    assert "tool" in [one["role"] for one in body(read_model, policy, tools=True)["messages"]]
+    forget(read_model, ForgetRequest(keep_last=3))
+    assert ["A2", "Q3", "A3"] == [one["content"] for one in body(read_model, policy, tools=True)["messages"]]
+    choice = select_from(read_model, Policies(), parse_config({}), ContextOptions(memory=policy))
     assert [(0, 1, "forgotten"), (1, 1, "forgotten"), (2, 2, "forgotten")] == [
         (one.index, one.turn_id, one.reason) for one in left_out(choice)
     ]
@@ -201,10 +201,10 @@ def test_no_policy_sees_what_is_forgotten(policy: ContextConfig) -> None:
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_nothing_is_left_of_everything(policy: ContextConfig) -> None:
     """Every policy can choose from nothing, and no tool call is left alone."""
-    memory = of(*exchange(1), *TOOL)
-    forget(memory, ForgetRequest())
-    assert [] == body(memory, policy, tools=True)["messages"]
-    assert [] == body(memory, policy, tools=True, alternate=True)["messages"]
+    read_model = of(*exchange(1), *TOOL)
+    forget(read_model, ForgetRequest())
+    assert [] == body(read_model, policy, tools=True)["messages"]
+    assert [] == body(read_model, policy, tools=True, alternate=True)["messages"]
 
 
 def test_a_turn_that_there_is_not_cannot_be_forgotten() -> None:

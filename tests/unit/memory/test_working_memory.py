@@ -32,8 +32,8 @@ class Node:
 
     def __init__(self, path: Path) -> None:
         self.store = SqliteStore(str(path), exclusive=False)
-        self.memories = ReadModelCache(self.store)
-        self.documents = WorkingMemory(self.store, self.memories, lambda: NOW)
+        self.read_models = ReadModelCache(self.store)
+        self.documents = WorkingMemory(self.store, self.read_models, lambda: NOW)
 
     async def session(self, session_id: str = "s", **config: Any) -> Stream:
         return (await self.store.create_session("p", session_id, validate_config(config), NOW))[0]
@@ -113,7 +113,7 @@ async def test_a_user_who_is_erased_while_somebody_writes(nodes: list[Node]) -> 
     """What was written before is gone; a writer that comes after begins a new document, and none is lost between."""
     await nodes[0].documents.change(ANN, DocumentChange("append", {"old": [True]}))
     writes = [nodes[n % 2].documents.change(ANN, DocumentChange("append", {"n": [n]})) for n in range(12)]
-    erasing = erase_user(nodes[0].store, nodes[0].memories, "p", "ann", lambda: NOW)
+    erasing = erase_user(nodes[0].store, nodes[0].read_models, "p", "ann", lambda: NOW)
     views, _ = await asyncio.gather(asyncio.gather(*writes), erasing)
     found = await nodes[1].documents.read_document(ANN)
     written = [] if found.content is None else found.content["n"]

@@ -46,11 +46,11 @@ async def test_an_erased_memory_is_forgotten() -> None:
     """The sweep takes it out of the process too."""
     store = InMemoryStore()
     (key,) = await ended_sessions(store, 1)
-    memories = ReadModelCache(store)
-    retention = RetentionWorker(store, memories, lambda: NOW)
+    read_models = ReadModelCache(store)
+    retention = RetentionWorker(store, read_models, lambda: NOW)
     stream = await store.find_session("p", "s0")
     assert stream is not None
-    await memories.get(stream)
+    await read_models.get(stream)
     await store.erase(key, NOW)
-    assert (1, {}) == (await retention.purge_erased(), dict(memories.cached))
+    assert (1, {}) == (await retention.purge_erased(), dict(read_models.cached))
     await store.close_store()

@@ -47,9 +47,9 @@ def steps_of(work: Callable[[], object]) -> int:
     return count
 
 
-def costs(parts: list[Part], memory: ReadModel) -> list[int]:
+def costs(parts: list[Part], read_model: ReadModel) -> list[int]:
     """The cost of each step of a call."""
-    state, found = memory.state, []
+    state, found = read_model.state, []
     for number in range(STEPS):
         events = step_of(parts, number)
 
@@ -59,7 +59,7 @@ def costs(parts: list[Part], memory: ReadModel) -> list[int]:
 
         found.append(steps_of(take))
         if number in (STEPS // 4, STEPS // 2):
-            memory.current_messages()
+            read_model.current_messages()
     return found
 
 
@@ -78,12 +78,12 @@ HEARD: list[Part] = [
 @given(CALLS)
 def test_no_event_costs_more_as_the_call_grows(parts: list[Part]) -> None:
     """Whatever is repeated, the last steps cost what the first ones did; and reading it all is linear."""
-    memory = ReadModel(State())
-    found = costs(parts, memory)
+    read_model = ReadModel(State())
+    found = costs(parts, read_model)
     note(f"early {median(found[EARLY])}, late {median(found[LATE])}")
     assert median(found[LATE]) <= ALLOWED * median(found[EARLY]) + 200
     assert max(found[EARLY] + found[LATE]) <= MOST * len(parts)
     whole = ReadModel(State())
-    whole.unpacked = memory.state
-    memory.state.dirty_turns.update(memory.state.turns)
-    assert steps_of(whole.current_messages) <= 2_000 * memory.state.position + 20_000
+    whole.unpacked = read_model.state
+    read_model.state.dirty_turns.update(read_model.state.turns)
+    assert steps_of(whole.current_messages) <= 2_000 * read_model.state.position + 20_000

@@ -383,10 +383,10 @@ def test_each_reply_of_a_turn_has_its_own() -> None:
 @given(PRODUCER_JOURNALS)
 def test_times_that_are_kept_are_those_made_anew(call: list[EventLike]) -> None:
     """However a memory is read while it grows, every message has its times, and they are those of the whole call."""
-    memory = ReadModel(State())
+    read_model = ReadModel(State())
     for entry in entries([*call, event("asr", 1, text="Bye.", final=True, start_ms=1), closed(10**6)]):
-        memory.fold([entry])
-        shown = memory.timed_messages()
-        assert memory.messages() == [message for message, _ in shown]
-    state = memory.state
+        read_model.fold([entry])
+        shown = read_model.timed_messages()
+        assert read_model.messages() == [message for message, _ in shown]
+    state = read_model.state
     assert [one for _, one in shown] == [one for n in state.turn_numbers for one in turn_times(state, state.turns[n])]

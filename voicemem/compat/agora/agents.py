@@ -272,25 +272,25 @@ class SpokenBody(Struct, frozen=True):
 async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
     """Read the memory of an agent, while it runs."""
     stream = await running_agent_of(request)
-    memories = services_of(request).memories
+    read_models = services_of(request).read_models
     start_ts = stream.started_ms // 1000
     if services_of(request).settings.agora_contents == "standard":
-        spoken = [Spoken(message.role, message.content) for message in (await memories.get(stream)).messages()]
+        spoken = [Spoken(message.role, message.content) for message in (await read_models.get(stream)).messages()]
         return json_response(StandardAgoraHistory(stream.id, start_ts, "RUNNING", spoken))
-    timed_messages = await memories.read(stream, ReadModel.timed_messages)
+    timed_messages = await read_models.read(stream, ReadModel.timed_messages)
     timed = [TimedMessage(*astuple(message), **times) for message, times in timed_messages]
     return json_response(AgoraHistory(stream.id, start_ts, "RUNNING", timed))
 
 
-def agora_turns(memory: ReadModel) -> list[JsonObject]:
+def agora_turns(read_model: ReadModel) -> list[JsonObject]:
     """The turns without what is ours."""
-    return [turn_object(memory.state, memory.state.turns[number]) for number in memory.state.turn_numbers]
+    return [turn_object(read_model.state, read_model.state.turns[number]) for number in read_model.state.turn_numbers]
 
 
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await agent_of(request)
-    all_turns = await services_of(request).memories.read(stream, agora_turns)
+    all_turns = await services_of(request).read_models.read(stream, agora_turns)
     config = parse_config(stream.config)
     channel = config.channel or ""
     pages = -(-len(all_turns) // query.page_size) or 1
@@ -313,7 +313,7 @@ async def speak(request: web.Request, _: NoQuery) -> web.Response:
     body = await body_as(request, Speak)
     if len(body.text.encode()) > MAX_SPEECH_BYTES:
         raise Refused("text_too_long", f"The text may have at most {MAX_SPEECH_BYTES} bytes.")
-    newest = (await services_of(request).memories.get_state(stream)).newest_turn
+    newest = (await services_of(request).read_models.get_state(stream)).newest_turn
     return await record_event(
         request, stream, MessageEvent(role="assistant", text=body.text, source="command", turn_id=newest)
     )

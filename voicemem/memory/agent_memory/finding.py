@@ -114,7 +114,7 @@ class RecordFinder:
         if text and (wanted.search_mode == "keyword" or (threshold is not None and threshold < 1.0)):
             return found[:most]
         if len(found) < most:
-            known = {memory.id for memory, _ in found}
+            known = {read_model.id for read_model, _ in found}
             newest = await self.newest(project, conditions, most, known)
             found += [(memory, 0.0 if text else 1.0) for memory in newest]
         return found[:most]
@@ -133,7 +133,7 @@ class RecordFinder:
             )
             found += [one for one in several if branch.takes(strategy_of(one[0]))]
         best = 1.0 if by_vectors else max((score for _, score in found), default=0.0)
-        found = [(memory, score / best if best > 0 else 1.0) for memory, score in found]
+        found = [(read_model, score / best if best > 0 else 1.0) for read_model, score in found]
         return sorted(found, key=lambda one: (-one[1], -one[0].created_at))
 
     async def vector_of(self, text: str, wanted: RecordSearch) -> bytes | None:

@@ -35,9 +35,9 @@ SESSION_ID = re.compile(SESSION_ID_PATTERN)
 class OwnedSessions:
     """Sessions by the client's id, namespace and user."""
 
-    def __init__(self, store: Store, memories: ReadModelCache, sessions: Sessions) -> None:
+    def __init__(self, store: Store, read_models: ReadModelCache, sessions: Sessions) -> None:
         self.store = store
-        self.memories = memories
+        self.read_models = read_models
         self.sessions = sessions
         self.clock = sessions.clock
 
@@ -129,4 +129,4 @@ class OwnedSessions:
 
     async def erase(self, stream: Stream) -> None:
         await self.sessions.erase(stream)
-        self.memories.discard(stream.key)
+        self.read_models.discard(stream.key)

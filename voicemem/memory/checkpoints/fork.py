@@ -42,7 +42,7 @@ PAGE = 500
 
 async def fork(
     sessions: Sessions,
-    memories: ReadModelCache,
+    read_models: ReadModelCache,
     stream: Stream,
     at_turn: int,
     session_id: str | None,
@@ -53,33 +53,35 @@ async def fork(
 
     Raises `Refused` (`unknown_turn`, `session_exists`, `session_erased`, `invalid_field`).
     """
-    state = await memories.get_state(stream)
+    state = await read_models.get_state(stream)
     if (at_turn and at_turn not in state.turns) or at_turn > MAX_INTEGER:
         raise Refused("unknown_turn")  # turn 0 always exists, even if nothing is in it
     changes = validate_config(patch)
     session_patch = SessionPatch(apply_patch(stream.config, changes.public), changes.secrets)
     now = sessions.clock()
-    summary = await summary_at(memories, stream, state.summary, at_turn)
+    summary = await summary_at(read_models, stream, state.summary, at_turn)
     same_user = parse_config(session_patch.public).user_id == parse_config(stream.config).user_id
 
-    def encode_events(memory: ReadModel) -> list[bytes]:
+    def encode_events(read_model: ReadModel) -> list[bytes]:
         """The journal of the fork, without what belongs to another user."""
-        events = fork_events(memory.state, stream.id, at_turn, summary)
+        events = fork_events(read_model.state, stream.id, at_turn, summary)
         return [msgspec.json.encode(event) for event in events if same_user or not isinstance(event, MemoryCarried)]
 
-    payloads = await memories.read(stream, encode_events)
+    payloads = await read_models.read(stream, encode_events)
     rows = [JournalRow(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
     restored = RestoredSession(rows=rows, started_ms=now, secrets_of=stream.key)
     return await sessions.restore(stream.project, session_id, session_patch, restored, key_id)
 
 
-async def summary_at(memories: ReadModelCache, stream: Stream, current: Summary | None, at_turn: int) -> Summary | None:
+async def summary_at(
+    read_models: ReadModelCache, stream: Stream, current: Summary | None, at_turn: int
+) -> Summary | None:
     """The newest summary that covers nothing after a turn, and nothing that was forgotten since."""
     if current is None or current.through_turn <= at_turn:
         return current
     newest, position = None, 0
     while position < stream.position:
-        rows = await memories.journal.read_rows(stream.key, position, min(PAGE, stream.position - position))
+        rows = await read_models.journal.read_rows(stream.key, position, min(PAGE, stream.position - position))
         if not rows:
             break
         position = rows[-1].position

@@ -58,7 +58,7 @@ class CallsEnd(Struct, frozen=True, tag="end"):
 CallsLine = CallsBegin | ExportedCall | UnreadableCall | CallsEnd
 
 
-def read_call(stream: Stream, memory: ReadModel) -> Call:
+def read_call(stream: Stream, read_model: ReadModel) -> Call:
     """A call from its row and its memory."""
     config = parse_config(stream.config)
     facts = CallFacts(
@@ -72,16 +72,16 @@ def read_call(stream: Stream, memory: ReadModel) -> Call:
         user_id=config.user_id,
         labels=config.labels,
     )
-    return call_of(facts, memory.timed_messages(), memory.state)
+    return call_of(facts, read_model.timed_messages(), read_model.state)
 
 
-def write_call(name: FormatName, stream: Stream, memory: ReadModel) -> str:
+def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> str:
     """The document of a call."""
-    return FORMATS[name].write(read_call(stream, memory))
+    return FORMATS[name].write(read_call(stream, read_model))
 
 
 async def export_calls(
-    store: Store, memories: ReadModelCache, wanted: SessionFilter, name: FormatName
+    store: Store, read_models: ReadModelCache, wanted: SessionFilter, name: FormatName
 ) -> AsyncGenerator[bytes, None]:
     """The calls for which conditions hold, the newest first, each as a line of JSON. Raises `StoreUnavailable`.
 
@@ -94,7 +94,7 @@ async def export_calls(
     while more:
         page, more = await store.list_page(wanted, LIST_BYTES)
         for stream in page:
-            line = await call_line(memories, stream, name)
+            line = await call_line(read_models, stream, name)
             if line is None:
                 continue
             calls, unreadable = calls + 1, unreadable + isinstance(line, UnreadableCall)
@@ -104,14 +104,16 @@ async def export_calls(
     yield line_of(CallsEnd(calls - unreadable, unreadable))
 
 
-async def call_line(memories: ReadModelCache, stream: Stream, name: FormatName) -> ExportedCall | UnreadableCall | None:
+async def call_line(
+    read_models: ReadModelCache, stream: Stream, name: FormatName
+) -> ExportedCall | UnreadableCall | None:
     """The line of a call; None if it was erased meanwhile."""
     try:
-        memory = await memories.load_as_of(stream.key, stream.position, background=True)
-        if memory.position < stream.position:
+        read_model = await read_models.load_as_of(stream.key, stream.position, background=True)
+        if read_model.position < stream.position:
             return None
-        make = partial(write_call, name, stream, memory)
-        document = await memories.perform(stream.key, memory, make, memory.is_large, background=True)
+        make = partial(write_call, name, stream, read_model)
+        document = await read_models.perform(stream.key, read_model, make, read_model.is_large, background=True)
     except (SessionSetAside, DamagedEntry):
         return UnreadableCall(stream.id)
     json = document.strip().encode() if FORMATS[name].is_json else msgspec.json.encode(document)

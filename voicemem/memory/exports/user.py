@@ -57,7 +57,7 @@ class Exporting(Struct):
     """One export under way, with what it counts."""
 
     store: Store
-    memories: ReadModelCache
+    read_models: ReadModelCache
     project: str
     user_id: str
     with_events: bool = False
@@ -98,8 +98,8 @@ class Exporting(Struct):
         if stream is None:
             return
         try:
-            memory = await self.memories.load_as_of(stream.key, stream.position, background=True)
-            async for piece in self.documents(stream, None, memory.state.document):
+            read_model = await self.read_models.load_as_of(stream.key, stream.position, background=True)
+            async for piece in self.documents(stream, None, read_model.state.document):
                 yield piece
         except (SessionSetAside, DamagedEntry):
             yield self.encode([Unreadable(None, "memory")])
@@ -117,11 +117,11 @@ class Exporting(Struct):
         )
         is_readable = True
         try:
-            memory = await self.memories.load_as_of(stream.key, stream.position, background=True)
-            if memory.position < stream.position:
+            read_model = await self.read_models.load_as_of(stream.key, stream.position, background=True)
+            if read_model.position < stream.position:
                 return
             yield self.encode([head])
-            async for piece in self.memory(stream, memory):
+            async for piece in self.memory(stream, read_model):
                 yield piece
         except (SessionSetAside, DamagedEntry):
             is_readable = False
@@ -138,14 +138,14 @@ class Exporting(Struct):
             async for piece in self.events(stream):
                 yield piece
 
-    async def memory(self, stream: Stream, memory: ReadModel) -> AsyncGenerator[bytes, None]:
+    async def memory(self, stream: Stream, read_model: ReadModel) -> AsyncGenerator[bytes, None]:
         """What the memory of a session holds."""
-        numbers = memory.state.turn_numbers.copy()
+        numbers = read_model.state.turn_numbers.copy()
         for first in range(0, len(numbers), TURNS_AT_ONCE):
-            make = partial(turn_lines, stream.id, memory, numbers[first : first + TURNS_AT_ONCE])
-            lines = await self.memories.perform(stream.key, memory, make, memory.is_large, background=True)
+            make = partial(turn_lines, stream.id, read_model, numbers[first : first + TURNS_AT_ONCE])
+            lines = await self.read_models.perform(stream.key, read_model, make, read_model.is_large, background=True)
             yield self.encode(lines)
-        state = memory.state
+        state = read_model.state
         for position in [*state.memory_positions]:
             for row in await self.store.read_rows(stream.key, position - 1, 1):
                 yield self.encode(derived_lines(stream.id, row))
@@ -185,13 +185,13 @@ class Exporting(Struct):
 
 
 async def export_user(
-    store: Store, memories: ReadModelCache, project: str, user_id: str, clock: Clock, with_events: bool = False
+    store: Store, read_models: ReadModelCache, project: str, user_id: str, clock: Clock, with_events: bool = False
 ) -> AsyncGenerator[bytes, None]:
     """All that is stored of a user, in pieces of whole lines, for `ExportLine`. Raises `StoreUnavailable`.
 
     Sessions that begin meanwhile may be missing. With `with_events` the journals come along.
     """
-    export = Exporting(store, memories, project, user_id, with_events)
+    export = Exporting(store, read_models, project, user_id, with_events)
     wanted = SessionFilter(project=project, user_id=user_id)
     count = await store.count_sessions(wanted, MAX_INTEGER)
     yield export.encode([ExportBegin(VERSION, user_id, project, clock(), count)])
@@ -205,12 +205,12 @@ async def export_user(
     yield export.encode([end])
 
 
-def turn_lines(session_id: str, memory: ReadModel, numbers: Sequence[int]) -> list[ExportLine]:
+def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -> list[ExportLine]:
     """The messages of these turns, those in progress too, and their tool calls, also where they are forgotten."""
-    turns = [memory.state.turns[number] for number in numbers]
+    turns = [read_model.state.turns[number] for number in numbers]
     lines: list[ExportLine] = []
     for turn in turns:
-        for one in turn_messages(memory.state, turn, unfinished=True):
+        for one in turn_messages(read_model.state, turn, unfinished=True):
             lines.append(ExportedMessage(session_id, one.role, one.content, one.turn_id, one.timestamp, one.metadata))
         lines += tool_lines(session_id, turn)
     return lines

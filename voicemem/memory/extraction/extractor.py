@@ -105,7 +105,7 @@ class Extractor:
     def __init__(
         self,
         store: Store,
-        memories: ReadModelCache,
+        read_models: ReadModelCache,
         long_term: LongTermMemory,
         llm: BackgroundLlm,
         policies: Policies,
@@ -114,7 +114,7 @@ class Extractor:
         rules: Rules | None = None,
     ) -> None:
         self.store = store
-        self.memories = memories
+        self.read_models = read_models
         self.long_term = long_term
         self.llm = llm
         self.policies = policies
@@ -154,7 +154,7 @@ class Extractor:
         return self.policies.counter(config.model or llm_model or self.policies.default_model).count
 
     async def read(self, stream: Stream, count: CountTokens) -> Reading:
-        return await self.memories.read(stream, partial(read_section, count=count))
+        return await self.read_models.read(stream, partial(read_section, count=count))
 
     async def ask(self, stream: Stream, config: ExtractConfig, prompt: Prompt, estimate: int) -> LlmText:
         """The LLM's answer; what it really cost is counted."""
@@ -200,7 +200,7 @@ class Extractor:
             current = await self.store.find_session(stream.project, stream.id)
             if current is None:
                 raise Refused("unknown_session")
-            extracted, lines = await self.memories.read(current, partial(said_now, reading=reading))
+            extracted, lines = await self.read_models.read(current, partial(said_now, reading=reading))
             if extracted != reading.extracted:
                 return
             if lines != content_of(reading.section.lines):
@@ -212,16 +212,16 @@ class Extractor:
         raise StoreUnavailable("The session changes faster than its memories can be stored; try again.")
 
 
-def read_section(memory: ReadModel, count: CountTokens) -> Reading:
-    state = memory.state
+def read_section(read_model: ReadModel, count: CountTokens) -> Reading:
+    state = read_model.state
     extracted = state.extracted or Extracted()
     summary = None if state.summary is None else state.summary.text
-    return Reading(memory.position, extracted, next_section(state, extracted.through, count), summary)
+    return Reading(read_model.position, extracted, next_section(state, extracted.through, count), summary)
 
 
-def said_now(memory: ReadModel, reading: Reading) -> tuple[Extracted, list[tuple[int, str, str]]]:
+def said_now(read_model: ReadModel, reading: Reading) -> tuple[Extracted, list[tuple[int, str, str]]]:
     """Up to where lines were sent by now, and what the lines of a reading say by now."""
-    section, state = reading.section, memory.state
+    section, state = reading.section, read_model.state
     through = 0 if section is None else section.through
     return state.extracted or Extracted(), content_of(said_between(state, reading.extracted.through, through))
 

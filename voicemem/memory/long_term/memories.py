@@ -58,12 +58,12 @@ class LongTermMemory(MemoryReader):
     def __init__(
         self,
         store: Store,
-        memories: ReadModelCache,
+        read_models: ReadModelCache,
         clock: Callable[[], int],
         rules: Rules | None = None,
         ttl_ms: Mapping[str, int] | None = None,
     ) -> None:
-        super().__init__(store, memories, clock)
+        super().__init__(store, read_models, clock)
         self.rules = rules
         self.ttl_ms = ttl_ms or {}
         self.listeners: list[Callable[[Iterable[int]], None]] = []

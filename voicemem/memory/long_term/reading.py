@@ -26,9 +26,9 @@ MAX_TOUCHED = 200
 class MemoryReader:
     """Reads memories of all projects of a store. `clock` gives Unix ms."""
 
-    def __init__(self, store: Store, memories: ReadModelCache, clock: Callable[[], int]) -> None:
+    def __init__(self, store: Store, read_models: ReadModelCache, clock: Callable[[], int]) -> None:
         self.store = store
-        self.memories = memories
+        self.read_models = read_models
         self.clock = clock
         self.used: defaultdict[str, dict[str, None]] = defaultdict(dict)
         """By project: memories that were found since this was last noted in the store."""
@@ -79,7 +79,7 @@ class MemoryReader:
                 if source.first <= one.position <= source.last
             ]
 
-        return await self.memories.read(stream, read)
+        return await self.read_models.read(stream, read)
 
     def count_use(self, project: str, ids: Iterable[str]) -> None:
         """Have it noted soon that these memories were used; a search does not wait for that."""

@@ -59,11 +59,11 @@ class TranscriptIndexer:
     """Brings the index up to date."""
 
     def __init__(
-        self, store: Store, memories: ReadModelCache, clock: Clock, node_token: Callable[[], str] = lambda: ""
+        self, store: Store, read_models: ReadModelCache, clock: Clock, node_token: Callable[[], str] = lambda: ""
     ) -> None:
         self.node_token = node_token
         self.store = store
-        self.memories = memories
+        self.read_models = read_models
         self.clock = clock
         self.changed: dict[int, Stream] = {}
         """Sessions that have changed since they were indexed, by key."""
@@ -163,14 +163,16 @@ class TranscriptIndexer:
     async def read_heard(self, stream: Stream) -> tuple[HeardMessages, Indexed]:
         """What was heard in a session since it was indexed. Raises `SessionSetAside`, `StoreUnavailable`."""
         make = partial(heard_messages, stream, self.known.get(stream.key))
-        memories, key = self.memories, stream.key
-        memory = memories.cached.get(key)
-        if memory is not None and memory.loaded:
-            async with memory.lock:
-                if memories.cached.get(key) is memory:
-                    await memories.prepare(key, memory, stream.position, background=True)
-                    return await memories.perform(key, memory, partial(make, memory), memory.is_large, True)
-        return await memories.compute_as_of(key, stream.position, make, background=True)
+        read_models, key = self.read_models, stream.key
+        read_model = read_models.cached.get(key)
+        if read_model is not None and read_model.loaded:
+            async with read_model.lock:
+                if read_models.cached.get(key) is read_model:
+                    await read_models.prepare(key, read_model, stream.position, background=True)
+                    return await read_models.perform(
+                        key, read_model, partial(make, read_model), read_model.is_large, True
+                    )
+        return await read_models.compute_as_of(key, stream.position, make, background=True)
 
     # What was left undone
 
@@ -216,10 +218,10 @@ class TranscriptIndexer:
             after = check.through_key
 
 
-def heard_messages(stream: Stream, known: Indexed | None, memory: ReadModel) -> tuple[HeardMessages, Indexed]:
+def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel) -> tuple[HeardMessages, Indexed]:
     """What was heard in a session: all of it, or the turns that may have changed since they were indexed."""
-    state, position = memory.state, memory.position
-    changed = set(memory.turns_changed_since(position if known is None else known.position))
+    state, position = read_model.state, read_model.position
+    changed = set(read_model.turns_changed_since(position if known is None else known.position))
     if known is None or known.forgotten != state.forgotten:
         turns, since = set(state.turn_numbers), None
     else:

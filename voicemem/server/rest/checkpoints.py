@@ -192,7 +192,7 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     await prepare_schema_of(request, config)
     services = services_of(request)
     key_id = request[GRANT].key_id
-    forked = await fork(services.sessions, services.memories, stream, point.at_turn, session_id, config, key_id)
+    forked = await fork(services.sessions, services.read_models, stream, point.at_turn, session_id, config, key_id)
     note_outbound_change(request, config, forked)
     return json_response(info_of(forked), 201)
 

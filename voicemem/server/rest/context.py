@@ -102,7 +102,7 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
         at=query.at,
         at_turn=query.at_turn,
     )
-    selection = await select_context(services.memories, services.policies, stream, options, services.recall)
+    selection = await select_context(services.read_models, services.policies, stream, options, services.recall)
     body = render_body(selection, options)
     if query.usage:
         is_earlier = query.at is not None or query.at_turn is not None

@@ -204,18 +204,18 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
     if query.native and query.before is not None:
         raise Refused("invalid_query", "What frames mean is read forwards; leave before out.")
     services = services_of(request)
-    wanted = await filter_of(services.memories, stream, query)
+    wanted = await filter_of(services.read_models, stream, query)
     if query.native:
-        lines = native_lines(services.memories, stream, query, wanted)
+        lines = native_lines(services.read_models, stream, query, wanted)
     else:
         lines = journal_lines(services.store, stream, query, wanted)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 
-async def filter_of(memories: ReadModelCache, stream: Stream, query: JournalQuery) -> JournalFilter:
+async def filter_of(read_models: ReadModelCache, stream: Stream, query: JournalQuery) -> JournalFilter:
     """Return which entries a query wants. Raises `SessionSetAside`, `StoreUnavailable`."""
     types = () if query.types is None else tuple(query.types.split(","))
-    turn = None if query.turn_id is None else parts_of(await memories.get_state(stream), query.turn_id)
+    turn = None if query.turn_id is None else parts_of(await read_models.get_state(stream), query.turn_id)
     return JournalFilter(types, turn)
 
 
@@ -235,11 +235,11 @@ async def journal_lines(
 
 
 async def native_lines(
-    memories: ReadModelCache, stream: Stream, query: JournalQuery, wanted: JournalFilter
+    read_models: ReadModelCache, stream: Stream, query: JournalQuery, wanted: JournalFilter
 ) -> AsyncGenerator[bytes, None]:
     """Yield the same with events in place of frames. Raises `SessionSetAside`, `StoreUnavailable`."""
     left = query.limit or MAX_INTEGER
-    async with aclosing(native_rows(memories, stream, query.after)) as pages:
+    async with aclosing(native_rows(read_models, stream, query.after)) as pages:
         async for page in pages:
             rows = wanted.wanted(page)[:left]
             if rows:

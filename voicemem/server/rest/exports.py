@@ -40,7 +40,7 @@ async def export_call(request: web.Request, query: CallExportQuery) -> web.Respo
     """Export a call as a document, during the call or after it."""
     stream = await get_stream(request)
     stream, document = await read_at_once(
-        request, stream, partial(write_call, query.format, stream), lambda memory: memory.is_large
+        request, stream, partial(write_call, query.format, stream), lambda read_model: read_model.is_large
     )
     headers = {
         "Content-Type": FORMATS[query.format].media_type,
@@ -65,7 +65,7 @@ async def export_many_calls(request: web.Request, query: CallsExportQuery) -> we
         started_before=query.started_before,
     )
     audit("calls_exported", grant.key_id, grant.project)
-    lines = export_calls(services.store, services.memories, wanted, query.format)
+    lines = export_calls(services.store, services.read_models, wanted, query.format)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 

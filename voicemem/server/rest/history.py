@@ -154,11 +154,13 @@ async def read_at_once(
     request: web.Request, stream: Stream, make: Callable[[ReadModel], T], is_large: Callable[[ReadModel], bool]
 ) -> tuple[Stream, T]:
     """What `make` returns for the memory, and the session's row of the same moment."""
-    memories = services_of(request).memories
-    position, made = await memories.read(stream, lambda memory: (memory.position, make(memory)), is_large)
+    read_models = services_of(request).read_models
+    position, made = await read_models.read(
+        stream, lambda read_model: (read_model.position, make(read_model)), is_large
+    )
     if position > stream.position:  # more was committed since
         stream = await get_stream(request)
-        made = await memories.read(stream, make, is_large)
+        made = await read_models.read(stream, make, is_large)
     return stream, made
 
 
@@ -167,19 +169,19 @@ def head_of(stream: Stream) -> tuple[str, str, int, int | None, int]:
     return stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position
 
 
-def encode_selected(query: HistoryQuery, memory: ReadModel) -> bytes:
+def encode_selected(query: HistoryQuery, read_model: ReadModel) -> bytes:
     """The messages that a query asks for, as a JSON array."""
-    messages = select(memory.messages(unfinished=True) if query.open else memory.current_messages(), query)
+    messages = select(read_model.messages(unfinished=True) if query.open else read_model.current_messages(), query)
     if query.fields == "full":
         return msgspec.json.encode(messages)
     return msgspec.json.encode([Spoken(message.role, message.content) for message in messages])
 
 
-def has_large_selection(query: HistoryQuery, memory: ReadModel) -> bool:
+def has_large_selection(query: HistoryQuery, read_model: ReadModel) -> bool:
     """Whether that is too much for the event loop."""
     if query.open or query.after_turn is not None or query.limit is None or query.limit > LARGE_ROWS:
-        return memory.is_large
-    return memory.has_large_messages
+        return read_model.is_large
+    return read_model.has_large_messages
 
 
 def select(messages: list[Message], query: HistoryQuery) -> list[Message]:
@@ -201,11 +203,11 @@ async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     stream = await get_stream(request)
     channel = parse_config(stream.config).channel or ""
 
-    def encode(memory: ReadModel) -> bytes:
-        reports = [TurnReport(stream.id, channel, **turn) for turn in memory.turns(query.marks)]
+    def encode(read_model: ReadModel) -> bytes:
+        reports = [TurnReport(stream.id, channel, **turn) for turn in read_model.turns(query.marks)]
         return msgspec.json.encode(Turns(reports))
 
-    return json_response(Raw(await services_of(request).memories.read(stream, encode)))
+    return json_response(Raw(await services_of(request).read_models.read(stream, encode)))
 
 
 ROUTES = (

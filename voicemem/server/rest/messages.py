@@ -47,7 +47,7 @@ async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
         raise Refused("missing_field", 'The body must say what to forget; everything is {"everything": true}.')
     body = convert_body(await read_object(request), ToForget)
     forgetting = msgspec.convert(msgspec.to_builtins(body), ForgetRequest)
-    forgot = await forget(services.memories, stream, forgetting, services.sessions.clock)
+    forgot = await forget(services.read_models, stream, forgetting, services.sessions.clock)
     services.sessions.on_changed(structs.replace(stream, position=forgot.position))
     return json_response(forgot)
 
@@ -61,7 +61,7 @@ async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
     if wait_s:
         raise RateLimited(wait_s)
     lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
-    added = await record_messages(services.recorder, services.memories, lease, messages, services.sessions.new_id)
+    added = await record_messages(services.recorder, services.read_models, lease, messages, services.sessions.new_id)
     if stream.state != "running":  # it runs again
         services.sessions.notices_due.set()
     return json_response(added)
@@ -86,12 +86,12 @@ async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
     """
     stream = await get_stream(request)
     services = services_of(request)
-    selection = await select_context(services.memories, services.policies, stream, ContextOptions(peek=True))
+    selection = await select_context(services.read_models, services.policies, stream, ContextOptions(peek=True))
     summary = services.summaries.summary_state(stream, selection, peek=True)
     now_ms, extraction = services.sessions.clock(), services.extractions.state_of
     return json_response(
-        await services.memories.read(
-            stream, lambda memory: statistics_of(stream, memory, selection.counter, summary, now_ms, extraction)
+        await services.read_models.read(
+            stream, lambda read_model: statistics_of(stream, read_model, selection.counter, summary, now_ms, extraction)
         )
     )
 

@@ -205,7 +205,7 @@ def encode_sessions(page: list[Stream]) -> bytes:
 async def read_session(request: web.Request, _: NoQuery) -> web.Response:
     """Read a session's state and configuration."""
     stream = await get_stream(request)
-    return json_response(info_of(stream, await services_of(request).memories.set_aside.find(stream.key)))
+    return json_response(info_of(stream, await services_of(request).read_models.set_aside.find(stream.key)))
 
 
 async def change_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -238,7 +238,7 @@ async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
     """
     stream = await get_stream(request)
     services = services_of(request)
-    await services.memories.refold(stream)
+    await services.read_models.refold(stream)
     services.sessions.on_changed(stream)
     services.sessions.notices_due.set()
     return json_response(info_of(stream))
@@ -249,7 +249,7 @@ async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     services = services_of(request)
     await services.sessions.erase(stream)
-    services.memories.discard(stream.key)
+    services.read_models.discard(stream.key)
     audit("session_erased", request[GRANT], stream.project, stream.id)
     return web.Response(status=204)
 

@@ -60,7 +60,9 @@ async def export_user_memory(request: web.Request, query: ExportQuery) -> web.St
     export too, which says so.
     """
     services, grant, user_id = services_of(request), request[GRANT], user_id_of(request)
-    lines = export_user(services.store, services.memories, grant.project, user_id, services.runtime.clock, query.events)
+    lines = export_user(
+        services.store, services.read_models, grant.project, user_id, services.runtime.clock, query.events
+    )
     audit("user_exported", grant, grant.project)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
@@ -69,7 +71,7 @@ async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Erase a user: the document, and all sessions with this `user_id`. Nothing of them can be read any more."""
     services, grant = services_of(request), request[GRANT]
     clock = services.working_memory.clock
-    sessions = await erase_user(services.store, services.memories, grant.project, user_id_of(request), clock)
+    sessions = await erase_user(services.store, services.read_models, grant.project, user_id_of(request), clock)
     await forget_user(services.long_term, grant.project, user_id_of(request))
     audit("user_erased", grant, grant.project, sessions=sessions)
     return web.Response(status=204)

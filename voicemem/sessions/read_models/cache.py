@@ -75,39 +75,41 @@ class ReadModelCache(CommitFolds):
         `make` must not wait, and what it returns must not change with later events. Raises as `get`.
         """
         while True:
-            memory = await self.get(stream)
-            if not is_large(memory):
-                return make(memory)
-            async with memory.lock:
-                if self.cached.get(stream.key) is memory and memory.unpacked is not None:
-                    return await self.perform(stream.key, memory, partial(make, memory), off_loop=True)
+            read_model = await self.get(stream)
+            if not is_large(read_model):
+                return make(read_model)
+            async with read_model.lock:
+                if self.cached.get(stream.key) is read_model and read_model.unpacked is not None:
+                    return await self.perform(stream.key, read_model, partial(make, read_model), off_loop=True)
 
     async def compute_as_of(
         self, key: int, position: int, make: Callable[[ReadModel], T], background: bool = False
     ) -> T:
         """The same for a session's read model as it was at a position."""
-        memory = self.cached.get(key)
-        if memory is not None and memory.loaded:
-            async with memory.lock:
-                if self.cached.get(key) is memory and memory.position <= position:
-                    await self.prepare(key, memory, position, background)
-                    if memory.position == position:
-                        return await self.perform(key, memory, partial(make, memory), memory.is_large, background)
-        memory = await self.load_as_of(key, position, background)
-        return await self.perform(key, memory, partial(make, memory), memory.is_large, background)
+        read_model = self.cached.get(key)
+        if read_model is not None and read_model.loaded:
+            async with read_model.lock:
+                if self.cached.get(key) is read_model and read_model.position <= position:
+                    await self.prepare(key, read_model, position, background)
+                    if read_model.position == position:
+                        return await self.perform(
+                            key, read_model, partial(make, read_model), read_model.is_large, background
+                        )
+        read_model = await self.load_as_of(key, position, background)
+        return await self.perform(key, read_model, partial(make, read_model), read_model.is_large, background)
 
     async def load_as_of(self, key: int, position: int, background: bool = False) -> ReadModel:
         """A read model as of a position, which belongs to the caller. Raises as `get`."""
-        memory = new_read_model()
-        await self.prepare(key, memory, position, background)
-        return memory
+        read_model = new_read_model()
+        await self.prepare(key, read_model, position, background)
+        return read_model
 
     async def refold(self, stream: Stream) -> None:
         """Make a session's memory from its whole journal, and put it back if it was set aside. Raises as `get`."""
-        memory = ReadModel(State())
-        await self.catch_up(stream.key, memory, stream.position)
-        await self.perform(stream.key, memory, memory.refresh, off_loop=True)
-        await self.save_snapshot_if_due(stream.key, memory, every=1)
+        read_model = ReadModel(State())
+        await self.catch_up(stream.key, read_model, stream.position)
+        await self.perform(stream.key, read_model, read_model.refresh, off_loop=True)
+        await self.save_snapshot_if_due(stream.key, read_model, every=1)
         self.discard(stream.key)
         await self.set_aside.put_back(stream.key)
 
@@ -115,72 +117,76 @@ class ReadModelCache(CommitFolds):
         """The cached read model of a session, made ready for a caller that does not wait before it reads."""
         key, position, is_kept = stream.key, stream.position, False
         while True:
-            memory = self.keep(key)
-            if not is_ready(memory, position, with_messages):
-                async with memory.lock:
-                    if self.cached.get(key) is not memory:
+            read_model = self.keep(key)
+            if not is_ready(read_model, position, with_messages):
+                async with read_model.lock:
+                    if self.cached.get(key) is not read_model:
                         continue
-                    await self.prepare(key, memory, position)
-                    if with_messages and memory.state.dirty_turns:
-                        await self.perform(key, memory, memory.refresh, memory.has_large_refresh)
-                self.charge(key, memory)
+                    await self.prepare(key, read_model, position)
+                    if with_messages and read_model.state.dirty_turns:
+                        await self.perform(key, read_model, read_model.refresh, read_model.has_large_refresh)
+                self.charge(key, read_model)
             self.note_state(key, stream.state == "ended")
-            if is_kept or not (self.is_worth_saving(memory, SNAPSHOT_EVERY) or self.is_full):
-                return memory
+            if is_kept or not (self.is_worth_saving(read_model, SNAPSHOT_EVERY) or self.is_full):
+                return read_model
             is_kept = True  # what follows awaits, so the read model may have to be made ready again
-            await self.save_snapshot_if_due(key, memory)
+            await self.save_snapshot_if_due(key, read_model)
             await self.evict(but=key)
 
-    async def prepare(self, key: int, memory: ReadModel, position: int, background: bool = False) -> None:
+    async def prepare(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
         """Load, unpack and fold a read model, whose lock is held or which is the caller's own, up to a position."""
-        if not memory.loaded:
+        if not read_model.loaded:
             try:
-                await self.load(key, memory, position, background)
+                await self.load(key, read_model, position, background)
             finally:
-                if not memory.loaded:
-                    self.drop(key, memory)
-        if memory.unpacked is None:
-            unpack = partial(decompress_state, memory.packed)
-            memory.restore(await self.perform(key, memory, unpack, len(memory.packed) > LARGE_PACKED, background))
-        await self.catch_up(key, memory, position, background)
+                if not read_model.loaded:
+                    self.drop(key, read_model)
+        if read_model.unpacked is None:
+            unpack = partial(decompress_state, read_model.packed)
+            read_model.restore(
+                await self.perform(key, read_model, unpack, len(read_model.packed) > LARGE_PACKED, background)
+            )
+        await self.catch_up(key, read_model, position, background)
 
-    async def load(self, key: int, memory: ReadModel, position: int, background: bool = False) -> None:
+    async def load(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
         """Begin with the stored snapshot, if there is one up to a position. Raises `SessionSetAside` if it is."""
         await self.set_aside.check(key)
         saved = await self.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
         if saved is not None:
             size = len(saved.state)
             decode = partial(decode_snapshot, saved.state)
-            state = await self.perform(key, memory, decode, size > LARGE_BYTES, background)
+            state = await self.perform(key, read_model, decode, size > LARGE_BYTES, background)
         if saved is not None and state is not None:
-            memory.restore(state)
-            memory.saved_position, memory.folded_bytes = saved.position, 3 * size
-            memory.counted = dict(memory.state.ignored) or None
-        memory.loaded = True
+            read_model.restore(state)
+            read_model.saved_position, read_model.folded_bytes = saved.position, 3 * size
+            read_model.counted = dict(read_model.state.ignored) or None
+        read_model.loaded = True
 
-    async def catch_up(self, key: int, memory: ReadModel, position: int, background: bool = False) -> None:
+    async def catch_up(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
         """Fold what is missing up to a position, a page at a time."""
-        while memory.position < position:
-            rows = await self.read_rows(key, memory, memory.position, min(FOLD_PAGE, position - memory.position))
+        while read_model.position < position:
+            rows = await self.read_rows(
+                key, read_model, read_model.position, min(FOLD_PAGE, position - read_model.position)
+            )
             if not rows:
                 return  # the session was erased meanwhile
             size = sum(len(row.payload) for row in rows)
-            off_loop = len(rows) > LARGE_ROWS or size > LARGE_BYTES or memory.slow_fold
-            await self.perform(key, memory, partial(memory.fold_rows, rows), off_loop, background)
-            if memory.unpacked is not None and memory.unpacked.ignored and self.cached.get(key) is memory:
-                self.note_ignored(memory)
+            off_loop = len(rows) > LARGE_ROWS or size > LARGE_BYTES or read_model.slow_fold
+            await self.perform(key, read_model, partial(read_model.fold_rows, rows), off_loop, background)
+            if read_model.unpacked is not None and read_model.unpacked.ignored and self.cached.get(key) is read_model:
+                self.note_ignored(read_model)
 
-    async def read_rows(self, key: int, memory: ReadModel | None, after: int, limit: int) -> list[JournalRow]:
+    async def read_rows(self, key: int, read_model: ReadModel | None, after: int, limit: int) -> list[JournalRow]:
         """The next rows of the journal; a damaged one sets the session aside. Raises as `get`."""
         try:
             return await self.journal.read_rows(key, after, limit)
         except DamagedEntry as error:
-            raise await self.give_up(key, memory, error) from None
+            raise await self.give_up(key, read_model, error) from None
 
     def has_frame(self, key: int, frame: FrameEvent) -> bool:
         """Whether a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
-        memory = self.cached.get(key)
-        state = None if memory is None or memory.lock.locked() else memory.unpacked
+        read_model = self.cached.get(key)
+        state = None if read_model is None or read_model.lock.locked() else read_model.unpacked
         return state is not None and digest_of(frame_id(frame)) in state.event_ids
 
 
@@ -192,13 +198,13 @@ def decode_snapshot(saved: bytes) -> State | None:
         return None
 
 
-def is_ready(memory: ReadModel, position: int, with_messages: bool) -> bool:
+def is_ready(read_model: ReadModel, position: int, with_messages: bool) -> bool:
     """Whether a read model can be read as it is."""
-    state = memory.unpacked
+    state = read_model.unpacked
     return (
         state is not None
-        and memory.loaded
+        and read_model.loaded
         and state.position >= position
-        and not memory.lock.locked()
+        and not read_model.lock.locked()
         and not (with_messages and state.dirty_turns)
     )

@@ -65,31 +65,33 @@ class CommitFolds(ReadModelWork):
         a round of maintenance folds them later. `size` is that of their payloads in bytes. It never raises: they are
         acknowledged already. This is the hot path: it runs for every commit, in the recorder's task.
         """
-        memory = self.cached.get(key)
-        if memory is None:
+        read_model = self.cached.get(key)
+        if read_model is None:
             return
-        worth = memory.unpacked is not None or (len(events) >= UNPACK_MIN and len(memory.packed) <= LARGE_PACKED)
-        large = size > LARGE_BYTES or memory.slow_fold
-        if worth and not large and memory.position == position - 1 and not memory.lock.locked():
+        worth = read_model.unpacked is not None or (
+            len(events) >= UNPACK_MIN and len(read_model.packed) <= LARGE_PACKED
+        )
+        large = size > LARGE_BYTES or read_model.slow_fold
+        if worth and not large and read_model.position == position - 1 and not read_model.lock.locked():
             began = time.thread_time() if self.watched_folds else None
             try:
-                state, memory.last_round = memory.state, self.rounds
-                memory.folded_bytes += size
+                state, read_model.last_round = read_model.state, self.rounds
+                read_model.folded_bytes += size
                 self.uncharged += size
                 for place, event in enumerate(events, position):
                     fold_event(state, place, received_ms, event, producer)
             except Exception:  # read again off the loop, it fails there too, and is set aside
-                self.drop(key, memory)
+                self.drop(key, read_model)
                 self.failed[key] = position + len(events) - 1
                 return
             if began is not None:
                 self.watched_folds -= 1
-                memory.slow_fold = took_long(time.thread_time() - began, len(events))
+                read_model.slow_fold = took_long(time.thread_time() - began, len(events))
             if state.ignored:
-                self.note_ignored(memory)
+                self.note_ignored(read_model)
             return
-        memory.known_position = position + len(events) - 1
-        if large or memory.known_position - memory.position > MAX_LAG:
+        read_model.known_position = position + len(events) - 1
+        if large or read_model.known_position - read_model.position > MAX_LAG:
             self.lagging.add(key)
 
     def note_commit(self, seconds: float, batches: int) -> None:
@@ -104,10 +106,10 @@ class CommitFolds(ReadModelWork):
         if seconds > SLOW_S + batches * USUAL_FOLD_S:
             self.watched_folds = WATCHED_FOLDS
 
-    def note_ignored(self, memory: ReadModel) -> None:
+    def note_ignored(self, read_model: ReadModel) -> None:
         """Count the events that the fold has left out since the last time."""
-        counted = memory.counted = memory.counted or {}
-        for bound, count in memory.state.ignored.items():
+        counted = read_model.counted = read_model.counted or {}
+        for bound, count in read_model.state.ignored.items():
             if count > counted.get(bound, 0):
                 self.count_ignored(bound, count - counted.get(bound, 0))
                 counted[bound] = count

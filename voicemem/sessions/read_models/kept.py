@@ -42,13 +42,13 @@ class KeptReadModels:
 
     def keep(self, key: int) -> ReadModel:
         """The read model of a session, as the one that was used last; a new one is still to be loaded."""
-        memory = self.cached.get(key)
-        if memory is None:
-            memory = self.cached[key] = new_read_model()
-            memory.ratio = self.typical_ratio
+        read_model = self.cached.get(key)
+        if read_model is None:
+            read_model = self.cached[key] = new_read_model()
+            read_model.ratio = self.typical_ratio
         self.cached.move_to_end(key)
-        memory.last_round = self.rounds
-        return memory
+        read_model.last_round = self.rounds
+        return read_model
 
     def note_state(self, key: int, is_ended: bool) -> None:
         """Note whether a session has ended, when it is read."""
@@ -63,16 +63,16 @@ class KeptReadModels:
         if key in self.cached:
             self.ended[key] = None
 
-    def drop(self, key: int, memory: ReadModel | None) -> None:
+    def drop(self, key: int, read_model: ReadModel | None) -> None:
         """Forget a read model, if it is the one that is kept."""
-        if memory is not None and self.cached.get(key) is memory:
+        if read_model is not None and self.cached.get(key) is read_model:
             self.discard(key)
 
     def discard(self, key: int) -> None:
-        memory = self.cached.pop(key, None)
+        read_model = self.cached.pop(key, None)
         self.ended.pop(key, None)
-        if memory is not None:
-            self.discharge(memory)
+        if read_model is not None:
+            self.discharge(read_model)
 
     def discard_all(self, may_differ: Callable[[int], bool] = lambda key: True) -> None:
         """Drop all whose key `may_differ`: after a commit of unknown outcome nothing kept of them can be trusted."""
@@ -91,29 +91,29 @@ class KeptReadModels:
         """Whether those that are not packed take so much that more should be."""
         return self.budget.memories_in_use > self.budget.room_for_memories // 2
 
-    def charge(self, key: int, memory: ReadModel) -> None:
+    def charge(self, key: int, read_model: ReadModel) -> None:
         """Bring up to date what the budget knows of a read model."""
-        if self.cached.get(key) is memory:
-            self.discharge(memory)
-            memory.charged = memory.weight
-            memory.charged_packed = memory.unpacked is None
-            if memory.charged_packed:
-                self.budget.memories_packed += memory.charged
+        if self.cached.get(key) is read_model:
+            self.discharge(read_model)
+            read_model.charged = read_model.weight
+            read_model.charged_packed = read_model.unpacked is None
+            if read_model.charged_packed:
+                self.budget.memories_packed += read_model.charged
             else:
-                self.budget.memories_in_use += memory.charged
+                self.budget.memories_in_use += read_model.charged
 
-    def discharge(self, memory: ReadModel) -> None:
-        if memory.charged_packed:
-            self.budget.memories_packed -= memory.charged
+    def discharge(self, read_model: ReadModel) -> None:
+        if read_model.charged_packed:
+            self.budget.memories_packed -= read_model.charged
         else:
-            self.budget.memories_in_use -= memory.charged
-        memory.charged = 0
+            self.budget.memories_in_use -= read_model.charged
+        read_model.charged = 0
 
-    def weigh(self, key: int, memory: ReadModel) -> None:
+    def weigh(self, key: int, read_model: ReadModel) -> None:
         """Look at what a read model takes. It must not be in use by a thread."""
-        memory.weigh()
-        self.typical_ratio += (memory.ratio - self.typical_ratio) / RATIO_MEMORY
-        self.charge(key, memory)
+        read_model.weigh()
+        self.typical_ratio += (read_model.ratio - self.typical_ratio) / RATIO_MEMORY
+        self.charge(key, read_model)
 
     def oldest(self, but: Iterable[int]) -> int | None:
         """The key of the read model that is to go next, other than some; None when all are in use."""
@@ -125,6 +125,6 @@ class KeptReadModels:
 
 def new_read_model() -> ReadModel:
     """A read model that is still to be loaded."""
-    memory = ReadModel(State())
-    memory.loaded = False
-    return memory
+    read_model = ReadModel(State())
+    read_model.loaded = False
+    return read_model

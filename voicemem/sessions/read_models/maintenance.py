@@ -28,107 +28,107 @@ CATCH_UP_SLICE = 50
 """Read models that catch up in one round, at most."""
 
 
-async def maintain(memories: ReadModelCache) -> None:
+async def maintain(read_models: ReadModelCache) -> None:
     """One round of maintenance: pack what is not used, evict what is too much."""
-    memories.rounds += 1
-    await pack_idle(memories)
-    await relieve(memories)
-    if memories.rounds % REPORT_ROUNDS == 1:
+    read_models.rounds += 1
+    await pack_idle(read_models)
+    await relieve(read_models)
+    if read_models.rounds % REPORT_ROUNDS == 1:
         with suppress(StoreUnavailable):
-            await memories.set_aside.refresh()
+            await read_models.set_aside.refresh()
 
 
-async def relieve(memories: ReadModelCache) -> None:
+async def relieve(read_models: ReadModelCache) -> None:
     """Bring the weights of read models up to date, and evict what is too much."""
-    weigh_grown(memories)
-    await memories.evict()
+    weigh_grown(read_models)
+    await read_models.evict()
 
 
-async def catch_up_lagging(memories: ReadModelCache) -> None:
+async def catch_up_lagging(read_models: ReadModelCache) -> None:
     """Fold what was too much for the event loop, and look again at what has failed there."""
-    failed, memories.failed = memories.failed, {}
+    failed, read_models.failed = read_models.failed, {}
     for key, position in failed.items():
         with suppress(StoreUnavailable, SessionSetAside):
-            await memories.compute_as_of(key, position, ReadModel.refresh, background=True)
-    for key in list(islice(memories.lagging, CATCH_UP_SLICE)):
-        memories.lagging.discard(key)
-        memory = memories.cached.get(key)
-        if memory is not None:
-            memory.last_round = memories.rounds
+            await read_models.compute_as_of(key, position, ReadModel.refresh, background=True)
+    for key in list(islice(read_models.lagging, CATCH_UP_SLICE)):
+        read_models.lagging.discard(key)
+        read_model = read_models.cached.get(key)
+        if read_model is not None:
+            read_model.last_round = read_models.rounds
             with suppress(StoreUnavailable, SessionSetAside):  # the next read reports it
-                async with memory.lock:
-                    if memories.cached.get(key) is memory:
-                        await memories.prepare(key, memory, memory.known_position, background=True)
+                async with read_model.lock:
+                    if read_models.cached.get(key) is read_model:
+                        await read_models.prepare(key, read_model, read_model.known_position, background=True)
 
 
-async def pack_idle(memories: ReadModelCache) -> None:
+async def pack_idle(read_models: ReadModelCache) -> None:
     """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
-    used = [memory for memory in memories.cached.values() if memory.unpacked is not None]
-    rounds = PRESSURE_ROUNDS if memories.is_pressed else IDLE_ROUNDS
-    idle = [memory for memory in used if memories.rounds - memory.last_round >= rounds]
-    for count, memory in enumerate(idle, 1):
-        if memories.rounds - memory.last_round >= rounds and not memory.lock.locked():
-            await pack(memories, memory)
+    used = [read_model for read_model in read_models.cached.values() if read_model.unpacked is not None]
+    rounds = PRESSURE_ROUNDS if read_models.is_pressed else IDLE_ROUNDS
+    idle = [read_model for read_model in used if read_models.rounds - read_model.last_round >= rounds]
+    for count, read_model in enumerate(idle, 1):
+        if read_models.rounds - read_model.last_round >= rounds and not read_model.lock.locked():
+            await pack(read_models, read_model)
         if count % PACK_SLICE == 0:
             await asyncio.sleep(0)
 
 
-def weigh_grown(memories: ReadModelCache) -> None:
+def weigh_grown(read_models: ReadModelCache) -> None:
     """Bring up to date what read models are counted for, and weigh those that have grown, for a short time."""
-    memories.uncharged = 0
+    read_models.uncharged = 0
     grown: list[tuple[int, int]] = []
-    for key, memory in memories.cached.items():
-        if memory.charged != memory.weight:
-            memories.charge(key, memory)
-        if memory.has_grown and not memory.lock.locked():
-            grown.append((memory.folded_bytes - memory.weighed_bytes, key))
+    for key, read_model in read_models.cached.items():
+        if read_model.charged != read_model.weight:
+            read_models.charge(key, read_model)
+        if read_model.has_grown and not read_model.lock.locked():
+            grown.append((read_model.folded_bytes - read_model.weighed_bytes, key))
     until = time.thread_time() + WEIGHING_S
     for _, key in sorted(grown, reverse=True):
-        memories.weigh(key, memories.cached[key])
+        read_models.weigh(key, read_models.cached[key])
         if time.thread_time() > until:
             return
 
 
-async def pack(memories: ReadModelCache, memory: ReadModel) -> None:
+async def pack(read_models: ReadModelCache, read_model: ReadModel) -> None:
     """Pack a read model, unless it is used meanwhile."""
-    state = memory.unpacked
+    state = read_model.unpacked
     if state is None:
         return
     position = state.position
-    packed = await memories.encode(memory, partial(compress_state, state))
-    if packed is not None and memory.unpacked is state and state.position == position:
-        memory.replace_state(packed)
+    packed = await read_models.encode(read_model, partial(compress_state, state))
+    if packed is not None and read_model.unpacked is state and state.position == position:
+        read_model.replace_state(packed)
 
 
-async def save_all(memories: ReadModelCache, timeout_s: float) -> None:
+async def save_all(read_models: ReadModelCache, timeout_s: float) -> None:
     """Save as many snapshots as there is time for, at drain, so that the next process has little to fold."""
-    waiting = list(memories.cached.items())
+    waiting = list(read_models.cached.items())
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             for first in range(0, len(waiting), SNAPSHOTS_PER_COMMIT):
                 together = waiting[first : first + SNAPSHOTS_PER_COMMIT]
                 await asyncio.gather(
-                    *(memories.save_snapshot_if_due(key, memory, every=100) for key, memory in together)
+                    *(read_models.save_snapshot_if_due(key, read_model, every=100) for key, read_model in together)
                 )
 
 
-async def maintain_forever(memories: ReadModelCache) -> None:
+async def maintain_forever(read_models: ReadModelCache) -> None:
     """Background task: keep the cache in bounds, once a second."""
     while True:
         await asyncio.sleep(MAINTENANCE_S)
-        await maintain(memories)
+        await maintain(read_models)
 
 
-async def relieve_forever(memories: ReadModelCache) -> None:
+async def relieve_forever(read_models: ReadModelCache) -> None:
     """Background task: keep the cache in bounds between two rounds of maintenance, while events come in fast."""
     while True:
-        await memories.under_pressure.wait()
-        memories.under_pressure.clear()
-        await relieve(memories)
+        await read_models.under_pressure.wait()
+        read_models.under_pressure.clear()
+        await relieve(read_models)
 
 
-async def catch_up_forever(memories: ReadModelCache) -> None:
+async def catch_up_forever(read_models: ReadModelCache) -> None:
     """Background task: fold what is too much for the event loop. It has a task of its own, since it may take long."""
     while True:
         await asyncio.sleep(MAINTENANCE_S)
-        await catch_up_lagging(memories)
+        await catch_up_lagging(read_models)

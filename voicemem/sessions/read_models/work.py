@@ -37,7 +37,7 @@ class ReadModelWork(KeptReadModels):
     async def perform(
         self,
         key: int,
-        memory: ReadModel | None,
+        read_model: ReadModel | None,
         work: Callable[[], T],
         off_loop: bool,
         background: bool = False,
@@ -51,36 +51,36 @@ class ReadModelWork(KeptReadModels):
         except (Exception, BudgetExhausted) as error:
             if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):
                 raise
-            raise await self.give_up(key, memory, error) from None
+            raise await self.give_up(key, read_model, error) from None
         except BaseException:
-            self.drop(key, memory)
+            self.drop(key, read_model)
             raise
 
-    async def give_up(self, key: int, memory: ReadModel | None, error: BaseException) -> SessionSetAside:
+    async def give_up(self, key: int, read_model: ReadModel | None, error: BaseException) -> SessionSetAside:
         """Set a session aside; the error to raise."""
-        self.drop(key, memory)
+        self.drop(key, read_model)
         await self.set_aside.add(key, error)
         return SessionSetAside()
 
     # Snapshots
 
-    def is_worth_saving(self, memory: ReadModel, every: int) -> bool:
-        return memory.position - memory.saved_position >= every
+    def is_worth_saving(self, read_model: ReadModel, every: int) -> bool:
+        return read_model.position - read_model.saved_position >= every
 
-    async def save_snapshot_if_due(self, key: int, memory: ReadModel, every: int = SNAPSHOT_EVERY) -> None:
-        if self.is_worth_saving(memory, every):
-            position = memory.saved_position = memory.position
-            encoded = await self.encode(memory, memory.encode_state)
-            if encoded is not None and memory.position == position:
+    async def save_snapshot_if_due(self, key: int, read_model: ReadModel, every: int = SNAPSHOT_EVERY) -> None:
+        if self.is_worth_saving(read_model, every):
+            position = read_model.saved_position = read_model.position
+            encoded = await self.encode(read_model, read_model.encode_state)
+            if encoded is not None and read_model.position == position:
                 with suppress(StoreUnavailable):  # a snapshot only saves time
                     await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
 
-    async def encode(self, memory: ReadModel, work: Callable[[], bytes]) -> bytes | None:
+    async def encode(self, read_model: ReadModel, work: Callable[[], bytes]) -> bytes | None:
         """The result of work that only saves time or space; None if it fails, which harms nobody."""
         try:
-            if memory.folded_bytes <= LARGE_BYTES:
-                return None if memory.lock.locked() else work()
-            async with memory.lock:
+            if read_model.folded_bytes <= LARGE_BYTES:
+                return None if read_model.lock.locked() else work()
+            async with read_model.lock:
                 return await self.off_loop.run(work)
         except (Exception, BudgetExhausted) as error:
             LOG.warning("A snapshot could not be made: %s", type(error).__name__)
@@ -96,11 +96,11 @@ class ReadModelWork(KeptReadModels):
         """
         others = () if but is None else (but,)
         while self.is_full and (key := self.oldest(others)) is not None:
-            memory = self.cached[key]
-            if memory.has_grown:
-                self.weigh(key, memory)
+            read_model = self.cached[key]
+            if read_model.has_grown:
+                self.weigh(key, read_model)
                 await asyncio.sleep(0)
                 continue
             self.discard(key)
             self.budget.evicted_memories += 1
-            await self.save_snapshot_if_due(key, memory, every=100)
+            await self.save_snapshot_if_due(key, read_model, every=100)

@@ -39,14 +39,14 @@ class Commits:
     def __init__(
         self,
         journal: Journal,
-        memories: ReadModelCache,
+        read_models: ReadModelCache,
         clock: Clock,
         telemetry: Telemetry,
         redaction: Redaction | None = None,
     ) -> None:
         self.redaction = redaction
         self.journal = journal
-        self.memories = memories
+        self.read_models = read_models
         self.clock = clock
         self.metrics, self.tracer = telemetry
         self.feed = CommitFeed()
@@ -88,7 +88,7 @@ class Commits:
 
     def fail(self, batches: Sequence[PendingBatch], error: Exception, may_differ: Callable[[int], bool]) -> None:
         """Tell the senders of batches that nothing of them is known to be stored."""
-        self.memories.discard_all(may_differ)
+        self.read_models.discard_all(may_differ)
         if self.redaction is not None:
             self.redaction.forget(batches)
         self.metrics.commits.labels("failed").inc()
@@ -114,7 +114,7 @@ class Commits:
         counts = CommitCounts()
         for batch, result in zip(batches, results, strict=True):
             self.apply_result(batch, result, now, counts)
-        self.memories.note_commit(time.monotonic() - answered, len(batches))
+        self.read_models.note_commit(time.monotonic() - answered, len(batches))
         self.metrics.count_commit(counts)
         self.feed.publish(appended)
 
@@ -123,7 +123,7 @@ class Commits:
         lease = batch.lease
         counts.add_stored(batch.kind, result.stored, result.offered, result.size)
         if result.position is not None:  # nearly every batch of a call
-            self.memories.fold_committed(
+            self.read_models.fold_committed(
                 lease.key, result.position, received_ms, batch.events, lease.producer, result.size
             )
             return
@@ -131,7 +131,7 @@ class Commits:
             log_session("reopened", lease.project, lease.session_id)
         size = result.size  # counted with the first entry: if that one waits for the journal, all do
         for entry in result.entries:
-            self.memories.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer, size)
+            self.read_models.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer, size)
             size = 0
         counts.add_others(batch.kind, result.repeated, [problem.code for problem in result.problems])
         for problem in result.problems:

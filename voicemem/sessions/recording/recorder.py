@@ -48,7 +48,7 @@ class Recorder:
     def __init__(
         self,
         journal: Journal,
-        memories: ReadModelCache,
+        read_models: ReadModelCache,
         runtime: Runtime,
         check_settings: Callable[[SessionPatch], None],
         telemetry: Telemetry,
@@ -58,13 +58,13 @@ class Recorder:
         """`node_token` returns the token of the node that connections are made to. Without `redaction` all is kept."""
         self.node_token = node_token
         self.journal = journal
-        self.memories = memories
+        self.read_models = read_models
         self.runtime = runtime
         self.clock = runtime.clock
         self.check_settings = check_settings
         self.telemetry = telemetry
         self.metrics, self.tracer = telemetry
-        self.commits = Commits(journal, memories, self.clock, telemetry, redaction)
+        self.commits = Commits(journal, read_models, self.clock, telemetry, redaction)
         self.enqueue = self.commits.enqueue
         self.feed, self.refusals = self.commits.feed, self.commits.refusals
         self.frames = FrameReducer(self.metrics)
@@ -106,7 +106,7 @@ class Recorder:
         if opened.created and patch_changes_outbound(session_patch):
             audit("calling_out_changed", key_id, project, session_id)
         try:
-            next_turn = (await self.memories.get_state(opened.stream)).newest_turn + 1
+            next_turn = (await self.read_models.get_state(opened.stream)).newest_turn + 1
         except VoicememError:  # the producer is connected all the same; there are hardly more turns than entries
             next_turn = opened.stream.position + 1
         return opened, next_turn
@@ -183,7 +183,7 @@ class Recorder:
         self, lease: ProducerLease, event: FrameEvent, keep_typed: bool = True
     ) -> ReducedFrame | RejectedEvent | None:
         """What is journaled for a frame of another stack, if anything is."""
-        is_known = partial(self.memories.has_frame, lease.key)
+        is_known = partial(self.read_models.has_frame, lease.key)
         return self.frames.reduce(event, keep_typed, is_known, lease.openings)
 
     def vet_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:

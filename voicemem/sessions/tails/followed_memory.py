@@ -27,15 +27,15 @@ TURN_BYTES, BEHIND_BYTES = 250, 100
 class FollowedMemories:
     """The memories of sessions, each as long as a tail follows it."""
 
-    def __init__(self, memories: ReadModelCache) -> None:
-        self.memories = memories
+    def __init__(self, read_models: ReadModelCache) -> None:
+        self.read_models = read_models
         self.followed: WeakValueDictionary[tuple[int, bool], FollowedMemory] = WeakValueDictionary()
 
     async def begin_reading(self, key: int, unfinished: bool, position: int) -> MemoryReader:
         """A reader that has the memory of a session as it was at a position. Raises as `ReadModelCache.get`."""
         memory = self.followed.get((key, unfinished))
         if memory is None:
-            memory = self.followed[key, unfinished] = FollowedMemory(self.memories, unfinished)
+            memory = self.followed[key, unfinished] = FollowedMemory(self.read_models, unfinished)
         return await memory.begin_reading(key, position)
 
 
@@ -45,8 +45,8 @@ class FollowedMemory:
     `lock` is held while a thread may compare it, so it changes on the event loop only, in one step.
     """
 
-    def __init__(self, memories: ReadModelCache, unfinished: bool) -> None:
-        self.memories = memories
+    def __init__(self, read_models: ReadModelCache, unfinished: bool) -> None:
+        self.read_models = read_models
         self.unfinished = unfinished
         self.marks = MessageMarks()
         self.readers: WeakSet[MemoryReader] = WeakSet()
@@ -58,7 +58,7 @@ class FollowedMemory:
         self.charged = 0
 
     def __del__(self) -> None:
-        self.memories.budget.followed -= self.charged
+        self.read_models.budget.followed -= self.charged
 
     @property
     def position(self) -> int:
@@ -71,7 +71,7 @@ class FollowedMemory:
                 reader.behind = dict.fromkeys(self.marks.turns, NO_MESSAGES)
             elif position != self.position:
                 mark = partial(mark_memory, unfinished=self.unfinished)
-                sent = await self.memories.compute_as_of(key, position, mark)
+                sent = await self.read_models.compute_as_of(key, position, mark)
                 if self.position == 0:
                     self.marks = sent
                 else:
@@ -84,7 +84,7 @@ class FollowedMemory:
     def charge(self) -> None:
         """Bring up to date what the budget knows of it."""
         taken = self.marks_bytes + BEHIND_BYTES * sum(len(reader.behind) for reader in self.readers)
-        self.memories.budget.followed += taken - self.charged
+        self.read_models.budget.followed += taken - self.charged
         self.charged = taken
 
     async def read_changes(self, stream: Stream, reader: MemoryReader) -> Changes:
@@ -92,29 +92,29 @@ class FollowedMemory:
         async with self.lock:
             newest = replace(stream, position=max(stream.position, self.position))  # the row may be of before the lock
             is_large = partial(self.is_large, reader)
-            comparison = await self.memories.read(newest, partial(self.compare, reader), is_large)
+            comparison = await self.read_models.read(newest, partial(self.compare, reader), is_large)
             if comparison is None:
                 return Changes([], [])
             self.apply(comparison, reader)
             return comparison.changes
 
-    def is_large(self, reader: MemoryReader, memory: ReadModel) -> bool:
+    def is_large(self, reader: MemoryReader, read_model: ReadModel) -> bool:
         """Whether comparing is too much for the event loop."""
-        if self.was_slow or memory.slow_refresh or len(reader.behind) > LARGE_ROWS:
+        if self.was_slow or read_model.slow_refresh or len(reader.behind) > LARGE_ROWS:
             return True
-        if memory.folded_bytes - reader.seen_bytes > LARGE_BYTES:
+        if read_model.folded_bytes - reader.seen_bytes > LARGE_BYTES:
             return True
-        changed = memory.turns_changed_since(self.position)
+        changed = read_model.turns_changed_since(self.position)
         return sum(1 for _ in islice(changed, LARGE_ROWS + 1)) > LARGE_ROWS
 
-    def compare(self, reader: MemoryReader, memory: ReadModel) -> Comparison | None:
+    def compare(self, reader: MemoryReader, read_model: ReadModel) -> Comparison | None:
         """Compare a read model with what was seen and sent; None if the session was erased meanwhile."""
-        if memory.position < self.position:
+        if read_model.position < self.position:
             return None
-        began, changed = time.thread_time(), set(memory.turns_changed_since(self.position))
-        comparison = compare(memory.state, self.unfinished, self.marks, changed, reader.behind)
+        began, changed = time.thread_time(), set(read_model.turns_changed_since(self.position))
+        comparison = compare(read_model.state, self.unfinished, self.marks, changed, reader.behind)
         self.was_slow = took_long(time.thread_time() - began, len(changed) + len(reader.behind))
-        reader.seen_bytes = memory.folded_bytes
+        reader.seen_bytes = read_model.folded_bytes
         return comparison
 
     def apply(self, comparison: Comparison, reader: MemoryReader) -> None:
@@ -152,8 +152,8 @@ def weight_of(marks: TurnMarks) -> int:
     return TURN_BYTES + len(marks.packed)
 
 
-def mark_memory(memory: ReadModel, unfinished: bool) -> MessageMarks:
-    return mark_messages(memory.state, unfinished)
+def mark_memory(read_model: ReadModel, unfinished: bool) -> MessageMarks:
+    return mark_messages(read_model.state, unfinished)
 
 
 def differing(sent: Mapping[int, TurnMarks], seen: Mapping[int, TurnMarks]) -> dict[int, TurnMarks]:

@@ -31,15 +31,15 @@ TURN_BYTES = 150
 class FollowedTurns:
     """The turns of sessions, each as long as a tail follows it."""
 
-    def __init__(self, memories: ReadModelCache) -> None:
-        self.memories = memories
+    def __init__(self, read_models: ReadModelCache) -> None:
+        self.read_models = read_models
         self.followed: WeakValueDictionary[int, TurnsOfSession] = WeakValueDictionary()
 
     def begin_reading(self, key: int) -> TurnReader:
         """A reader that was sent nothing yet."""
         turns = self.followed.get(key)
         if turns is None:
-            turns = self.followed[key] = TurnsOfSession(self.memories)
+            turns = self.followed[key] = TurnsOfSession(self.read_models)
         reader = TurnReader(turns)
         turns.readers.add(reader)
         return reader
@@ -56,8 +56,8 @@ class TurnChanges(NamedTuple):
 class TurnsOfSession:
     """The turns of one session as they were seen last. `lock` is held while a thread may compare them."""
 
-    def __init__(self, memories: ReadModelCache) -> None:
-        self.memories = memories
+    def __init__(self, read_models: ReadModelCache) -> None:
+        self.read_models = read_models
         self.position = 0
         self.digests: dict[int, bytes] = {}
         self.readers: WeakSet[TurnReader] = WeakSet()
@@ -67,31 +67,31 @@ class TurnsOfSession:
         self.charged = 0
 
     def __del__(self) -> None:
-        self.memories.budget.followed -= self.charged
+        self.read_models.budget.followed -= self.charged
 
     async def read_changes(self, stream: Stream, reader: TurnReader) -> list[JsonObject]:
         """The turns that have changed for a reader. Raises as `ReadModelCache.get`."""
         async with self.lock:
             newest = replace(stream, position=max(stream.position, self.position))
             is_large = partial(self.is_large, reader)
-            changes = await self.memories.read(newest, partial(self.compare, reader), is_large)
+            changes = await self.read_models.read(newest, partial(self.compare, reader), is_large)
             if changes is None:
                 return []
             self.apply(changes, reader)
             return changes.rows
 
-    def is_large(self, reader: TurnReader, memory: ReadModel) -> bool:
+    def is_large(self, reader: TurnReader, read_model: ReadModel) -> bool:
         """Whether comparing is too much for the event loop."""
-        if self.was_slow or memory.slow_refresh or memory.has_large_refresh or len(reader.behind) > LARGE_ROWS:
+        if self.was_slow or read_model.slow_refresh or read_model.has_large_refresh or len(reader.behind) > LARGE_ROWS:
             return True
-        changed = memory.turns_changed_since(0 if reader.is_new else self.position)
+        changed = read_model.turns_changed_since(0 if reader.is_new else self.position)
         return sum(1 for _ in islice(changed, LARGE_ROWS + 1)) > LARGE_ROWS
 
-    def compare(self, reader: TurnReader, memory: ReadModel) -> TurnChanges | None:
+    def compare(self, reader: TurnReader, read_model: ReadModel) -> TurnChanges | None:
         """Compare a read model with what was seen; None if the session was erased meanwhile."""
-        if memory.position < self.position:
+        if read_model.position < self.position:
             return None
-        began, changed, state = time.thread_time(), set(memory.turns_changed_since(self.position)), memory.state
+        began, changed, state = time.thread_time(), set(read_model.turns_changed_since(self.position)), read_model.state
         wanted = state.turn_numbers if reader.is_new else sorted(changed | reader.behind)
         rows, digests = [], {}
         for number in sorted({*wanted, *changed}):
@@ -103,7 +103,7 @@ class TurnsOfSession:
             if reader.is_new or number in reader.behind or number in digests:
                 rows.append(row)
         self.was_slow = took_long(time.thread_time() - began, len(changed) + len(wanted))
-        return TurnChanges(memory.position, digests, rows)
+        return TurnChanges(read_model.position, digests, rows)
 
     def apply(self, changes: TurnChanges, reader: TurnReader) -> None:
         """Note what was seen, and that one reader is sent it."""
@@ -114,7 +114,7 @@ class TurnsOfSession:
         self.position = changes.position
         reader.behind, reader.is_new = set(), False
         taken = TURN_BYTES * len(self.digests)
-        self.memories.budget.followed += taken - self.charged
+        self.read_models.budget.followed += taken - self.charged
         self.charged = taken
 
 

@@ -105,9 +105,11 @@ SAME = ("state", "reason", "position", "started_ms", "ended_ms", "provisional", 
 
 async def shown(store: InMemoryStore, stream: Stream) -> tuple[bytes, bytes]:
     """The bytes of the history and of the context."""
-    memories = ReadModelCache(store)
-    history = (await memories.get(stream)).encode_messages()
-    return history, msgspec.json.encode(await build_context(memories, Policies(), stream, ContextOptions(tools=True)))
+    read_models = ReadModelCache(store)
+    history = (await read_models.get(stream)).encode_messages()
+    return history, msgspec.json.encode(
+        await build_context(read_models, Policies(), stream, ContextOptions(tools=True))
+    )
 
 
 # What is no checkpoint

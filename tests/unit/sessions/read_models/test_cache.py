@@ -78,10 +78,10 @@ async def append(store: InMemoryStore, stream: Stream, *events: JsonObject) -> A
     return appended
 
 
-def note(memories: ReadModelCache, stream: Stream, entries: list[DecodedRow]) -> None:
+def note(read_models: ReadModelCache, stream: Stream, entries: list[DecodedRow]) -> None:
     """Note entries one after the other."""
     for entry in entries:
-        memories.fold_committed(stream.key, entry.position, entry.received_ms, [entry.event], entry.producer)
+        read_models.fold_committed(stream.key, entry.position, entry.received_ms, [entry.event], entry.producer)
 
 
 async def journal(store: InMemoryStore, stream: Stream) -> list[DecodedRow]:
@@ -121,13 +121,13 @@ async def test_every_read_is_the_fold_of_the_journal(store: InMemoryStore, event
 @given(events=TALK)
 async def test_what_is_noted_is_what_would_be_read(store: InMemoryStore, events: list[JsonObject]) -> None:
     """Entries folded as they are committed give the same as entries that are read later."""
-    stream, memories = await begin(store), ReadModelCache(store)
-    await memories.get(stream)
+    stream, read_models = await begin(store), ReadModelCache(store)
+    await read_models.get(stream)
     for event in events:
         await append(store, stream, event)
-        note(memories, stream, (await journal(store, stream))[-1:])
-        assert stream.position == memories.cached[stream.key].state.position
-    assert await from_scratch(store, stream) == memories.cached[stream.key].messages()
+        note(read_models, stream, (await journal(store, stream))[-1:])
+        assert stream.position == read_models.cached[stream.key].state.position
+    assert await from_scratch(store, stream) == read_models.cached[stream.key].messages()
 
 
 @on_one_store
@@ -137,40 +137,40 @@ async def test_a_snapshot_changes_nothing(store: InMemoryStore, events: list[Jso
     stream = await begin(store)
     for event in events:
         await append(store, stream, event)
-        memories = ReadModelCache(store)
-        await memories.save_snapshot_if_due(stream.key, await memories.get(stream), every=1)
+        read_models = ReadModelCache(store)
+        await read_models.save_snapshot_if_due(stream.key, await read_models.get(stream), every=1)
     state = fold_all(State(), await journal(store, stream))
     expected = open_messages(state) if unfinished else history.messages(state)
     assert expected == (await ReadModelCache(store).get(stream)).messages(unfinished)
 
 
-async def test_what_came_from_elsewhere_is_read(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_what_came_from_elsewhere_is_read(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """Events that another node has committed are in the next read."""
     stream = await begin(store)
-    assert [] == (await memories.get(stream)).messages()
+    assert [] == (await read_models.get(stream)).messages()
     await append(store, stream, *talk(5))
-    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
-async def test_a_long_journal_is_read_in_pages(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_a_long_journal_is_read_in_pages(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """Nothing is lost or doubled between the pages."""
     stream = await begin(store)
     await append(store, stream, *talk(3 * FOLD_PAGE + 1))
-    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
-async def test_many_readers_at_once_read_the_same(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_many_readers_at_once_read_the_same(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """Reads that meet while a journal is folded wait for each other, and fold nothing twice."""
     stream = await begin(store)
     await append(store, stream, *talk(FOLD_PAGE + 1))
-    found = await asyncio.gather(*(memories.get(stream) for _ in range(10)))
+    found = await asyncio.gather(*(read_models.get(stream) for _ in range(10)))
     expected = await from_scratch(store, stream)
-    assert [expected] * 10 == [memory.messages() for memory in found]
-    assert 1 == len({id(memory) for memory in found})
+    assert [expected] * 10 == [read_model.messages() for read_model in found]
+    assert 1 == len({id(read_model) for read_model in found})
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-async def test_reads_and_appends_at_once(store: InMemoryStore, memories: ReadModelCache, seed: int) -> None:
+async def test_reads_and_appends_at_once(store: InMemoryStore, read_models: ReadModelCache, seed: int) -> None:
     """Whatever meets what, each read has at least what was stored before it, and the last has all."""
     stream, luck = await begin(store), random.Random(seed)
 
@@ -180,7 +180,7 @@ async def test_reads_and_appends_at_once(store: InMemoryStore, memories: ReadMod
             row = (await store.read_rows(stream.key, appended.stream.position - 1, 1))[0]
             await asyncio.sleep(luck.choice([0, 0, 0.001]))
             note(
-                memories,
+                read_models,
                 stream,
                 [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer)],
             )
@@ -188,134 +188,138 @@ async def test_reads_and_appends_at_once(store: InMemoryStore, memories: ReadMod
     async def read() -> None:
         while stream.position < 200:
             stored = stream.position
-            assert (await memories.get(stream)).state.position >= stored
+            assert (await read_models.get(stream)).state.position >= stored
             await asyncio.sleep(0)
 
     await asyncio.gather(write(), read(), read())
-    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
 @pytest.mark.parametrize("missing", [{1}, {2}, {4}, {2, 3}])
-async def test_a_hole_is_never_folded_over(store: InMemoryStore, memories: ReadModelCache, missing: set[int]) -> None:
+async def test_a_hole_is_never_folded_over(
+    store: InMemoryStore, read_models: ReadModelCache, missing: set[int]
+) -> None:
     """Noting entries behind a missing one folds none of them; the next read has all."""
     stream = await begin(store)
-    await memories.get(stream)
+    await read_models.get(stream)
     await append(store, stream, *talk(5))
     noted = [entry for entry in await journal(store, stream) if entry.position not in missing]
-    note(memories, stream, noted)
-    assert min(missing) - 1 == memories.cached[stream.key].state.position
-    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+    note(read_models, stream, noted)
+    assert min(missing) - 1 == read_models.cached[stream.key].state.position
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
-async def test_what_is_noted_twice_counts_once(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_what_is_noted_twice_counts_once(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """Entries that a read has folded already change nothing when they are noted."""
     stream = await begin(store)
     await append(store, stream, delta(1, "One ", 1), delta(1, "two.", 2))
-    memory = await memories.get(stream)
-    note(memories, stream, await journal(store, stream))
-    assert ["One two."] == [message.content for message in memory.messages(unfinished=True)]
+    read_model = await read_models.get(stream)
+    note(read_models, stream, await journal(store, stream))
+    assert ["One two."] == [message.content for message in read_model.messages(unfinished=True)]
 
 
 async def test_at_most_so_many_are_kept(store: InMemoryStore) -> None:
     """The memories that were used last stay, and evicted ones are read again in full."""
-    memories = ReadModelCache(store, capacity=3)
+    read_models = ReadModelCache(store, capacity=3)
     streams = [await begin(store) for _ in range(6)]
     for stream in [*streams, *streams]:
         await append(store, stream, *talk(3))
-        assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
-        assert len(memories.cached) <= 3
-    assert [stream.key for stream in streams[3:]] == list(memories.cached)
+        assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
+        assert len(read_models.cached) <= 3
+    assert [stream.key for stream in streams[3:]] == list(read_models.cached)
 
 
 async def test_an_evicted_memory_is_saved_when_it_is_worth_it(store: InMemoryStore) -> None:
     """Of a long call a snapshot is kept, of a short one none."""
-    memories = ReadModelCache(store, capacity=1)
+    read_models = ReadModelCache(store, capacity=1)
     long, short, other = [await begin(store) for _ in range(3)]
     for stream, count in ((long, 150), (short, 5), (other, 0)):
         await append(store, stream, *talk(count))
-        await memories.get(stream)
+        await read_models.get(stream)
     saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in (long, short)]
     assert [150, None] == [one and one.position for one in saved]
-    assert await from_scratch(store, long) == (await memories.get(long)).messages()
+    assert await from_scratch(store, long) == (await read_models.get(long)).messages()
 
 
-async def test_a_growing_call_is_saved_now_and_then(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_a_growing_call_is_saved_now_and_then(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """No call is ever replayed from its start at length."""
     stream = await begin(store)
     for _ in range(3):
         await append(store, stream, *talk(SNAPSHOT_EVERY // 2 + 1))
-        await memories.get(stream)
+        await read_models.get(stream)
     saved = await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53)
     assert saved is not None
     assert SNAPSHOT_EVERY + 2 == saved.position
 
 
-async def test_a_drain_saves_everything_that_is_worth_it(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_a_drain_saves_everything_that_is_worth_it(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """The next process replays little."""
     streams = [await begin(store) for _ in range(3)]
     for stream in streams:
         await append(store, stream, *talk(120))
-        await memories.get(stream)
-    await save_all(memories, 5)
+        await read_models.get(stream)
+    await save_all(read_models, 5)
     saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in streams]
     assert [120] * 3 == [one and one.position for one in saved]
 
 
-async def test_snapshots_of_another_fold_are_not_used(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_snapshots_of_another_fold_are_not_used(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """What another version has saved is passed over, not misread."""
     stream = await begin(store)
     await append(store, stream, *talk(3))
     await store.save_snapshot(stream.key, Snapshot(3, SNAPSHOT_VERSION + 1, b"of another version"))
-    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
 @on_one_store
 @given(events=TALK, saved=st.integers(0, 12), cached=st.booleans())
 async def test_a_memory_as_it_was(store: InMemoryStore, events: list[JsonObject], saved: int, cached: bool) -> None:
     """As of every position the messages are the fold up to it, wherever cache and snapshot stand."""
-    stream, memories = await begin(store), ReadModelCache(store)
+    stream, read_models = await begin(store), ReadModelCache(store)
     for count, event in enumerate(events, 1):
         await append(store, stream, event)
         if count == saved:
-            await memories.save_snapshot_if_due(stream.key, await memories.get(stream), every=1)
+            await read_models.save_snapshot_if_due(stream.key, await read_models.get(stream), every=1)
     if cached:
-        await memories.get(stream)
+        await read_models.get(stream)
     for position in range(len(events), -1, -1):
-        assert await from_scratch(store, stream, position) == await memories.compute_as_of(
+        assert await from_scratch(store, stream, position) == await read_models.compute_as_of(
             stream.key, position, ReadModel.messages
         )
 
 
-async def test_looking_back_leaves_the_memory_as_it_is(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_looking_back_leaves_the_memory_as_it_is(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """A webhook's body of an earlier close does not take the running call back."""
     stream = await begin(store)
     await append(store, stream, *talk(10))
-    before = (await memories.get(stream)).messages()
-    assert await from_scratch(store, stream, 4) == await memories.compute_as_of(stream.key, 4, ReadModel.messages)
-    assert before == (await memories.get(stream)).messages()
+    before = (await read_models.get(stream)).messages()
+    assert await from_scratch(store, stream, 4) == await read_models.compute_as_of(stream.key, 4, ReadModel.messages)
+    assert before == (await read_models.get(stream)).messages()
 
 
-async def test_the_memory_at_a_close_is_determined(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_the_memory_at_a_close_is_determined(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """Whatever follows a provisional close, its delivery says what was known then."""
     stream = await begin(store)
     await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
     await store.leave(stream.key, "main", 1, None, NOW - 60_000)
     closed = await store.close_session(stream.key, None, "n", NOW)
     assert closed is not None
-    at_close = await memories.compute_as_of(stream.key, closed.position, ReadModel.messages)
+    at_close = await read_models.compute_as_of(stream.key, closed.position, ReadModel.messages)
     await append(store, stream, done(1, 7, text="Let me see."))
-    await memories.get(stream)
+    await read_models.get(stream)
     assert [("Hello?", None), ("", "Let me")] == [(one.content, one.metadata.get("original")) for one in at_close]
-    assert at_close == await memories.compute_as_of(stream.key, closed.position, ReadModel.messages)
+    assert at_close == await read_models.compute_as_of(stream.key, closed.position, ReadModel.messages)
 
 
-async def test_as_of_races_with_a_call_that_goes_on(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_as_of_races_with_a_call_that_goes_on(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """A look back that meets new events still shows exactly its position."""
     stream = await begin(store)
     await append(store, stream, *talk(FOLD_PAGE * 2))
     expected = await from_scratch(store, stream, FOLD_PAGE + 3)
-    looks = [memories.compute_as_of(stream.key, FOLD_PAGE + 3, ReadModel.messages) for _ in range(3)]
-    await asyncio.gather(memories.get(stream), *(check_equal(expected, look) for look in looks), memories.get(stream))
+    looks = [read_models.compute_as_of(stream.key, FOLD_PAGE + 3, ReadModel.messages) for _ in range(3)]
+    await asyncio.gather(
+        read_models.get(stream), *(check_equal(expected, look) for look in looks), read_models.get(stream)
+    )
 
 
 async def check_equal(expected: list[Message], found: Awaitable[list[Message]]) -> None:
@@ -323,39 +327,39 @@ async def check_equal(expected: list[Message], found: Awaitable[list[Message]]) 
 
 
 async def test_after_an_unknown_commit_nothing_cached_is_trusted(
-    store: InMemoryStore, memories: ReadModelCache
+    store: InMemoryStore, read_models: ReadModelCache
 ) -> None:
     """When a commit fails every memory is forgotten, and what is read then is what was stored."""
     stream, other = await begin(store), await begin(store)
     await append(store, stream, *talk(3))
     for one in (stream, other):
-        await memories.get(one)
-    recorder = Recorder(store, memories, Runtime(lambda: NOW), lambda session_patch: None, Telemetry.untraced())
+        await read_models.get(one)
+    recorder = Recorder(store, read_models, Runtime(lambda: NOW), lambda session_patch: None, Telemetry.untraced())
     await store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
     lease = ProducerLease(stream, "main", None, may_call_out=False)
     with pytest.raises(StoreUnavailable):
         await recorder.record(lease, decode_frame(msgspec.json.encode(delta(9, LARGE_TEXT))))
-    assert [] == list(memories.cached)
-    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+    assert [] == list(read_models.cached)
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
-async def test_what_is_forgotten_is_read_anew(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_what_is_forgotten_is_read_anew(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """Forgetting one session, known or not, costs only time."""
     stream = await begin(store)
     await append(store, stream, *talk(4))
-    before = (await memories.get(stream)).messages()
-    memories.discard(stream.key)
-    memories.discard(stream.key)
-    assert before == (await memories.get(stream)).messages()
+    before = (await read_models.get(stream)).messages()
+    read_models.discard(stream.key)
+    read_models.discard(stream.key)
+    assert before == (await read_models.get(stream)).messages()
 
 
-async def test_an_erased_session_ends_a_read(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_an_erased_session_ends_a_read(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """A read that meets an erase comes to an end, with nothing."""
     stream = await begin(store)
     await append(store, stream, *talk(4))
     await store.erase(stream.key, NOW)
-    assert [] == (await memories.get(stream)).messages()
-    assert [] == await memories.compute_as_of(stream.key, 4, ReadModel.messages)
+    assert [] == (await read_models.get(stream)).messages()
+    assert [] == await read_models.compute_as_of(stream.key, 4, ReadModel.messages)
 
 
 # Packing
@@ -367,64 +371,64 @@ async def test_a_packed_memory_is_the_same(
     store: InMemoryStore, events: list[JsonObject], later: list[JsonObject]
 ) -> None:
     """Whatever comes after its packing, what is read is the fold of the journal."""
-    stream, memories = await begin(store), ReadModelCache(store)
+    stream, read_models = await begin(store), ReadModelCache(store)
     await append(store, stream, *events)
-    memory = await memories.get(stream)
-    memory.pack()
-    assert stream.position == memory.position
-    assert await from_scratch(store, stream) == memory.messages()
-    memory.pack()
+    read_model = await read_models.get(stream)
+    read_model.pack()
+    assert stream.position == read_model.position
+    assert await from_scratch(store, stream) == read_model.messages()
+    read_model.pack()
     await append(store, stream, *later)
-    note(memories, stream, (await journal(store, stream))[len(events) :])
-    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+    note(read_models, stream, (await journal(store, stream))[len(events) :])
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
 @pytest.mark.parametrize(("share", "rounds"), [(0.1, IDLE_ROUNDS), (0.7, PRESSURE_ROUNDS)])
 async def test_what_is_not_used_is_packed(
-    store: InMemoryStore, memories: ReadModelCache, share: float, rounds: int
+    store: InMemoryStore, read_models: ReadModelCache, share: float, rounds: int
 ) -> None:
     """After rounds without use a memory is packed, sooner when space is short; what hears or is read stays."""
     idle, heard, read = [await begin(store) for _ in range(3)]
     for stream in (idle, heard, read):
         await append(store, stream, *talk(4))
-        await memories.get(stream)
-    memories.budget.limit = int(memories.budget.memories / share)
+        await read_models.get(stream)
+    read_models.budget.limit = int(read_models.budget.memories / share)
     for left in reversed(range(rounds)):
-        await maintain(memories)
+        await maintain(read_models)
         await append(store, heard, *talk(1))
-        note(memories, heard, (await journal(store, heard))[-1:])
-        await memories.get(read)
-        found = [memories.cached[one.key].unpacked is None for one in (idle, heard, read)]
+        note(read_models, heard, (await journal(store, heard))[-1:])
+        await read_models.get(read)
+        found = [read_models.cached[one.key].unpacked is None for one in (idle, heard, read)]
         assert [left == 0, False, False] == found
 
 
-async def test_a_packed_memory_lags_behind_for_a_while(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_a_packed_memory_lags_behind_for_a_while(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """A few events do not unpack it; with many of them the next round folds what it has missed, and it hears again."""
     stream = await begin(store)
     await append(store, stream, *talk(4))
-    memory = await memories.get(stream)
-    memory.pack()
+    read_model = await read_models.get(stream)
+    read_model.pack()
     for count in range(1, MAX_LAG + 2):
         await append(store, stream, *talk(1))
-        note(memories, stream, (await journal(store, stream))[-1:])
-        assert (4, None) == (memory.position, memory.unpacked)
-        await catch_up_lagging(memories)
-        assert (4 if count <= MAX_LAG else stream.position) == memory.position
+        note(read_models, stream, (await journal(store, stream))[-1:])
+        assert (4, None) == (read_model.position, read_model.unpacked)
+        await catch_up_lagging(read_models)
+        assert (4 if count <= MAX_LAG else stream.position) == read_model.position
     await append(store, stream, *talk(1))
-    note(memories, stream, (await journal(store, stream))[-1:])
-    assert stream.position == memory.position
-    assert await from_scratch(store, stream) == memory.messages()
+    note(read_models, stream, (await journal(store, stream))[-1:])
+    assert stream.position == read_model.position
+    assert await from_scratch(store, stream) == read_model.messages()
 
 
-async def test_a_memory_that_missed_something_catches_up(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_a_memory_that_missed_something_catches_up(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """Also one that nobody reads again, so that the end of a long call does not fold all of it at once."""
     stream = await begin(store)
-    memory = await memories.get(stream)
+    read_model = await read_models.get(stream)
     await append(store, stream, *talk(MAX_LAG + 2))
-    note(memories, stream, (await journal(store, stream))[1:])
-    assert 0 == memory.position
-    await catch_up_lagging(memories)
-    assert MAX_LAG + 2 == memory.position
+    note(read_models, stream, (await journal(store, stream))[1:])
+    assert 0 == read_model.position
+    await catch_up_lagging(read_models)
+    assert MAX_LAG + 2 == read_model.position
 
 
 @on_one_store
@@ -433,92 +437,92 @@ async def test_contents_are_the_messages_as_json(
     store: InMemoryStore, events: list[JsonObject], later: list[JsonObject]
 ) -> None:
     """What was encoded before is only encoded again where it has changed."""
-    stream, memories = await begin(store), ReadModelCache(store)
+    stream, read_models = await begin(store), ReadModelCache(store)
     for more in (events, later):
         await append(store, stream, *more)
-        memory = await memories.get(stream)
-        assert msgspec.json.encode(memory.messages()) == memory.encode_messages()
+        read_model = await read_models.get(stream)
+        assert msgspec.json.encode(read_model.messages()) == read_model.encode_messages()
 
 
 async def test_large_memories_are_let_go(store: InMemoryStore) -> None:
     """Those that were read longest ago go until the rest is within the budget; all are read again in full."""
     budget = MemoryBudget(60_000)
-    memories = ReadModelCache(store, budget)
+    read_models = ReadModelCache(store, budget)
     streams = [await begin(store) for _ in range(12)]
     for stream in streams:
         await append(store, stream, *talk(10))
-        await memories.get(stream)
+        await read_models.get(stream)
         assert budget.memories <= budget.limit
-    await maintain(memories)
+    await maintain(read_models)
     assert 0 < budget.memories <= budget.limit
-    assert sum(memory.weight for memory in memories.cached.values()) == budget.memories
-    assert len(streams) - len(memories.cached) == budget.evicted_memories > 0
-    assert streams[-1].key in memories.cached
+    assert sum(read_model.weight for read_model in read_models.cached.values()) == budget.memories
+    assert len(streams) - len(read_models.cached) == budget.evicted_memories > 0
+    assert streams[-1].key in read_models.cached
     for stream in streams:
-        assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
+        assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
 async def test_memories_of_ended_sessions_go_first(store: InMemoryStore) -> None:
     """A running call stays though it was read longer ago than calls that have ended, until it is the oldest left."""
-    memories = ReadModelCache(store, capacity=3)
+    read_models = ReadModelCache(store, capacity=3)
     running, told, seen, last = [await begin(store) for _ in range(4)]
     for stream in (running, told):
-        await memories.get(stream)
-    memories.note_ended(told.key)
+        await read_models.get(stream)
+    read_models.note_ended(told.key)
     for stream in (seen, last):
         stream.state = "ended"
-        await memories.get(stream)
-    assert [running.key, seen.key, last.key] == list(memories.cached)
-    await memories.get(await begin(store))
-    assert [running.key, last.key] == list(memories.cached)[:2]
+        await read_models.get(stream)
+    assert [running.key, seen.key, last.key] == list(read_models.cached)
+    await read_models.get(await begin(store))
+    assert [running.key, last.key] == list(read_models.cached)[:2]
     last.state = "running"
-    await memories.get(last)
-    await memories.get(await begin(store))
-    assert running.key not in memories.cached
+    await read_models.get(last)
+    await read_models.get(await begin(store))
+    assert running.key not in read_models.cached
 
 
 async def test_a_memory_above_the_whole_budget_is_served_and_not_kept(store: InMemoryStore) -> None:
     """It is read like any other, and the next round lets it go."""
     budget = MemoryBudget(10_000)
-    memories = ReadModelCache(store, budget)
+    read_models = ReadModelCache(store, budget)
     stream = await begin(store)
     await append(store, stream, *talk(400))
-    assert await from_scratch(store, stream) == (await memories.get(stream)).messages()
-    assert await from_scratch(store, stream) == await memories.read(stream, ReadModel.messages)
-    await maintain(memories)
-    assert ({}, 0) == (memories.cached, budget.memories)
-    assert await from_scratch(store, stream) == await memories.read(stream, ReadModel.messages)
+    assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
+    assert await from_scratch(store, stream) == await read_models.read(stream, ReadModel.messages)
+    await maintain(read_models)
+    assert ({}, 0) == (read_models.cached, budget.memories)
+    assert await from_scratch(store, stream) == await read_models.read(stream, ReadModel.messages)
 
 
-async def test_what_is_dropped_counts_no_more(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_what_is_dropped_counts_no_more(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """However memories go, and packed or not, the budget knows what is left."""
     streams = [await begin(store) for _ in range(4)]
     for stream in streams:
         await append(store, stream, *talk(10))
-        await memories.get(stream)
-    memories.cached[streams[0].key].pack()
-    await maintain(memories)
-    assert 0 < memories.budget.memories_packed < memories.budget.memories_in_use
-    memories.discard(streams[0].key)
-    assert 0 == memories.budget.memories_packed
-    memories.drop(streams[1].key, memories.cached[streams[1].key])
-    memories.discard_all()
-    assert 0 == memories.budget.memories
+        await read_models.get(stream)
+    read_models.cached[streams[0].key].pack()
+    await maintain(read_models)
+    assert 0 < read_models.budget.memories_packed < read_models.budget.memories_in_use
+    read_models.discard(streams[0].key)
+    assert 0 == read_models.budget.memories_packed
+    read_models.drop(streams[1].key, read_models.cached[streams[1].key])
+    read_models.discard_all()
+    assert 0 == read_models.budget.memories
 
 
 async def test_fast_events_are_noticed_between_rounds(store: InMemoryStore) -> None:
     """What is folded on the event loop is weighed once it may be much, without waiting for the next round."""
     budget = MemoryBudget(100_000)
-    memories = ReadModelCache(store, budget)
+    read_models = ReadModelCache(store, budget)
     streams = [await begin(store) for _ in range(20)]
     for stream in streams:
-        await memories.get(stream)
-    upkeep = asyncio.create_task(relieve_forever(memories))
+        await read_models.get(stream)
+    upkeep = asyncio.create_task(relieve_forever(read_models))
     for stream in streams:
         for event in talk(50):
-            memories.fold_committed(stream.key, stream.position + 1, NOW, [decoded(event)], "main", 100)
+            read_models.fold_committed(stream.key, stream.position + 1, NOW, [decoded(event)], "main", 100)
             stream.position += 1
-        memories.note_commit(0.0, 1)
+        read_models.note_commit(0.0, 1)
         await asyncio.sleep(0)
     async with asyncio.timeout(60):
         while not budget.evicted_memories:  # noqa: ASYNC110 (nothing is told of it)

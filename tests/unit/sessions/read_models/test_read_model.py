@@ -24,18 +24,18 @@ def test_what_was_read_before_changes_nothing(events: list[JsonObject], chance: 
         DecodedRow(row.position, row.received_ms, decode_journaled(msgspec.json.encode(row.event)), row.producer)
         for row in plain_rows(*events)
     ]
-    at_once, memory = ReadModel(fold_all(State(), rows)), ReadModel(State())
+    at_once, read_model = ReadModel(fold_all(State(), rows)), ReadModel(State())
     for row in rows:
-        memory.fold([row])
+        read_model.fold([row])
         match chance.randrange(6):
             case 0:
-                memory.messages()
+                read_model.messages()
             case 1:
-                memory.messages(unfinished=True)
+                read_model.messages(unfinished=True)
             case 2:
-                memory.encode_messages()
+                read_model.encode_messages()
             case 3:
-                memory.pack()
-    assert memory.messages() == at_once.messages()
-    assert memory.encode_messages() == at_once.encode_messages()
-    assert memory.messages(unfinished=True) == at_once.messages(unfinished=True)
+                read_model.pack()
+    assert read_model.messages() == at_once.messages()
+    assert read_model.encode_messages() == at_once.encode_messages()
+    assert read_model.messages(unfinished=True) == at_once.messages(unfinished=True)

@@ -87,82 +87,82 @@ async def entries(store: InMemoryStore, stream: Stream) -> list[DecodedRow]:
 
 
 async def test_a_damaged_journal_sets_its_session_aside(
-    store: InMemoryStore, memories: ReadModelCache, caplog: pytest.LogCaptureFixture
+    store: InMemoryStore, read_models: ReadModelCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its reads say so, the store knows since when and why, and the log names it once; others are read."""
     stream, other = await call(store, *spoken(1)), await call(store, *spoken(2))
     await damage_entry(store.database, stream.key)
     for _ in range(2):
         with pytest.raises(SessionSetAside):
-            await memories.get(stream)
+            await read_models.get(stream)
     with pytest.raises(SessionSetAside):
-        await memories.compute_as_of(stream.key, 1, ReadModel.messages)
-    assert SetAside("damaged", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
-    assert 2 == len((await memories.get(other)).messages())
-    assert (1, (("p", stream.id),)) == memories.set_aside.report
+        await read_models.compute_as_of(stream.key, 1, ReadModel.messages)
+    assert SetAside("damaged", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
+    assert 2 == len((await read_models.get(other)).messages())
+    assert (1, (("p", stream.id),)) == read_models.set_aside.report
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert stream.id in line.getMessage()
     assert "damaged" in line.getMessage()
 
 
-async def test_what_is_set_aside_is_not_tried_again(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_what_is_set_aside_is_not_tried_again(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """Not even by a later process, and though it could be read now, until it is asked for."""
     stream = await call(store, *spoken(2))
     whole = await damage_entry(store.database, stream.key)
     with pytest.raises(SessionSetAside):
-        await memories.get(stream)
+        await read_models.get(stream)
     with pytest.raises(SessionSetAside):
-        await memories.refold(stream)
+        await read_models.refold(stream)
     await replace_run(store.database, stream.key, whole)
     later = ReadModelCache(store)
-    for cache in (memories, later):
+    for cache in (read_models, later):
         with pytest.raises(SessionSetAside):
             await cache.get(stream)
-    await memories.refold(stream)
-    assert await memories.set_aside.find(stream.key) is None
-    for cache in (memories, later):
+    await read_models.refold(stream)
+    assert await read_models.set_aside.find(stream.key) is None
+    for cache in (read_models, later):
         assert stream.position == (await cache.get(stream)).position
 
 
-async def test_another_version_tries_again(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_another_version_tries_again(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """What an older fold could not do says nothing about this one."""
     stream = await call(store, *spoken(2))
     await store.set_aside(stream.key, SetAside("failed", NOW, "0.0.1/1"))
-    assert 2 == len((await memories.get(stream)).messages())
+    assert 2 == len((await read_models.get(stream)).messages())
 
 
 @pytest.mark.usefixtures("failing_metrics")
 async def test_a_fold_that_fails_sets_its_session_aside(
-    store: InMemoryStore, memories: ReadModelCache, caplog: pytest.LogCaptureFixture
+    store: InMemoryStore, read_models: ReadModelCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was said stays out of the log, which names the kind of the error."""
     stream = await call(store, *spoken(1), METRIC)
     with pytest.raises(SessionSetAside):
-        await memories.get_state(stream)
-    assert SetAside("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+        await read_models.get_state(stream)
+    assert SetAside("failed", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
     assert "KeyError" in caplog.text
     assert "what was said" not in caplog.text
 
 
 @pytest.mark.usefixtures("slow_metrics")
-async def test_a_fold_that_takes_too_long_is_interrupted(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_a_fold_that_takes_too_long_is_interrupted(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """All that wait for it get the error, nobody sees what it had begun, and others are served meanwhile."""
     stream, other = await call(store, *spoken(LARGE_ROWS), METRIC), await call(store, *spoken(3))
-    readers = [asyncio.create_task(memories.get(stream)) for _ in range(3)]
+    readers = [asyncio.create_task(read_models.get(stream)) for _ in range(3)]
     await asyncio.sleep(0)  # they begin
-    assert 3 == len((await memories.get(other)).messages())
+    assert 3 == len((await read_models.get(other)).messages())
     found = await asyncio.gather(*readers, return_exceptions=True)
     assert [SessionSetAside] * 3 == [type(one) for one in found]
-    assert stream.key not in memories.cached
-    assert SetAside("too_slow", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+    assert stream.key not in read_models.cached
+    assert SetAside("too_slow", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
 
 
 async def test_messages_that_take_too_long_are_interrupted(
-    store: InMemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+    store: InMemoryStore, read_models: ReadModelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state alone can still be had until somebody asks for messages; then the session is set aside."""
     stream = await call(store, *spoken(LARGE_ROWS + 1))
-    assert LARGE_ROWS + 1 == (await memories.get_state(stream)).newest_turn
+    assert LARGE_ROWS + 1 == (await read_models.get_state(stream)).newest_turn
 
     def endless(*_: Any) -> None:
         while True:
@@ -170,55 +170,55 @@ async def test_messages_that_take_too_long_are_interrupted(
 
     monkeypatch.setattr("voicemem.transcript.history.turn_messages", endless)
     with pytest.raises(SessionSetAside):
-        await memories.get(stream)
-    assert SetAside("too_slow", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+        await read_models.get(stream)
+    assert SetAside("too_slow", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
 
 
 # Commits
 
 
 @pytest.mark.usefixtures("failing_metrics")
-async def test_a_commit_survives_a_fold_that_fails(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_a_commit_survives_a_fold_that_fails(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """The recorder hears nothing of it, the memory is forgotten, and the background sets the session aside."""
     stream = await call(store, *spoken(1))
-    await memories.get(stream)
+    await read_models.get(stream)
     await more(store, stream, METRIC)
     committed = (await entries(store, stream))[-1]
-    memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
-    assert stream.key not in memories.cached
-    assert await memories.set_aside.find(stream.key) is None
-    await catch_up_lagging(memories)
-    assert SetAside("failed", NOW, FOLD_VERSION) == await memories.set_aside.find(stream.key)
+    read_models.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
+    assert stream.key not in read_models.cached
+    assert await read_models.set_aside.find(stream.key) is None
+    await catch_up_lagging(read_models)
+    assert SetAside("failed", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
 
 
 async def test_a_failure_that_does_not_come_back_changes_nothing(
-    store: InMemoryStore, memories: ReadModelCache
+    store: InMemoryStore, read_models: ReadModelCache
 ) -> None:
     """When the journal can be folded after all, the session is not set aside."""
     stream = await call(store, *spoken(2))
-    memories.failed[stream.key] = stream.position
-    await catch_up_lagging(memories)
-    assert await memories.set_aside.find(stream.key) is None
-    assert 2 == len((await memories.get(stream)).messages())
+    read_models.failed[stream.key] = stream.position
+    await catch_up_lagging(read_models)
+    assert await read_models.set_aside.find(stream.key) is None
+    assert 2 == len((await read_models.get(stream)).messages())
 
 
-async def test_many_bytes_are_folded_off_the_loop(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_many_bytes_are_folded_off_the_loop(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """A large batch waits for the background or a read, and so does what follows one that took long."""
     stream = await call(store, *spoken(1))
-    memory = await memories.get(stream)
+    read_model = await read_models.get(stream)
     for size, is_slow in ((LARGE_BYTES + 1, False), (10, True)):
         stream = await more(store, stream, delta(9, "More. ", NOW + 99))
-        committed, before = (await entries(store, stream))[-1], memory.position
-        memory.slow_fold = is_slow
-        memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main", size)
-        assert (before, {stream.key}) == (memory.position, memories.lagging)
-        await catch_up_lagging(memories)
-        assert (stream.position, set()) == (memory.position, memories.lagging)
-        assert not memory.slow_fold
+        committed, before = (await entries(store, stream))[-1], read_model.position
+        read_model.slow_fold = is_slow
+        read_models.fold_committed(stream.key, committed.position, NOW, [committed.event], "main", size)
+        assert (before, {stream.key}) == (read_model.position, read_models.lagging)
+        await catch_up_lagging(read_models)
+        assert (stream.position, set()) == (read_model.position, read_models.lagging)
+        assert not read_model.slow_fold
 
 
 async def test_a_slow_fold_is_found_after_a_slow_commit(
-    store: InMemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+    store: InMemoryStore, read_models: ReadModelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only after one that was slow for its batches folds are measured; a slow one then goes on in the background."""
 
@@ -229,64 +229,64 @@ async def test_a_slow_fold_is_found_after_a_slow_commit(
 
     monkeypatch.setitem(fold.FOLD_RULES, Metric, slow)
     stream = await call(store, *spoken(1))
-    memory = await memories.get(stream)
+    read_model = await read_models.get(stream)
     found = []
     for seconds, batches in ((0.0, 1), (0.09, 1_000), (9.0, 1_000), (0.0, 1)):
-        memories.note_commit(seconds, batches)
+        read_models.note_commit(seconds, batches)
         stream = await more(store, stream, METRIC)
         committed = (await entries(store, stream))[-1]
-        memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
-        found.append((memory.position == stream.position, memory.slow_fold))
+        read_models.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
+        found.append((read_model.position == stream.position, read_model.slow_fold))
     assert [(True, False), (True, False), (True, True), (False, True)] == found
 
 
 async def test_large_work_is_done_on_threads(
-    store: InMemoryStore, memories: ReadModelCache, monkeypatch: pytest.MonkeyPatch
+    store: InMemoryStore, read_models: ReadModelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long journals are folded on a thread and short ones on the loop, where a hand-over would cost more."""
     used: list[int] = []
     real = ReadModel.fold_rows
 
-    def noted(memory: ReadModel, rows: Any) -> None:
+    def noted(read_model: ReadModel, rows: Any) -> None:
         used.append(threading.get_ident())
-        real(memory, rows)
+        real(read_model, rows)
 
     monkeypatch.setattr(ReadModel, "fold_rows", noted)
     short, long = await call(store, *spoken(LARGE_ROWS)), await call(store, *spoken(LARGE_ROWS + 1))
-    await memories.get(short)
-    await memories.get(long)
+    await read_models.get(short)
+    await read_models.get(long)
     assert [True, False] == [thread == threading.get_ident() for thread in used]
 
 
 async def test_a_reader_that_goes_away_leaves_nothing_half_done(store: InMemoryStore) -> None:
     """A read that is cancelled at any moment is followed by one that has everything."""
-    memories = ReadModelCache(store, clock=lambda: NOW)  # with time for the work, however slow the machine is
+    read_models = ReadModelCache(store, clock=lambda: NOW)  # with time for the work, however slow the machine is
     stream = await call(store, *spoken(3 * LARGE_ROWS))
     for steps in range(12):
-        reader = asyncio.create_task(memories.get(stream))
+        reader = asyncio.create_task(read_models.get(stream))
         for _ in range(steps):
             await asyncio.sleep(0)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
-        assert 3 * LARGE_ROWS == len((await memories.get(stream)).messages())
-        memories.discard_all()
-    assert await memories.set_aside.find(stream.key) is None
+        assert 3 * LARGE_ROWS == len((await read_models.get(stream)).messages())
+        read_models.discard_all()
+    assert await read_models.set_aside.find(stream.key) is None
 
 
 # Snapshots
 
 
-async def test_upkeep_passes_over_what_is_set_aside(store: InMemoryStore, memories: ReadModelCache) -> None:
+async def test_upkeep_passes_over_what_is_set_aside(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """A round of maintenance and a drain do their work for the others."""
     stream, other = await call(store, *spoken(2)), await call(store, *spoken(150))
-    await memories.get(other)
+    await read_models.get(other)
     await damage_entry(store.database, stream.key)
-    memories.lagging.add(stream.key)
-    memories.failed[stream.key] = stream.position
-    await catch_up_lagging(memories)
-    await maintain(memories)
-    assert (1, (("p", stream.id),)) == memories.set_aside.report
-    await save_all(memories, 5)
+    read_models.lagging.add(stream.key)
+    read_models.failed[stream.key] = stream.position
+    await catch_up_lagging(read_models)
+    await maintain(read_models)
+    assert (1, (("p", stream.id),)) == read_models.set_aside.report
+    await save_all(read_models, 5)
     assert await store.load_snapshot(other.key, int(FOLD_VERSION.split("/")[1]), 2**53) is not None
 
 
@@ -297,18 +297,18 @@ async def test_what_is_ignored_is_counted_once(store: InMemoryStore, monkeypatch
     """When it is first folded, live or from the journal; not after packing or from a snapshot."""
     monkeypatch.setattr("voicemem.transcript.traces.BOUND", 2)
     counts: list[tuple[str, int]] = []
-    memories = ReadModelCache(store, count_ignored=lambda bound, count: counts.append((bound, count)))
+    read_models = ReadModelCache(store, count_ignored=lambda bound, count: counts.append((bound, count)))
     stream = await call(store, METRIC, METRIC, METRIC, METRIC)
-    memory = await memories.get(stream)
+    read_model = await read_models.get(stream)
     assert [("traces", 2)] == counts
     stream = await more(store, stream, METRIC)
     committed = (await entries(store, stream))[-1]
-    memories.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
+    read_models.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
     assert [("traces", 2), ("traces", 1)] == counts
-    memory.pack()
-    await memories.get(stream)
-    await memories.save_snapshot_if_due(stream.key, memory, every=1)
-    memories.discard_all()
+    read_model.pack()
+    await read_models.get(stream)
+    await read_models.save_snapshot_if_due(stream.key, read_model, every=1)
+    read_models.discard_all()
     stream = await more(store, stream, METRIC)
-    await memories.get(stream)
+    await read_models.get(stream)
     assert [("traces", 2), ("traces", 1), ("traces", 1)] == counts

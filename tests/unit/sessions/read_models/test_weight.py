@@ -66,12 +66,12 @@ def decode(events: list[dict[str, Any]]) -> list[bytes]:
 
 def fold_call(texts: list[bytes], is_read: bool) -> ReadModel:
     """A memory of the call, whose messages somebody asked for where `is_read`."""
-    memory = ReadModel(State())
+    read_model = ReadModel(State())
     rows = (DecodedRow(n, NOW + n, decode_journaled(text), "main") for n, text in enumerate(texts, 1))
-    fold_all(memory.state, rows)
+    fold_all(read_model.state, rows)
     if is_read:
-        memory.encode_messages()
-    return memory
+        read_model.encode_messages()
+    return read_model
 
 
 @pytest.mark.parametrize("is_read", [False, True], ids=["folded", "read"])
@@ -82,30 +82,30 @@ def test_the_weight_is_near_what_python_takes(name: str, is_read: bool) -> None:
     fold_call(texts, is_read)  # what a process makes once, like its decoders, is no memory's
     gc.collect()
     tracemalloc.start()
-    memory = fold_call(texts, is_read)
+    read_model = fold_call(texts, is_read)
     gc.collect()
     taken = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    memory.folded_bytes = sum(map(len, texts))
-    memory.weigh()
-    assert 0.7 * taken < memory.weight < 2.5 * taken
+    read_model.folded_bytes = sum(map(len, texts))
+    read_model.weigh()
+    assert 0.7 * taken < read_model.weight < 2.5 * taken
 
 
 def test_growth_is_assumed_to_go_on_as_before() -> None:
     """Between two weighings a memory counts in proportion to its journal, and much growth makes it worth another."""
-    memory = ReadModel(State())
-    fold_all(memory.state, [DecodedRow(1, NOW, decode_journaled(decode(CALLS["long text"])[0]), "main")])
-    memory.folded_bytes = 100_000
-    assert memory.has_grown
-    memory.weigh()
-    assert not memory.has_grown
-    before = memory.weight - EMPTY_BYTES
-    memory.folded_bytes *= 2
-    assert 2 * before - 1 <= memory.weight - EMPTY_BYTES <= 2 * before + 1
-    memory.folded_bytes *= 2
-    assert memory.has_grown
-    memory.pack()
-    assert (PACKED_BYTES + len(memory.packed), False) == (memory.weight, memory.has_grown)
+    read_model = ReadModel(State())
+    fold_all(read_model.state, [DecodedRow(1, NOW, decode_journaled(decode(CALLS["long text"])[0]), "main")])
+    read_model.folded_bytes = 100_000
+    assert read_model.has_grown
+    read_model.weigh()
+    assert not read_model.has_grown
+    before = read_model.weight - EMPTY_BYTES
+    read_model.folded_bytes *= 2
+    assert 2 * before - 1 <= read_model.weight - EMPTY_BYTES <= 2 * before + 1
+    read_model.folded_bytes *= 2
+    assert read_model.has_grown
+    read_model.pack()
+    assert (PACKED_BYTES + len(read_model.packed), False) == (read_model.weight, read_model.has_grown)
 
 
 @pytest.mark.parametrize("has_figures", [False, True], ids=["alone", "with figures"])
@@ -116,13 +116,13 @@ def test_the_weight_of_packed_memories_is_near_what_python_takes(has_figures: bo
     gc.collect()
     tracemalloc.start()
     for key in range(1_000, 1_500):
-        memory = kept.keep(key)
-        fold_all(memory.state, [DecodedRow(n, NOW + n, event, "main") for n, event in rows])
+        read_model = kept.keep(key)
+        fold_all(read_model.state, [DecodedRow(n, NOW + n, event, "main") for n, event in rows])
         if has_figures:
-            made_figures(1, memory)
-        memory.pack()
+            made_figures(1, read_model)
+        read_model.pack()
         kept.note_ended(key)
-        kept.charge(key, memory)
+        kept.charge(key, read_model)
     gc.collect()
     taken = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

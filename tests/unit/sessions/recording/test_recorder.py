@@ -46,7 +46,7 @@ class Node(NamedTuple):
     """One recorder, with memories of its own."""
 
     store: Store
-    memories: ReadModelCache
+    read_models: ReadModelCache
     recorder: Recorder
 
     async def open(
@@ -68,8 +68,8 @@ class Node(NamedTuple):
 
     async def read(self, session_id: str = "s") -> list[str]:
         """What the messages of a session say, to a reader of this node."""
-        memory = await self.memories.get(await self.stream(session_id))
-        return [message.content for message in memory.messages()]
+        read_model = await self.read_models.get(await self.stream(session_id))
+        return [message.content for message in read_model.messages()]
 
     async def rows(self, session_id: str = "s") -> list[JournalRow]:
         """The journal of a session."""
@@ -87,8 +87,8 @@ class Node(NamedTuple):
 
 
 def node(store: Store) -> Node:
-    memories = ReadModelCache(store)
-    return Node(store, memories, Recorder(store, memories, Runtime(lambda: NOW), anything, Telemetry.untraced()))
+    read_models = ReadModelCache(store)
+    return Node(store, read_models, Recorder(store, read_models, Runtime(lambda: NOW), anything, Telemetry.untraced()))
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ async def test_what_was_stored_is_in_the_memory(one: Node) -> None:
     line = await one.open()
     for seq in range(1, 4):
         await one.record(line, final_transcript(seq))
-        assert seq == one.memories.cached[line.key].state.position
+        assert seq == one.read_models.cached[line.key].state.position
     assert ["Line 1.", "Line 2.", "Line 3."] == await one.read()
 
 
@@ -182,7 +182,7 @@ async def test_what_was_not_stored_is_not_in_the_memory(one: Node) -> None:
         final_transcript(3),
     )
     assert ["Line 1.", "Line 3."] == await one.read()
-    assert await one.from_scratch() == one.memories.cached[line.key].messages()
+    assert await one.from_scratch() == one.read_models.cached[line.key].messages()
 
 
 async def test_an_open_says_the_next_turn(one: Node) -> None:
@@ -309,7 +309,7 @@ async def test_after_a_failed_commit_everything_is_forgotten(one: Node) -> None:
     await database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
     with pytest.raises(StoreUnavailable):
         await one.record(line, final_transcript(2, text=LARGE_TEXT))
-    assert {} == dict(one.memories.cached)
+    assert {} == dict(one.read_models.cached)
     await database.write(lambda c: c.pragma("max_page_count", 2**30))
     assert 2 == (await one.record(line, final_transcript(1), final_transcript(2, text=LARGE_TEXT))).acked
     assert ["Line 1.", LARGE_TEXT] == await one.read()
@@ -343,7 +343,7 @@ async def test_a_producer_moves_from_node_to_node(nodes: list[Node]) -> None:
         opened, next_turn = await node.recorder.open_producer("p", "s", SessionOpen(), False)
         assert (seq, seq, seq) == (opened.epoch, opened.next_seq, next_turn)
         await node.record(ProducerLease(opened.stream, "main", opened.epoch, may_call_out=False), final_transcript(seq))
-    assert await nodes[0].from_scratch() == (await nodes[1].memories.get(await nodes[1].stream())).messages()
+    assert await nodes[0].from_scratch() == (await nodes[1].read_models.get(await nodes[1].stream())).messages()
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -372,7 +372,7 @@ async def test_nothing_is_lost_or_doubled(nodes: list[Node], seed: int) -> None:
     for name in names:
         assert list(range(1, last + 1)) == [row.seq for row in rows if row.producer == name]
     for node in nodes:
-        assert await node.from_scratch() == (await node.memories.get(await node.stream())).messages()
+        assert await node.from_scratch() == (await node.read_models.get(await node.stream())).messages()
 
 
 @pytest.mark.parametrize("seed", seeds(4))
@@ -387,7 +387,7 @@ async def test_one_producer_on_both_nodes_at_once(nodes: list[Node], seed: int) 
         assert [batch[-1]["seq"] for batch in batches] == [recorded.acked for recorded in await asyncio.gather(*sent)]
     counts = Counter(row.seq for row in await nodes[0].rows())
     assert {1} == set(counts.values())
-    assert await nodes[1].from_scratch() == (await nodes[0].memories.get(await nodes[0].stream())).messages()
+    assert await nodes[1].from_scratch() == (await nodes[0].read_models.get(await nodes[0].stream())).messages()
 
 
 async def test_of_two_different_events_one_is_stored(nodes: list[Node]) -> None:

@@ -54,15 +54,15 @@ class Look(NamedTuple):
         return not (self.messages or self.context or self.data or self.kept.memories)
 
 
-def look_at(memory: ReadModel) -> Look:
+def look_at(read_model: ReadModel) -> Look:
     """What stands in a session now."""
-    remembered, summary = memory.remembered_messages(), memory.state.summary
+    remembered, summary = read_model.remembered_messages(), read_model.state.summary
     through = -1 if summary is None else summary.through_turn
     hidden = bisect_right(remembered, through, key=attrgetter("turn_id"))
-    data = dict(memory.state.data)
+    data = dict(read_model.state.data)
     kept = kept_data(data.pop(KEPT_DATA, None))
     context = (None if summary is None else summary.text) or kept.context
-    return Look(memory.position, standing(remembered[hidden:]), hidden, through, context, data, kept)
+    return Look(read_model.position, standing(remembered[hidden:]), hidden, through, context, data, kept)
 
 
 def kept_data(value: object) -> KeptData:
@@ -73,62 +73,62 @@ def kept_data(value: object) -> KeptData:
         return KeptData()
 
 
-def remembered_orders(memory: ReadModel) -> list[int]:
+def remembered_orders(read_model: ReadModel) -> list[int]:
     """The journal positions at which the remembered messages began."""
-    memory.refresh()
+    read_model.refresh()
     entries = (
         entry
-        for number in memory.state.turn_numbers
-        for entry in turn_entries(memory.state, memory.state.turns[number])
+        for number in read_model.state.turn_numbers
+        for entry in turn_entries(read_model.state, read_model.state.turns[number])
     )
     orders = [entry.order for entry in entries]
-    return [orders[index] for index in memory.remembered_indexes()]
+    return [orders[index] for index in read_model.remembered_indexes()]
 
 
-def forgotten_event(memory: ReadModel, look: Look, change: Change) -> ServerEvent | None:
+def forgotten_event(read_model: ReadModel, look: Look, change: Change) -> ServerEvent | None:
     if not change.forget:
         return None
-    keep = len(memory.remembered_indexes()) - look.hidden - change.forget
-    return forget_all_but_newest(memory, keep, everything=False)
+    keep = len(read_model.remembered_indexes()) - look.hidden - change.forget
+    return forget_all_but_newest(read_model, keep, everything=False)
 
 
-def summary_event(memory: ReadModel, look: Look, change: Change, given: GivenWorkingMemory) -> ServerEvent | None:
+def summary_event(read_model: ReadModel, look: Look, change: Change, given: GivenWorkingMemory) -> ServerEvent | None:
     """The client's `context` as the summary of what was before the first message."""
-    summary = memory.state.summary
+    summary = read_model.state.summary
     if (given.context or "") == ("" if summary is None else summary.text):
         return None
-    through = summary_turn(memory)
+    through = summary_turn(read_model)
     if through is None:
         return None
-    covered = bisect_right(memory.current_messages(), through, key=attrgetter("turn_id"))
+    covered = bisect_right(read_model.current_messages(), through, key=attrgetter("turn_id"))
     return MemorySummary(through_turn=through, text=given.context or "", messages=covered)
 
 
-def summary_turn(memory: ReadModel) -> int | None:
+def summary_turn(read_model: ReadModel) -> int | None:
     """The last turn that a summary may stand for without hiding a message; None if there is none before the first."""
-    remembered, summary = memory.remembered_messages(), memory.state.summary
+    remembered, summary = read_model.remembered_messages(), read_model.state.summary
     through = -1 if summary is None else summary.through_turn
     first = bisect_right(remembered, through, key=attrgetter("turn_id"))
     if first < len(remembered):
         through = max(through, remembered[first].turn_id - 1)
     else:
-        through = max(through, memory.state.newest_turn, 0)
+        through = max(through, read_model.state.newest_turn, 0)
     return through if through >= 0 else None
 
 
-def data_event(memory: ReadModel, given: GivenWorkingMemory, rules: Rules | None) -> ServerEvent | None:
+def data_event(read_model: ReadModel, given: GivenWorkingMemory, rules: Rules | None) -> ServerEvent | None:
     kept = KeptData(
         memories=tuple(dict.fromkeys(record.id or "" for record in given.memories)),
         tokens=given.tokens,
         strategy=given.long_term_memory_strategy,
-        context=given.context if summary_turn(memory) is None else None,
+        context=given.context if summary_turn(read_model) is None else None,
     )
     data: JsonObject = given.data or {}
     if rules is not None:
         data = redact_value(data, rules)
     if kept != KeptData():
         data = data | {KEPT_DATA: {name: listed(value) for name, value in to_builtins(kept).items()}}
-    if data == memory.state.data:
+    if data == read_model.state.data:
         return None
     check_data_size(data)
     return MemoryData(operation="replace", content=data)

@@ -64,13 +64,13 @@ class WorkingMemories:
     def __init__(
         self,
         store: Store,
-        memories: ReadModelCache,
+        read_models: ReadModelCache,
         recorder: Recorder,
         sessions: Sessions,
         records: LongTermRecords,
     ) -> None:
         self.store = store
-        self.memories = memories
+        self.read_models = read_models
         self.recorder = recorder
         self.sessions = sessions
         self.clock = sessions.clock
@@ -90,7 +90,7 @@ class WorkingMemories:
     async def view(
         self, stream: Stream, window: Window | None, newest: int | None = None, fits: bool = False
     ) -> WorkingMemoryView:
-        look = await self.memories.read(stream, look_at)
+        look = await self.read_models.read(stream, look_at)
         last_ms, now_ms, owner = await self.received_ms(stream, look.position), self.clock(), owner_of(stream)
         messages = [one.view for one in look.messages]
         if newest is not None and newest > 0:
@@ -174,7 +174,7 @@ class WorkingMemories:
         if stream.state == "running" and stream.silent_since_ms is None:
             raise Refused("session_in_use")
         now_ms = self.clock()
-        look = await self.memories.read(stream, look_at)
+        look = await self.read_models.read(stream, look_at)
         if now_ms < stream.started_ms + FRESH_MS and begins_one(given) and not look.is_empty:
             return stream
         change = await self.change_of(stream, look, given)
@@ -182,7 +182,7 @@ class WorkingMemories:
         check_forgotten(stream, look, change)
         if (change.add or change.forget or update) and stream.state == "ended" and not may_reopen(stream, now_ms):
             raise Refused("session_ended")
-        state = await self.memories.get_state(stream)
+        state = await self.read_models.get_state(stream)
         if state.position != look.position:
             return None
         events: list[Event] = [SessionUpdate(**update)] if update else []
@@ -221,19 +221,19 @@ class WorkingMemories:
         """Journal what the service itself says of the change: what is forgotten, the summary, the data."""
         after: Stream | None = stream
         makers: tuple[Callable[[ReadModel], ServerEvent | None], ...] = (
-            lambda memory: forgotten_event(memory, look, change),
-            lambda memory: summary_event(memory, look, change, given),
-            lambda memory: data_event(memory, given, self.sessions.rules),
+            lambda read_model: forgotten_event(read_model, look, change),
+            lambda read_model: summary_event(read_model, look, change, given),
+            lambda read_model: data_event(read_model, given, self.sessions.rules),
         )
         for make in makers:
             assert after is not None
-            memory = await self.memories.get(after)
-            if memory.position != after.position:
+            read_model = await self.read_models.get(after)
+            if read_model.position != after.position:
                 return None
-            event = make(memory)
+            event = make(read_model)
             if event is not None:
                 payload = msgspec.json.encode(event)
-                after = await self.store.append_server_event(stream.key, payload, memory.position, self.clock())
+                after = await self.store.append_server_event(stream.key, payload, read_model.position, self.clock())
                 if after is None:
                     return None
                 self.sessions.on_changed(after)
@@ -256,7 +256,7 @@ class WorkingMemories:
             received_ms = rows.pop(0).received_ms if position and rows else stream.started_ms
             next_ms = rows[0].received_ms if rows and position < look.position else None
             if versions.fits(stamped, received_ms, next_ms):
-                orders = await self.memories.read(stream, remembered_orders)
+                orders = await self.read_models.read(stream, remembered_orders)
                 return sum(order <= position for order in orders[look.hidden : look.hidden + len(look.messages)])
             if received_ms <= to_ms(stamped):
                 return None

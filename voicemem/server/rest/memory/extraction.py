@@ -18,7 +18,7 @@ async def extract_memories(request: web.Request, _: NoQuery) -> web.Response:
     """
     stream, services = await get_stream(request), services_of(request)
     services.extractions.ask(stream)
-    state = await services.memories.get_state(stream)
+    state = await services.read_models.get_state(stream)
     return json_response(services.extractions.state_of(stream, state.extracted), HTTPStatus.ACCEPTED)
 
 

@@ -85,7 +85,7 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
     if not services.store.healthy:
         raise StoreUnavailable(services.store.trouble)
     node = services.node.shown_token() or UNSET
-    report = services.memories.set_aside.report
+    report = services.read_models.set_aside.report
     if not report.streams:
         return json_response(Readiness(node=node))
     # Anyone who reaches the port may ask, so the ids of projects with keys are in the log only.
