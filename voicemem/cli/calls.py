@@ -20,7 +20,7 @@ from voicemem.cli.truth.kinds import KINDS, Kind
 from voicemem.cli.truth.replay import LONGEST_PAUSE_S, read_true_call, stage
 from voicemem.client import Options
 from voicemem.client.replay import Replay, load_recording
-from voicemem.client.transport.dial import PATH
+from voicemem.client.transport.connection import PATH
 from voicemem.client.transport.rest import RestClient, query_params, session_path
 from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import Settings, parse_address

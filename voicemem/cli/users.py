@@ -13,8 +13,7 @@ import msgspec
 from voicemem.cli.common import rest_options, run
 from voicemem.cli.sessions.files import written_file
 from voicemem.client.options import Options
-from voicemem.client.transport.exports import read_export
-from voicemem.client.transport.rest import RestClient
+from voicemem.client.transport.rest import RestClient, read_export
 from voicemem.protocol.types import JsonObject
 
 

@@ -24,8 +24,7 @@ from voicemem.client.errors import (
     Unacknowledged,
     Unreachable,
 )
-from voicemem.client.options import Options
-from voicemem.client.room import Room
+from voicemem.client.options import Options, Room
 from voicemem.client.session import ProducerSession
 from voicemem.client.sync import SyncAck, SyncClient, SyncProducerSession
 

@@ -42,7 +42,7 @@ class Ack:
                     self.waiters.remove(waiter)
         return self.outcome()
 
-    async def result(self, timeout: float | None = None) -> int:  # noqa: ASYNC109 (it raises an error of its own)
+    async def result(self, timeout: float | None = None) -> int:
         """As awaiting the ack, for at most `timeout` seconds. Raises `TimedOut` and `ClientError`."""
         try:
             async with asyncio.timeout(timeout):

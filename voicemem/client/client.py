@@ -14,20 +14,25 @@ from typing import Any, Self, Unpack
 
 import msgspec
 
-from voicemem.client.drops import DroppedEvents
 from voicemem.client.errors import ClientError, Closed, RequestRefused, Unacknowledged, Unreachable
 from voicemem.client.memories import Memories
-from voicemem.client.metrics import exposition
+from voicemem.client.metrics import DroppedEvents, exposition
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer
-from voicemem.client.session import NO_REST_URL, ProducerSession, SearchParams
-from voicemem.client.transport.connection import WebsocketConnection
-from voicemem.client.transport.dial import with_path
-from voicemem.client.transport.exports import CallFilters, read_calls, read_export
+from voicemem.client.session import ProducerSession, SearchParams
+from voicemem.client.transport.connection import WebsocketConnection, with_path
 from voicemem.client.transport.failures import TIMED_OUT, display_url, with_check
 from voicemem.client.transport.http_fallback import HttpFallback
 from voicemem.client.transport.reconnect import Reconnector
-from voicemem.client.transport.rest import RestClient, check_rest_url, session_path
+from voicemem.client.transport.rest import (
+    CallFilters,
+    RestClient,
+    check_rest_url,
+    read_calls,
+    read_export,
+    required,
+    session_path,
+)
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
@@ -46,12 +51,7 @@ class Client:
     """
 
     def __init__(
-        self,
-        ingest_url: str,
-        rest_url: str | None = None,
-        key: str | None = None,
-        *,
-        options: Options | None = None,
+        self, ingest_url: str, rest_url: str | None = None, key: str | None = None, *, options: Options | None = None
     ) -> None:
         if not (key or "").isascii() or not (key or "").isprintable():
             raise ValueError("a key must be printable ASCII")
@@ -98,7 +98,7 @@ class Client:
 
     def metrics(self) -> str:
         """Dropped and unacknowledged events, and the connection, in the text format of Prometheus."""
-        return exposition(self.dropped, list(self._producers.values()), self.transport)
+        return exposition(self.dropped, [one.buffer for one in self._producers.values()], self.transport)
 
     async def open(
         self,
@@ -106,7 +106,7 @@ class Client:
         *,
         producer: str = "main",
         config: Mapping[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
+        timeout: float | None = None,
     ) -> ProducerSession:
         """Open a new or existing session, and wait for the server's answer, at most `timeout` seconds.
 
@@ -128,7 +128,7 @@ class Client:
         except TimeoutError:
             self._remove(opened)
             raise self._not_opened(timeout_s or 0) from None
-        except BaseException:  # also a caller who gives up waiting: nobody has the session to close it
+        except BaseException:  # also a caller who gives up waiting: no one has the session to close it
             self._remove(opened)
             raise
         return self._session(opened)
@@ -138,19 +138,16 @@ class Client:
 
         Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, and `ClientError` without a `rest_url`.
         """
-        if self.rest is None:
-            raise ClientError("no_rest_url", NO_REST_URL)
-        body = msgspec.json.encode({"query": query, **params})
-        timeout_s = self.options.read_timeout_s
-        found: JsonObject = await self.rest.request("POST", "/v1/memories/search", None, body, timeout_s)
-        return found
+        rest, body = required(self.rest), msgspec.json.encode({"query": query, **params})
+        page: JsonObject = await rest.request(
+            "POST", "/v1/memories/search", body=body, timeout_s=self.options.read_timeout_s
+        )
+        return page
 
     @property
     def memories(self) -> Memories:
         """Memories that last beyond a call. Raises `ClientError` without a `rest_url`."""
-        if self.rest is None:
-            raise ClientError("no_rest_url", NO_REST_URL)
-        return Memories(self.rest, self.options.read_timeout_s)
+        return Memories(required(self.rest), self.options.read_timeout_s)
 
     async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
         """All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too.
@@ -158,9 +155,7 @@ class Client:
         Needs a key with the scope `admin`. The last line is of the type `end`. Raises `RequestRefused`, `Closed`;
         `Unreachable` also for an export that is cut short; `ClientError` without a `rest_url`.
         """
-        if self.rest is None:
-            raise ClientError("no_rest_url", NO_REST_URL)
-        async with aclosing(read_export(self.rest, user_id, events)) as lines:
+        async with aclosing(read_export(required(self.rest), user_id, events)) as lines:
             async for line in lines:
                 yield line
 
@@ -170,18 +165,14 @@ class Client:
         Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, `Closed`; `ClientError` without a
         `rest_url`.
         """
-        if self.rest is None:
-            raise ClientError("no_rest_url", NO_REST_URL)
         path = session_path(session_id, "/export")
-        return await self.rest.text(path, {"format": format}, self.options.read_timeout_s)
+        return await required(self.rest).text(path, {"format": format}, self.options.read_timeout_s)
 
     async def export_calls(
         self, format: str = "vcon", **filters: Unpack[CallFilters]
     ) -> AsyncGenerator[JsonObject, None]:
         """Many calls as documents, line by line (docs/exports.md). Raises as `export_user`."""
-        if self.rest is None:
-            raise ClientError("no_rest_url", NO_REST_URL)
-        async with aclosing(read_calls(self.rest, format, filters)) as lines:
+        async with aclosing(read_calls(required(self.rest), format, filters)) as lines:
             async for line in lines:
                 yield line
 
@@ -208,7 +199,7 @@ class Client:
             reason = self._reconnector.outage.explain(timeout_s)
         return Unreachable(f"The session was not opened within {timeout_s:g} s. {reason}", reason)
 
-    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (a timeout is not a cancellation)
+    async def close(self, timeout: float | None = None) -> None:
         """Wait until everything is acknowledged, at most `timeout` seconds (`close_timeout_s` by default), then close.
 
         Closing the connections takes at most 2 s more, whatever the server does.

@@ -81,13 +81,11 @@ class Memories:
     async def read(self, memory_id: str, evidence: bool = False) -> JsonObject:
         """A memory; with `evidence`, also the messages that it comes from, as they were heard."""
         params = query_params({"evidence": evidence or None})
-        answer: JsonObject = await self._rest.get(memory_path(memory_id), params, self._timeout_s)
-        return answer
+        return await self._rest.get(memory_path(memory_id), params, self._timeout_s)
 
     async def change(self, memory_id: str, **fields: Any) -> JsonObject:
         """Change the fields that are given; None takes a value away. Returns the memory."""
-        answer: JsonObject = await self._send("PATCH", memory_path(memory_id), fields)
-        return answer
+        return await self._send("PATCH", memory_path(memory_id), fields)
 
     async def remove(self, memory_id: str) -> None:
         """Remove a memory, and its text with it."""
@@ -103,16 +101,15 @@ class Memories:
 
     async def forget(self, user_id: str, **params: Unpack[ForgetParams]) -> JsonObject:
         """Forget memories of a user for good; returns `ids`. With `dry_run` it only says which."""
-        answer: JsonObject = await self._send("POST", f"{user_path(user_id)}/forget", params)
-        return answer
+        return await self._send("POST", f"{user_path(user_id)}/forget", params)
 
     async def _page(self, path: str, params: Mapping[str, Any]) -> JsonObject:
-        answer: JsonObject = await self._rest.get(path, query_params(params), self._timeout_s)
-        return answer
+        return await self._rest.get(path, query_params(params), self._timeout_s)
 
-    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> JsonObject:
         raw = None if body is None else msgspec.json.encode(body)
-        return await self._rest.request(method, path, None, raw, self._timeout_s)
+        answer: JsonObject = await self._rest.request(method, path, None, raw, self._timeout_s)
+        return answer
 
 
 def memory_path(memory_id: str) -> str:

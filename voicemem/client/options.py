@@ -1,17 +1,43 @@
-"""Options of a client, and its delays between attempts."""
+"""Options of a client, room for events that several sessions share, and delays between attempts."""
 
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from voicemem.backoff import exponential_s, spread
 from voicemem.client.errors import ClientError
-from voicemem.client.room import Room
 
 OnDropped = Callable[[str, str, ClientError], object]
 """Gets the session id, the producer's name and the error of an event that `send` could not take."""
+
+
+class Room:
+    """Bytes for unacknowledged events that several sessions share, also of several clients.
+
+    May be used from any thread. Raises `ValueError` for less than one.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        if max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        self.max_bytes = max_bytes
+        self.used = 0
+        self.lock = threading.Lock()
+
+    def take(self, size: int, ignore_limit: bool = False) -> bool:
+        """Use so many bytes, and return whether there is room for them."""
+        with self.lock:
+            if self.used + size > self.max_bytes and not ignore_limit:
+                return False
+            self.used += size
+            return True
+
+    def give_back(self, size: int) -> None:
+        with self.lock:
+            self.used -= size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """One producer of one session: the protocol's rules of order, on the client's side.
 
-A producer knows nothing of connections. A transport sends what `open_frame` and `buffer.take_batch` return, and passes
-on what the server answers.
+A producer knows nothing of connections. A transport sends what `open_frame` and `buffer.take_batch` return, and calls
+`on_…` with what the server answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from voicemem.client.buffer import Ack, Buffer
-from voicemem.client.drops import DroppedEvents
 from voicemem.client.errors import (
     PRODUCER_FATAL_CODES,
     BufferFull,
@@ -28,6 +27,7 @@ from voicemem.client.errors import (
     Superseded,
     TimedOut,
 )
+from voicemem.client.metrics import DroppedEvents
 from voicemem.client.options import Options
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
@@ -117,7 +117,7 @@ class Producer:
                 self.buffer.skip()
         except ClientError as refused:
             error = refused.with_traceback(None)
-        except Exception as mistake:  # whatever was given: this runs where audio is processed, with a person listening
+        except Exception as mistake:  # of any kind: this runs where audio is processed, with a person listening
             error = EventRefused("invalid_json", f"The event cannot be written as JSON ({type(mistake).__name__}).")
             error.__cause__ = mistake.with_traceback(None)
         return error if isinstance(error, Ack) else self.drop(error)
@@ -284,7 +284,7 @@ class Producer:
             self.finished = True
             self.on_finished(self)
 
-    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (it raises an error of its own)
+    async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything taken so far is resolved. Raises `TimedOut`, and what ended the producer."""
         target = self.buffer.next_seq - 1
         if self.buffer.lowest_seq <= target:

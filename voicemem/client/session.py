@@ -1,19 +1,68 @@
-"""A session as producers use it."""
+"""A session as producers use it: events, what is read and changed of it, and its working memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
 from voicemem.client.buffer import Ack
-from voicemem.client.documents import Documents
-from voicemem.client.errors import ClientError
 from voicemem.client.producer import Producer
-from voicemem.client.transport.rest import RestClient, query_params, session_path
+from voicemem.client.transport.rest import RestClient, query_params, required, session_path
+from voicemem.protocol.types import JsonObject
 
-NO_REST_URL = "This needs the URL of the REST API: Client(ingest_url, rest_url)."
+
+class Documents:
+    """The document that a session works on: its own, or its user's.
+
+    Each request takes at most `read_timeout_s`. A change is sent once: after `Unreachable` it is not known whether it
+    was stored. With `expected`, the version that the document should have, it is safe to try again. All raise
+    `RequestRefused` (`precondition_failed` for another version), `Unreachable`, `Closed`.
+    """
+
+    def __init__(self, rest: RestClient, path: str, timeout_s: float) -> None:
+        self._rest = rest
+        self._path = path
+        self._timeout_s = timeout_s
+
+    async def read(self, version: int | None = None) -> JsonObject:
+        """The document, or a version of it: `content`, `form`, `version`, `updated_ms`."""
+        return await self._rest.get(self._path, query_params({"version": version}), self._timeout_s)
+
+    async def append(self, content: str | Mapping[str, Any], expected: int | None = None) -> JsonObject:
+        """Merge an object into the document, or add a text below it; returns the new document."""
+        return await self._change("PATCH", {"content": content}, expected)
+
+    async def replace(self, content: str | Mapping[str, Any], expected: int | None = None) -> JsonObject:
+        """Replace the document; returns the new one."""
+        return await self._change("PUT", {"content": content}, expected)
+
+    async def clear(self, expected: int | None = None) -> JsonObject:
+        """Empty the document; returns the new one."""
+        return await self._change("DELETE", None, expected)
+
+    async def tools(self) -> list[JsonObject]:
+        """The tools with which an LLM maintains the document, as OpenAI defines tools."""
+        answer = await self._rest.get(f"{self._path}/tools", {}, self._timeout_s)
+        tools: list[JsonObject] = answer["tools"]
+        return tools
+
+    async def execute(self, tool_call: Mapping[str, Any]) -> JsonObject:
+        """Execute an LLM's tool call; returns the tool message."""
+        return await self._send("POST", f"{self._path}/tools", tool_call, {})
+
+    async def _change(self, method: str, body: Mapping[str, Any] | None, expected: int | None) -> JsonObject:
+        headers = {} if expected is None else {"If-Match": f'"{expected}"'}
+        return await self._send(method, self._path, body, headers)
+
+    async def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
+    ) -> JsonObject:
+        raw = None if body is None else msgspec.json.encode(body)
+        answer: JsonObject = await self._rest.request(method, path, None, raw, self._timeout_s, headers)
+        return answer
 
 
 class HistoryParams(TypedDict, total=False):
@@ -162,7 +211,7 @@ class ProducerSession(SessionFacts):
         """Say that so many events are missing before the next one; the journal then has a `session.gap`."""
         self._producer.buffer.skip(count)
 
-    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (it raises an error of its own)
+    async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged or refused, at most `timeout` seconds.
 
         Raises `TimedOut`, and the `ClientError` after which nothing more can be acknowledged. A refused event raises
@@ -170,59 +219,37 @@ class ProducerSession(SessionFacts):
         """
         await self._producer.flush(timeout)
 
-    async def end(
-        self,
-        reason: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
-    ) -> int:
+    async def end(self, reason: str | None = None, timeout: float | None = None) -> int:
         """Send `session.end` and wait for its ack, at most `timeout` seconds. Returns its seq; raises as acks do."""
         return await self.send({"type": "session.end"} | ({} if reason is None else {"reason": reason})).result(timeout)
 
-    async def history(
-        self,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
-        **params: Unpack[HistoryParams],
-    ) -> dict[str, Any]:
+    async def history(self, *, timeout: float | None = None, **params: Unpack[HistoryParams]) -> JsonObject:
         """The memory: `session_id`, `state`, `started_at`, `ended_at`, `position`, and the messages in `contents`.
 
         It shows every event acknowledged before. Times are Unix ms. It takes at most `timeout` seconds, by default
         `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, `Closed`.
         """
-        answer: dict[str, Any] = await self._read("/history", params, timeout, self._producer.options.read_timeout_s)
-        return answer
+        return await self._read("/history", params, timeout)
 
-    async def context(
-        self,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
-        **params: Unpack[ContextParams],
-    ) -> dict[str, Any]:
+    async def context(self, *, timeout: float | None = None, **params: Unpack[ContextParams]) -> JsonObject:
         """The body of the next LLM request, in at most `timeout` seconds, by default `context_timeout_s`.
 
-        Raises `RequestRefused`, `Unreachable`, `Closed`: then the call goes on with the messages that the program has.
+        Raises `RequestRefused`, `Unreachable`, `Closed`: then use the messages that the program has.
         """
-        answer: dict[str, Any] = await self._read("/context", params, timeout, self._producer.options.context_timeout_s)
-        return answer
+        timeout = self._producer.options.context_timeout_s if timeout is None else timeout
+        return await self._read("/context", params, timeout)
 
-    async def turns(
-        self,
-        *,
-        marks: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109 (it raises an error of its own)
-    ) -> list[dict[str, Any]]:
+    async def turns(self, *, marks: bool = False, timeout: float | None = None) -> list[JsonObject]:
         """Each turn's start, end, cause and latencies, in at most `timeout` seconds, by default `read_timeout_s`.
 
         With `marks`, also when its parts and its tool calls were.
         Raises `RequestRefused`, `Unreachable`, `Closed`.
         """
-        answer = await self._read(
-            "/turns", {"marks": True} if marks else {}, timeout, self._producer.options.read_timeout_s
-        )
-        turns: list[dict[str, Any]] = answer["turns"]
+        answer = await self._read("/turns", {"marks": True} if marks else {}, timeout)
+        turns: list[JsonObject] = answer["turns"]
         return turns
 
-    async def add(self, *messages: Mapping[str, Any]) -> dict[str, Any]:
+    async def add(self, *messages: Mapping[str, Any]) -> JsonObject:
         """Add messages or tool traces that did not come as events, all or none: `role`, `content`, and what REST takes.
 
         Returns `position` and `turn_id`. It is made once, in at most `read_timeout_s`; after `Unreachable` it is not
@@ -232,49 +259,44 @@ class ProducerSession(SessionFacts):
 
     async def forget(
         self, *, through_turn: int | None = None, keep_last: int | None = None, everything: bool = False
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Leave messages out of every context: all up to a turn, all but the newest, or everything.
 
         Returns `position`, `forgotten` and `remembered`. Raises `ValueError` unless one of the three is given, and
         what `add` raises.
         """
-        asked = {"through_turn": through_turn, "keep_last": keep_last, "everything": everything or None}
-        body = {name: value for name, value in asked.items() if value is not None}
+        arguments = {"through_turn": through_turn, "keep_last": keep_last, "everything": everything or None}
+        body = {name: value for name, value in arguments.items() if value is not None}
         if len(body) != 1:
             raise ValueError("say what to forget: through_turn, keep_last or everything")
         return await self._write("POST", "/forget", body)
 
-    async def memory(self) -> dict[str, Any]:
+    async def memory(self) -> JsonObject:
         """What the memory has besides its messages: `summaries`, `forgotten`, `carried`. Raises as `history`."""
-        answer: dict[str, Any] = await self._read("/memory", {}, None, self._producer.options.read_timeout_s)
-        return answer
+        return await self._read("/memory")
 
     @property
     def working_memory(self) -> Documents:
         """The document of the session, or of its user. Raises `ClientError` without a `rest_url`."""
         path = session_path(self.session_id, "/working-memory")
-        return Documents(self._reader(), path, self._producer.options.read_timeout_s)
+        return Documents(required(self._rest), path, self._producer.options.read_timeout_s)
 
-    async def data(self) -> dict[str, Any]:
+    async def data(self) -> JsonObject:
         """The session's data, an object of your own. Raises `RequestRefused`, `Unreachable`, `Closed`."""
-        answer: dict[str, Any] = await self._read("/data", {}, None, self._producer.options.read_timeout_s)
-        return answer
+        return await self._read("/data")
 
-    async def update_data(self, **patch: Any) -> dict[str, Any]:
+    async def update_data(self, **patch: Any) -> JsonObject:
         """Merge values into the data; None removes one. Returns the data; raises what `add` raises."""
         return await self._write("PATCH", "/data", patch)
 
-    def _reader(self) -> RestClient:
-        if self._rest is None:
-            raise ClientError("no_rest_url", NO_REST_URL)
-        return self._rest
-
-    async def _write(self, method: str, path: str, body: Any) -> dict[str, Any]:
+    async def _write(self, method: str, path: str, body: Any) -> JsonObject:
         raw, timeout_s = msgspec.json.encode(body), self._producer.options.read_timeout_s
         path = session_path(self.session_id, path)
-        answer: dict[str, Any] = await self._reader().request(method, path, None, raw, timeout_s)
+        answer: JsonObject = await required(self._rest).request(method, path, None, raw, timeout_s)
         return answer
 
-    async def _read(self, path: str, query: Mapping[str, Any], timeout_s: float | None, default_s: float) -> Any:
-        path = session_path(self.session_id, path)
-        return await self._reader().get(path, query_params(query), default_s if timeout_s is None else timeout_s)
+    async def _read(
+        self, path: str, query: Mapping[str, Any] = MappingProxyType({}), timeout_s: float | None = None
+    ) -> JsonObject:
+        timeout_s = self._producer.options.read_timeout_s if timeout_s is None else timeout_s
+        return await required(self._rest).get(session_path(self.session_id, path), query_params(query), timeout_s)

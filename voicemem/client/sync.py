@@ -11,12 +11,11 @@ from typing import Any, Self, TypeVar, Unpack
 
 from voicemem.client.buffer import Ack
 from voicemem.client.client import Client
-from voicemem.client.documents import Documents
 from voicemem.client.errors import Closed, Unacknowledged
 from voicemem.client.memories import ForgetParams, ListParams, Memories, MemoryFields
 from voicemem.client.options import Options
-from voicemem.client.session import ContextParams, HistoryParams, ProducerSession, SearchParams, SessionFacts
-from voicemem.client.transport.exports import CallFilters
+from voicemem.client.session import ContextParams, Documents, HistoryParams, ProducerSession, SearchParams, SessionFacts
+from voicemem.client.transport.rest import CallFilters
 
 T = TypeVar("T")
 

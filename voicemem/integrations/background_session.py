@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from voicemem.client import BufferFull, Client, ClientError, ProducerSession, Unreachable
-from voicemem.client.drops import DroppedEvents
+from voicemem.client.metrics import DroppedEvents
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -192,7 +192,7 @@ class BackgroundSession:
             self.logged.add(error.code)
             LOG.warning("%s Session %s: %s", consequence, self.session_id, error.detail)
 
-    async def aclose(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (it is not a cancellation)
+    async def aclose(self, timeout: float | None = None) -> None:
         """Wait until everything that was sent is on disk, at most `timeout` seconds (`close_timeout_s` by default)."""
         deadline_s = self.client.options.close_timeout_s if timeout is None else timeout
         began = time.monotonic()

@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct, ValidationError, convert
 
 from voicemem.client import Client, ClientError, Options, RequestRefused
-from voicemem.client.room import Room
+from voicemem.client.options import Room
 from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import Refused

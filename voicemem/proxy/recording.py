@@ -9,7 +9,7 @@ from typing import Protocol
 
 from voicemem.dialects.dialect import MalformedFrame
 from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES as MAX_MESSAGE_BYTES
-from voicemem.integrations.tee import frames
+from voicemem.integrations.tee import memory as tee_memory
 from voicemem.integrations.tee.connections import CLEAN_CODES
 from voicemem.integrations.tee.memory import CallMemory
 
@@ -159,7 +159,7 @@ class ReadQueue:
         """Put bytes aside, with the time: the only thing that a call waits for."""
         if not self.waiting:
             self.loop.call_soon(self.work)
-        self.waiting.append((direction, data, frames.now_ms()))
+        self.waiting.append((direction, data, tee_memory.now_ms()))
 
     def work(self) -> None:
         """Read everything. It is at most what the sockets had in one iteration of the loop."""

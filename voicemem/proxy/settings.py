@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from voicemem.client.transport.dial import with_path
+from voicemem.client.transport.connection import with_path
 from voicemem.client.transport.rest import check_rest_url
 from voicemem.config.service import Address
 from voicemem.dialects.registry import DIALECTS, no_such_dialect

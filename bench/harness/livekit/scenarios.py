@@ -10,7 +10,7 @@ from livekit.agents import Agent, function_tool, llm
 
 from bench.harness.livekit.plugins import Chunk
 from bench.harness.livekit.stage import Mode, Stage
-from voicemem.integrations.livekit.messages import text_of
+from voicemem.integrations.livekit.remembering import text_of
 
 JOKE = "Why did the scarecrow win an award? Because he was outstanding in his field, you know."
 STORY = "Once there was a river that had lost its way. It asked the old mill, and the mill knew nothing at all."

@@ -21,7 +21,7 @@ from bench.harness.livekit.plugins import (
 )
 from bench.harness.livekit.realtime import ScriptedRealtime
 from bench.harness.livekit.voice import Voice
-from voicemem.integrations.livekit.messages import text_of
+from voicemem.integrations.livekit.remembering import text_of
 
 TIMEOUT_S = 30.0
 TICK_S = 0.01

@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     from bench.harness.livekit.scenarios import JOKE, SCENARIOS, SHORT, STORY, OwnNodes, Scenario, answer
     from bench.harness.livekit.stage import ALIGNED, MODES, PLAIN, Mode, Stage
     from voicemem.integrations import livekit
-    from voicemem.integrations.livekit.messages import text_of
+    from voicemem.integrations.livekit.remembering import text_of
 
 NOBODY = Address("127.0.0.1", 1)
 EDGE = {"aligned": 1, "plain": 2, "unsynced": 2}

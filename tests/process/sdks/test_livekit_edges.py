@@ -28,8 +28,7 @@ with warnings.catch_warnings():
     from bench.harness.livekit.stage import PLAIN, UNSYNCED, Stage
     from bench.harness.livekit.voice import SAMPLE_RATE
     from voicemem.integrations.livekit.call import LiveKitCall
-    from voicemem.integrations.livekit.messages import text_of
-    from voicemem.integrations.livekit.remembering import rebuilt
+    from voicemem.integrations.livekit.remembering import rebuilt, text_of
 
 EDGE = 2
 """Words that may be wrong: the device of a busy machine stops a little before or after it says so."""

@@ -40,7 +40,7 @@ with warnings.catch_warnings():
         function_call,
     )
     from voicemem.integrations import openai_agents
-    from voicemem.integrations.openai_agents.items import text_of
+    from voicemem.integrations.openai_agents import text_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # the framework's own are not ours
 NOBODY = Address("127.0.0.1", 1)

@@ -16,8 +16,8 @@ from tests.support.samples.cut_call import CUT_CALL
 from voicemem.app import App
 from voicemem.client import RequestRefused, SyncClient, Unreachable
 from voicemem.client.options import Options
-from voicemem.client.transport.exports import read_calls
 from voicemem.client.transport.rest import RestClient as ClientRest
+from voicemem.client.transport.rest import read_calls
 from voicemem.errors import Refused
 
 

@@ -24,8 +24,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0
-        for module in ("frames", "memory"):
-            monkeypatch.setattr(f"voicemem.integrations.tee.{module}.now_ms", lambda: self.now)
+        monkeypatch.setattr("voicemem.integrations.tee.memory.now_ms", lambda: self.now)
 
 
 class Vendor:

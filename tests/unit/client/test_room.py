@@ -6,9 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.client.test_producer import add, error, ready, reopen, sent
-from voicemem.client.options import Options
+from voicemem.client.options import Options, Room
 from voicemem.client.producer import Producer
-from voicemem.client.room import Room
 
 
 async def test_what_has_no_room_may_leave_a_gap() -> None:

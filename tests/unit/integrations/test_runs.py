@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     pytest.importorskip("langchain", reason="LangChain is not installed")
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-    from voicemem.integrations.langgraph.messages import unrecorded
+    from voicemem.integrations.langgraph import unrecorded
     from voicemem.integrations.runs import rebuilt
 
 H, A, S = HumanMessage, AIMessage, SystemMessage

@@ -14,8 +14,7 @@ import msgspec
 from voicemem.cli.common import CommandFailed, rest_options, run
 from voicemem.cli.sessions.files import written_file
 from voicemem.client.options import Options
-from voicemem.client.transport.exports import read_calls
-from voicemem.client.transport.rest import RestClient, session_path
+from voicemem.client.transport.rest import RestClient, read_calls, session_path
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
 from voicemem.protocol.types import JsonObject
 

@@ -1,8 +1,9 @@
-"""Why a server could not be reached: the address, the reason, and what to check, in words."""
+"""Failures to reach a server, in words: the address, the reason, and what to check; and an outage in the log."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import ssl
 
@@ -12,6 +13,7 @@ from yarl import URL
 
 from voicemem.client.errors import Unreachable
 
+LOG = logging.getLogger("voicemem.client")
 REFUSED = "connection refused"
 UNKNOWN_HOST = "unknown host"
 NOT_VERIFIED = "CERTIFICATE_VERIFY_FAILED"
@@ -30,7 +32,7 @@ CHECKS = {
     NOT_HTTP: "Check that this is the address of voicemem, and whether it needs wss:// or https://.",
     HTTP_STATUS: "Check the address, and that the proxy in front of voicemem passes websockets on.",
 }
-"""What to look at, by the beginning of the reason."""
+"""What to check, by the beginning of the reason."""
 UNRESOLVED = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
@@ -85,3 +87,41 @@ def with_check(reason: str) -> str:
 def display_url(url: str | URL) -> str:
     """An address as errors and logs show it: without user, password and query, which may be secret."""
     return str(URL(str(url)).with_user(None).with_query(None).with_fragment(None))
+
+
+class Outage:
+    """The newest failure of each way to the server, by its address. `url` is that of the websocket."""
+
+    def __init__(self, url: str) -> None:
+        self.url = display_url(url)
+        self.reasons: dict[str, str] = {}
+        self.began: float | None = None
+        """When the websocket failed first, on the loop's clock; None while it works."""
+        self.uses_http = False
+
+    def note_failure(self, address: str, reason: str, now: float) -> None:
+        """Log why an attempt failed, unless the last one at this address failed for the same reason."""
+        self.began = now if self.began is None else self.began
+        if self.reasons.get(address) != reason:
+            self.reasons[address] = reason
+            LOG.warning("%s: %s", address, with_check(reason))
+
+    def note_http(self, address: str) -> None:
+        """Log that events go over HTTP, once until the websocket is back."""
+        self.reasons.pop(address, None)
+        if not self.uses_http:
+            self.uses_http = True
+            LOG.warning("%s: events go over HTTP until the websocket is back", address)
+
+    def note_websocket(self, now: float) -> None:
+        """Log that the websocket works again, if it did not."""
+        if self.began is not None:
+            LOG.warning("%s: the websocket is back after %.1f s", self.url, now - self.began)
+            self.began, self.uses_http = None, False
+            self.reasons.clear()
+
+    def explain(self, timeout_s: float) -> str:
+        """Why nothing has come of an attempt of so many seconds, and what to check."""
+        reasons = self.reasons or {self.url: f"{TIMED_OUT} after {timeout_s:g} s"}
+        failures = [f"{address}: {as_sentence(reason)}" for address, reason in reasons.items()]
+        return " ".join([*failures, *dict.fromkeys(check_of(reason) for reason in reasons.values())]).rstrip()

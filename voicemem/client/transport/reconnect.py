@@ -17,13 +17,15 @@ from voicemem.client.options import Backoff, Options
 from voicemem.client.producer import Producer
 from voicemem.client.transport.connection import (
     FRAME_BYTES,
+    Blocked,
     Disconnect,
     WebsocketConnection,
+    dial,
+    discard,
+    hang_up,
 )
-from voicemem.client.transport.dial import Blocked, dial, discard, hang_up
-from voicemem.client.transport.failures import display_url, with_check
+from voicemem.client.transport.failures import Outage, display_url, with_check
 from voicemem.client.transport.http_fallback import HttpFallback
-from voicemem.client.transport.outage import Outage
 from voicemem.client.transport.rest import RestClient
 
 LOG = logging.getLogger("voicemem.client")

@@ -1,20 +1,22 @@
-"""The REST API for a client: answers as JSON, errors as exceptions."""
+"""The REST API for a client: answers as JSON, exports in lines, errors as exceptions."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypedDict
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from voicemem.client.errors import Closed, RequestRefused, Unreachable
+from voicemem.client.errors import ClientError, Closed, RequestRefused, Unreachable
 from voicemem.client.options import Backoff, Options
 from voicemem.client.transport.failures import TIMED_OUT, display_url, unreachable
+from voicemem.protocol.types import JsonObject
 
 CLOSE_TIMEOUT_S = 1.0
 NO_CONTENT = 204
@@ -37,6 +39,14 @@ class RestClient:
         self.closed = True
         if self.http is not None:
             await asyncio.wait({asyncio.ensure_future(self.http.close())}, timeout=CLOSE_TIMEOUT_S)
+
+    def session(self) -> aiohttp.ClientSession:
+        """Return the connections, which are made at their first use. Raises `Closed`."""
+        if self.closed:
+            raise Closed
+        if self.http is None:
+            self.http = aiohttp.ClientSession(headers=self.headers)
+        return self.http
 
     async def request(
         self,
@@ -68,15 +78,12 @@ class RestClient:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, bytes]:
         """The status and the body of an answer. Raises `Unreachable`, `Closed`."""
-        if self.closed:
-            raise Closed
-        if self.http is None:
-            self.http = aiohttp.ClientSession(headers=self.headers)
+        http = self.session()
         timeout_s = self.options.request_timeout_s if timeout_s is None else timeout_s
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         url = self.address(path, query)
         try:
-            async with self.http.request(
+            async with http.request(
                 method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
             ) as response:
                 return response.status, await response.read()
@@ -85,16 +92,13 @@ class RestClient:
 
     async def lines(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[Any, None]:
         """GET an answer in lines of JSON, however long it is, line by line. Raises as `request`; not repeated."""
-        if self.closed:
-            raise Closed
-        if self.http is None:
-            self.http = aiohttp.ClientSession(headers=self.headers)
+        http = self.session()
         timeout_s = self.options.request_timeout_s
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=SILENCE_S)
         url = self.address(path, query)
         rest = b""
         try:
-            async with self.http.get(url, allow_redirects=False, timeout=timeout) as response:
+            async with http.get(url, allow_redirects=False, timeout=timeout) as response:
                 if response.status != 200:
                     decode_answer(response.status, await response.read())
                 async for piece in response.content.iter_any():
@@ -109,7 +113,7 @@ class RestClient:
 
     async def get(
         self, path: str, query: Mapping[str, str], timeout_s: float, headers: Mapping[str, str] | None = None
-    ) -> Any:
+    ) -> JsonObject:
         """GET within `timeout_s`, whatever the network does. Raises `RequestRefused`, `Unreachable`, `Closed`.
 
         Of `read_attempts`, the next begins when the last has failed, or has its share of the time without an answer. It
@@ -119,7 +123,8 @@ class RestClient:
         try:
             async with asyncio.timeout(timeout_s):
                 request = partial(self.request, "GET", path, query, timeout_s=timeout_s, headers=headers)
-                return await self.first_answer(request, timeout_s / self.options.read_attempts, running)
+                answer: JsonObject = await self.first_answer(request, timeout_s / self.options.read_attempts, running)
+                return answer
         except TimeoutError:
             url = display_url(self.address(path, None))
             raise Unreachable(f"GET {url}: {TIMED_OUT} after {timeout_s:g} s.") from None
@@ -154,6 +159,13 @@ async def cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def required(rest: RestClient | None) -> RestClient:
+    """Return the REST API of a client. Raises `ClientError` if it has none."""
+    if rest is None:
+        raise ClientError("no_rest_url", "This needs the URL of the REST API: Client(ingest_url, rest_url).")
+    return rest
 
 
 def check_rest_url(url: str) -> str:
@@ -191,3 +203,34 @@ def query_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+class CallFilters(TypedDict, total=False):
+    """Which calls to export; all without any. Times are Unix ms."""
+
+    state: Literal["running", "ended"]
+    user_id: str
+    label: str
+    started_after: int
+    started_before: int
+
+
+def read_export(rest: RestClient, user_id: str, events: bool = False) -> AsyncGenerator[JsonObject, None]:
+    """The lines of an export of a user. Raises as `read_lines`."""
+    path = f"/v1/users/{quote(user_id, safe='')}/export"
+    return read_lines(rest, path, {"events": events or None})
+
+
+def read_calls(rest: RestClient, form: str, filters: Mapping[str, Any]) -> AsyncGenerator[JsonObject, None]:
+    """The lines of an export of many calls. Raises as `read_lines`."""
+    return read_lines(rest, "/v1/exports", {"format": form, **filters})
+
+
+async def read_lines(rest: RestClient, path: str, query: Mapping[str, Any]) -> AsyncGenerator[JsonObject, None]:
+    """The lines of an export, the last of which is of the type `end`. Raises `Unreachable` if it does not come."""
+    async with aclosing(rest.lines(path, query_params(query))) as lines:
+        async for line in lines:
+            yield line
+            if line["type"] == "end":
+                return
+    raise Unreachable(f"GET {display_url(rest.address(path, None))}: the export was cut short.")

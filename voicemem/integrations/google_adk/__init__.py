@@ -13,20 +13,142 @@ See docs/google-adk.md. The ADK is imported only here and only when it is used (
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.call import Call
-from voicemem.integrations.google_adk.hooks import plugin_type
-from voicemem.integrations.google_adk.session import AdkSession
-from voicemem.integrations.sessions import Sessions
+from voicemem.integrations.conversation import Call, Sessions
+from voicemem.integrations.google_adk.session import (
+    AdkSession,
+    cut_contents,
+    known_contents,
+    own_contents,
+    request_contents,
+)
+from voicemem.integrations.runs import rebuilt
+
+MAX_RUNS = 1000
+__all__ = ["Call", "plugin", "session_id"]
+
+
+class Run(NamedTuple):
+    """One invocation: its session, and whether it is live."""
+
+    session_id: str
+    is_live: bool
+
+
+class Plugin:
+    """The memory of a runner's sessions; `plugin_type` makes a `BasePlugin` of it."""
+
+    def __init__(
+        self, sessions: Sessions[AdkSession], session_id: Callable[[Any], str | None], gives_context: bool
+    ) -> None:
+        super().__init__(name="voicemem")  # type: ignore[call-arg]  # that of BasePlugin
+        self.sessions = sessions
+        self.session_id = session_id
+        self.gives_context = gives_context
+        self.runs: OrderedDict[str, Run | None] = OrderedDict()
+        self.alone: set[tuple[str, str]] = set()
+        """Agents that want no history, by the run and their names."""
+        sessions.find_loop()
+
+    def call(self, session_id: str) -> Call:
+        """One call, for the program that plays the agent's replies."""
+        return Call(self.sessions, session_id)
+
+    # What the ADK calls
+
+    async def on_user_message_callback(self, *, invocation_context: Any, user_message: Any) -> None:
+        """A run begins with what the user says."""
+        run, item = self.run(invocation_context), f"{invocation_context.invocation_id}.user"
+        if run is not None and not run.is_live:
+            self.sessions.soon(run.session_id, lambda memory: memory.on_user_message(user_message, item))
+
+    async def on_event_callback(self, *, invocation_context: Any, event: Any) -> None:
+        """An agent says something, calls a tool, or has its result; in live runs, the user too."""
+        run = self.run(invocation_context)
+        if run is not None:
+            told = AdkSession.on_live_event if run.is_live else AdkSession.on_event
+            self.sessions.soon(run.session_id, lambda memory: told(memory, event))
+
+    async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
+        """Note whether an agent wants to know of the conversation."""
+        if getattr(agent, "include_contents", "default") == "none":
+            self.alone.add((callback_context.invocation_id, agent.name))
+
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+        """Give the model what was heard. A live model keeps its own conversation."""
+        run = self.runs.get(callback_context.invocation_id)
+        if run is None or run.is_live or not self.gives_context or not llm_request.contents:
+            return
+        if (callback_context.invocation_id, callback_context.agent_name) in self.alone:
+            return
+        if getattr(llm_request, "previous_interaction_id", None):  # Google has the conversation
+            return
+        own = own_contents(llm_request.contents)
+        known = await self.sessions.ask(run.session_id, lambda memory: memory.context(own))
+        try:
+            self.remember(run, llm_request, own, known)
+        except Exception as error:  # a version whose contents are others
+            self.sessions.log_once(f"The agent goes on with its own messages: {error!r}.")
+
+    async def after_run_callback(self, *, invocation_context: Any) -> None:
+        """The run is over."""
+        name = invocation_context.invocation_id
+        self.runs.pop(name, None)
+        self.alone = {one for one in self.alone if one[0] != name}
+
+    # Helpers
+
+    def remember(self, run: Run, llm_request: Any, own: list[Any], known: list[Any] | None) -> None:
+        """Put what is known into a request."""
+        memory = self.sessions.open.get(run.session_id)
+        if known is None or memory is None:
+            heard = [] if memory is None else memory.heard_texts()
+            llm_request.contents = cut_contents(llm_request.contents, heard)
+            return
+        made = type(llm_request.contents[0])
+        contents = rebuilt(own, list(known_contents(known)), memory.opening or frozenset(), user_is_recorded=True)
+        instructions = [str(one["content"]) for one in known if one["role"] == "system"]
+        llm_request.contents = request_contents(contents, made)
+        if instructions:
+            llm_request.append_instructions(instructions)
+
+    def run(self, invocation_context: Any) -> Run | None:
+        """The run that an event is of; None if it has no session of the memory."""
+        name = invocation_context.invocation_id
+        if name not in self.runs:
+            self.runs[name] = self.new_run(invocation_context)
+            if len(self.runs) > MAX_RUNS:
+                self.runs.popitem(last=False)
+        return self.runs[name]
+
+    def new_run(self, invocation_context: Any) -> Run | None:
+        try:
+            found = self.session_id(invocation_context)
+        except Exception as error:  # the program's own function
+            self.sessions.log_once(f"A run is not remembered: {error!r}.")
+            return None
+        return Run(found, invocation_context.live_request_queue is not None) if found else None
+
 
 if TYPE_CHECKING:
-    from voicemem.integrations.google_adk.hooks import VoicememPlugin
+    from google.adk.plugins.base_plugin import BasePlugin
 
-__all__ = ["Call", "plugin", "session_id"]
+    class VoicememPlugin(Plugin, BasePlugin):
+        """What `voicemem.integrations.google_adk.plugin` makes."""
+
+
+@cache
+def plugin_type() -> type[VoicememPlugin]:
+    """The class of plugins; it can be made only where the ADK is installed."""
+    from google.adk.plugins.base_plugin import BasePlugin
+
+    return type("VoicememPlugin", (Plugin, BasePlugin), {})
 
 
 def session_id(invocation_context: Any) -> str | None:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from voicemem.client import Client
 from voicemem.integrations.background_session import BackgroundSession
 from voicemem.integrations.livekit.call import LiveKitCall
-from voicemem.integrations.livekit.messages import chat_context
-from voicemem.integrations.livekit.remembering import Remembering
+from voicemem.integrations.livekit.remembering import Remembering, chat_context
 
 if TYPE_CHECKING:
     from livekit.agents import AgentSession
@@ -36,12 +35,7 @@ class LiveKitMemory:
         """What is sent and read; `session.session` is the client's session once it is open, else None."""
         self.call = call
 
-    async def aclose(
-        self,
-        reason: str | None = None,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 (it is not a cancellation)
-    ) -> None:
+    async def aclose(self, reason: str | None = None, *, timeout: float | None = None) -> None:
         """End the call, if it has not ended, and wait until all of it is on disk; never raises.
 
         It takes at most `timeout` seconds, by default the client's `close_timeout_s`. It can be a shutdown callback.

@@ -15,12 +15,9 @@ from typing import Any, Concatenate, ParamSpec
 from weakref import WeakSet
 
 from voicemem.integrations.ledger import Ledger
-from voicemem.integrations.livekit.messages import text_of
 from voicemem.integrations.livekit.nodes import Nodes
-from voicemem.integrations.livekit.playback import Playback
-from voicemem.integrations.livekit.remembering import Remembering
-from voicemem.integrations.livekit.speeches import Speeches
-from voicemem.integrations.livekit.typed import TypedMessages
+from voicemem.integrations.livekit.playback import Playback, Speeches, TypedMessages
+from voicemem.integrations.livekit.remembering import Remembering, text_of
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")

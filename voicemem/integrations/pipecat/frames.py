@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 
 from voicemem.integrations.ledger import Ledger
-from voicemem.integrations.pipecat.contexts import Audio
-from voicemem.integrations.pipecat.replies import ReplyTracker
-from voicemem.integrations.pipecat.word_clock import NS_PER_MS
+from voicemem.integrations.pipecat.audio import NS_PER_MS
+from voicemem.integrations.pipecat.replies import Audio, ReplyTracker
 
 LOG = logging.getLogger("voicemem.integrations")
 CAUGHT_UP_S = 0.3

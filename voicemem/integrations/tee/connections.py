@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import WSMsgType
 from websockets.exceptions import ConnectionClosed
 
-from voicemem.integrations.tee.frames import RawMessage
+from voicemem.integrations.tee.memory import RawMessage
 
 CLEAN_CODES = (1000, 1001, 1005)
 """Close codes after which the other side is not expected back."""

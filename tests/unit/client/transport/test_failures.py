@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from voicemem.client.errors import Busy, RequestRefused, Unreachable
-from voicemem.client.transport.dial import Blocked, handshake_error
+from voicemem.client.transport.connection import Blocked, handshake_error
 from voicemem.client.transport.failures import CHECKS, check_of, display_url, unreachable, with_check
 
 URL = "wss://me:hidden@h:1/v1/ingest?token=hidden"

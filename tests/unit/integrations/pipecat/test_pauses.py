@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.integrations.pipecat.pauses import Sound, Span, spans_of
+from voicemem.integrations.pipecat.audio import Sound, Span, spans_of
 
 RATE = 16_000
 

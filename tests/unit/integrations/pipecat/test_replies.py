@@ -6,9 +6,8 @@ import pytest
 
 from tests.support.transcripts import messages_after
 from voicemem.integrations.ledger import Ledger
-from voicemem.integrations.pipecat.contexts import Audio
-from voicemem.integrations.pipecat.replies import ReplyTracker
-from voicemem.integrations.pipecat.word_clock import NS_PER_MS
+from voicemem.integrations.pipecat.audio import NS_PER_MS
+from voicemem.integrations.pipecat.replies import Audio, ReplyTracker
 from voicemem.protocol.types import JsonObject
 
 RATE = 16_000

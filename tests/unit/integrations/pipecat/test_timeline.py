@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.integrations.pipecat.timeline import AudioTimeline
+from voicemem.integrations.pipecat.audio import AudioTimeline
 
 
 def test_audio_is_played_in_the_order_in_which_it_was_made() -> None:

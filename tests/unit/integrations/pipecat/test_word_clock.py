@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from voicemem.integrations.pipecat.word_clock import NS_PER_MS, TimedWord, WordClock
+from voicemem.integrations.pipecat.audio import NS_PER_MS, TimedWord, WordClock
 
 SECOND = 1000 * NS_PER_MS
 BEGIN = 50 * SECOND

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.dialects import RECORDINGS, Recording
 from tests.support.waiting import eventually
 from voicemem.dialects.registry import DIALECTS
-from voicemem.integrations.tee.frames import FrameQueue, ReducedCrossing
+from voicemem.integrations.tee.memory import FrameQueue, ReducedCrossing
 from voicemem.protocol.types import JsonObject
 
 JSON = st.recursive(

@@ -1,0 +1,396 @@
+"""LangGraph: a middleware of LangChain's agents, with which the model gets what was heard, and the run is recorded.
+
+    from voicemem.integrations import langgraph
+
+    memory = langgraph.middleware(client)
+    agent = create_agent(model, tools, middleware=[memory], checkpointer=InMemorySaver())
+    await agent.ainvoke({"messages": [("user", text)]}, {"configurable": {"thread_id": "call-1"}})
+    memory.call("call-1").interrupted(heard_text="In Oslo it ")
+
+See docs/langgraph.md. LangChain is imported only here and only when it is used (`voicemem-core[langgraph]`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from voicemem.client import Client, SyncClient
+from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.conversation import Call, Conversation, Sessions, parsed
+from voicemem.integrations.runs import as_heard, is_answer, rebuilt, run_start, text_of
+from voicemem.protocol.types import JsonObject
+
+MAX_SEEN = 1000
+__all__ = ["Call", "chat_messages", "middleware", "thread_id"]
+Kind = Literal["user", "replies", "tools"]
+
+
+def chat_messages(messages: Iterable[JsonObject]) -> list[Any]:
+    """LangChain's messages of messages in OpenAI's form, as `session.context()` has them in `messages`."""
+    return [made for message in messages for made in messages_of(message)]
+
+
+def messages_of(message: JsonObject) -> Iterator[Any]:
+    from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+
+    role, content = message["role"], message.get("content") or ""
+    if role == "tool":
+        yield ToolMessage(content=content, tool_call_id=message["tool_call_id"])
+    elif role == "assistant":
+        calls = [call["function"] | {"id": call["id"]} for call in message.get("tool_calls") or ()]
+        yield AIMessage(
+            content=content,
+            tool_calls=[
+                {"name": one["name"], "args": arguments_of(one["arguments"]), "id": one["id"]} for one in calls
+            ],
+        )
+    else:
+        yield (HumanMessage if role == "user" else SystemMessage)(content=content)
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """The arguments of a call; LangChain takes an object only."""
+    arguments = parsed(text)
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+
+
+def unrecorded(messages: Sequence[Any]) -> Sequence[Any]:
+    """What this run may have added: its user messages, its answers and tools."""
+    ended = bool(messages) and is_answer(messages[-1])
+    start = run_start(messages[:-1] if ended else messages)
+    while start and messages[start - 1].type == "human":
+        start -= 1
+    return messages[start:]
+
+
+class ThreadMemory(Conversation):
+    """What is remembered of one thread."""
+
+    def __init__(self, session: BackgroundSession, record: Collection[str]) -> None:
+        super().__init__(session)
+        self.kinds = record
+        self.recorded: OrderedDict[str, None] = OrderedDict()
+        """Messages of the newest runs that are recorded, by their ids."""
+        self.opening: frozenset[str] | None = None
+        """Messages that were there before the memory knew anything."""
+
+    def record(self, messages: Sequence[Any], item_of: Callable[[str], str] = str) -> None:
+        """Record what a run has added since it was last asked."""
+        for message in unrecorded(messages):
+            name = message.id or self.new_item()
+            if name not in self.recorded:
+                self.recorded[name] = None
+                self.record_message(message, item_of(name))
+        while len(self.recorded) > MAX_SEEN:
+            self.recorded.popitem(last=False)
+
+    def record_message(self, message: Any, item: str) -> None:
+        text = text_of(message.content)
+        if message.type == "human" and text and "user" in self.kinds:
+            if not message.additional_kwargs.get("lc_source"):  # a summary, which another middleware put there
+                self.user_said(text, item)
+        elif message.type == "ai":
+            if text and "replies" in self.kinds:
+                self.replied(text, item)
+            for call in message.tool_calls if "tools" in self.kinds else ():
+                self.tool_called(call["id"], call["name"], call["args"])
+        elif message.type == "tool" and "tools" in self.kinds:
+            self.tool_returned(message.tool_call_id, text or message.content)
+
+    async def context(self, own: Sequence[Any], added: Sequence[Any]) -> list[Any] | None:
+        """What the memory knows, in OpenAI's form, once this run is recorded as far as it has come."""
+        self.record(added)
+        body = await self.session.context(style="openai", tools=True)
+        if body is None:
+            return None
+        if self.opening is None:
+            before = own[: run_start(own)]
+            said = {text_of(one.content) for one in own[len(before) :]}
+            news = (one for one in body["messages"] if one["role"] in ("user", "assistant") and one["content"])
+            is_new = all(one["content"] in said for one in news)
+            self.opening = frozenset(one.id for one in before if one.id) if is_new else frozenset()
+        messages: list[Any] = body["messages"]
+        return messages
+
+
+class StreamedTexts:
+    """What the LLM runs of one model call have said so far. `grew` gets each piece and the item of its reply."""
+
+    def __init__(self, grew: Callable[[str, str], None]) -> None:
+        self.grew = grew
+        self.items: dict[Any, str] = {}
+        """The item of each run: the id of its message, as it is first told."""
+        self.grown: set[str] = set()
+        """The items of which something was said."""
+        self.names: dict[str, str] = {}
+        """The item of each id that a run's message has had; vendors may give another on the way."""
+        self.others: set[Any] = set()
+        """Runs of other middleware, whose texts nobody hears."""
+
+    def said(self, run: Any, message_id: str | None, text: str) -> None:
+        if run in self.others:
+            return
+        if message_id and run not in self.items:
+            self.items[run] = message_id
+        if run in self.items:
+            self.names[message_id or self.items[run]] = self.items[run]
+            if text:
+                self.grown.add(self.items[run])
+                self.grew(text, self.items[run])
+
+    def item_of(self, message_id: str) -> str:
+        """The item that a message was streamed as; its id if it was not."""
+        return self.names.get(message_id, message_id)
+
+
+@cache
+def listener_type() -> type[Any]:
+    """The class of callbacks; it can be made only where LangChain is installed."""
+    from langchain_core.callbacks import BaseCallbackHandler
+
+    class TokenListener(BaseCallbackHandler):
+        """Tells of each token. It asks for no stream: without one there are no tokens."""
+
+        run_inline = True  # also in asynchronous runs, so that tokens keep their order
+
+        def __init__(self, texts: StreamedTexts) -> None:
+            self.texts = texts
+
+        def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: Any, **more: Any) -> None:
+            if (more.get("metadata") or {}).get("lc_source"):
+                self.texts.others.add(run_id)
+
+        def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **more: Any) -> None:
+            message = getattr(chunk, "message", None)
+            if message is not None:
+                self.texts.said(run_id, message.id, text_of(message.content))
+
+        def on_stream_event(self, event: Any, *, run_id: Any, **more: Any) -> None:
+            """Streams in LangChain's own protocol have these instead of tokens."""
+            delta = event.get("delta") or {}
+            if event.get("event") == "message-start":
+                self.texts.said(run_id, event.get("id") or event.get("message_id"), "")
+            elif delta.get("type") == "text-delta":
+                self.texts.said(run_id, None, delta["text"])
+
+    return TokenListener
+
+
+class ModelCall:
+    """One call of the model in a thread that is remembered."""
+
+    def __init__(self, threads: Sessions[ThreadMemory], kinds: Set[str], session_id: str, request: Any) -> None:
+        self.threads = threads
+        self.kinds = kinds
+        self.session_id = session_id
+        self.request = request
+        self.texts = StreamedTexts(self.grew)
+
+    def context(self, memory: ThreadMemory) -> Any:
+        return memory.context(self.request.messages, self.request.state["messages"])
+
+    def remembered(self, known: list[Any] | None) -> Any:
+        """The request as the model gets it."""
+        memory = self.threads.open.get(self.session_id)
+        own = self.request.messages
+        try:
+            if known is None or memory is None:
+                return self.request.override(messages=as_heard(own, {} if memory is None else memory.heard))
+            messages = chat_messages(known)
+            said = [one for one in messages if one.type != "system"]
+            instructions = [text_of(one.content) for one in messages if one.type == "system"]
+            return self.request.override(
+                messages=rebuilt(own, said, memory.opening or frozenset(), user_is_recorded="user" in self.kinds),
+                system_message=with_more(self.request.system_message, instructions),
+            )
+        except Exception as error:  # a version whose messages are others
+            self.threads.log_once(f"The agent goes on with its own messages: {error!r}.")
+            return self.request
+
+    def grew(self, text: str, item: str) -> None:
+        if "replies" in self.kinds:
+            self.threads.soon(self.session_id, lambda memory: memory.reply_grew(text, item))
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear of tokens; a reply that was cancelled is whole as it is, and one of an attempt that failed is none."""
+        callbacks: Any = run_config().get("callbacks")
+        listener = listener_type()(self.texts)
+        if hasattr(callbacks, "add_handler"):
+            callbacks.add_handler(listener)
+        try:
+            yield
+        except Exception:
+            self.close("llm.cancel", self.texts.grown)
+            raise
+        except BaseException:
+            self.close("llm.done", self.texts.grown)
+            raise
+        finally:
+            if hasattr(callbacks, "remove_handler"):
+                callbacks.remove_handler(listener)
+
+    def close(self, kind: str, items: set[str]) -> None:
+        def close_all(memory: ThreadMemory) -> None:
+            for item in items:
+                memory.send({"type": kind, "item": item})
+
+        if items and "replies" in self.kinds:
+            self.threads.soon(self.session_id, close_all)
+
+    def answered(self, response: Any) -> None:
+        """Record what the model said; texts of attempts that were given up are none."""
+        results = getattr(getattr(response, "model_response", response), "result", [response])
+        messages = [*self.request.state["messages"], *results]
+        self.close("llm.cancel", self.texts.grown - {self.texts.item_of(one.id) for one in results})
+        self.threads.soon(self.session_id, lambda memory: memory.record(messages, self.texts.item_of))
+
+
+class Middleware:
+    """The memory of an agent's threads; `middleware_type` makes an `AgentMiddleware` of it."""
+
+    def __init__(
+        self,
+        threads: Sessions[ThreadMemory],
+        session_id: Callable[[Mapping[str, Any]], str | None],
+        kinds: Set[str],
+    ) -> None:
+        self.threads = threads
+        self.kinds = kinds
+        self.session_id = session_id
+        threads.find_loop()
+
+    @property
+    def name(self) -> str:
+        return "voicemem"
+
+    def call(self, session_id: str) -> Call:
+        """One call, for the program that plays the agent's replies."""
+        return Call(self.threads, session_id)
+
+    # What LangChain calls
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Give the model what was heard, and record what it says."""
+        call = self.model_call(request)
+        if call is None:
+            return handler(request)
+        known = self.threads.wait(call.session_id, call.context)
+        with call.listening():
+            response = handler(call.remembered(known))
+        call.answered(response)
+        return response
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Give the model what was heard, and record what it says."""
+        call = self.model_call(request)
+        if call is None:
+            return await handler(request)
+        known = await self.threads.ask(call.session_id, call.context)
+        with call.listening():
+            response = await handler(call.remembered(known))
+        call.answered(response)
+        return response
+
+    def after_agent(self, state: Any, runtime: Any) -> None:
+        """Record results of tools that no model was asked about."""
+        session_id = self.session_of_run()
+        if session_id is not None:
+            messages = list(state["messages"])
+            self.threads.soon(session_id, lambda memory: memory.record(messages))
+
+    async def aafter_agent(self, state: Any, runtime: Any) -> None:
+        self.after_agent(state, runtime)
+
+    # Helpers
+
+    def model_call(self, request: Any) -> ModelCall | None:
+        session_id = self.session_of_run()
+        return None if session_id is None else ModelCall(self.threads, self.kinds, session_id, request)
+
+    def session_of_run(self) -> str | None:
+        """The session of the run that this code is called in."""
+        try:
+            found = self.session_id(run_config())
+        except Exception as error:  # the program's own function
+            self.threads.log_once(f"A run is not remembered: {error!r}.")
+            return None
+        if not found:
+            self.threads.log_once("A run is not remembered: its configuration names no session, such as a thread_id.")
+            return None
+        return found
+
+
+if TYPE_CHECKING:
+    from langchain.agents.middleware import AgentMiddleware
+
+    class VoicememMiddleware(Middleware, AgentMiddleware[Any, Any, Any]):
+        """What `voicemem.integrations.langgraph.middleware` makes."""
+
+
+@cache
+def middleware_type() -> type[VoicememMiddleware]:
+    """The class of middleware; it can be made only where LangChain is installed."""
+    from langchain.agents.middleware import AgentMiddleware
+
+    return type("VoicememMiddleware", (Middleware, AgentMiddleware), {})
+
+
+def run_config() -> Mapping[str, Any]:
+    """The configuration of the run that this code is called in. Raises `RuntimeError` outside of one."""
+    from langgraph.config import get_config
+
+    config: Mapping[str, Any] = get_config()
+    return config
+
+
+def with_more(system_message: Any, texts: list[str]) -> Any:
+    """The agent's system message, followed by what the memory instructs; providers take only one."""
+    from langchain_core.messages import SystemMessage
+
+    if not texts:
+        return system_message
+    if system_message is None:
+        return SystemMessage(content="\n\n".join(texts))
+    content = system_message.content
+    if isinstance(content, str):
+        more: Any = "\n\n".join([content, *texts] if content else texts)
+    else:
+        more = [*content, *({"type": "text", "text": text} for text in texts)]
+    return system_message.model_copy(update={"content": more})
+
+
+def thread_id(config: Mapping[str, Any]) -> str | None:
+    """The thread id of a run's configuration."""
+    found = config.get("configurable", {}).get("thread_id")
+    return None if found is None else str(found)
+
+
+def middleware(
+    client: Client | SyncClient,
+    *,
+    session_id: Callable[[Mapping[str, Any]], str | None] = thread_id,
+    record: Collection[Kind] = ("user", "replies", "tools"),
+    config: Mapping[str, Any] | None = None,
+    producer: str = "langgraph",
+) -> VoicememMiddleware:
+    """A middleware for `create_agent(…, middleware=[…])`; one serves any number of threads at once.
+
+    `session_id` finds a run's session in its configuration; a run without one is not remembered. Leave out of `record`
+    what something else records on the same session, such as a recogniser's transcripts ("user"), or the replies that a
+    voice framework plays ("replies"). `config` is that of a new session, such as `{"user_id": "ann", "memory_from":
+    {"sessions": 3}}`, which brings earlier calls along. Agents that run without asyncio need a `SyncClient`.
+
+    Nothing raises into a run, and only the read before each model call holds it up, for at most the client's
+    `context_timeout_s`. Raises `ImportError` without LangChain.
+    """
+    if find_spec("langchain") is None:
+        raise ImportError("LangChain is not installed: pip install 'voicemem-core[langgraph]'")
+    kinds = frozenset(record)
+    threads = Sessions(client, lambda session: ThreadMemory(session, kinds), config, producer)
+    return middleware_type()(threads, session_id, kinds)

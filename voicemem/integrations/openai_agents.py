@@ -1,0 +1,387 @@
+"""OpenAI Agents SDK: a session whose history is what was heard, and realtime sessions remembered as they were played.
+
+    from voicemem.integrations import openai_agents
+
+    memory = openai_agents.session(client, "call-1")
+    result = await Runner.run(agent, "What is the weather in Oslo?", session=memory)
+    memory.interrupted(heard_text="In Oslo it ")
+
+    memory = openai_agents.attach(realtime_session, client, tracker=tracker, session_id="call-2")
+
+See docs/openai-agents.md. The SDK is imported nowhere here: its sessions and listeners are protocols.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
+from typing import Any, NamedTuple, Protocol
+
+from voicemem.client import Client
+from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.conversation import Conversation, parsed
+from voicemem.integrations.ledger import Ledger
+from voicemem.protocol.types import JsonObject
+
+LOG = logging.getLogger("voicemem.integrations")
+MAX_OWN_ITEMS = 1000
+PLAYED_OUT_MS = 60.0
+"""A reply of which no more than this is left was played to its end."""
+GUARDRAIL = "guardrail triggered: "
+"""So begins what the SDK tells the model, in the user's name, when a guardrail has stopped a reply."""
+__all__ = ["AgentsSession", "RealtimeMemory", "attach", "input_items", "session"]
+
+
+def input_items(messages: Iterable[JsonObject]) -> list[JsonObject]:
+    """Items of messages in OpenAI's form, as `session.context()` has them in `messages`."""
+    return [item for message in messages for item in items_of(message)]
+
+
+def items_of(message: JsonObject) -> Iterator[JsonObject]:
+    """The items of one message: each call of a tool is one, and each result."""
+    content = message.get("content")
+    if message["role"] == "tool":
+        yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": content or ""}
+        return
+    if content:
+        yield {"role": message["role"], "content": content}
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        yield {
+            "type": "function_call",
+            "call_id": call["id"],
+            "name": function["name"],
+            "arguments": function["arguments"],
+        }
+
+
+def newest(items: list[JsonObject], limit: int | None) -> list[JsonObject]:
+    """The newest items, none of them the result of a call that is left out."""
+    if limit is None or len(items) <= limit:
+        return items
+    chosen = items[len(items) - limit :]
+    called = {item["call_id"] for item in chosen if item.get("type") == "function_call"}
+    return [one for one in chosen if one.get("type") != "function_call_output" or one["call_id"] in called]
+
+
+def text_of(item: Any) -> str:
+    """The text of an item; parts that are no text are left out."""
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(part.get("text") or part.get("transcript") or "" for part in parts if isinstance(part, dict))
+
+
+class Added(NamedTuple):
+    """An item that this process added, and the event that takes it back, if there is one."""
+
+    item: JsonObject
+    undo: JsonObject | None
+
+
+class AgentsSession(Conversation):
+    """`agents.memory.Session`: the SDK asks it for the items before a run, and gives it the new ones."""
+
+    session_settings: Any = None
+
+    def __init__(self, session: BackgroundSession) -> None:
+        super().__init__(session)
+        self.added: deque[Added] = deque(maxlen=MAX_OWN_ITEMS)
+        """What this process added, which is used while the memory is away."""
+
+    # What the SDK calls
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        """What was heard, the newest `limit` items of it; what this process added while the memory is away."""
+        body = await self.session.context(style="openai", tools=True)
+        items = [one.item for one in self.added] if body is None else input_items(body["messages"])
+        return newest(items, limit)
+
+    async def add_items(self, items: list[Any]) -> None:
+        """Take the new items of a run. It does not wait."""
+        for item in items:
+            try:
+                self.add(dict(item))
+            except Exception as error:  # items of a kind that this version does not know
+                LOG.warning("The memory has missed an item of a run: %r.", error)
+
+    async def pop_item(self) -> Any | None:
+        """Take back the newest item that this process added: it is in no message any more; None if there is none.
+
+        Traces of tools stay in the journal, where a call without a result is in no context.
+        """
+        if not self.added:
+            return None
+        item, undo = self.added.pop()
+        if undo is not None:
+            self.send(undo)
+        return item
+
+    async def clear_session(self) -> None:
+        """Forget everything up to now. Raises `ClientError` while the memory is away."""
+        self.added.clear()
+        self.reply = None
+        if self.session.session is not None:
+            await self.session.session.flush(self.session.client.options.read_timeout_s)
+            await self.session.session.forget(everything=True)
+
+    # What your player calls
+
+    def interrupted(
+        self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
+    ) -> None:
+        """The user cut a reply short, the newest by default: they had heard this text, or this much of its audio.
+
+        Give `audio_end_ms` after `played`, or else the length of the audio is not known.
+        """
+        super().interrupted(heard_text, audio_end_ms, item=item)
+        own = next((one.item for one in reversed(self.added) if one.item.get("role") == "assistant"), None)
+        if own is not None and heard_text is not None and item in (None, self.reply):
+            own["content"] = heard_text
+
+    # Events
+
+    def add(self, item: JsonObject) -> None:
+        kind, role = item.get("type", "message"), item.get("role")
+        undo = None
+        if kind == "function_call":
+            self.tool_called(item["call_id"], item["name"], item["arguments"])
+        elif kind == "function_call_output":
+            self.tool_returned(item["call_id"], item["output"])
+        elif kind == "message" and role in ("user", "assistant") and (text := text_of(item)):
+            said = self.user_said if role == "user" else self.replied
+            undo = said(text, self.new_item())
+        self.added.append(Added(item, undo))
+
+
+class PlaybackTracker(Protocol):
+    """What is asked of the SDK's `RealtimePlaybackTracker`."""
+
+    def get_state(self) -> Any:
+        """A mapping with `current_item_id` and `elapsed_ms`."""
+
+
+class Spoken:
+    """One item of the model's speech."""
+
+    def __init__(self) -> None:
+        self.made_ms = 0.0
+        self.complete = False
+
+
+class RealtimeListener:
+    """A `RealtimeModelListener`: hears of each event of the model. It never raises and never waits."""
+
+    def __init__(self, ledger: Ledger, tracker: PlaybackTracker | None, bytes_per_ms: float) -> None:
+        self.ledger = ledger
+        self.tracker = tracker
+        self.bytes_per_ms = bytes_per_ms
+        self.spoken: dict[str, Spoken] = {}
+        """Replies that are not over, oldest first."""
+        self.users: set[str] = set()
+        self.is_stopped = False
+        """Whether the program has asked the model to stop, and not the caller."""
+        self.has_warned = False
+        self.handlers: dict[str, Callable[[Any, float], None]] = {
+            "item_updated": self.on_item,
+            "input_audio_transcription_completed": self.on_transcript,
+            "transcript_delta": self.on_delta,
+            "output_text_delta": self.on_delta,
+            "audio": self.on_audio,
+            "audio_interrupted": self.on_interrupted,
+            "turn_ended": self.on_turn_ended,
+            "function_call": self.on_tool_call,
+        }
+
+    async def on_event(self, event: Any) -> None:
+        """One event of the model."""
+        try:
+            handler = self.handlers.get(event.type)
+            if handler is not None:
+                now = time.time() * 1000.0
+                self.follow_player(now)
+                handler(event, now)
+        except Exception as error:  # whatever it is, the call on the phone goes on
+            self.missed(event, error)
+
+    def follow_sending(self, model: Any) -> None:
+        """Hear of what the SDK sends to the model: the results of tools are told to nobody else."""
+        original = model.send_event
+
+        @wraps(original)
+        async def send_event(event: Any) -> None:
+            try:
+                self.on_sending(event, time.time() * 1000.0)
+            except Exception as error:  # whatever it is, the call on the phone goes on
+                self.missed(event, error)
+            await original(event)
+
+        model.send_event = send_event
+
+    def on_sending(self, event: Any, at: float) -> None:
+        kind = type(event).__name__
+        if kind == "RealtimeModelSendToolOutput":
+            self.ledger.tool_returned(event.tool_call.call_id, parsed(event.output), at, event.tool_call.name)
+        elif kind == "RealtimeModelSendInterrupt":
+            self.is_stopped = True
+
+    def missed(self, event: Any, error: Exception) -> None:
+        if not self.has_warned:
+            self.has_warned = True
+            LOG.warning("The memory has missed a `%s` of a call: %r.", getattr(event, "type", event), error)
+
+    # The caller
+
+    def on_item(self, event: Any, at: float) -> None:
+        """The caller's turn has its place as soon as it begins; its transcript may come after the reply."""
+        item = event.item
+        if getattr(item, "role", None) != "user" or item.item_id in self.users:
+            return
+        texts = [part.text for part in item.content if part.type == "input_text" and part.text]
+        self.users.add(item.item_id)
+        if texts and texts[0].startswith(GUARDRAIL):
+            return
+        if texts:
+            self.ledger.user_typed("\n".join(texts), at)
+        else:
+            self.hear(item.item_id, "", False, at)
+
+    def on_transcript(self, event: Any, at: float) -> None:
+        self.users.add(event.item_id)
+        self.hear(event.item_id, event.transcript.strip(), True, at)
+
+    def hear(self, item_id: str, text: str, final: bool, at: float) -> None:
+        if not self.ledger.ended:
+            said = {"type": "asr", "segment": 0, "text": text, "final": final}
+            self.ledger.emit(said, at, self.ledger.item_of(item_id))
+
+    # The agent
+
+    def speech(self, item_id: str) -> Spoken:
+        return self.spoken.setdefault(item_id, Spoken())
+
+    def on_delta(self, event: Any, at: float) -> None:
+        self.speech(event.item_id)
+        self.ledger.said(event.item_id, event.delta, at)
+
+    def on_audio(self, event: Any, at: float) -> None:
+        audio_ms = len(event.data) / self.bytes_per_ms
+        self.speech(event.item_id).made_ms += audio_ms
+        self.ledger.audio_made(event.item_id, audio_ms)
+
+    def on_turn_ended(self, event: Any, at: float) -> None:
+        """The response is generated whole; it may be played for long."""
+        for item_id, spoken in list(self.spoken.items()):
+            if not spoken.complete:
+                spoken.complete = True
+                self.ledger.said_all(item_id, at)
+                self.ledger.span_made(item_id, at)
+                if not spoken.made_ms:
+                    self.finish(item_id, at)
+
+    def on_tool_call(self, event: Any, at: float) -> None:
+        self.ledger.tool_called(event.call_id, event.name, parsed(event.arguments or "{}"), at)
+
+    # The player
+
+    def position(self) -> tuple[str | None, float]:
+        """The item that the player is at, and how much of it was played; it is asked before the SDK forgets it."""
+        state = {} if self.tracker is None else self.tracker.get_state()
+        return state.get("current_item_id"), state.get("elapsed_ms") or 0.0
+
+    def follow_player(self, at: float) -> None:
+        """Note what is played, and that everything before it was played to its end."""
+        current, played_ms = self.position()
+        if current not in self.spoken:
+            return
+        for item_id in list(self.spoken):
+            if item_id == current:
+                self.ledger.played(item_id, played_ms, at)
+                break
+            self.finish(item_id, at)
+
+    def on_interrupted(self, event: Any, at: float) -> None:
+        current, played_ms = self.position()
+        cause, self.is_stopped = "command" if self.is_stopped else "user_speech", False
+        for item_id, spoken in list(self.spoken.items()):
+            if item_id == current and spoken.complete and played_ms >= spoken.made_ms - PLAYED_OUT_MS:
+                self.finish(item_id, at)
+            elif item_id == current or (self.tracker is None and item_id == event.item_id):
+                self.ledger.cut(item_id, None if self.tracker is None else played_ms, at, cause=cause)
+                del self.spoken[item_id]
+            elif self.tracker is None:
+                self.finish(item_id, at)
+            else:
+                self.ledger.withdrawn(item_id, at)
+                del self.spoken[item_id]
+
+    def finish(self, item_id: str, at: float) -> None:
+        self.ledger.finished(item_id, at)
+        self.spoken.pop(item_id, None)
+
+    def end(self) -> None:
+        """The call is over; what was not played by now is not heard."""
+        at = time.time() * 1000.0
+        self.follow_player(at)
+        current, played_ms = self.position()
+        for item_id, spoken in list(self.spoken.items()):
+            if self.tracker is None or (item_id == current and played_ms >= spoken.made_ms - PLAYED_OUT_MS):
+                self.finish(item_id, at)
+        self.ledger.end(at)
+
+
+def session(
+    client: Client,
+    session_id: str | None = None,
+    *,
+    config: Mapping[str, Any] | None = None,
+    producer: str = "openai-agents",
+) -> AgentsSession:
+    """A session for `Runner.run(…, session=…)`; to be made in a running event loop.
+
+    `config` is that of a new session: `{"user_id": "ann", "memory_from": {"sessions": 3}}` brings earlier calls along.
+    """
+    return AgentsSession(BackgroundSession(client, session_id, producer, config))
+
+
+class RealtimeMemory:
+    """The memory of one `RealtimeSession`."""
+
+    def __init__(self, session: BackgroundSession, listener: RealtimeListener) -> None:
+        self.session = session
+        """What is sent and read; `session.session` is the client's session once it is open, else None."""
+        self.listener = listener
+
+    async def aclose(self) -> None:
+        """End the call, and wait a few seconds until all of it is on disk. Never raises."""
+        self.listener.end()
+        await self.session.aclose()
+
+
+def attach(
+    session: Any,
+    client: Client,
+    *,
+    tracker: PlaybackTracker | None = None,
+    session_id: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    producer: str = "openai-agents",
+    bytes_per_ms: float = 48.0,
+) -> RealtimeMemory:
+    """Remember a call of a `RealtimeSession`; to be used in a running event loop, before the session is entered.
+
+    `tracker` is the `RealtimePlaybackTracker` that your player reports to and that the session was made with; without
+    it a cut is found by time. `bytes_per_ms` is that of the output's audio: 48 for PCM of 24 kHz, 8 for G.711.
+    Nothing raises into the SDK, or holds it up.
+    """
+    background = BackgroundSession(client, session_id, producer, config)
+    ledger = Ledger(background.send, f"{secrets.token_hex(4)}-")
+    listener = RealtimeListener(ledger, tracker, bytes_per_ms)
+    session.model.add_listener(listener)
+    listener.follow_sending(session.model)
+    return RealtimeMemory(background, listener)

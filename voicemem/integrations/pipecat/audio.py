@@ -1,0 +1,278 @@
+"""Where sentences and clauses stand in audio of which nothing is known but the text: pauses are where the marks are."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from voicemem.transcript.cutting import units_of
+
+CLAUSE = re.compile(r".+?(?:[.,;:!?…]+[\"'”’)]*\s+|[。，、；：！？]+|$)", re.DOTALL)
+SHORTEST_PAUSE_MS = 60.0
+SOUND_PEAK = 400
+"""Of 32767: samples below are silence."""
+SLICE_MS = 10
+FARTHEST = 0.12
+FARTHEST_MS = 250.0
+"""A pause this far from where a mark is expected is another one: a share of all sound, and ms."""
+TRANSPORT_MS = 40.0
+"""What an output transport is ahead of its device: it hands out one chunk while the one before is played."""
+KEPT_MS = 2000.0
+"""For how long positions of the output are kept, more than any client holds."""
+MISSING_MS = 100.0
+"""Audio that a context may lack when the output is done with it, from rounding."""
+NS_PER_MS = 1_000_000
+GAP_MS = 1000.0
+"""After so long without audio a context may have timed out, and its clock may have begun again."""
+
+
+class Span(NamedTuple):
+    """A piece of text with the length of its audio; without text it is silence."""
+
+    text: str
+    audio_ms: float
+
+
+class Sound:
+    """Where audio sounds, as stretches between pauses. Positions are ms from the start of the audio."""
+
+    def __init__(self) -> None:
+        self.end_ms = 0.0
+        self.stretches: list[tuple[float, float]] = []
+
+    @property
+    def sounding_ms(self) -> float:
+        return sum(end - start for start, end in self.stretches)
+
+    def add(self, audio: bytes, sample_rate: int, channels: int) -> None:
+        """More audio, of 16 bits a sample."""
+        samples = memoryview(audio[: len(audio) // 2 * 2]).cast("h")
+        size = max(1, sample_rate * channels * SLICE_MS // 1000)
+        per_ms = sample_rate * channels / 1000
+        for start in range(0, len(samples), size):
+            part = samples[start : start + size]
+            if max(part) >= SOUND_PEAK or min(part) <= -SOUND_PEAK:
+                self.sounds(self.end_ms + start / per_ms, self.end_ms + (start + len(part)) / per_ms)
+        self.end_ms += len(samples) / per_ms
+
+    def sounds(self, start_ms: float, end_ms: float) -> None:
+        if self.stretches and start_ms - self.stretches[-1][1] < SHORTEST_PAUSE_MS:
+            self.stretches[-1] = (self.stretches[-1][0], end_ms)
+        else:
+            self.stretches.append((start_ms, end_ms))
+
+
+def spans_of(text: str, sound: Sound) -> list[Span]:
+    """A text over all of its audio: each clause between the pauses that are next to where its marks should be."""
+    if not sound.stretches:
+        return [Span(text, sound.end_ms)]
+    spans, place_ms = [], 0.0
+    for clause, first, last in aligned(CLAUSE.findall(text), sound.stretches):
+        start_ms, end_ms = sound.stretches[first][0], sound.stretches[last][1]
+        spans += [Span("", start_ms - place_ms), Span(clause, end_ms - start_ms)]
+        place_ms = end_ms
+    return [span for span in [*spans, Span("", sound.end_ms - place_ms)] if span.text or span.audio_ms > 0]
+
+
+def aligned(clauses: Sequence[str], stretches: Sequence[tuple[float, float]]) -> list[tuple[str, int, int]]:
+    """Texts, each with its first and last stretch: clauses without a pause between them are joined."""
+    sounding = [end - start for start, end in stretches]
+    all_ms, all_units = sum(sounding), max(1, sum(map(units_of, clauses)))
+    found: list[tuple[str, int, int]] = []
+    text, first, units, before = "", 0, 0, 0.0
+    ends_ms = [before := before + length for length in sounding]
+    for clause in clauses[:-1]:
+        text += clause
+        units += units_of(clause)
+        expected_ms = all_ms * units / all_units
+        pause = nearest_pause(expected_ms, ends_ms, stretches, first)
+        if pause is not None and abs(ends_ms[pause] - expected_ms) <= min(FARTHEST_MS, FARTHEST * all_ms):
+            found.append((text, first, pause))
+            text, first = "", pause + 1
+    return [*found, (text + clauses[-1], first, len(stretches) - 1)]
+
+
+def nearest_pause(
+    expected_ms: float, ends_ms: Sequence[float], stretches: Sequence[tuple[float, float]], first: int
+) -> int | None:
+    """The stretch behind which a mark is, by where it should be and how long the pause is."""
+    pauses = range(first, len(stretches) - 1)
+    if not pauses:
+        return None
+    return min(pauses, key=lambda at: abs(ends_ms[at] - expected_ms) - (stretches[at + 1][0] - stretches[at][1]) / 2)
+
+
+@dataclass
+class Piece:
+    """Audio of one TTS context that the output has not played yet."""
+
+    reply: str
+    context: str
+    left_ms: float
+    interruptible: bool
+
+
+@dataclass
+class Track:
+    """The audio of one reply."""
+
+    made_ms: float = 0.0
+    written_ms: float = 0.0
+    """How much the output has handed to its device."""
+    written: deque[tuple[float, float]] = field(default_factory=deque)
+    """When it had handed out how much, newest last."""
+
+    def write(self, audio_ms: float, at: float) -> None:
+        self.written_ms += audio_ms
+        self.written.append((at, self.written_ms))
+        while len(self.written) > 1 and self.written[1][0] < at - KEPT_MS:
+            self.written.popleft()
+
+    def written_by(self, at: float) -> float:
+        """How much had been handed out at a time. Between two chunks the first one is being played."""
+        before = (0.0, 0.0)
+        for when, position_ms in self.written:
+            if when > at:
+                share = (
+                    (at - before[0]) / (when - before[0]) if before[1] and when - before[0] < 4 * TRANSPORT_MS else 0.0
+                )
+                return before[1] + share * (position_ms - before[1])
+            before = (when, position_ms)
+        return before[1]
+
+
+class AudioTimeline:
+    """The audio of all replies, in the order in which it is played.
+
+    `delay_ms`: how long what the output hands out takes until it is heard.
+    """
+
+    def __init__(self, delay_ms: float) -> None:
+        self.delay_ms = delay_ms
+        self.waiting: deque[Piece] = deque()
+        self.tracks: dict[str, Track] = {}
+
+    def track(self, reply: str) -> Track:
+        return self.tracks.setdefault(reply, Track())
+
+    def made(self, reply: str, context: str, audio_ms: float, interruptible: bool) -> None:
+        """The TTS made audio of a reply."""
+        self.track(reply).made_ms += audio_ms
+        last = self.waiting[-1] if self.waiting else None
+        if last and (last.reply, last.context, last.interruptible) == (reply, context, interruptible):
+            last.left_ms += audio_ms
+        else:
+            self.waiting.append(Piece(reply, context, audio_ms, interruptible))
+
+    def played(self, audio_ms: float, at: float) -> str | None:
+        """The output handed out the next audio; the reply that it is of, None for audio that no reply has."""
+        reply = None
+        while self.waiting and audio_ms > 0:
+            piece = self.waiting[0]
+            taken = min(audio_ms, piece.left_ms)
+            piece.left_ms -= taken
+            audio_ms -= taken
+            reply = piece.reply
+            self.track(reply).write(taken, at)
+            if piece.left_ms <= 0:
+                self.waiting.popleft()
+        return reply
+
+    def context_done(self, context: str, at: float) -> None:
+        """The output is done with a context: what is left of it is lost, or a matter of rounding."""
+        if any(piece.context == context for piece in self.waiting):
+            while self.waiting:
+                piece = self.waiting.popleft()
+                if piece.left_ms <= MISSING_MS:
+                    self.track(piece.reply).write(piece.left_ms, at)
+                if piece.context == context and not any(one.context == context for one in self.waiting):
+                    break
+
+    def interrupted(self) -> None:
+        """What waits is thrown away, but for what may not be interrupted."""
+        self.waiting = deque(piece for piece in self.waiting if not piece.interruptible)
+
+    def heard_ms(self, reply: str, at: float) -> float:
+        """How much of a reply has been heard at a time."""
+        return self.track(reply).written_by(at - self.delay_ms)
+
+    def is_waiting(self, reply: str) -> bool:
+        return any(piece.reply == reply for piece in self.waiting)
+
+    def forget(self, reply: str) -> None:
+        self.tracks.pop(reply, None)
+
+
+class TimedWord(NamedTuple):
+    """A word, and when it begins in the audio of its context."""
+
+    text: str
+    start_ms: float
+
+
+class WordClock:
+    """The words of one TTS context. Times named `at_ns` and `pts` are of the pipeline's clock."""
+
+    def __init__(self) -> None:
+        self.base_ns: int | None = None
+        """The presentation time of the context's first sample."""
+        self.shift_ms = 0.0
+        self.last_audio_ns: int | None = None
+        self.made_ms = 0.0
+        self.gap_at_ms: float | None = None
+        """Where a gap in the audio was after which no word has come yet."""
+        self.held: list[tuple[str, int]] = []
+        """Words that came before their audio."""
+        self.pts_before = 0
+        """The time of the word before those."""
+
+    def audio(self, audio_ms: float, at_ns: int, last_pts: int) -> list[TimedWord]:
+        """Audio came, the first of it at `at_ns`; returns the words that were waiting for it."""
+        start_ns = max(self.pts_before if self.held else last_pts, at_ns)
+        if self.base_ns is None:
+            self.base_ns = start_ns
+        elif self.last_audio_ns is not None and at_ns - self.last_audio_ns > GAP_MS * NS_PER_MS:
+            self.gap_at_ms, self.gap_start_ns = self.made_ms, start_ns
+        self.last_audio_ns = at_ns
+        held, self.held = self.held, []
+        found = [self.place(text, pts) for text, pts in held]
+        self.made_ms += audio_ms
+        return found
+
+    def word(self, text: str, pts: int, at_ns: int, last_pts: int) -> list[TimedWord]:
+        """A word came, after one of `last_pts`; it may have to wait for its audio."""
+        late = self.last_audio_ns is not None and at_ns - self.last_audio_ns > GAP_MS * NS_PER_MS
+        if self.base_ns is None or late or self.held:
+            self.pts_before = self.pts_before if self.held else last_pts
+            self.held.append((text, pts))
+            return []
+        return [self.place(text, pts)]
+
+    def flush(self) -> list[TimedWord]:
+        """The words that wait, although no audio came for them."""
+        held, self.held = self.held, []
+        return [self.place(text, pts) for text, pts in held] if self.base_ns is not None else []
+
+    def place(self, text: str, pts: int) -> TimedWord:
+        if self.gap_at_ms is not None:
+            self.choose_base(pts)
+        return TimedWord(text, max(0.0, self.offset_ms(pts)))
+
+    def offset_ms(self, pts: int) -> float:
+        assert self.base_ns is not None
+        return (pts - self.base_ns) / NS_PER_MS + self.shift_ms
+
+    def choose_base(self, pts: int) -> None:
+        """The first word after a gap sounds where the audio before the gap ended.
+
+        The clock may have gone on, may have begun again with times that go on, or with times that begin again.
+        """
+        place_ms, self.gap_at_ms = self.gap_at_ms or 0.0, None
+        went_on = self.offset_ms(pts) - place_ms
+        again = (pts - self.gap_start_ns) / NS_PER_MS
+        if min(abs(again), abs(again - place_ms)) < abs(went_on):
+            self.base_ns = self.gap_start_ns
+            self.shift_ms = place_ms if abs(again) < abs(again - place_ms) else 0.0
