@@ -52,16 +52,16 @@ STREAMS = table(
     blob="config",
     flag="provisional",
 )
-EXPORTS = table(
-    "exports",
+DELIVERIES = table(
+    "deliveries",
     "key",
     number="key stream endpoint event_type position attempts due_ms lease leased_until_ms made_ms restarted_at",
     text="notice_id",
     word="state node waiting_for",
-    blob="closing payload",
+    blob="header payload",
 )
 ATTEMPTS = table(
-    "attempts", "export number", number="export number started_ms duration_ms status", text="error excerpt"
+    "attempts", "delivery number", number="delivery number started_ms duration_ms status", text="error excerpt"
 )
 ENDPOINTS = table(
     "endpoints",
@@ -118,10 +118,10 @@ TABLES = (
     ),
     table("secrets", "stream name", number="stream", text="name value"),
     ENDPOINTS,
-    EXPORTS,
+    DELIVERIES,
     ATTEMPTS,
     table("retention", "stream", number="stream compact_ms expires_ms erased_ms leased_until_ms", word="node"),
-    table("set_aside", "stream", number="stream since_ms", text="version", word="reason"),
+    table("quarantined", "stream", number="stream since_ms", text="version", word="reason"),
     table("overviews", "stream", number="stream position", text="name user_id labels", blob="figures"),
     MEMORIES,
     table("superseded", "stream by_id old_id", number="stream created_ms", text="by_id old_id project"),

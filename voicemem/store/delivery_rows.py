@@ -20,15 +20,15 @@ FRONT_ROWS = 200
 busy or were taken away, it looks at the oldest of each endpoint."""
 WITH_WAITING = """
     with recursive waiting(key) as (
-        select min(endpoint) from exports where due_ms is not null
+        select min(endpoint) from deliveries where due_ms is not null
         union all
-        select (select min(endpoint) from exports where due_ms is not null and endpoint > waiting.key)
+        select (select min(endpoint) from deliveries where due_ms is not null and endpoint > waiting.key)
         from waiting where waiting.key is not null
     )
 """
 """The endpoints that have waiting deliveries: one step through the index for each."""
 SELECT_LEASED_BY_OTHERS = """
-    select e.url, count(*) from exports x join endpoints e on e.key = x.endpoint
+    select e.url, count(*) from deliveries x join endpoints e on e.key = x.endpoint
     where x.node is not null and x.leased_until_ms > $1 and x.node != $2 group by e.url
 """
 """How many deliveries to each URL other nodes than $2 have under lease at $1."""
@@ -37,7 +37,7 @@ FILTER_COLUMNS = {"session_id": "s.id", "event_type": "x.event_type", "state": "
 """What a filter of deliveries compares with."""
 MOST_SCANNED = 5_000
 """Deliveries that one page of a project's list looks at, since they may be of other projects."""
-CLOSING_DECODER = msgspec.json.Decoder(SessionHeader)
+HEADER_DECODER = msgspec.json.Decoder(SessionHeader)
 EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
 
 
@@ -135,7 +135,7 @@ class Places:
 
 def to_claimed_delivery(row: Sequence[Any]) -> ClaimedDelivery:
     """The delivery of a row of both kinds of columns, under the lease that it gets now."""
-    key, stream, notice_id, event_type, position, closing, payload, attempts, lease, restarted_at, *endpoint = row
+    key, stream, notice_id, event_type, position, header, payload, attempts, lease, restarted_at, *endpoint = row
     return ClaimedDelivery(
         key=key,
         stream=stream,
@@ -143,7 +143,7 @@ def to_claimed_delivery(row: Sequence[Any]) -> ClaimedDelivery:
         notice_id=to_text(notice_id),
         event_type=event_type,
         position=position,
-        closing=CLOSING_DECODER.decode(closing),
+        header=HEADER_DECODER.decode(header),
         payload=payload,
         attempts=attempts,
         lease=lease + 1,

@@ -226,7 +226,7 @@ class ClaimedDelivery(Struct, frozen=True):
     event_type: int
     position: int
     """The body is made from the memory at this position of the journal."""
-    closing: SessionHeader
+    header: SessionHeader
     payload: bytes | None
     """The body's payload, frozen before the first attempt; None before that."""
     attempts: int

@@ -33,6 +33,15 @@ def no_store(place: str) -> str:
     return f"There is no store in {place}. Name the store of your server; voicemem serve makes a new one."
 
 
+def not_ours(place: str) -> str:
+    """What is said of a place that holds something else than a store of this program's."""
+    return (
+        f"{place} is not a store that this version of voicemem made: it is another program's, or of a version before"
+        " the first release, and was left as it is. Start with a new store; voicemem export of the old version takes"
+        " calls along."
+    )
+
+
 class Portion:
     """What one transaction deletes at most, so that others wait for none that is long: counts down rows and bytes."""
 

@@ -174,23 +174,23 @@ class OutboxWorker:
 
         Raises `SessionSetAside`, `StoreUnavailable`.
         """
-        closing, contents = delivery.closing, delivery.endpoint.contents
-        session = session_fields(closing.session_id, closing.name, closing.channel, closing.labels, closing.started_ms)
+        header, contents = delivery.header, delivery.endpoint.contents
+        session = session_fields(header.session_id, header.name, header.channel, header.labels, header.started_ms)
         match delivery.event_type:
             case config.STARTED_EVENT:
                 return started_payload(session)
             case config.LEFT_EVENT:
-                return left_payload(session, closing.stopped_ms, closing.reason)
+                return left_payload(session, header.stopped_ms, header.reason)
 
         def write(read_model: ReadModel) -> bytes:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
-                call = call_of(facts_of(closing), read_model.timed_messages(), read_model.state)
-                return vcon_payload(session, closing.stopped_ms, call)
+                call = call_of(facts_of(header), read_model.timed_messages(), read_model.state)
+                return vcon_payload(session, header.stopped_ms, call)
             if delivery.event_type == config.HISTORY_EVENT:
-                return history_payload(session, closing.stopped_ms, read_model.current_messages(), contents)
+                return history_payload(session, header.stopped_ms, read_model.current_messages(), contents)
             if delivery.event_type == config.METRICS_EVENT:
-                return metrics_payload(session, closing.stopped_ms, read_model.state, contents)
-            return turns_payload(session, closing.stopped_ms, read_model.state)
+                return metrics_payload(session, header.stopped_ms, read_model.state, contents)
+            return turns_payload(session, header.stopped_ms, read_model.state)
 
         return await self.read_models.compute_as_of(delivery.stream, delivery.position, write, background=True)
 
@@ -241,13 +241,13 @@ def describe_endpoint(delivery: ClaimedDelivery) -> str:
     endpoint = delivery.endpoint
     whose = f"Webhook {endpoint.id}" if endpoint.id else "The operator's webhook"
     if endpoint.stream is not None:
-        whose = f"The webhook of session {delivery.closing.session_id}"
+        whose = f"The webhook of session {delivery.header.session_id}"
     return f"{whose} to {urlsplit(endpoint.url).hostname}"
 
 
 def attempt_request(delivery: ClaimedDelivery, payload: bytes, now_ms: int) -> AttemptRequest:
     """One attempt: the frozen payload in an envelope with the time of this attempt."""
-    session_id = delivery.closing.session_id
+    session_id = delivery.header.session_id
     return make_attempt_request(delivery.endpoint, delivery.notice_id, delivery.event_type, session_id, payload, now_ms)
 
 
@@ -271,16 +271,16 @@ def make_attempt_request(
     )
 
 
-def facts_of(closing: SessionHeader) -> CallFacts:
+def facts_of(header: SessionHeader) -> CallFacts:
     """The session of a notice, as it was at its close."""
     return CallFacts(
-        session_id=closing.session_id,
+        session_id=header.session_id,
         state="ended",
-        reason=closing.reason,
-        started_ms=closing.started_ms,
-        ended_ms=closing.stopped_ms,
-        name=closing.name,
-        channel=closing.channel,
-        user_id=closing.user_id,
-        labels=closing.labels,
+        reason=header.reason,
+        started_ms=header.started_ms,
+        ended_ms=header.stopped_ms,
+        name=header.name,
+        channel=header.channel,
+        user_id=header.user_id,
+        labels=header.labels,
     )

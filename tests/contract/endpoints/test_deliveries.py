@@ -109,6 +109,6 @@ async def test_recovering(store: Store) -> None:
     await store.erase(gone.key, NOW + 3)
 
     assert 2 == await store.resend_failed(endpoint.key, NOW + 1, NOW + 4)
-    assert {"s1", "s2"} == {delivery.closing.session_id for delivery in await claim_deliveries(store, NOW + 4)}
+    assert {"s1", "s2"} == {delivery.header.session_id for delivery in await claim_deliveries(store, NOW + 4)}
     assert 1 == await store.resend_failed(endpoint.key, 0, NOW + 4)
     assert 1 == await store.resend_failed(other.key, 0, NOW + 4)

@@ -64,7 +64,7 @@ async def test_an_endpoint_that_is_disabled_waits_for_nothing(store: Store) -> N
     await store.change_endpoint("p", "e1", lambda old: replace(old, disabled_ms=None))
     await closed_session(store, "s3", hook=None)
 
-    assert ["s3"] == [delivery.closing.session_id for delivery in await claim_deliveries(store)]
+    assert ["s3"] == [delivery.header.session_id for delivery in await claim_deliveries(store)]
     states = [(one.session_id, one.delivery.state) for one in await delivery_states(store, endpoint)]
     assert [("s3", "pending"), ("s1", "failed")] == states
 

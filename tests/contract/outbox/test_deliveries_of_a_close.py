@@ -115,7 +115,7 @@ async def test_a_delivery_is_of_its_close(store: Store) -> None:
         store, key, update_offer(1, {"name": "other", "channel": None, "labels": {"a": "2"}}), now_ms=NOW + 1
     )
     await close(store, key, END, "n2", NOW + 2)
-    deliveries = {delivery.notice_id: delivery.closing for delivery in await claim_deliveries(store, NOW + 2)}
+    deliveries = {delivery.notice_id: delivery.header for delivery in await claim_deliveries(store, NOW + 2)}
 
     assert SessionHeader("s", "joker", "c", {"a": "1"}, NOW - 9, NOW, "idle") == deliveries["n1"]
     assert SessionHeader("s", "other", None, {"a": "2"}, NOW - 9, NOW + 2, END.reason) == deliveries["n2"]

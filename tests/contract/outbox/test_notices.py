@@ -48,10 +48,10 @@ async def test_a_start_and_a_close_are_told_to_who_wants_it(store: Store) -> Non
 
     assert (101, 0, endpoint) == (start.event_type, start.position, start.endpoint)
     assert start.notice_id.endswith("-101")
-    assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW) == start.closing
+    assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW) == start.header
     mine = [delivery for delivery in closing if delivery.endpoint.id == "e1"]
     assert [(102, "n-102", 3), (103, "n", 3), (111, "n-111", 3), (112, "n-112", 3)] == notice_summaries(mine)
-    assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW + 5000, END.reason) == mine[0].closing
+    assert SessionHeader("s", "joker", None, {"a": "1"}, NOW, NOW + 5000, END.reason) == mine[0].header
     assert [None] * 4 == [delivery.payload for delivery in mine]
     assert [(103, "n", 3)] == notice_summaries([delivery for delivery in closing if delivery.endpoint.id == "e2"])
 
@@ -61,7 +61,7 @@ async def test_how_a_session_left(store: Store, reason: str) -> None:
     """The row of a close has its reason."""
     await add_endpoint(store, endpoint_of("e1", 102))
     await close(store, await open_key(store), SessionEnding(NOW, reason))
-    assert reason == (await claim_one_delivery(store)).closing.reason
+    assert reason == (await claim_one_delivery(store)).header.reason
 
 
 @pytest.mark.parametrize("updated", [False, True])
@@ -75,7 +75,7 @@ async def test_an_idle_session_that_nobody_joined_only_left(store: Store, update
             await store.change_config(stream.key, validate_config({"name": "n"}), b'{"type":"session.update"}', NOW)
         await close(store, stream.key, ending, session_id)
     heard = [
-        (delivery.closing.session_id, delivery.endpoint.id, delivery.event_type)
+        (delivery.header.session_id, delivery.endpoint.id, delivery.event_type)
         for delivery in await claim_deliveries(store)
     ]
     ended = [("ended", "e1", 102), ("ended", "e1", 103), ("ended", "e1", 111), ("ended", "e1", 112)]

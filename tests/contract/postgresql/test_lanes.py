@@ -35,7 +35,7 @@ from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.telemetry import Telemetry  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
-LOCK_HEAD = "select 1 from heads where stream = $1 for no key update"
+LOCK_HEAD = "select 1 from stream_locks where stream = $1 for no key update"
 LOCK_LANE = "select 1 from lanes where token = $1 and lane = $2 for update"
 BREAK_LANE = """
     create function break_lane() returns trigger language plpgsql as $$ begin

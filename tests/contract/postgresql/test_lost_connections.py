@@ -131,7 +131,7 @@ async def test_a_stream_that_is_locked_holds_up_no_other(open_handle: OpenHandle
     writer = other.database.idle_writers.get()
     session = writer.open()
     session.execute("begin")
-    session.row("select 1 from heads where stream = $1 for no key update", (locked,))
+    session.row("select 1 from stream_locks where stream = $1 for no key update", (locked,))
     waiting = asyncio.create_task(append_offers(store, locked, offer(3)))
     assert stored_at(3) == await append_offers(store, free, offer(3))
     assert not waiting.done()

@@ -17,6 +17,7 @@ from tests.support import postgresql  # noqa: E402
 from tests.support.stores.contract import NOW, append_offers, begin_node, is_acknowledged, offer, open_key  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
+from voicemem.store.keys import month_of  # noqa: E402
 from voicemem.store.postgresql.database.connection import Session, connect  # noqa: E402
 from voicemem.store.postgresql.database.schema import one_at_a_time  # noqa: E402
 from voicemem.store.postgresql.journal.partitions import (  # noqa: E402
@@ -25,7 +26,6 @@ from voicemem.store.postgresql.journal.partitions import (  # noqa: E402
     ensure_partitions,
     missing_partitions,
 )
-from voicemem.store.postgresql.keys import month_of  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql

@@ -10,9 +10,10 @@ needs_postgresql()
 
 from tests.support import postgresql  # noqa: E402
 from voicemem.errors import CannotStart  # noqa: E402
+from voicemem.store.postgresql.database import schema  # noqa: E402
 from voicemem.store.postgresql.database.connection import connect  # noqa: E402
-from voicemem.store.postgresql.database.schema import migrations  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
+from voicemem.store.upkeep import Migration  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 
@@ -38,12 +39,16 @@ def test_a_database_of_another_program_is_refused(database: str) -> None:
     with_tables = "create schema theirs authorization voicemem; create table theirs.orders (key integer)"
     postgresql.server().execute(with_tables, database)
     assert "another program" in refusal(f"{url}&options=-csearch_path%3Dtheirs")
+    unmarked = "create table theirs.meta (name text, value bytea); insert into theirs.meta values ('schema', '11')"
+    postgresql.server().execute(f"{unmarked}; alter table theirs.meta owner to voicemem", database)
+    assert "before the first release" in refusal(f"{url}&options=-csearch_path%3Dtheirs")
     postgresql.server().execute("drop schema theirs cascade", database)
 
 
-def test_other_schemas_are_refused(database: str) -> None:
+def test_other_schemas_are_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newer one is of a newer program, unless that says that it has only added; an older one waits for a command."""
-    server, newest = postgresql.server(), migrations()[-1].version
+    steps = schema.migrations()
+    server, newest = postgresql.server(), steps[-1].version
 
     def set_schema(version: int, compatible_from: int) -> None:
         for name, value in (("schema", version), ("compatible_from", compatible_from)):
@@ -54,8 +59,10 @@ def test_other_schemas_are_refused(database: str) -> None:
     assert "newer than this program's" in refusal(server.url(database))
     server.execute("delete from meta where name = 'compatible_from'", database)
     assert "newer than this program's" in refusal(server.url(database))
-    set_schema(newest - 1, 1)
-    assert "voicemem migrate" in refusal(server.url(database))
+    set_schema(newest, 1)
+    with monkeypatch.context() as newer:
+        newer.setattr(schema, "migrations", lambda: [*steps, Migration(newest + 1, "create table added (name text)")])
+        assert "voicemem migrate" in refusal(server.url(database))
     for usable in (999, newest):
         set_schema(usable, newest)
         PostgresqlStore(server.url(database)).database.close()

@@ -11,7 +11,6 @@ from tests.support.needs import needs_postgresql
 
 needs_postgresql()
 
-from tests.support import postgresql  # noqa: E402
 from tests.support.documentation import code_blocks  # noqa: E402
 from tests.support.paths import DOCS  # noqa: E402
 from tests.support.stores.contract import (  # noqa: E402
@@ -27,8 +26,8 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
+from voicemem.store.keys import first_key  # noqa: E402
 from voicemem.store.postgresql.database import schema  # noqa: E402
-from voicemem.store.postgresql.keys import first_key  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
@@ -115,23 +114,6 @@ async def test_a_count_that_could_not_be_added_is_kept(
     await store.renew_node("a", NOW + 2)
     counted, true = await counted_and_true(store)
     assert true == counted > 2_000
-
-
-def test_what_an_older_version_stored_is_counted_with_the_migration(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It had no counts."""
-    server = postgresql.server()
-    server.execute("create schema older authorization voicemem", database)
-    url = server.url(database, options="-csearch_path%3Dolder")
-    with monkeypatch.context() as patched:
-        patched.setattr(schema, "migrations", lambda: MIGRATIONS[:1])
-        PostgresqlStore(url).database.close()
-    server.execute(OLD_ROWS, database)
-    opened = PostgresqlStore(url, upgrade=True)
-    assert [(b"p", 15)] == opened.database.run_read(lambda session: session.rows("select * from stored_bytes"))
-    opened.database.close()
-    server.execute("drop schema older cascade", database)
 
 
 async def test_the_documented_recount_counts_what_is_there(open_handle: OpenHandle) -> None:

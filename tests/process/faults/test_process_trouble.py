@@ -27,6 +27,7 @@ from tests.support.transcripts import messages_after
 from tests.support.waiting import eventually
 from voicemem.protocol.types import JsonObject
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.database.schema import APPLICATION_ID
 
 LEASE_S = 0.5
 SHORT_LEASES = (
@@ -84,7 +85,7 @@ async def _told(notices: list[Notice]) -> set[str]:
 async def _waiting(store: Path) -> int:
     connection = apsw.Connection(str(store), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        ((count,),) = connection.execute("select count(*) from exports where state = 'pending'")
+        ((count,),) = connection.execute("select count(*) from deliveries where state = 'pending'")
         return int(count)
     finally:
         connection.close()
@@ -172,11 +173,12 @@ FIRST_VERSION = """
     insert into streams (key, project, kind, id, state, position, started_ms, ended_ms, reason, config, due_ms) values
         (1, 'default', 'session', 'on', 'running', 3, :now, null, null, x'7b7d', null),
         (2, 'default', 'session', 'over', 'ended', 4, :now, :now, 'left', x'7b7d', null);
-    insert into producers values (1, 'main', 3, 4, 0, 0), (2, 'main', 1, 4, 0, 1);
+    insert into producers (stream, name, epoch, next_seq, unsequenced, ended)
+        values (1, 'main', 3, 4, 0, 0), (2, 'main', 1, 4, 0, 1);
     insert into journal (stream, position, received_ms, payload) values (2, 4, :now, :closed);
     insert into endpoints (key, url, contents, public_only) values (1, :hook, 'full', 0);
-    insert into exports (key, stream, endpoint, notice_id, event_type, position, closing, state, attempts, due_ms,
-        lease, leased_until_ms) values (1, 2, 1, 'n1', 103, 4, :closing, 'pending', 1, :now, 1, :now);
+    insert into deliveries (key, stream, endpoint, notice_id, event_type, position, header, state, attempts, due_ms,
+        lease, leased_until_ms) values (1, 2, 1, 'n1', 103, 4, :header, 'pending', 1, :now, 1, :now);
     insert into attempts values (1, 1, :now, 10, 500, null, 'no');
 """
 
@@ -184,11 +186,12 @@ FIRST_VERSION = """
 def older_database(path: Path, hook: str) -> None:
     """A file as the first version left it: a session that goes on, one that ended, and its delivery half done."""
     schema = (resources.files("voicemem.store.sqlite") / "migrations" / "0001_begin.sql").read_text()
-    closing: JsonObject = {"session_id": "over", "name": None, "channel": None, "labels": {}, "started_ms": 1}
+    header: JsonObject = {"session_id": "over", "name": None, "channel": None, "labels": {}, "started_ms": 1}
     closed = {"type": "session.closed", "ts": 9000, "reason": "left"}
     values = {"now": NOW_MS, "hook": hook, "closed": json.dumps(closed).encode()}
-    values["closing"] = json.dumps(closing | {"stopped_ms": 9000}).encode()
+    values["header"] = json.dumps(header | {"stopped_ms": 9000}).encode()
     connection = apsw.Connection(str(path))
+    connection.pragma("application_id", APPLICATION_ID)
     connection.execute("pragma journal_mode = wal")
     connection.execute(schema)
     connection.execute("pragma user_version = 1")

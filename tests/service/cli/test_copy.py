@@ -173,7 +173,7 @@ def test_stores_that_cannot_be_copied(source: str, target: str, said: str) -> No
     assert (1, True) == (code, said in output), output
 
 
-@pytest.mark.parametrize(("version", "said"), [(9, "older than this program's"), (99, "newer than this program's")])
+@pytest.mark.parametrize(("version", "said"), [(0, "not a voicemem database"), (99, "newer than this program's")])
 async def test_files_of_other_versions(file: str, database: str, version: int, said: str) -> None:
     """They are refused, and not changed."""
     await fill(file)

@@ -291,5 +291,5 @@ async def seqs(app: App, session_id: str) -> list[int]:
 
 
 async def undelivered(store: SqliteStore) -> int:
-    query = "select count(*) from exports where state = 'pending'"
+    query = "select count(*) from deliveries where state = 'pending'"
     return int(await store.database.read(lambda connection: fetch_one(connection, query)[0]))

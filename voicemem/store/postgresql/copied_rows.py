@@ -12,8 +12,8 @@ import psycopg
 from voicemem.store.copied_tables import (
     ARCHIVES,
     ATTEMPTS,
+    DELIVERIES,
     ENDPOINTS,
-    EXPORTS,
     FLAG,
     ID,
     KEY,
@@ -40,15 +40,15 @@ NOT_ERASED = """(t.stream is null or not exists (
 ))"""
 CONTENT = {
     ENDPOINTS.name: NOT_ERASED,
-    EXPORTS.name: NOT_ERASED,
-    ATTEMPTS.name: f"exists (select 1 from exports x where x.key = t.export and {NOT_ERASED.replace('t.', 'x.')})",
+    DELIVERIES.name: NOT_ERASED,
+    ATTEMPTS.name: f"exists (select 1 from deliveries x where x.key = t.delivery and {NOT_ERASED.replace('t.', 'x.')})",
 }
 """Which rows of a table are copied; of those that are not here, all."""
 SELECT_STREAM_KEYS = "select key from streams where state != 'erased' and key >= $1 order by key"
 INSERT_IDS = """
     insert into stream_ids select * from unnest($1::bytea[], $2::text[], $3::bytea[], $4::bigint[])
 """
-INSERT_HEADS = "insert into heads select key % 64, key, 1 from unnest($1::bigint[]) as k (key)"
+INSERT_HEADS = "insert into stream_locks select key % 64, key, 1 from unnest($1::bigint[]) as k (key)"
 INSERT_NAMES = """
     insert into names select project, sha256(name), stream
     from unnest($1::bytea[], $2::bytea[], $3::bigint[]) as n (project, name, stream) on conflict do nothing
@@ -165,7 +165,7 @@ def column_types(session: Session, table: str) -> dict[str, str]:
 
 
 def insert_repeated(session: Session, rows: Sequence[Row]) -> None:
-    """What finds streams: by id, by the name of a running session, and by labels; and the heads that appends lock."""
+    """What finds streams: by id, by the name of a running session, and by labels; and the rows that appends lock."""
     identities = ([row[index] for row in rows] for index in (PROJECT, KIND, ID, KEY))
     session.execute(INSERT_IDS, list(identities))
     session.execute(INSERT_HEADS, ([row[KEY] for row in rows],))

@@ -10,6 +10,7 @@ import psycopg
 
 from voicemem.errors import CannotStart
 from voicemem.store.copied_tables import TABLES, CopiedTable, Row
+from voicemem.store.keys import EPOCH_MS, RANDOM_BITS
 from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
 from voicemem.store.postgresql.copied_rows import begin_reading, insert, read
 from voicemem.store.postgresql.database.connection import Session, Word, connect, why
@@ -22,7 +23,6 @@ from voicemem.store.postgresql.database.schema import (
 )
 from voicemem.store.postgresql.journal.partitions import add_partitions
 from voicemem.store.postgresql.journal.rows import POSITION as JOURNAL_END
-from voicemem.store.postgresql.keys import EPOCH_MS, RANDOM_BITS
 from voicemem.store.postgresql.memories.rows import make_words
 from voicemem.store.postgresql.nodes import SELECT_LOST_NODES, retire
 
@@ -43,7 +43,7 @@ MEASURE = f"""
     select count(*) filter (where s.kind = 'session'),
     count(*) filter (where s.state = 'running' and s.kind = 'session'), count(*) filter (where s.kind = 'user'),
     coalesce(sum({JOURNAL_END}), 0)::bigint, (select count(*) from keys), (select count(*) from endpoints),
-    (select count(*) from exports where due_ms is not null), (select count(*) from attempts),
+    (select count(*) from deliveries where due_ms is not null), (select count(*) from attempts),
     (select coalesce(sum(epoch), 0)::bigint from producers), (select coalesce(min(key), 0) from streams),
     (select coalesce(max(key), 0) from streams)
     from streams s where s.state != 'erased'

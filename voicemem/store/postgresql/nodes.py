@@ -40,7 +40,7 @@ DELETE_NODE = "delete from nodes where token = $1"
 DELETE_ALL_NODES = "delete from nodes"
 FENCE = "delete from lanes where node = $1"
 FENCE_ALL = "delete from lanes where node is not null"
-FORGET_OUTCOMES = "delete from outcomes o where not exists (select 1 from lanes l where l.token = o.token)"
+FORGET_OUTCOMES = "delete from commit_markers o where not exists (select 1 from lanes l where l.token = o.token)"
 JOIN_LANES = """
     with alive as (select token from nodes where token = $1 for share)
     update lanes set node = alive.token from alive where lanes.token = $2
@@ -55,14 +55,15 @@ SELECT_LEFT = f"""
 """
 """Sessions of which no producer is connected to another node."""
 LOCK_HEADS = """
-    select 1 from heads where (bucket, stream) in (select bucket, stream from producers where node = $1)
+    select 1 from stream_locks where (bucket, stream) in (select bucket, stream from producers where node = $1)
     order by stream for no key update
 """
 RAISE_GENS = """
-    update heads set gen = gen + 1 where (bucket, stream) in (select bucket, stream from producers where node = $1)
+    update stream_locks set version = version + 1
+    where (bucket, stream) in (select bucket, stream from producers where node = $1)
 """
 RAISE_ALL_GENS = """
-    update heads h set gen = gen + 1 from streams s
+    update stream_locks h set version = version + 1 from streams s
     where s.bucket = h.bucket and s.key = h.stream and s.state = 'running'
 """
 DISCONNECT = "update producers set node = null, expected_until_ms = $2 where node = $1"
@@ -77,11 +78,11 @@ UPDATE_TIMES = """
 MAX_WAITING_MS = 600_000
 """How much later than a start a delivery is due that waits for its session: there may be thousands."""
 RELEASE_DELIVERIES = """
-    update exports set leased_until_ms = 0, due_ms = least(due_ms, $2), node = null
+    update deliveries set leased_until_ms = 0, due_ms = least(due_ms, $2), node = null
     where due_ms is not null and node = $1
 """
 RELEASE_ALL_DELIVERIES = f"""
-    update exports set leased_until_ms = 0, node = null,
+    update deliveries set leased_until_ms = 0, node = null,
     due_ms = least(due_ms, case when waiting_for is null then $1 else $1 + {MAX_WAITING_MS} end)
     where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > $1))
 """

@@ -23,9 +23,9 @@ ACTIVE_MS = """coalesce((
 """When the last entry was journaled; the journal of a session that ended long ago is in the archive."""
 WORST_STATE = """(
     select case when bool_or(x.state = 'failed') then 'failed' when bool_or(x.state = 'pending') then 'pending'
-    when count(*) > 0 then 'delivered' end from exports x where x.stream = s.key
+    when count(*) > 0 then 'delivered' end from deliveries x where x.stream = s.key
 )"""
-NEXT_ATTEMPT_MS = "(select min(x.due_ms) from exports x where x.stream = s.key)"
+NEXT_ATTEMPT_MS = "(select min(x.due_ms) from deliveries x where x.stream = s.key)"
 INDEXED = ("keys", "user_id", "interrupted", "slow_ms", "state")
 """The fields by which an index finds sessions, in the order of a list."""
 LITERALS = {"interrupted": " and s.interruptions > 0", "slow_ms": f" and s.slowest_ms >= {SLOW_MS}"}
@@ -45,7 +45,7 @@ FIND_NAMED = (
     "select stream from stream_ids where project = $1 and kind = $2 and id >= $3 and id < $4 limit $5",
     "select key from streams where project = $1 and kind = $2 and user_id >= $3 and user_id < $4 limit $5",
 )
-SELECT_CANDIDATES = "select distinct stream from exports where state = '{state}' limit $1"
+SELECT_CANDIDATES = "select distinct stream from deliveries where state = '{state}' limit $1"
 LIST_OVERVIEWS = f"""
     select s.key, s.id, s.state, s.reason, s.started_ms, s.ended_ms, {ACTIVE_MS}, {POSITION},
     o.name, o.user_id, o.labels, o.position, o.figures, s.interruptions, s.slowest_ms, {WORST_STATE}, {NEXT_ATTEMPT_MS}

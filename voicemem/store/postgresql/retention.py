@@ -39,14 +39,14 @@ def of_stream(table: str, key: str, size: str, cast: str = "bigint", is_counted:
 
 CONTENT_TABLES = (
     ContentTable(
-        "select x.key, 0 from exports x where x.stream = $1"
-        " and exists (select 1 from attempts a where a.export = x.key) limit $2",
-        "delete from attempts where export = any($2::bigint[]) and $1 = $1",
+        "select x.key, 0 from deliveries x where x.stream = $1"
+        " and exists (select 1 from attempts a where a.delivery = x.key) limit $2",
+        "delete from attempts where delivery = any($2::bigint[]) and $1 = $1",
     ),
     ContentTable(
-        "select key, octet_length(closing) + coalesce(octet_length(payload), 0) from exports"
+        "select key, octet_length(header) + coalesce(octet_length(payload), 0) from deliveries"
         " where stream = $1 limit $2",
-        "delete from exports where key = any($2::bigint[]) and stream = $1",
+        "delete from deliveries where key = any($2::bigint[]) and stream = $1",
     ),
     of_stream("memories", "id", "octet_length(text) + octet_length(details)", "bytea"),
     ContentTable(
@@ -60,7 +60,7 @@ CONTENT_TABLES = (
     of_stream("overviews", "stream", "coalesce(octet_length(figures), 0)"),
     of_stream("extracted", "stream", "0"),
     of_stream("observations", "stream", "octet_length(call)"),
-    of_stream("set_aside", "stream", "0"),
+    of_stream("quarantined", "stream", "0"),
     ContentTable(
         "select turn, sum(octet_length(text) + octet_length(before)) from heard_messages"
         " where bucket = $1 % 64 and stream = $1 group by turn order by turn limit $2",

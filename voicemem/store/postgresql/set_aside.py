@@ -10,17 +10,17 @@ from voicemem.store.records import SetAside
 from voicemem.store.streams import SESSION_KIND, Stream
 
 SELECT_ENTRY = f"""
-    select reason, since_ms, version from set_aside
+    select reason, since_ms, version from quarantined
     where bucket = $1 % 64 and stream = $1 and version = $2 and {IS_READABLE}
 """
 SAVE_ENTRY = f"""
-    insert into set_aside select $1 % 64, $1, $2, $3, $4 where {IS_READABLE}
+    insert into quarantined select $1 % 64, $1, $2, $3, $4 where {IS_READABLE}
     on conflict (bucket, stream) do update
     set reason = excluded.reason, since_ms = excluded.since_ms, version = excluded.version
 """
-DELETE_ENTRY = "delete from set_aside where bucket = $1 % 64 and stream = $1"
+DELETE_ENTRY = "delete from quarantined where bucket = $1 % 64 and stream = $1"
 MAKE_DUE = """
-    update exports set due_ms = least(due_ms, $1), waiting_for = null where stream = $2 and waiting_for is not null
+    update deliveries set due_ms = least(due_ms, $1), waiting_for = null where stream = $2 and waiting_for is not null
 """
 ENTRIES = """
     set_aside a join streams s on s.bucket = a.bucket and s.key = a.stream

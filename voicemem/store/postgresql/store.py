@@ -36,8 +36,8 @@ WRITE_PROBE = "insert into meta values ($1, $2) on conflict (name) do update set
 DELETE_PROBE = "delete from meta where name = $1"
 COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
 """Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
-COUNT_PENDING_DELIVERIES = "select count(*) from exports where due_ms is not null"
-COUNT_DUE_DELIVERIES = "select count(*), min(due_ms) from exports where due_ms <= $1 and leased_until_ms <= $1"
+COUNT_PENDING_DELIVERIES = "select count(*) from deliveries where due_ms is not null"
+COUNT_DUE_DELIVERIES = "select count(*), min(due_ms) from deliveries where due_ms <= $1 and leased_until_ms <= $1"
 SELECT_SIZE = "select pg_database_size(current_database())"
 
 

@@ -17,10 +17,9 @@ from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, REDO_SUFFIX, l
 from voicemem.store.sqlite.database.opening import Opening
 from voicemem.store.sqlite.database.schema import (
     IDENTITY_BYTES,
-    OWN_TABLES,
     UPDATE_INCARNATION,
     newest_version,
-    tables_of,
+    refuse_unmarked,
 )
 from voicemem.store.sqlite.heard_index.index_file import INDEX_FILES
 
@@ -61,6 +60,7 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
     old database must not come beside the new one.
     """
     refuse_existing(database, force)
+    refuse_other_file(database)
     opening, lock = Opening(database), None
     try:
         opening.hold_alone()
@@ -120,6 +120,7 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
 
     Raises `CopyFailed`.
     """
+    refuse_other_file(file)
     try:
         connection = apsw.Connection(file, flags=apsw.SQLITE_OPEN_READWRITE)  # SQLite opens a read-only file anyway
     except apsw.CantOpenError:
@@ -137,10 +138,20 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
         connection.close()
 
 
+def refuse_other_file(file: str) -> None:
+    """Raise `CopyFailed` for a file that this program did not make; it is not changed."""
+    try:
+        refuse_unmarked(file)
+    except CannotStart as error:
+        raise CopyFailed(error.detail) from None
+    except apsw.Error:
+        raise CopyFailed(f"There is no database {file}, or it cannot be opened.") from None
+
+
 def refuse_unknown(connection: apsw.Connection, file: str) -> None:
-    """Raise `CopyFailed` for a database of another program, or of a newer version of this one."""
+    """Raise `CopyFailed` for an empty file, or a database of a newer version."""
     version = connection.pragma("user_version")
-    if version < 1 or not tables_of(connection) >= OWN_TABLES:
+    if version < 1:
         raise CopyFailed(f"{file} is not a voicemem database.")
     if version > newest_version():
         raise CopyFailed(f"{file} has schema version {version}, newer than this program's version {newest_version()}.")

@@ -22,7 +22,7 @@ from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
 from voicemem.store.sqlite.database.connections import open_connection
 from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, check_store_path, lock_file, make_private, rewrite_log
 from voicemem.store.sqlite.database.opening import Opening
-from voicemem.store.sqlite.database.schema import migrate, newest_version, refuse_foreign, version_of
+from voicemem.store.sqlite.database.schema import migrate, newest_version, refuse_unmarked, version_of
 from voicemem.store.sqlite.journal.row_cache import POSITION as JOURNAL_END
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.memories.rows import make_words
@@ -36,7 +36,7 @@ CONTENT = {
     "agora_apps": "true",
     "hook_secrets": "true",
     ENDPOINTS.name: f"(stream is null or stream not in {ERASED})",
-    ATTEMPTS.name: f"export in (select key from exports where stream not in {ERASED})",
+    ATTEMPTS.name: f"delivery in (select key from deliveries where stream not in {ERASED})",
 }
 """Which rows of a table are copied; of those that are not here, the ones of sessions that are not erased."""
 BEGIN, COMMIT = "begin", "commit"
@@ -47,7 +47,7 @@ DELETE_META = "delete from meta where name = ?"
 MEASURE = f"""
     select count(*) filter (where kind = 'session'), count(*) filter (where state = 'running' and kind = 'session'),
     count(*) filter (where kind = 'user'), ifnull(sum({JOURNAL_END}), 0), (select count(*) from keys),
-    (select count(*) from endpoints), (select count(*) from exports where due_ms is not null),
+    (select count(*) from endpoints), (select count(*) from deliveries where due_ms is not null),
     (select count(*) from attempts), (select ifnull(sum(epoch), 0) from producers),
     (select ifnull(min(key), 0) from streams), (select ifnull(max(key), 0) from streams)
     from streams where state != 'erased'
@@ -74,6 +74,7 @@ class SqliteCopy:
             raise CannotStart(f"There is no database {path}.")
         opening = Opening(path)
         try:
+            refuse_unmarked(path)
             opening.hold_alone()
             self.lock = lock_end(path)
             self.connection = open_target(path) if is_target and not only_look else open_source(path, only_look)
@@ -186,7 +187,6 @@ def open_source(path: str, only_look: bool) -> apsw.Connection:
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)  # SQLite opens a read-only file anyway
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        refuse_foreign(connection, path)
         refuse_other_version(connection, path)
         connection.execute(BEGIN if only_look else BEGIN_ALONE).fetchall()
     except BaseException:

@@ -48,11 +48,11 @@ UPDATE_TIMES = "update streams set silent_since_ms = ?, ending_ms = ?, due_ms = 
 MAX_WAITING_MS = 600_000
 """How much later than a start a delivery is due that waits for its session: there may be thousands."""
 RELEASE_DELIVERIES = """
-    update exports set leased_until_ms = 0, due_ms = min(due_ms, ?1), node = null
+    update deliveries set leased_until_ms = 0, due_ms = min(due_ms, ?1), node = null
     where due_ms is not null and node = ?2
 """
 RELEASE_ALL_DELIVERIES = f"""
-    update exports set leased_until_ms = 0, node = null,
+    update deliveries set leased_until_ms = 0, node = null,
     due_ms = min(due_ms, iif(waiting_for is null, ?1, ?1 + {MAX_WAITING_MS}))
     where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))
 """

@@ -23,11 +23,11 @@ ACTIVE_MS = """
 """
 """When the last entry was journaled; the journal of a session that ended long ago is in the archive."""
 WORST_STATE = """
-    case when exists (select 1 from exports x where x.stream = streams.key and x.state = 'failed') then 'failed'
-    when exists (select 1 from exports x where x.stream = streams.key and x.state = 'pending') then 'pending'
-    when exists (select 1 from exports x where x.stream = streams.key) then 'delivered' end
+    case when exists (select 1 from deliveries x where x.stream = streams.key and x.state = 'failed') then 'failed'
+    when exists (select 1 from deliveries x where x.stream = streams.key and x.state = 'pending') then 'pending'
+    when exists (select 1 from deliveries x where x.stream = streams.key) then 'delivered' end
 """
-NEXT_ATTEMPT_MS = "(select min(x.due_ms) from exports x where x.stream = streams.key)"
+NEXT_ATTEMPT_MS = "(select min(x.due_ms) from deliveries x where x.stream = streams.key)"
 INDEXED = ("keys", "user_id", "interrupted", "slow_ms", "state")
 """The fields by which an index finds sessions, in the order of a list."""
 INDEX_OF = {
@@ -50,7 +50,7 @@ FIND_NAMED = tuple(
     f"select key from streams where project = ? and kind = ? and {name} >= ? and {name} < ? limit ?"
     for name in ("id", "user_id")
 )
-SELECT_CANDIDATES = "select distinct stream from exports where state = '{state}' limit ?"
+SELECT_CANDIDATES = "select distinct stream from deliveries where state = '{state}' limit ?"
 LIST_OVERVIEWS = f"""
     select streams.key, id, state, substr(reason, 1, {MAX_OVERVIEW_TEXT}), started_ms, ended_ms, {ACTIVE_MS},
     {POSITION.replace("(position,", "(streams.position,")},

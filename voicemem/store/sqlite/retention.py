@@ -37,13 +37,13 @@ class ContentTable(NamedTuple):
 GIVEN_KEYS = "(select value from json_each(?2))"
 CONTENT_TABLES = (
     ContentTable(
-        "select x.key, 0 from exports x where x.stream = ?1"
-        " and exists (select 1 from attempts a where a.export = x.key)",
-        f"delete from attempts where export in {GIVEN_KEYS} and ?1",
+        "select x.key, 0 from deliveries x where x.stream = ?1"
+        " and exists (select 1 from attempts a where a.delivery = x.key)",
+        f"delete from attempts where delivery in {GIVEN_KEYS} and ?1",
     ),
     ContentTable(
-        "select key, length(closing) + ifnull(length(payload), 0) from exports where stream = ?1",
-        f"delete from exports where key in {GIVEN_KEYS} and stream = ?1",
+        "select key, length(header) + ifnull(length(payload), 0) from deliveries where stream = ?1",
+        f"delete from deliveries where key in {GIVEN_KEYS} and stream = ?1",
     ),
     ContentTable(
         "select rowid, length(by_id) + length(old_id) from superseded where stream = ?1",
@@ -78,8 +78,8 @@ CONTENT_TABLES = (
         f"delete from observations where stream in {GIVEN_KEYS} and stream = ?1",
     ),
     ContentTable(
-        "select stream, 0 from set_aside where stream = ?1",
-        f"delete from set_aside where stream in {GIVEN_KEYS} and stream = ?1",
+        "select stream, 0 from quarantined where stream = ?1",
+        f"delete from quarantined where stream in {GIVEN_KEYS} and stream = ?1",
     ),
     ContentTable(
         "select name, length(value) from secrets where stream = ?1",

@@ -12,13 +12,15 @@ from voicemem.store.streams import SESSION_KIND, Stream
 
 IS_READABLE = "exists (select 1 from streams where key = ?1 and state != 'erased')"
 SELECT_ENTRY = f"""
-    select reason, since_ms, version from set_aside where stream = ?1 and version = ?2 and {IS_READABLE}
+    select reason, since_ms, version from quarantined where stream = ?1 and version = ?2 and {IS_READABLE}
 """
-SAVE_ENTRY = f"insert or replace into set_aside select ?1, ?2, ?3, ?4 where {IS_READABLE}"
-DELETE_ENTRY = "delete from set_aside where stream = ?"
-MAKE_DUE = "update exports set due_ms = min(due_ms, ?), waiting_for = null where stream = ? and waiting_for is not null"
+SAVE_ENTRY = f"insert or replace into quarantined select ?1, ?2, ?3, ?4 where {IS_READABLE}"
+DELETE_ENTRY = "delete from quarantined where stream = ?"
+MAKE_DUE = (
+    "update deliveries set due_ms = min(due_ms, ?), waiting_for = null where stream = ? and waiting_for is not null"
+)
 ENTRIES = """
-    streams join (select stream, since_ms from set_aside where version = ?1) on stream = key where state != 'erased'
+    streams join (select stream, since_ms from quarantined where version = ?1) on stream = key where state != 'erased'
 """
 COUNT_ENTRIES = f"select count(*) from {ENTRIES}"
 SELECT_SESSIONS = f"select {STREAM_COLUMNS} from {ENTRIES} and kind = ?2 order by since_ms desc, key desc limit ?3"

@@ -42,8 +42,8 @@ WRITE_PROBE = "insert or replace into meta values ('probe', zeroblob(?))"
 DELETE_PROBE = "delete from meta where name = 'probe'"
 COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
 """Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
-COUNT_PENDING_DELIVERIES = "select count(*) from exports where due_ms is not null"
-COUNT_DUE_DELIVERIES = "select count(*), min(due_ms) from exports where due_ms <= ? and leased_until_ms <= ?"
+COUNT_PENDING_DELIVERIES = "select count(*) from deliveries where due_ms is not null"
+COUNT_DUE_DELIVERIES = "select count(*), min(due_ms) from deliveries where due_ms <= ? and leased_until_ms <= ?"
 
 
 class SqliteFigures:

@@ -155,12 +155,21 @@ class Session:
         return self.connection.closed or self.connection.broken
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> psycopg.Cursor[Row]:
-        sent = [value.encode() if type(value) is str else value for value in values]
-        cursor = self.connection.execute(query.encode(), sent, binary=True)
+        return self.send(query.encode(), [value.encode() if type(value) is str else value for value in values])
+
+    def send(self, query: bytes, values: Sequence[Any] = ()) -> psycopg.Cursor[Row]:
+        """Run a query; texts stay texts."""
+        cursor = self.connection.execute(query, values, binary=True)
         if self.wait_was_cut:  # somebody cancelled it: what became of the commit is asked on another connection
             self.close()
             raise psycopg.OperationalError("a commit did not wait for its standby")
         return cursor
+
+    def send_many(self, query: bytes, values: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each of these values, in a pipeline."""
+        if values:
+            with self.connection.cursor() as cursor:
+                cursor.executemany(query, values)
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
         """All rows of a query."""

@@ -19,6 +19,7 @@ import psycopg
 
 from voicemem.config.service import shown_store
 from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.database.connection import (
     LANES,
@@ -52,7 +53,6 @@ from voicemem.store.postgresql.journal.lanes import Lane
 from voicemem.store.postgresql.journal.partitions import Upkeep, ensure_partitions
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, add_bytes
-from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.records import Quotas
 from voicemem.store.troubles import Troubles
 from voicemem.store.upkeep import no_store

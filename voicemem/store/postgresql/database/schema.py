@@ -10,15 +10,19 @@ from contextlib import contextmanager
 from voicemem.errors import CannotStart
 from voicemem.store.postgresql.database.connection import Session, Word
 from voicemem.store.postgresql.database.lineage import IDENTITY_BYTES, SAVE_META, identity_of
-from voicemem.store.upkeep import Migration, migrations_of
+from voicemem.store.upkeep import Migration, migrations_of, not_ours
 
-OWN_TABLES = {"meta", "streams", "journal"}
-"""Tables that every version of a voicemem database has."""
+MARK = "voicemem 1"
+"""The row `mark` of `meta`, which says that a schema is voicemem's; it is read before anything else."""
 COMPATIBLE_FROM = 1
 """The oldest schema whose programs can use the newest one as well: since then, migrations have only added. So nodes of
 both versions run side by side, and an operator may step back."""
 SELECT_TABLES = """
     select relname from pg_class where relnamespace = current_schema()::regnamespace and relkind in ('r', 'p', 'v')
+"""
+SELECT_META_COLUMNS = """
+    select 1 from pg_attribute where attrelid = to_regclass('meta') and attname in ('name', 'value')
+    having count(*) = 2
 """
 INSERT_IDENTITY = "insert into meta values ($1, $2) on conflict do nothing"
 LOCK_SCHEMA = "select pg_advisory_xact_lock(hashtext('voicemem schema'))"
@@ -78,6 +82,7 @@ def make_schema(session: Session, upgrade: bool) -> int:
         if step.version > version:
             session.connection.execute(step.sql.encode(), prepare=False)
     if version < newest:
+        session.execute(SAVE_META, (Word("mark"), MARK))
         session.execute(SAVE_META, (Word("schema"), str(newest)))
         session.execute(SAVE_META, (Word("compatible_from"), str(COMPATIBLE_FROM)))
     for name in ("incarnation", "cursor_secret"):
@@ -91,8 +96,8 @@ def check_version(session: Session, upgrade: bool = False, exactly: bool = False
     With `exactly` that is also one of a newer program that lets this one use it.
     """
     tables = {name for (name,) in session.rows(SELECT_TABLES)}
-    if tables and not tables >= OWN_TABLES:
-        raise CannotStart("The database, or its schema, is of another program; give voicemem one of its own.")
+    if tables and not has_mark(session, tables):
+        raise CannotStart(not_ours("The database"))
     refuse_missing_rights(session)
     version, newest = schema_version(session) if tables else 0, migrations()[-1].version
     if version > newest and (exactly or oldest_program(session, version) > newest):
@@ -103,6 +108,13 @@ def check_version(session: Session, upgrade: bool = False, exactly: bool = False
     if 0 < version < newest and not upgrade:
         raise CannotStart(f"The database has schema version {version}; bring it to {newest} with voicemem migrate.")
     return version
+
+
+def has_mark(session: Session, tables: set[str]) -> bool:
+    """Whether a schema with tables is one that this program made."""
+    if "meta" not in tables or session.row(SELECT_META_COLUMNS) is None:
+        return False
+    return session.row("select value from meta where name = 'mark'") == (MARK.encode(),)
 
 
 def refuse_missing_rights(session: Session) -> None:
@@ -119,7 +131,7 @@ def refuse_missing_rights(session: Session) -> None:
 def schema_version(session: Session) -> int:
     row = session.row("select value from meta where name = 'schema'")
     if row is None:
-        raise CannotStart("The database, or its schema, is of another program; give voicemem one of its own.")
+        raise CannotStart(not_ours("The database"))
     return int(row[0])
 
 

@@ -1,9 +1,10 @@
-"""A connection that writes: transactions that run again where they may, and outcomes that are always known.
+"""A connection that writes: transactions that run again where they may, and whose outcome is always known.
 
-Every transaction holds the row of its lane and leaves one row in `outcomes`. So when the connection is lost during the
-commit, a new one raises the era of the lane, which waits for the old transaction and keeps it from beginning late; then
-the row is there or it is not. Each transaction thereby writes to the log of PostgreSQL, so that its commit waits for a
-synchronous standby even if it changed nothing else: what it answers of older commits is as safe as they are.
+Every transaction holds the row of its lane and leaves one row in `commit_markers`. So when the connection is lost
+during the commit, a new one raises the fencing token of the lane, which waits for the old transaction and keeps it from
+beginning late; then the row is there or it is not. Each transaction thereby writes to the log of PostgreSQL, so that
+its commit waits for a synchronous standby even if it changed nothing else: what it answers of older commits is as safe
+as they are.
 """
 
 from __future__ import annotations
@@ -41,21 +42,23 @@ RETIRED = "The outcome of a commit is unknown: this node was retired meanwhile."
 FAILED_OVER = "The store cannot be written: another server has taken over meanwhile."
 UNKNOWN = "The outcome of a commit is unknown: PostgreSQL does not answer."
 OPEN_LANE = """
-    insert into lanes values ($1, $2, 1) on conflict (token, lane) do update set era = lanes.era + 1 returning era
+    insert into lanes values ($1, $2, 1)
+    on conflict (token, lane) do update set fencing_token = lanes.fencing_token + 1 returning fencing_token
 """
 OPEN_LANE_OF_NODE = """
     with alive as (select token from nodes where token = $3 for share)
     insert into lanes select $1, $2, 1, token from alive
-    on conflict (token, lane) do update set era = lanes.era + 1, node = excluded.node returning era
+    on conflict (token, lane) do update set fencing_token = lanes.fencing_token + 1, node = excluded.node
+    returning fencing_token
 """
 """Of a node that was retired no lane is opened: what it holds has been freed, and must not come back."""
 BEGIN_JOB = """
-    with held as (select 1 from lanes where token = $1 and lane = $2 and era = $3 for share)
-    insert into outcomes select $1, $2, $4 from held
+    with held as (select 1 from lanes where token = $1 and lane = $2 and fencing_token = $3 for share)
+    insert into commit_markers select $1, $2, $4 from held
 """
-SELECT_PLACE = "select 1 from lanes where token = $1 and lane = $2 and era = $3"
-SELECT_OUTCOME = "select 1 from outcomes where token = $1 and lane = $2 and job = $3"
-DELETE_OUTCOMES = "delete from outcomes where token = $1 and lane = $2 and job < $3"
+SELECT_PLACE = "select 1 from lanes where token = $1 and lane = $2 and fencing_token = $3"
+SELECT_OUTCOME = "select 1 from commit_markers where token = $1 and lane = $2 and job = $3"
+DELETE_OUTCOMES = "delete from commit_markers where token = $1 and lane = $2 and job < $3"
 
 
 class Owner(Shared, Protocol):
@@ -85,13 +88,13 @@ class Writer:
         self.lane = lane
         self.needs_node = needs_node
         self.session: Session | None = None
-        self.era = 0
+        self.fencing_token = 0
         self.job = 0
 
     @property
     def place(self) -> tuple[bytes, int, int]:
-        """What a statement names to show that it may still write: token, lane and era."""
-        return self.database.token, self.lane, self.era
+        """What a statement names to show that it may still write: token, lane and fencing_token."""
+        return self.database.token, self.lane, self.fencing_token
 
     def open(self) -> Session:
         """The connection, a new one where there is none. Raises `StoreUnavailable`, `Fenced`, `psycopg.Error`."""
@@ -100,7 +103,7 @@ class Writer:
         if self.session is None or self.session.is_lost:
             session = self.database.connect_for(self, "written")
             try:
-                self.era = self.open_lane(session)
+                self.fencing_token = self.open_lane(session)
             except BaseException:
                 session.close()
                 raise
@@ -108,7 +111,7 @@ class Writer:
         return self.session
 
     def open_lane(self, session: Session) -> int:
-        """Begin the next era of the lane, which waits for a transaction of the last one. Raises `Fenced`."""
+        """Begin the next fencing_token of the lane, which waits for a transaction of the last one. Raises `Fenced`."""
         node = self.database.node if self.needs_node else None
         place = self.database.token, self.lane
         query, values = (OPEN_LANE, place) if node is None else (OPEN_LANE_OF_NODE, (*place, Word(node)))
@@ -218,13 +221,15 @@ class Writer:
     def was_committed(self, job: int) -> bool:
         """Whether a transaction whose connection was lost is on disk.
 
-        Raises `StoreUnavailable` if nobody answers, or if this node was retired, and its outcomes forgotten.
+        Raises `StoreUnavailable` if nobody answers, or if this node was retired, and its commit_markers forgotten.
         """
-        deadline, era, is_same_lane = time.monotonic() + UNKNOWN_S, self.era, True
+        deadline, fencing_token, is_same_lane = time.monotonic() + UNKNOWN_S, self.fencing_token, True
         while True:
             try:
-                session = self.open()  # its new era waits for the old transaction, and fences it
-                is_same_lane = is_same_lane and self.era > era  # one that was deleted begins anew, without outcomes
+                session = self.open()  # its new fencing_token waits for the old transaction, and fences it
+                is_same_lane = (
+                    is_same_lane and self.fencing_token > fencing_token
+                )  # one that was deleted begins anew, without commit_markers
                 found = session.row(SELECT_OUTCOME, (*self.place[:2], job)) is not None
                 break
             except Fenced:

@@ -31,7 +31,7 @@ SELECT_OPERATOR_ENDPOINT = f"""
 """
 LOCK_PROJECT = "select pg_advisory_xact_lock(hashtextextended(encode($1, 'hex'), 0))"
 SELECT_DELIVERIES = f"""
-    select {LISTED_COLUMNS} from exports x join endpoints e on e.key = x.endpoint
+    select {LISTED_COLUMNS} from deliveries x join endpoints e on e.key = x.endpoint
     join streams s on s.bucket = x.stream % 64 and s.key = x.stream
 """
 SELECT_DELIVERY = f"{SELECT_DELIVERIES} where x.key = $1"
@@ -43,9 +43,9 @@ DELIVERY_FILTERS = {
 }
 """The condition of each field of a `DeliveryFilter` that is set."""
 SET_PENDING = "state = 'pending', due_ms = $1, restarted_at = attempts"
-RESEND_DELIVERY = f"update exports x set {SET_PENDING} where key = $2 and endpoint = $3 and {NOT_ERASED}"
+RESEND_DELIVERY = f"update deliveries x set {SET_PENDING} where key = $2 and endpoint = $3 and {NOT_ERASED}"
 RESEND_FAILED = f"""
-    update exports x set {SET_PENDING} where endpoint = $2 and state = 'failed' and made_ms >= $3 and {NOT_ERASED}
+    update deliveries x set {SET_PENDING} where endpoint = $2 and state = 'failed' and made_ms >= $3 and {NOT_ERASED}
 """
 
 

@@ -1,4 +1,4 @@
-"""Adds the webhook notices of a session's start and close to the table `exports`, in the same transaction."""
+"""Adds the webhook notices of a session's start and close to the table `deliveries`, in the same transaction."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 
 from voicemem.config.session import STARTED_EVENT
 from voicemem.store.delivery_rows import close_event_types, notice_rows
+from voicemem.store.keys import KeySource
 from voicemem.store.postgresql.database.connection import Session
-from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.streams import Stream
 
 SUBSCRIBERS = """
@@ -22,7 +22,7 @@ SUBSCRIBERS = """
 """
 """Endpoints that get a session's notices: its own, its project's, and the operator's, which gets histories only."""
 INSERT_DELIVERY = """
-    insert into exports (key, stream, endpoint, notice_id, event_type, position, closing, payload, state, attempts,
+    insert into deliveries (key, stream, endpoint, notice_id, event_type, position, header, payload, state, attempts,
     due_ms, lease, leased_until_ms, made_ms) values ($1, $2, $3, $4, $5, $6, $7, null, 'pending', 0, $8, 0, 0, $8)
 """
 SELECT_WAS_JOINED = """

@@ -28,19 +28,20 @@ OF_PROJECT = """
 JOINED = """
     join endpoints e on e.key = x.endpoint join streams s on s.bucket = x.stream % 64 and s.key = x.stream
 """
-SCANNED = f"select key from exports x where {{scanned}} order by key desc limit {MOST_SCANNED}"
+SCANNED = f"select key from deliveries x where {{scanned}} order by key desc limit {MOST_SCANNED}"
 LIST = f"""
-    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS} from ({SCANNED}) c join exports x on x.key = c.key {JOINED}
+    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS} from ({SCANNED}) c join deliveries x on x.key = c.key {JOINED}
     where {OF_PROJECT} and {{conditions}} order by x.key desc limit {{limit}}
 """
 COUNT_SCANNED = f"select count(*), min(key) from ({SCANNED}) c"
-FIND = (
-    f"select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS}, x.payload from exports x {JOINED} where x.key = $3 and {OF_PROJECT}"
-)
+FIND = f"""
+    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS}, x.payload from deliveries x {JOINED}
+    where x.key = $3 and {OF_PROJECT}
+"""
 COUNT_DELIVERIES = """
     select count(*) filter (where state = 'delivered'), count(*) filter (where state = 'failed'),
-    (select count(*) from exports where endpoint = $1 and due_ms is not null)
-    from exports where endpoint = $1 and made_ms >= $2
+    (select count(*) from deliveries where endpoint = $1 and due_ms is not null)
+    from deliveries where endpoint = $1 and made_ms >= $2
 """
 
 

@@ -25,15 +25,15 @@ CLAIMS = "claims of deliveries"
 """The turn of a claim: the places of a URL are counted over all nodes."""
 NOT_ERASED = "(select s.state from streams s where s.bucket = x.stream % 64 and s.key = x.stream) != 'erased'"
 """True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
-OLDEST_DUE = "(select * from exports where due_ms <= $1 order by due_ms, key limit $3) c"
+OLDEST_DUE = "(select * from deliveries where due_ms <= $1 order by due_ms, key limit $3) c"
 OLDEST_OF_EACH_ENDPOINT = """
     waiting cross join lateral (
-        select * from exports where endpoint = waiting.key and due_ms <= $1 order by due_ms, key
+        select * from deliveries where endpoint = waiting.key and due_ms <= $1 order by due_ms, key
         limit greatest($2::bigint, $3::bigint)
     ) c
 """
 SELECT_DUE_FROM = f"""
-    select {DELIVERY_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} join exports x on x.key = c.key
+    select {DELIVERY_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} join deliveries x on x.key = c.key
     join endpoints e on e.key = x.endpoint
     where x.due_ms <= $1 and x.leased_until_ms <= $1 and e.disabled_ms is null
     and e.url != all($4::bytea[]) and {NOT_ERASED} order by x.due_ms, x.key limit $2
@@ -41,27 +41,27 @@ SELECT_DUE_FROM = f"""
 """
 SELECT_DUE_AT_FRONT = SELECT_DUE_FROM.format(candidates=OLDEST_DUE)
 SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE_FROM.format(candidates=OLDEST_OF_EACH_ENDPOINT)
-COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= $1 limit $2) c"
+COUNT_DUE = "select count(*) from (select 1 from deliveries where due_ms <= $1 limit $2) c"
 LEASE_DELIVERIES = """
-    update exports set lease = lease + 1, leased_until_ms = $1, due_ms = $1, node = $2 where key = any($3::bigint[])
+    update deliveries set lease = lease + 1, leased_until_ms = $1, due_ms = $1, node = $2 where key = any($3::bigint[])
 """
 FREEZE_PAYLOAD = f"""
-    update exports x set payload = $1, waiting_for = null where key = $2 and payload is null and {NOT_ERASED}
+    update deliveries x set payload = $1, waiting_for = null where key = $2 and payload is null and {NOT_ERASED}
 """
-SELECT_PAYLOAD = f"select payload from exports x where key = $1 and {NOT_ERASED}"
+SELECT_PAYLOAD = f"select payload from deliveries x where key = $1 and {NOT_ERASED}"
 FINISH_DELIVERY = f"""
-    update exports x set state = case when state = 'failed' and $1 = 'pending' then 'failed' else $1 end,
+    update deliveries x set state = case when state = 'failed' and $1 = 'pending' then 'failed' else $1 end,
     due_ms = case when state = 'failed' then null else $2::bigint end, attempts = attempts + 1, lease = lease + 1,
     leased_until_ms = 0, node = null where key = $3 and lease = $4 and {NOT_ERASED}
 """
 """A delivery that was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts."""
 POSTPONE_DELIVERY = """
-    update exports set waiting_for = $1, due_ms = $2, leased_until_ms = 0, node = null, lease = lease + 1
+    update deliveries set waiting_for = $1, due_ms = $2, leased_until_ms = 0, node = null, lease = lease + 1
     where key = $3 and lease = $4 and due_ms is not null
 """
 INSERT_ATTEMPT = "insert into attempts values ($1, $2, $3, $4, $5, $6, $7)"
 SELECT_ATTEMPTS = """
-    select started_ms, duration_ms, status, error, excerpt from attempts where export = $1 order by number
+    select started_ms, duration_ms, status, error, excerpt from attempts where delivery = $1 order by number
 """
 DISABLE_GONE_ENDPOINT = """
     update endpoints set disabled_ms = $1, disabled_reason = 'gone'
@@ -71,14 +71,14 @@ DISABLE_FAILING_ENDPOINT = """
     update endpoints set disabled_ms = $1, disabled_reason = 'failing'
     where key = $2 and disabled_ms is null and project is not null and failing_since_ms <= $3
 """
-SELECT_NEXT_DUE_MS = "select due_ms from exports where due_ms is not null order by due_ms limit 1"
+SELECT_NEXT_DUE_MS = "select due_ms from deliveries where due_ms is not null order by due_ms limit 1"
 SELECT_SESSION_DELIVERIES = f"""
     select x.key, x.notice_id, e.url, x.event_type, x.state, x.waiting_for
-    from exports x join endpoints e on e.key = x.endpoint
+    from deliveries x join endpoints e on e.key = x.endpoint
     where x.stream = $1 and {NOT_ERASED} order by x.key
 """
 FAIL_PENDING_DELIVERIES = """
-    update exports set state = 'failed', due_ms = null where endpoint = $1 and due_ms is not null
+    update deliveries set state = 'failed', due_ms = null where endpoint = $1 and due_ms is not null
 """
 CLEAR_FAILING_SINCE = """
     update endpoints set failing_since_ms = null where key = $1 and failing_since_ms is not null

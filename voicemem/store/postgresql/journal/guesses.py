@@ -1,7 +1,7 @@
 """What this process last saw of streams: guesses by which appends are decided, and which the append itself proves.
 
-A guess is exact as of one moment. The position moves with every entry of the journal, and `gen` with everything else
-that decides about an append; so if both still hold at the append, nothing in the guess has changed.
+A guess is exact as of one moment. The position moves with every entry of the journal, and `version` with everything
+else that decides about an append; so if both still hold at the append, nothing in the guess has changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Guess(NamedTuple):
     """A stream with those of its producers that are known, as of one moment. None of it is ever changed."""
 
     stream: Stream
-    gen: int
+    version: int
     producers: Mapping[str, ProducerState]
     waypoints: Mapping[str, int]
     """The position of each producer's newest waypoint, where that is known."""
@@ -55,14 +55,14 @@ class Guesses:
         with self.lock:
             return [(key, self.by_key[key].stream.position) for key in islice(reversed(self.by_key), at_most)]
 
-    def put(self, stream: Stream, gen: int, producers: Mapping[str, ProducerState]) -> None:
+    def put(self, stream: Stream, version: int, producers: Mapping[str, ProducerState]) -> None:
         """Replace what is known of a stream by what a transaction has just committed. Only running ones are kept."""
         if stream.state != "running":
             self.forget(stream.key)
             return
         kept = msgspec.structs.replace(stream)
         known = {name: msgspec.structs.replace(producer) for name, producer in producers.items()}
-        self.replace(Guess(kept, gen, known, {}, len(msgspec.json.encode(stream.config))))
+        self.replace(Guess(kept, version, known, {}, len(msgspec.json.encode(stream.config))))
 
     def replace(self, guess: Guess) -> None:
         with self.lock:

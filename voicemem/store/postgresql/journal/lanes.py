@@ -2,7 +2,7 @@
 
 All appends that wait for a lane go into one statement, which is one transaction and one round trip. It updates nothing:
 a row that each append updates leaves a dead version each time, and they slow everything down while anybody holds an old
-snapshot. It locks the heads of the streams whose `gen` is as guessed, skips those that others hold, and inserts each
+snapshot. It locks the rows of the streams whose `version` is as guessed, skips those that others hold, and inserts each
 run right behind the guessed end of the journal; the primary key refuses those that come too late. What is not in its
 answer is for a transaction that looks first (`journal.writes`).
 """
@@ -39,13 +39,13 @@ from voicemem.store.postgresql.journal.runs import RUN_ARRAYS, RunColumns
 from voicemem.store.records import AppendResult
 from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun
 
-RUNS_WITH_GENS = RUN_ARRAYS.replace(") as r", ", $10::bigint[]) as r").replace("payload)", "payload, gen)")
+RUNS_WITH_GENS = RUN_ARRAYS.replace(") as r", ", $10::bigint[]) as r").replace("payload)", "payload, version)")
 APPEND = f"""
-    with held as (select 1 from lanes where token = $11 and lane = $12 and era = $13 for share),
+    with held as (select 1 from lanes where token = $11 and lane = $12 and fencing_token = $13 for share),
     run as (select * from {RUNS_WITH_GENS}),
     free as (
-        select h.stream from held, run join heads h
-        on h.bucket = run.stream % 64 and h.stream = run.stream and h.gen = run.gen
+        select h.stream from held, run join stream_locks h
+        on h.bucket = run.stream % 64 and h.stream = run.stream and h.version = run.version
         for no key update of h skip locked
     )
     insert into journal (bucket, stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
@@ -233,7 +233,7 @@ class Lane:
         columns = RunColumns()
         for candidate in candidates:
             columns.add(candidate.run, candidate.waypoint)
-        gens = [candidate.guess.gen for candidate in candidates]
+        gens = [candidate.guess.version for candidate in candidates]
         reconnected = False
         for attempt in range(ATTEMPTS):
             session: Session | None = None
@@ -268,7 +268,7 @@ class Lane:
         stream, position, producer, seq, _, _, checked, *_ = columns.values
         while True:
             try:
-                session = self.writer.open()  # its new era waits for the old statement, and fences it
+                session = self.writer.open()  # its new fencing_token waits for the old statement, and fences it
                 return {key for (key,) in session.rows(SELECT_STORED, (stream, position, producer, seq, checked))}
             except Fenced:
                 raise NodeRetired from None

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import psycopg
 
 from voicemem.errors import CannotStart
+from voicemem.store.keys import first_key, month_after, month_of, month_start_ms
 from voicemem.store.postgresql.database.connection import Session, why
 from voicemem.store.postgresql.database.schema import one_at_a_time
-from voicemem.store.postgresql.keys import first_key, month_after, month_of, month_start_ms
 
 LOG = logging.getLogger("voicemem.nodes")
 MONTHS_AHEAD = 12

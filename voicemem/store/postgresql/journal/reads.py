@@ -59,7 +59,7 @@ FILTERS = {
     "started_before": "s.started_ms < ${}",
     "interrupted": "(coalesce(s.interruptions, 0) > 0) = ${}",
     "slow_ms": "s.slowest_ms >= ${}",
-    "webhook": "exists (select 1 from exports x where x.stream = s.key and x.state = ${})",
+    "webhook": "exists (select 1 from deliveries x where x.stream = s.key and x.state = ${})",
     "keys": "s.key = any(${}::bigint[])",
     "after": "(s.started_ms, s.key) < (${}, ${})",
 }

@@ -1,8 +1,8 @@
 """The rows of one transaction: streams and producers under the lock of their stream's head, and the runs that it adds.
 
 A stream's `position` and a producer's `next_seq` follow from where the journal ends, so an ordinary append writes the
-journal only. Whoever changes anything else of a stream holds the lock of its head, and raises its `gen`: then no append
-that was decided by older rows comes in.
+journal only. Whoever changes anything else of a stream holds the stream's lock, and raises its `version`: then no
+append that was decided by older rows comes in.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from voicemem.config.session import apply_patch
 from voicemem.errors import StoreUnavailable
 from voicemem.store.batch_append import Originals, originals_around
 from voicemem.store.delivery_rows import endpoint_values
+from voicemem.store.keys import KeySource
 from voicemem.store.postgresql.database.connection import NodeRetired, Row, Session, Word
 from voicemem.store.postgresql.deliveries.enqueue import enqueue_close, enqueue_start
 from voicemem.store.postgresql.journal.guesses import Guesses
@@ -31,7 +32,6 @@ from voicemem.store.postgresql.journal.runs import (
     next_stored_seq,
 )
 from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, is_full
-from voicemem.store.postgresql.keys import KeySource
 from voicemem.store.postgresql.retention_plans import schedule_retention
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JournalRun, server_run
@@ -50,10 +50,10 @@ SELECT_STREAM = f"select {STREAM_COLUMNS} from streams s where s.bucket = $1 % 6
 SELECT_PROJECT = "select project from streams where bucket = $1 % 64 and key = $1"
 HOLD_NODE = "select 1 from nodes where token = $1 for share"
 SELECT_STREAM_KEY = "select stream from stream_ids where project = $1 and kind = $2 and id = $3"
-LOCK_HEAD = "select gen from heads where bucket = $1 % 64 and stream = $1 for no key update"
-RAISE_GEN = "update heads set gen = gen + 1 where bucket = $1 % 64 and stream = $1 returning gen"
+LOCK_HEAD = "select version from stream_locks where bucket = $1 % 64 and stream = $1 for no key update"
+RAISE_GEN = "update stream_locks set version = version + 1 where bucket = $1 % 64 and stream = $1 returning version"
 INSERT_ID = "insert into stream_ids values ($1, $2, $3, $4) on conflict do nothing"
-INSERT_HEAD = "insert into heads values ($1 % 64, $1, 1)"
+INSERT_HEAD = "insert into stream_locks values ($1 % 64, $1, 1)"
 INSERT_STREAM = """
     insert into streams (bucket, key, project, kind, id, state, position, started_ms, ended_ms, reason, config,
     silent_since_ms, ending_ms, ending_ts, ending_reason, provisional, due_ms, name, user_id, channel)
@@ -310,7 +310,7 @@ class Rows:
     # The end of the transaction
 
     def finish(self) -> None:
-        """Write what was added, and raise the gen of what was changed: the last thing before the commit."""
+        """Write what was added, and raise the version of what was changed: the last thing before the commit."""
         self.flush()
         for key, size in self.stored.items():
             self.stored_of_projects[self.project_of(key)] += size

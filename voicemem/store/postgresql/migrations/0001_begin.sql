@@ -10,12 +10,12 @@ create table meta (
     value bytea not null
 );
 
--- The connections of each node that write. A transaction holds the row of its connection, so whoever raises `era` waits
+-- The connections of each node that write. A transaction holds the row of its connection, so whoever raises `fencing_token` waits
 -- for the transaction that may still run there, and keeps out one whose bytes are still on their way.
 create table lanes (
     token bytea not null,
     lane integer not null,
-    era integer not null,
+    fencing_token integer not null,
     node text,
     primary key (token, lane)
 );
@@ -32,7 +32,7 @@ create table nodes (
 );
 
 -- Work that one node does at a time: the next summary of a stream. A lease of retention stands in `retention`, one of a
--- delivery in `exports`.
+-- delivery in `deliveries`.
 create table claims (
     bucket smallint not null,
     stream bigint not null,
@@ -54,7 +54,7 @@ create index replies_by_node on replies (node);
 
 -- One row for each transaction of a lane that was not an append, while it may matter: it tells a node that has lost its
 -- connection during the commit whether that was one.
-create table outcomes (
+create table commit_markers (
     token bytea not null,
     lane integer not null,
     job bigint not null,
@@ -63,6 +63,8 @@ create table outcomes (
 
 -- A stream is a session (or a user's own). `position` is that of the last time the row was saved: an ordinary append
 -- writes the journal only. `config` is JSON without secrets; `name`, `user_id` and `channel` are repeated from it.
+-- `interruptions` (replies that were interrupted) and `slowest_ms` (the longest end-to-end latency) are what lists are
+-- filtered by, as of when the figures of the memory were last saved. The indexes by start leave out erased sessions.
 create table streams (
     bucket smallint not null,
     key bigint not null,
@@ -85,10 +87,14 @@ create table streams (
     user_id bytea,
     channel bytea,
     key_id bytea,
+    interruptions bigint,
+    slowest_ms bigint,
     primary key (bucket, key)
 );
 create index streams_due on streams (due_ms) where due_ms is not null;
-create index streams_by_start on streams (project, kind, started_ms, key);
+create index streams_by_start on streams (project, kind, started_ms, key) where state <> 'erased';
+create index streams_interrupted on streams (project, kind, started_ms, key) where interruptions > 0;
+create index streams_slow on streams (project, kind, started_ms, key, slowest_ms) where slowest_ms >= 1000;
 create index streams_by_state on streams (project, kind, state, started_ms, key);
 create index streams_by_key on streams (project, kind, key);
 create index streams_by_user on streams (project, user_id, started_ms, key) where user_id is not null;
@@ -114,12 +120,12 @@ create table names (
 create index names_by_stream on names (stream);
 create index streams_by_name on streams (project, sha256(name)) where state = 'running' and name is not null;
 
--- What appends lock, and never update: an update would leave a dead version of the row at each append. `gen` moves with
+-- What appends lock, and never update: an update would leave a dead version of the row at each append. `version` moves with
 -- everything that decides about an append and is not in the journal.
-create table heads (
+create table stream_locks (
     bucket smallint not null,
     stream bigint not null,
-    gen integer not null,
+    version integer not null,
     primary key (bucket, stream)
 );
 
@@ -230,7 +236,7 @@ create table secrets (
 );
 
 -- Streams whose memory could not be made, so that no later start tries it again.
-create table set_aside (
+create table quarantined (
     bucket smallint not null,
     stream bigint not null,
     reason text not null,
@@ -264,14 +270,14 @@ create unique index endpoints_by_project on endpoints (project, id) where projec
 create unique index endpoints_of_operator on endpoints ((true)) where stream is null and project is null;
 
 -- Notices on their way to endpoints. A lease moves `due_ms` to its end, so a claim does not look through what is leased.
-create table exports (
+create table deliveries (
     key bigint primary key,
     stream bigint not null,
     endpoint bigint not null,
     notice_id bytea not null,
     event_type integer not null,
     position bigint not null,
-    closing bytea not null,
+    header bytea not null,
     payload bytea,
     state text not null,
     attempts integer not null,
@@ -283,21 +289,27 @@ create table exports (
     restarted_at integer not null default 0,
     waiting_for text
 );
-create index exports_due on exports (due_ms) where due_ms is not null;
-create index exports_by_stream on exports (stream);
-create index exports_waiting on exports (endpoint, due_ms) where due_ms is not null;
-create index exports_by_endpoint on exports (endpoint, key);
-create index exports_by_node on exports (node) where node is not null;
+create index deliveries_due on deliveries (due_ms) where due_ms is not null;
+create index deliveries_by_stream on deliveries (stream);
+create index deliveries_waiting on deliveries (endpoint, due_ms) where due_ms is not null;
+create index deliveries_by_endpoint on deliveries (endpoint, key);
+create index deliveries_by_node on deliveries (node) where node is not null;
+-- Deliveries of sessions that have failed, and those that wait.
+create index deliveries_failed_by_stream on deliveries (stream) where state = 'failed';
+create index deliveries_pending_by_stream on deliveries (stream) where state = 'pending';
+-- Deliveries that were not made, for the lists of a project; and those of an endpoint by time, of which a day is counted.
+create index deliveries_by_state on deliveries (state, key) where state != 'delivered';
+create index deliveries_by_time on deliveries (endpoint, made_ms, state);
 
 create table attempts (
-    export bigint not null,
+    delivery bigint not null,
     number integer not null,
     started_ms bigint not null,
     duration_ms bigint not null,
     status integer,
     error bytea,
     excerpt bytea not null,
-    primary key (export, number)
+    primary key (delivery, number)
 );
 
 -- API keys; of each secret only its SHA-256. `scopes` are joined by commas. Limits are 0 where there are none.
@@ -324,3 +336,185 @@ create table agora_apps (
     scopes text not null,
     created_ms bigint not null
 );
+
+-- Rows that a transaction locks for what must be done one after another over all nodes: claims of deliveries, and the
+-- start of sessions in a project that has quotas. They are made when they are first needed, and never change.
+create table turns (
+    name bytea primary key
+);
+
+-- The bytes of each project's journals and archives. Nodes count what they store and delete, and add it here about once a
+-- second, since a row that each append updates would leave a dead version each time.
+create table stored_bytes (
+    project bytea primary key,
+    bytes bigint not null
+);
+
+-- The index of heard messages, which the journals give again at any time. `words` of a message holds its own words and
+-- those of the day (of weight A), the words of the message before it, all of them stemmed, and one word for each part of
+-- the scope that the message is in. A query asks for the words of its scope in the same expression.
+create text search dictionary voicemem_stems (template = snowball, language = english);
+create text search configuration voicemem (copy = english);
+alter text search configuration voicemem alter mapping replace english_stem with voicemem_stems;
+
+-- Up to where a session is indexed, in which scope, and how many messages and words that are.
+create table heard_sessions (
+    bucket smallint not null,
+    stream bigint not null,
+    position bigint not null,
+    project bytea not null,
+    namespace bytea,
+    user_id bytea,
+    session_id bytea not null,
+    messages bigint not null,
+    words bigint not null,
+    primary key (bucket, stream)
+);
+create index heard_sessions_by_user on heard_sessions (project, user_id);
+create index heard_sessions_by_id on heard_sessions (project, session_id);
+
+create table heard_messages (
+    bucket smallint not null,
+    stream bigint not null,
+    turn bigint not null,
+    number integer not null,
+    position bigint not null,
+    role text not null,
+    said_ms bigint not null,
+    text bytea not null,
+    before bytea not null,
+    length integer not null,
+    words tsvector not null,
+    primary key (bucket, stream, turn, number)
+);
+create index heard_messages_by_word on heard_messages using gin (words) with (fastupdate = off);
+
+-- Memories, each of a stream in whose journal the events about it are. `details` is JSON that is only passed on, `supersedes`
+-- a JSON array of ids. `topics` and `entities` have a line break before, between and behind them. A row whose memory was removed
+-- stays, without content. `event_ms` is `event_at`, comparable. `words` holds, stemmed, the words of the text (of weight A), those
+-- of what it is about, and one word for each part of its scope; `length` is how many the first two are.
+create table memories (
+    bucket smallint not null,
+    stream bigint not null,
+    position bigint not null,
+    id bytea not null,
+    project bytea not null,
+    namespace bytea,
+    user_id bytea,
+    session_id bytea,
+    kind text not null,
+    text bytea not null,
+    said_ms bigint,
+    created_ms bigint not null,
+    updated_ms bigint not null,
+    event_at bytea,
+    event_ms bigint,
+    expires_ms bigint,
+    pinned boolean not null,
+    removed_ms bigint,
+    last_accessed_ms bigint,
+    access_count bigint not null,
+    topics bytea not null,
+    entities bytea not null,
+    details bytea not null,
+    supersedes bytea not null,
+    length integer not null default 0,
+    words tsvector not null default '',
+    primary key (bucket, stream, id)
+);
+create unique index memories_by_id on memories (project, id) where removed_ms is null;
+create index memories_removed on memories (project, id) where removed_ms is not null;
+-- With their length, since a search by words asks how many memories there are in its scope, and how long they are.
+create index memories_by_project on memories (project, created_ms, id) include (length) where removed_ms is null;
+create index memories_by_user on memories (project, user_id, created_ms, id) include (length)
+    where removed_ms is null and user_id is not null;
+create index memories_by_session on memories (project, session_id, created_ms, id) include (length)
+    where removed_ms is null and session_id is not null;
+create index memories_to_expire on memories (expires_ms) where removed_ms is null and expires_ms is not null;
+create index memories_by_word on memories using gin (words) with (fastupdate = off);
+
+-- Which memory (`old_id`) another one (`by_id`, in `stream`) has taken the place of: content of the newer one's stream.
+create table superseded (
+    bucket smallint not null,
+    stream bigint not null,
+    by_id bytea not null,
+    old_id bytea not null,
+    project bytea not null,
+    created_ms bigint not null,
+    primary key (bucket, stream, by_id, old_id)
+);
+create index superseded_by_older on superseded (project, old_id);
+
+-- Vectors of heard messages and of memories, by the embedder that made them; null for what is to have none. They are kept as
+-- arrays, so that the schema is the same with and without pgvector, which compares them. They go with what they are of.
+create table heard_vectors (
+    bucket smallint not null,
+    stream bigint not null,
+    turn bigint not null,
+    number integer not null,
+    said_ms bigint not null,
+    embedder bigint not null,
+    vector real[],
+    primary key (bucket, stream, turn, number),
+    foreign key (bucket, stream, turn, number) references heard_messages on delete cascade
+);
+alter table heard_vectors alter column vector set storage external;
+
+-- `digest` is that of the text: the memory may get another.
+create table memory_vectors (
+    bucket smallint not null,
+    stream bigint not null,
+    id bytea not null,
+    embedder bigint not null,
+    digest bytea not null,
+    vector real[],
+    primary key (bucket, stream, id),
+    foreign key (bucket, stream, id) references memories on update cascade on delete cascade
+);
+alter table memory_vectors alter column vector set storage external;
+
+-- Up to where sessions were looked at for memories that an LLM makes of them.
+create table extracted (
+    bucket smallint not null,
+    stream bigint not null,
+    position bigint not null,
+    primary key (bucket, stream)
+);
+
+-- How many tokens a project has spent on that, on a day since 1970.
+create table spent_tokens (
+    project bytea not null,
+    day bigint not null,
+    tokens bigint not null,
+    primary key (project, day)
+);
+
+-- What signs the webhooks of other stacks' platforms, by project and dialect. The secret before the last rotation verifies
+-- as well, until its time is over.
+create table hook_secrets (
+    project bytea not null,
+    dialect bytea not null,
+    secret bytea not null,
+    set_ms bigint not null,
+    old_secret bytea,
+    old_secret_until_ms bigint,
+    primary key (project, dialect)
+);
+
+-- Calls at other stacks whose events the service fetches itself, one for a session, and which node does it.
+create table observations (
+    bucket smallint not null,
+    stream bigint not null,
+    dialect text not null,
+    call bytea not null,
+    state text not null,
+    reason text,
+    status bigint,
+    connections bigint not null,
+    started_ms bigint not null,
+    changed_ms bigint not null,
+    ended_ms bigint,
+    node text,
+    primary key (bucket, stream)
+);
+create index observations_going_on on observations (stream) where ended_ms is null;

@@ -17,7 +17,7 @@ from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, REDO_SUFFIX, lock_file, make_private, rewrite_log
 from voicemem.store.sqlite.database.opening import Opening, is_complete, refuse_missing
-from voicemem.store.sqlite.database.schema import migrate, refuse_foreign
+from voicemem.store.sqlite.database.schema import mark_new, migrate, refuse_unmarked
 from voicemem.store.sqlite.database.writer import CLOSED, QueuedJob, Writer
 from voicemem.store.sqlite.journal.row_cache import RowCache
 
@@ -57,6 +57,7 @@ class Database:
         self.lock: int | None = None
         try:
             if path != IN_MEMORY:
+                refuse_unmarked(path)
                 self.take_file(make)
             self.writer = open_connection(path)
             # An empty log leaves the next start little to secure.
@@ -184,7 +185,7 @@ def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
     if read_only:
         connection.execute(READER_PRAGMAS).fetchall()
         return connection
-    refuse_foreign(connection, path)
+    mark_new(connection)
     connection.execute(WRITER_PRAGMAS).fetchall()
     if connection.pragma("synchronous") != SYNCHRONOUS_FULL:
         raise CannotStart("SQLite does not keep synchronous=FULL, so nothing could be acknowledged safely.")

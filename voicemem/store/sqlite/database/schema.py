@@ -1,4 +1,4 @@
-"""The schema of the file: numbered migrations, and which databases are refused (docs/storage.md)."""
+"""The schema of the file: its mark, numbered migrations, and which databases are refused (docs/storage.md)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import apsw
 
 from voicemem.errors import CannotStart
 from voicemem.store.sqlite.database.files import lock_file
-from voicemem.store.upkeep import Migration, migrations_of
+from voicemem.store.upkeep import Migration, migrations_of, not_ours
 
+APPLICATION_ID = 0x766D656D
+"""Marks a file as a store of voicemem's. It is in the first page before anything else is."""
+SQLITE_MAGIC, SQLITE_FRACTIONS = b"SQLite format 3\0", bytes([64, 32, 32])
+HEADER_BYTES, FRACTIONS_AT, APPLICATION_ID_AT = 100, slice(21, 24), slice(68, 72)
+"""The header of a file of SQLite's, and two constants in it (sqlite.org/fileformat2, section 1.3)."""
 OWN_TABLES = {"meta", "streams", "journal"}
 """Tables that every version of a voicemem database has."""
-STEPS_BEFORE = 7
-"""Earlier programs made in seven steps what step 1 makes now; a file of theirs has this version and none of step 2."""
-TABLE_OF_STEP_2 = "set_aside"
 SELECT_TABLES = "select name from sqlite_schema where type = 'table'"
 INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
 SELECT_IDENTITY = "select name, value from meta"
@@ -37,11 +39,29 @@ def tables_of(connection: apsw.Connection) -> set[str]:
     return {name for (name,) in connection.execute(SELECT_TABLES)}
 
 
-def refuse_foreign(connection: apsw.Connection, path: str) -> None:
-    """Raise `CannotStart` for a database of another program, before anything is written into it."""
-    tables = tables_of(connection)
-    if tables and not tables >= OWN_TABLES:
-        raise CannotStart(f"{path} is a database of another program.")
+def refuse_unmarked(path: str) -> None:
+    """Raise `CannotStart` for the file of another program, or of a version before the first release.
+
+    The file is only read, and nothing is written beside it. A file that is missing or empty passes, and so does one
+    that SQLite cannot read: it gives the reason when it opens it.
+    """
+    if not os.path.exists(path) or os.path.getsize(path) < HEADER_BYTES:
+        return
+    # Through SQLite: the close of a plain `open` would release all POSIX locks that this process has on the file.
+    file = apsw.VFSFile("", os.path.abspath(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+    try:
+        header = file.xRead(HEADER_BYTES, 0)
+    finally:
+        file.xClose()
+    is_sqlite = header.startswith(SQLITE_MAGIC) and header[FRACTIONS_AT] == SQLITE_FRACTIONS
+    if is_sqlite and int.from_bytes(header[APPLICATION_ID_AT], "big") != APPLICATION_ID:
+        raise CannotStart(not_ours(path))
+
+
+def mark_new(connection: apsw.Connection) -> None:
+    """Mark a new file, before it is switched to WAL mode: so the mark is never in the log alone."""
+    if not connection.pragma("page_count"):
+        connection.pragma("application_id", APPLICATION_ID)
 
 
 def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None:
@@ -63,13 +83,9 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
 
 
 def version_of(connection: apsw.Connection) -> int:
-    """How many of today's steps the file has. Raises `CannotStart` for one in the middle of the earlier steps."""
+    """The schema version of a file; 0 of one without a schema."""
     version: int = connection.pragma("user_version")
-    if not 1 < version <= STEPS_BEFORE or TABLE_OF_STEP_2 in tables_of(connection):
-        return version
-    if version < STEPS_BEFORE:
-        raise CannotStart(f"The database is of an early version {version}, which this program cannot read.")
-    return 1
+    return version
 
 
 def lock_for_upgrade(path: str) -> int:

@@ -28,7 +28,7 @@ SELECT_OPERATOR_ENDPOINT = f"""
 """
 SELECT_DELIVERIES = f"""
     select {LISTED_COLUMNS}
-    from exports x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream
+    from deliveries x join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream
 """
 SELECT_DELIVERY = f"{SELECT_DELIVERIES} where x.key = ?"
 DELIVERY_FILTERS = {
@@ -42,9 +42,9 @@ LIST_DELIVERIES = (
     f"{SELECT_DELIVERIES} where x.endpoint = ? and s.state != 'erased' and {{conditions}} order by x.key desc limit ?"
 )
 SET_PENDING = "state = 'pending', due_ms = ?1, restarted_at = attempts"
-RESEND_DELIVERY = f"update exports as x set {SET_PENDING} where key = ?2 and endpoint = ?3 and {NOT_ERASED}"
+RESEND_DELIVERY = f"update deliveries as x set {SET_PENDING} where key = ?2 and endpoint = ?3 and {NOT_ERASED}"
 RESEND_FAILED = f"""
-    update exports as x set {SET_PENDING} where endpoint = ?2 and state = 'failed' and made_ms >= ?3 and {NOT_ERASED}
+    update deliveries as x set {SET_PENDING} where endpoint = ?2 and state = 'failed' and made_ms >= ?3 and {NOT_ERASED}
 """
 
 

@@ -1,4 +1,4 @@
-"""Adds the webhook notices of a session's start and close to the table `exports`, in the writer's transaction."""
+"""Adds the webhook notices of a session's start and close to the table `deliveries`, in the writer's transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUBSCRIBERS = """
 """
 """Endpoints that get a session's notices: its own, its project's, and the operator's, which gets histories only."""
 INSERT_DELIVERY = """
-    insert into exports (stream, endpoint, notice_id, event_type, position, closing, payload, state, attempts, due_ms,
+    insert into deliveries (stream, endpoint, notice_id, event_type, position, header, payload, state, attempts, due_ms,
     lease, leased_until_ms, made_ms) values (?, ?, ?, ?, ?, ?, null, 'pending', 0, ?7, 0, 0, ?7)
 """
 SELECT_WAS_JOINED = """

@@ -28,19 +28,20 @@ OF_PROJECT = """
     s.project = :project and s.state != 'erased' and (:operators or e.stream is not null or e.project is not null)
 """
 JOINED = "join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream"
-SCANNED = f"select key from exports where {{scanned}} order by key desc limit {MOST_SCANNED}"
+SCANNED = f"select key from deliveries where {{scanned}} order by key desc limit {MOST_SCANNED}"
 LIST = f"""
-    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS} from ({SCANNED}) c cross join exports x on x.key = c.key {JOINED}
+    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS} from ({SCANNED}) c cross join deliveries x on x.key = c.key {JOINED}
     where {OF_PROJECT} and {{conditions}} order by x.key desc limit :limit + 1
 """
 COUNT_SCANNED = f"select count(*), min(key) from ({SCANNED})"
 FIND = f"""
-    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS}, x.payload from exports x {JOINED} where x.key = :key and {OF_PROJECT}
+    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS}, x.payload from deliveries x {JOINED}
+    where x.key = :key and {OF_PROJECT}
 """
 COUNT_DELIVERIES = """
     select ifnull(sum(state = 'delivered'), 0), ifnull(sum(state = 'failed'), 0),
-    (select count(*) from exports where endpoint = ?1 and due_ms is not null)
-    from exports where endpoint = ?1 and made_ms >= ?2
+    (select count(*) from deliveries where endpoint = ?1 and due_ms is not null)
+    from deliveries where endpoint = ?1 and made_ms >= ?2
 """
 NOT_DELIVERED = "state != 'delivered' and state = :state"
 """As the index has it."""

@@ -24,10 +24,10 @@ from voicemem.store.sqlite.journal.row_cache import fetch_one
 
 NOT_ERASED = "(select s.state from streams s where s.key = x.stream) != 'erased'"
 """True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
-OLDEST_DUE = "(select * from exports where due_ms <= ?1 order by due_ms limit ?3) x"
+OLDEST_DUE = "(select * from deliveries where due_ms <= ?1 order by due_ms limit ?3) x"
 OLDEST_OF_EACH_ENDPOINT = """
-    waiting cross join exports x on x.key in (
-        select key from exports where endpoint = waiting.key and due_ms <= ?1 order by due_ms limit max(?2, ?3)
+    waiting cross join deliveries x on x.key in (
+        select key from deliveries where endpoint = waiting.key and due_ms <= ?1 order by due_ms limit max(?2, ?3)
     )
 """
 SELECT_DUE_FROM = f"""
@@ -37,26 +37,26 @@ SELECT_DUE_FROM = f"""
 """
 SELECT_DUE_AT_FRONT = SELECT_DUE_FROM.format(candidates=OLDEST_DUE)
 SELECT_DUE_EVERYWHERE = WITH_WAITING + SELECT_DUE_FROM.format(candidates=OLDEST_OF_EACH_ENDPOINT)
-COUNT_DUE = "select count(*) from (select 1 from exports where due_ms <= ? limit ?)"
-LEASE_DELIVERY = "update exports set lease = ?1, leased_until_ms = ?2, due_ms = ?2, node = ?4 where key = ?3"
+COUNT_DUE = "select count(*) from (select 1 from deliveries where due_ms <= ? limit ?)"
+LEASE_DELIVERY = "update deliveries set lease = ?1, leased_until_ms = ?2, due_ms = ?2, node = ?4 where key = ?3"
 FREEZE_PAYLOAD = f"""
-    update exports as x set payload = ?, waiting_for = null where key = ? and payload is null and {NOT_ERASED}
+    update deliveries as x set payload = ?, waiting_for = null where key = ? and payload is null and {NOT_ERASED}
 """
-SELECT_PAYLOAD = f"select payload from exports x where key = ? and {NOT_ERASED}"
+SELECT_PAYLOAD = f"select payload from deliveries x where key = ? and {NOT_ERASED}"
 FINISH_DELIVERY = f"""
-    update exports as x set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),
+    update deliveries as x set state = iif(state = 'failed' and ?1 = 'pending', 'failed', ?1),
     due_ms = iif(state = 'failed', null, ?2), attempts = attempts + 1,
     lease = lease + 1, leased_until_ms = 0, node = null
     where key = ?3 and lease = ?4 and {NOT_ERASED}
 """
 """A delivery that was given up meanwhile (its endpoint was disabled) is not tried again, but a success counts."""
 POSTPONE_DELIVERY = """
-    update exports set waiting_for = ?, due_ms = ?, leased_until_ms = 0, node = null, lease = lease + 1
+    update deliveries set waiting_for = ?, due_ms = ?, leased_until_ms = 0, node = null, lease = lease + 1
     where key = ? and lease = ? and due_ms is not null
 """
 INSERT_ATTEMPT = "insert into attempts values (?, ?, ?, ?, ?, ?, ?)"
 SELECT_ATTEMPTS = """
-    select started_ms, duration_ms, status, error, excerpt from attempts where export = ? order by number
+    select started_ms, duration_ms, status, error, excerpt from attempts where delivery = ? order by number
 """
 DISABLE_GONE_ENDPOINT = """
     update endpoints set disabled_ms = ?, disabled_reason = 'gone' where key = ? and url = ? and disabled_ms is null
@@ -66,16 +66,16 @@ DISABLE_FAILING_ENDPOINT = """
     where key = ? and disabled_ms is null and project is not null and failing_since_ms <= ?
 """
 SELECT_NEXT_DUE_MS = f"""
-    select x.due_ms from exports x join endpoints e on e.key = x.endpoint
+    select x.due_ms from deliveries x join endpoints e on e.key = x.endpoint
     where x.due_ms is not null and e.disabled_ms is null and {NOT_ERASED} order by x.due_ms limit 1
 """
 SELECT_SESSION_DELIVERIES = f"""
     select x.key, x.notice_id, e.url, x.event_type, x.state, x.waiting_for
-    from exports x join endpoints e on e.key = x.endpoint
+    from deliveries x join endpoints e on e.key = x.endpoint
     where x.stream = ? and {NOT_ERASED} order by x.key
 """
 FAIL_PENDING_DELIVERIES = """
-    update exports set state = 'failed', due_ms = null where endpoint = ? and due_ms is not null
+    update deliveries set state = 'failed', due_ms = null where endpoint = ? and due_ms is not null
 """
 CLEAR_FAILING_SINCE = """
     update endpoints set failing_since_ms = null where key = ? and failing_since_ms is not null

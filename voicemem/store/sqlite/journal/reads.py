@@ -55,7 +55,7 @@ SESSION_FILTERS = {
     "started_before": "started_ms < ?",
     "interrupted": "(ifnull(interruptions, 0) > 0) = ?",
     "slow_ms": "slowest_ms >= ?",
-    "webhook": "exists (select 1 from exports x where x.stream = streams.key and x.state = ?)",
+    "webhook": "exists (select 1 from deliveries x where x.stream = streams.key and x.state = ?)",
     "keys": "streams.key in (select value from json_each(?))",
     "after": "(started_ms, key) < (?, ?)",
 }

@@ -1,0 +1,80 @@
+"""The seam between the store and its engines: a few verbs on a connection, and who runs a job on which.
+
+A class of the store (`Outbox`, `Directory`, ...) is written once, over one SQL text per operation. The text is standard
+SQL that SQLite and PostgreSQL both run, with named parameters (`:key`). What the two say differently is written in
+PostgreSQL's words, and SQLite's driver puts it into its own:
+
+- `x in :keys` and `x not in :keys`, where the value is a list of numbers or of texts;
+- `greatest(a, b)` and `least(a, b)`;
+- `for update`, `for no key update`, `for share`, with or without `skip locked`, or `of` a table, at the end of a
+  select: SQLite has one writer, and leaves them out.
+
+Texts are `str`, blobs are `bytes` and numbers are `int` on both engines. A flag goes in as `bool`; SQLite gives it back
+as 0 or 1, so read it with `bool(...)`. Write `cast(:value as text)` where nothing says what type a value has, as in
+`:value is null`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+
+class Connection(Protocol):
+    """A connection during one job. Queries and statements are prepared once per text, so keep texts constant."""
+
+    def row(self, query: str, **values: Any) -> Row | None:
+        """Return the first row of a query; None when it has none. Also for statements that return a row."""
+
+    def rows(self, query: str, **values: Any) -> list[Row]:
+        """Return all rows of a query, or of a statement with `returning`."""
+
+    def one(self, query: str, **values: Any) -> Row:
+        """Return the row of a query that always has one."""
+
+    def execute(self, statement: str, **values: Any) -> int:
+        """Run a statement that changes rows, and return how many."""
+
+    def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
+        """Run a statement once for each of these values."""
+
+    @property
+    def streams(self) -> Any:
+        """The streams, producers and journals of this transaction, for jobs that write.
+
+        SQLite's `RowCache` and PostgreSQL's `Rows`, until the journal is written over this seam.
+        """
+
+
+class Database(Protocol):
+    """A database of one engine: runs jobs, which are functions of a connection, on its threads."""
+
+    engine: str
+    """`sqlite` or `postgresql`, for the few things that only one of them has."""
+
+    async def write(self, job: Callable[[Connection], T]) -> T:
+        """Run a job in one transaction, and return its result after the commit is on disk.
+
+        A job that raises a `VoicememError` must do so before it writes. A job may run more than once: PostgreSQL
+        repeats a transaction that others were in the way of, SQLite one that failed because of another job in it.
+        Raises `StoreUnavailable`.
+        """
+
+    async def read(self, job: Callable[[Connection], T]) -> T:
+        """Run a job that only reads. It sees everything that was committed before. Raises `StoreUnavailable`."""
+
+    async def read_inline(self, job: Callable[[Connection], T]) -> T:
+        """Read a row or two; SQLite does so on the calling thread, since a switch of threads would take longer."""
+
+    async def scan(self, job: Callable[[Connection], T]) -> T:
+        """Run a job that looks through many rows: other reads do not wait for it."""
+
+    def draw_key(self) -> int:
+        """Return a new key for an endpoint or a delivery: a number that rises with time and is never given twice.
+
+        Two nodes may draw the same one at the same moment. The insert then fails and the job runs again, so draw it
+        inside the job.
+        """

@@ -1,3 +1,0 @@
--- Deliveries that were not made, for the lists of a project; and those of an endpoint by time, of which a day is counted.
-create index exports_by_state on exports (state) where state != 'delivered';
-create index exports_by_time on exports (endpoint, made_ms, state);
