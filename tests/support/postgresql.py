@@ -17,8 +17,8 @@ TEMPLATE = "voicemem_template"
 END_CONNECTIONS = "select pg_terminate_backend(pid) from pg_stat_activity where datname = '{}'"
 SELECT_TABLES = "select tablename from pg_tables where schemaname = 'public' and tablename !~ '^journal_'"
 RENEW_IDENTITY = """
-    delete from meta where name not in ('schema', 'incarnation', 'cursor_secret');
-    update meta set value = decode(md5(random()::text), 'hex') where name != 'schema'
+    delete from meta where name not in ('mark', 'schema', 'incarnation', 'cursor_secret');
+    update meta set value = decode(md5(random()::text), 'hex') where name not in ('mark', 'schema')
 """
 numbers = itertools.count(1)
 idle: list[str] = []
