@@ -26,7 +26,7 @@ from bench.harness.load.crowd import Paced, Plan
 from bench.harness.load.crowds import crowd
 from bench.harness.report import Measured, at_most, best, disk_folder, machine, percentile, show
 from bench.harness.servers import Server, serving
-from voicemem.config.recall import RecallConfig
+from voicemem.config.context import RecallConfig
 from voicemem.config.service import SQLITE_PREFIX
 from voicemem.config.session import validate_config
 from voicemem.context.builder import ContextOptions, build_context

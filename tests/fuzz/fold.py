@@ -15,8 +15,7 @@ with atheris.instrument_imports(include=["voicemem"]):
     import msgspec
     import orjson
 
-    from voicemem.context.conversation import ENRICHERS
-    from voicemem.context.formats import RequestFormat, request_body
+    from voicemem.context.formats import ENRICHERS, RequestFormat, request_body
     from voicemem.errors import InvalidFrame
     from voicemem.protocol.checks import METADATA_ORDER
     from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled

@@ -1,25 +1,25 @@
-"""Which memory the next LLM request gets: the section `memory` of a session's configuration."""
+"""The section `memory` of a session's configuration.
+
+It chooses which part of the memory the next LLM request gets (the context policy), which memories are made of the call
+by an LLM (`extract`), and what is shown of earlier calls (`memories`).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
-from voicemem.config.extraction import (
-    ExtractConfig,
-    check_extract,
-    check_whole_extract,
-    drop_stale_prompt,
-    overlay_extract,
-)
-from voicemem.config.recall import RecallConfig
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, MAX_TEXT_BYTES, JsonObject, matching
 
+RecalledKind = Literal["fact", "preference", "episode", "summary", "message"]
+RecalledKinds = Annotated[tuple[RecalledKind, ...], Meta(min_length=1, max_length=5)]
+RecallSource = Literal["earlier", "all"]
+RecallTokens = Annotated[int, Meta(ge=0, le=100_000)]
 PLACEHOLDERS = ("{prev_summary}", "{messages_joined}")
 PARAMETERS: Mapping[str, frozenset[str]] = {
     "full": frozenset(),
@@ -39,6 +39,38 @@ PolicyName = Annotated[str, matching(POLICY_NAME, "The name of a policy is a sma
 Share = Annotated[float, Meta(gt=0, le=1)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 Messages = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+
+
+MESSAGES, NOW = "{messages}", "{now}"
+"""The placeholders of a prompt for extraction; the first must be in it."""
+MAX_INSTRUCTIONS = 4_000
+Strategy = Literal["discrete", "preferences", "summary", "custom", "none"]
+DEFAULT_STRATEGY: Strategy = "discrete"
+
+
+class ExtractConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """How memories are made of a call. Fields that are null have their defaults; without a strategy, `discrete`."""
+
+    strategy: Strategy | None = None
+    """`none` makes no memories, also where the service's default would."""
+    prompt: Annotated[str, Meta(max_length=MAX_TEXT_BYTES // 16)] | None = None
+    """For `custom`: says what to write down, and where the lines of the call stand."""
+    instructions: Annotated[str, Meta(max_length=MAX_INSTRUCTIONS)] | None = None
+    """Added to the rules of the strategy."""
+    model: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """Writes the memories; by default the model of the session."""
+
+
+class RecallConfig(Struct, frozen=True, forbid_unknown_fields=True, rename={"source": "from"}):
+    """How much is shown, and what; a field that is null has the default. With `max_tokens` 0 there is nothing.
+
+    `from` says which memories: those of `earlier` calls, or `all`, those of this call too. The kind `message` is what
+    was heard on earlier calls, word for word.
+    """
+
+    max_tokens: RecallTokens | None = None
+    kinds: RecalledKinds | None = None
+    source: RecallSource | None = None
 
 
 class ContextConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,3 +166,74 @@ def fill_prompt(prompt: str, prev_summary: str, messages_joined: str) -> str:
     """The prompt with its placeholders replaced, in one pass: the texts that are put in may contain them."""
     values = dict(zip(PLACEHOLDERS, (prev_summary, messages_joined), strict=True))
     return re.sub("|".join(map(re.escape, PLACEHOLDERS)), lambda found: values[found[0]], prompt)
+
+
+# Extraction
+
+
+def check_extract(section: Any) -> None:
+    """Refuse a prompt that cannot work. `section` is that of a configuration or a patch. Raises `Refused`."""
+    if not isinstance(section, dict):
+        return
+    prompt, strategy = section.get("prompt"), section.get("strategy")
+    if prompt is None:
+        return
+    if strategy not in (None, "custom"):
+        raise Refused(
+            "invalid_field", f"The strategy {strategy} has no `memory.extract.prompt`; only `custom` has one."
+        )
+    if MESSAGES not in prompt:
+        raise Refused(
+            "invalid_field", f"In the configuration: `memory.extract.prompt` lacks its placeholder {MESSAGES}."
+        )
+
+
+def check_whole_extract(section: Any) -> None:
+    """Refuse a section, after all patches, whose parts do not fit together. Raises `Refused`."""
+    check_extract(section)
+    if isinstance(section, dict) and section.get("strategy") == "custom" and section.get("prompt") is None:
+        raise Refused("invalid_field", "The strategy custom needs `memory.extract.prompt`.")
+
+
+def drop_stale_prompt(section: Any, patch: Any) -> Any:
+    """The section after a patch, without the prompt that only the strategy before it had."""
+    if not (isinstance(section, dict) and isinstance(patch, dict)) or patch.get("strategy") in (None, "custom"):
+        return section
+    return {name: value for name, value in section.items() if name != "prompt" or name in patch}
+
+
+def overlay_extract(base: ExtractConfig | None, given: ExtractConfig | None) -> ExtractConfig | None:
+    """The settings `given`, on top of those of `base`; another strategy starts from its own defaults."""
+    if base is None or given is None:
+        return given or base
+    if given.strategy not in (None, base.strategy):
+        return given
+    values = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not None}
+    return msgspec.structs.replace(base, **values)
+
+
+# Recall of earlier calls
+
+
+class Recalled(NamedTuple):
+    """The settings for one context, with nothing left open."""
+
+    max_tokens: int
+    kinds: tuple[RecalledKind, ...]
+    source: RecallSource
+
+
+DEFAULT_RECALL = Recalled(300, ("preference", "fact", "episode"), "earlier")
+
+
+def settle_recall(
+    asked: RecallConfig | None, session: RecallConfig | None, service: RecallConfig | None
+) -> Recalled | None:
+    """What these settings say together, the first ones first; None where none of them asks for memories."""
+    sections = [section for section in (asked, session, service) if section is not None]
+    if not sections:
+        return None
+    max_tokens = next((one.max_tokens for one in sections if one.max_tokens is not None), DEFAULT_RECALL.max_tokens)
+    kinds = next((one.kinds for one in sections if one.kinds is not None), DEFAULT_RECALL.kinds)
+    source = next((one.source for one in sections if one.source is not None), DEFAULT_RECALL.source)
+    return Recalled(max_tokens, kinds, source) if max_tokens else None

@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from voicemem.config.context import ContextConfig, overlay
 from voicemem.config.session import MemoryFrom, SessionConfig, parse_config
-from voicemem.context.conversation import json_text
-from voicemem.context.formats import RequestFormat, request_body
+from voicemem.context.formats import RequestFormat, json_text, request_body
 from voicemem.context.policies import (
     Choice,
     Policies,

@@ -30,7 +30,7 @@ from voicemem.config.context import (
     overlay,
 )
 from voicemem.config.service import Settings
-from voicemem.context.conversation import Part, interleave, json_text
+from voicemem.context.formats import Part, interleave, json_text
 from voicemem.errors import CannotStart, Refused
 from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of, counter, encoding_of
 from voicemem.protocol.explain import describe_error

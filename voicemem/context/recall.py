@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.context import ContextConfig
-from voicemem.config.recall import Recalled, settle_recall
+from voicemem.config.context import ContextConfig, Recalled, settle_recall
 from voicemem.config.session import SessionConfig
 from voicemem.context.policies import Policies
 from voicemem.errors import StoreUnavailable

@@ -20,7 +20,7 @@ from voicemem.config.session import parse_config
 from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
-from voicemem.documents.tools import TOOL_NAMES
+from voicemem.documents.document import TOOL_NAMES
 from voicemem.errors import Refused, SessionSetAside, StoreUnavailable
 from voicemem.gateway.chat_request import ChatTurn, GivenToolResult, build_llm_request, caller_tool_names
 from voicemem.gateway.llm_request import CompletionClient, GatewayDeps, LlmRequest, LlmRequestSpec, ReplyIds

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.documents.tools import ChatFunction, ChatToolCall
+from voicemem.documents.document import ChatFunction, ChatToolCall
 from voicemem.gateway.llm_request import LlmRequest
 from voicemem.gateway.reply_writer import record
 from voicemem.llm.completions import PartialToolCall, content_text

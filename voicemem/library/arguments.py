@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from voicemem.config.context import Tokens, check_context
 from voicemem.config.session import MaxHistory
 from voicemem.context.builder import ContextOptions
-from voicemem.context.conversation import ENRICHERS
+from voicemem.context.formats import ENRICHERS
 from voicemem.context.policies import (
     ContextConfig,
     Policies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from voicemem.documents.tools import ChatToolCall
+from voicemem.documents.document import ChatToolCall
 from voicemem.library.arguments import check_arguments, converted, json_value, plain_json
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, VersionRecord, WorkingMemory
 from voicemem.protocol.types import JsonObject

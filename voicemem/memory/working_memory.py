@@ -18,24 +18,22 @@ from msgspec import Struct
 from voicemem.config.session import parse_config
 from voicemem.documents import document as documents
 from voicemem.documents.document import (
+    CLEAR_TOOL,
+    GET_TOOL,
     MAX_DOCUMENT_BYTES,
+    UPDATE_TOOL,
+    ChatToolCall,
     Document,
     Form,
     Operation,
     Scope,
     WorkingMemoryConfig,
     form_of,
-)
-from voicemem.documents.json_schema import check_document
-from voicemem.documents.tools import (
-    CLEAR_TOOL,
-    GET_TOOL,
-    UPDATE_TOOL,
-    ChatToolCall,
     parse_update,
     tool_definitions,
     tool_message,
 )
+from voicemem.documents.json_schema import check_document
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
@@ -63,6 +61,8 @@ class DocumentOwner(NamedTuple):
     config: WorkingMemoryConfig = DEFAULT_CONFIG
     session_id: str | None = None
     """The session that asks; None for one who asks for a user."""
+    stream: Stream | None = None
+    """The row of the session that owns the document, if it was read for this request; it is not read again then."""
 
 
 class DocumentView(Struct, frozen=True):
@@ -106,10 +106,15 @@ def owner_of_session(stream: Stream) -> DocumentOwner:
     session_config = parse_config(stream.config)
     section = session_config.working_memory or DEFAULT_CONFIG
     if section.scope == "session":
-        return DocumentOwner("session", stream.project, stream.id, section, stream.id)
+        return DocumentOwner("session", stream.project, stream.id, section, stream.id, stream)
     if session_config.user_id is None:
         raise Refused("no_user")
     return DocumentOwner("user", stream.project, session_config.user_id, section, stream.id)
+
+
+def lasting_owner(stream: Stream) -> DocumentOwner:
+    """The owner of a session's document, for several calls: its row is read for each. Raises `Refused` (`no_user`)."""
+    return owner_of_session(stream)._replace(stream=None)
 
 
 def view_of(owner: DocumentOwner, document: Document | None) -> DocumentView:
@@ -185,6 +190,7 @@ class WorkingMemory:
                 after, event = await self.apply_change(before, change, now_ms)
                 if await self.append_event(owner, stream, event, position, now_ms):
                     return after
+                owner = owner._replace(stream=None)
         raise StoreUnavailable("The document changes faster than this update can be stored.")
 
     async def apply_change(
@@ -228,6 +234,8 @@ class WorkingMemory:
         """The stream of an owner; None for a user without a document. Raises `Refused` (`unknown_session`)."""
         if owner.scope == "user":
             return await self.journal.find_user(owner.project, owner.id)
+        if owner.stream is not None:
+            return owner.stream
         stream = await self.journal.find_session(owner.project, owner.id)
         if stream is None:
             raise Refused("unknown_session")
@@ -240,7 +248,7 @@ class WorkingMemory:
 
     async def tool_definitions(self, owner: DocumentOwner | Stream) -> list[JsonObject]:
         """The tool definitions for the document of an owner, or of a session. Raises `Refused`."""
-        view = await self.read_document(owner if isinstance(owner, DocumentOwner) else owner_of_session(owner))
+        view = await self.read_document(owner if isinstance(owner, DocumentOwner) else lasting_owner(owner))
         return tool_definitions(view.form)
 
     async def execute_tool(self, owner: DocumentOwner | Stream, call: ChatToolCall) -> JsonObject:
@@ -248,7 +256,7 @@ class WorkingMemory:
 
         Raises `Refused` for a session that has no document, and `StoreUnavailable`.
         """
-        owner = owner if isinstance(owner, DocumentOwner) else owner_of_session(owner)
+        owner = owner if isinstance(owner, DocumentOwner) else lasting_owner(owner)
         try:
             return tool_message(call, await self.run_tool(owner, call))
         except (Refused, InvalidFrame) as refused:
@@ -327,8 +335,9 @@ def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[Form, 
         return form, change
     if existing is not None:
         documents.check_same_kind(existing, content)
-    documents.check_content(content, form)
+        documents.check_content(content, form)  # what it becomes a part of may be smaller
     if content == "" and not appends:
+        documents.check_content(content, form)
         return form, change._replace(operation="clear", content=None)
     if appends and existing is None:
         content = documents.first_content(content, form.template)

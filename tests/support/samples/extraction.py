@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voicemem.config.extraction import ExtractConfig, Strategy
+from voicemem.config.context import ExtractConfig, Strategy
 from voicemem.memory.extraction.answers import DraftedMemory
 from voicemem.memory.extraction.lines import Line, Section
 from voicemem.memory.extraction.prompts import KnownMemory, Prompt, build_prompt

@@ -6,8 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from voicemem.context.conversation import ENRICHERS
-from voicemem.context.formats import RequestFormat
+from voicemem.context.formats import ENRICHERS, RequestFormat
 from voicemem.transcript.messages import Message, ToolUse
 
 JOKE = "Why did the scarecrow win an award? Because he was outstanding in his field!"

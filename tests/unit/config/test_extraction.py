@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from voicemem.config.context import ContextConfig, overlay
-from voicemem.config.extraction import ExtractConfig
+from voicemem.config.context import ContextConfig, ExtractConfig, overlay
 from voicemem.config.session import apply_patch, parse_config, validate_config
 from voicemem.errors import Refused
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.config.recall import KINDS, RecallConfig, Recalled, settle_recall
+from voicemem.config.context import DEFAULT_RECALL, RecallConfig, Recalled, settle_recall
 from voicemem.context.recall import RecalledLine, day_of, fitting, lines_of, render
 from voicemem.store.ports.memories import MemoryRow
 
@@ -69,11 +69,11 @@ def test_what_is_too_long_makes_room_for_what_is_not() -> None:
     ("given", "settled"),
     [
         ((None, None, None), None),
-        ((RecallConfig(), None, None), Recalled(300, KINDS, "earlier")),
+        ((RecallConfig(), None, None), Recalled(300, DEFAULT_RECALL.kinds, "earlier")),
         ((None, RecallConfig(max_tokens=0), RecallConfig(max_tokens=200)), None),
-        ((RecallConfig(source="all"), None, RecallConfig(max_tokens=50)), Recalled(50, KINDS, "all")),
+        ((RecallConfig(source="all"), None, RecallConfig(max_tokens=50)), Recalled(50, DEFAULT_RECALL.kinds, "all")),
         ((None, None, RecallConfig(kinds=("message",))), Recalled(300, ("message",), "earlier")),
-        ((RecallConfig(max_tokens=9), RecallConfig(max_tokens=0), None), Recalled(9, KINDS, "earlier")),
+        ((RecallConfig(max_tokens=9), RecallConfig(max_tokens=0), None), Recalled(9, DEFAULT_RECALL.kinds, "earlier")),
     ],
 )
 def test_settings_are_laid_over_each_other(given: tuple[Any, Any, Any], settled: Recalled | None) -> None:

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from voicemem.config.session import validate_config
-from voicemem.documents.document import Form
-from voicemem.documents.tools import ChatToolCall, tool_definitions
+from voicemem.documents.document import ChatToolCall, Form, tool_definitions
 from voicemem.errors import Refused
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, WorkingMemory, owner_of_session
 from voicemem.protocol.events import MemoryData

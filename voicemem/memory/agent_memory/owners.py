@@ -6,7 +6,7 @@ import base64
 import hashlib
 from typing import NamedTuple
 
-from voicemem.config.extraction import MESSAGES, NOW
+from voicemem.config.context import MESSAGES, NOW
 from voicemem.config.session import parse_config
 from voicemem.errors import Refused
 from voicemem.memory.agent_memory.models import StrategyConfig

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from voicemem.config.extraction import DEFAULT_STRATEGY, SUMMARY, ExtractConfig
+from voicemem.config.context import DEFAULT_STRATEGY, ExtractConfig
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable
 from voicemem.llm.background import BackgroundLlm, LlmText
@@ -178,10 +178,10 @@ class Extractor:
         """The memories of the same user that are nearest to what he said, and the summary of the session so far."""
         scope = scope_of(stream)
         mine = MemoryOwner(*scope).filter
-        if config.strategy == SUMMARY:
-            wanted = structs.replace(mine, session_ids=AnyOf((stream.id,)), kinds=AnyOf((SUMMARY,)), limit=1)
+        if config.strategy == "summary":
+            wanted = structs.replace(mine, session_ids=AnyOf((stream.id,)), kinds=AnyOf(("summary",)), limit=1)
             return [], next(iter(await self.long_term.list_memories(stream.project, wanted)), None)
-        wanted = structs.replace(mine, kinds=NoneOf((SUMMARY,)), limit=MAX_KNOWN)
+        wanted = structs.replace(mine, kinds=NoneOf(("summary",)), limit=MAX_KNOWN)
         said = " ".join(line.text for line in reversed(section.lines) if line.is_callers)
         near = [one for one, _ in await self.long_term.find_by_words(stream.project, wanted, said, MAX_KNOWN)]
         newest = await self.long_term.list_memories(stream.project, wanted) if len(near) < MAX_KNOWN else []

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from voicemem.config.extraction import CUSTOM, DEFAULT_STRATEGY, MESSAGES, NOW, SUMMARY, ExtractConfig
+from voicemem.config.context import DEFAULT_STRATEGY, MESSAGES, NOW, ExtractConfig
 from voicemem.memory.extraction.lines import Section, one_line
 from voicemem.memory.extraction.said import gives_orders
 from voicemem.protocol.memories import GivenKind
@@ -110,7 +110,7 @@ def build_prompt(
     shown = {f"M{n}": one for n, one in enumerate((m for m in known if not gives_orders(m.text)), 1) if n <= MAX_KNOWN}
     system = RULES.format(
         task=task_of(config, strategy),
-        most=1 if strategy == SUMMARY else MAX_MEMORIES,
+        most=1 if strategy == "summary" else MAX_MEMORIES,
         kinds=" or ".join(map(quoted, kinds)),
     )
     if config.instructions:
@@ -128,7 +128,9 @@ def without_orders(section: Section, orders: Mapping[int, str]) -> Section:
 
 
 def task_of(config: ExtractConfig, strategy: str) -> str:
-    return TASKS[strategy] if strategy != CUSTOM else "What to write down is said below, by the operator of the agent."
+    return (
+        TASKS[strategy] if strategy != "custom" else "What to write down is said below, by the operator of the agent."
+    )
 
 
 def parts_of(
@@ -146,7 +148,7 @@ def parts_of(
     if section.earlier:
         earlier = "\n".join(f"- {line.shown()}" for line in section.earlier)
         parts.append(f"Said before, to understand the rest; it cannot be cited:\n{earlier}")
-    if config.strategy == CUSTOM and config.prompt:
+    if config.strategy == "custom" and config.prompt:
         parts.append(fill(config.prompt, {MESSAGES: lines, NOW: today}))
     else:
         parts.append(f"The lines:\n{lines}")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from voicemem.backoff import exponential_s, spread
-from voicemem.config.extraction import NONE, ExtractConfig
+from voicemem.config.context import ExtractConfig
 from voicemem.config.session import parse_config
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed, Refused, SessionSetAside, StoreUnavailable, VoicememError
@@ -104,7 +104,7 @@ class ExtractionWorker:
             return None
         config = parse_config(stream.config)
         extract = self.policies.resolve(config.memory).extract
-        if extract is None or extract.strategy == NONE:
+        if extract is None or extract.strategy == "none":
             return None
         return extract if config.llm.url is not None or self.extractor.llm.endpoints.default is not None else None
 
@@ -132,7 +132,7 @@ class ExtractionWorker:
     def ask(self, stream: Stream) -> None:
         """Have a session looked at as soon as possible. Raises `Refused` (`no_extraction`, `llm_not_configured`)."""
         memory = self.policies.resolve(parse_config(stream.config).memory)
-        if memory.extract is None or memory.extract.strategy == NONE:
+        if memory.extract is None or memory.extract.strategy == "none":
             raise Refused("no_extraction")
         if self.config_of(stream) is None:
             raise Refused("llm_not_configured")

@@ -8,10 +8,20 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem.config.context import ContextConfig, Messages, PolicyName, Tokens, check_context
-from voicemem.config.recall import RecallConfig, RecalledKind, RecalledKinds, RecallSource, RecallTokens
+from voicemem.config.context import (
+    ContextConfig,
+    Messages,
+    PolicyName,
+    RecallConfig,
+    RecalledKind,
+    RecalledKinds,
+    RecallSource,
+    RecallTokens,
+    Tokens,
+    check_context,
+)
 from voicemem.context.builder import ContextOptions, render_body, select_context
-from voicemem.context.conversation import ENRICHERS
+from voicemem.context.formats import ENRICHERS
 from voicemem.context.summaries import settled_state
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 
 from tests.support.samples.formats import memories, message_of, tool_use_of, tool_uses
-from voicemem.context.conversation import Part, RoleRun, alternate_roles, interleave, runs
+from voicemem.context.formats import Part, RoleRun, alternate_roles, interleave, runs
 from voicemem.transcript.messages import Message, ToolUse
 
 

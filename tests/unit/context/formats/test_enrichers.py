@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.samples.formats import JOKE, SEED_CALL, memories, message_of
-from voicemem.context.conversation import ENRICHERS, enriched, originals, timestamps, users
-from voicemem.context.formats import RequestFormat, request_body
+from voicemem.context.formats import ENRICHERS, RequestFormat, enriched, originals, request_body, timestamps, users
 from voicemem.errors import Refused
 from voicemem.transcript.messages import Message
 

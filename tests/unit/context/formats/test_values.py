@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.samples.formats import values
-from voicemem.context.conversation import json_text
-from voicemem.context.formats import arguments_object, as_object, system_text
+from voicemem.context.formats import arguments_object, as_object, json_text, system_text
 
 
 def test_text_stays_as_it_is() -> None:

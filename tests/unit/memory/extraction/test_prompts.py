@@ -7,7 +7,7 @@ import msgspec
 from jsonschema_rs import validator_for
 
 from tests.support.samples.extraction import CALL_MS, prompt, section
-from voicemem.config.extraction import ExtractConfig
+from voicemem.config.context import ExtractConfig
 from voicemem.memory.extraction.prompts import KnownMemory, answer_schema, build_prompt, day_of
 
 

@@ -10,8 +10,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.documents.document import DocumentFormat, Scope, check_form, form_of
-from voicemem.documents.tools import GET_TOOL, ChatToolCall
+from voicemem.documents.document import GET_TOOL, ChatToolCall, DocumentFormat, Scope, check_form, form_of
 from voicemem.errors import Refused
 from voicemem.memory.working_memory import (
     DocumentChange,
