@@ -22,6 +22,8 @@ MadeEvent = TranscriptEvent | SessionEnd
 """What frames are translated to."""
 Made = Iterable[MadeEvent]
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._:-]")
+MAX_OPEN = 256
+"""What one sender has opened that is remembered."""
 AUDIO_BYTES = "audio_bytes"
 """The field of a reduced frame that says how much audio there was in it."""
 
@@ -163,6 +165,9 @@ Translate = Callable[[JsonObject, int, Known], Made]
 """What makes the events of a reduced frame, with its `ts`; also of frames of one type."""
 
 
+Speaker = Literal["user", "agent"]
+
+
 class Text(NamedTuple):
     """Where something stands in a reduced frame that was said, typed, or told by a tool: what may be redacted."""
 
@@ -174,7 +179,7 @@ class Text(NamedTuple):
     `sentence`, `word`: it comes after those before it, or again. `again`: what texts of the user's before it have said.
     `next`: what may come in the text of the item. `value`: any JSON. `end`: what follows for the item is another text.
     """
-    side: Literal["user", "agent"] = "agent"
+    side: Speaker = "agent"
     item: str | None = None
     """The text that it belongs to; None: of the user's, the one that is not final; of the agent's, one of its own."""
     final: bool = True
@@ -234,3 +239,25 @@ class Dialect(Struct, frozen=True, kw_only=True):
     parts: Parts | None = None
     split: Callable[[JsonObject], Iterable[JsonObject]] | None = None
     """The frames of one message that may say many things. A message without a number is taken apart before `reduce`."""
+
+
+class Openings:
+    """The frames of one sender that opened something: a frame `within` another one is kept only after that.
+
+    A prompt that an app sends may look like a text that a user has typed.
+    """
+
+    def __init__(self) -> None:
+        self.ids: dict[str, None] = {}
+
+    def admits(self, frame: Frame, is_known: Callable[[str], bool] | None = None) -> bool:
+        """Whether a frame may be kept; `is_known` tells of openings that came before, over another connection."""
+        within = frame.within
+        if within is not None and within not in self.ids and not (is_known is not None and is_known(within)):
+            return False
+        if frame.opens and frame.id is not None:
+            self.ids.pop(frame.id, None)
+            self.ids[frame.id] = None
+            if len(self.ids) > MAX_OPEN:
+                del self.ids[next(iter(self.ids))]
+        return True

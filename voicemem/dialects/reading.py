@@ -1,13 +1,21 @@
-"""Help for `reduce`: typed records are the allow-list of a dialect, since fields that they do not name are left out."""
+"""Help for `reduce`, `texts` and webhooks of a dialect.
+
+Typed records are the allow-list of a dialect: fields that they do not name are left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, RawFrame, UnknownFrame
+from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, RawFrame, Side, Speaker, Text, UnknownFrame
+from voicemem.errors import InvalidFrame
+from voicemem.protocol.memories import time_ms
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 T = TypeVar("T")
@@ -15,6 +23,60 @@ T = TypeVar("T")
 
 class Record(msgspec.Struct, omit_defaults=True):
     """A frame or a part of one: the fields that are kept. Fields need defaults unless every such frame has them."""
+
+
+class Typed(Record):
+    """A frame that names its type."""
+
+    type: str
+
+
+def unchanged(frame: JsonObject) -> JsonObject:
+    return frame
+
+
+def no_id(content: JsonObject) -> None:
+    return None
+
+
+class Kind(NamedTuple):
+    """One type of frame in the table of a dialect."""
+
+    side: Side | None
+    """Who sends it; None where both do."""
+    record: type[Record] | None = None
+    """The fields that are kept; None for a type that says nothing."""
+    id: Callable[[JsonObject], str | None] = no_id
+    """Says the frame's own id, from what is kept of it."""
+    prepare: Callable[[JsonObject], JsonObject | None] = unchanged
+    """Puts a frame into one form before it is read; None for a frame that says nothing."""
+
+    def keep(self, frame: JsonObject) -> JsonObject | None:
+        """Return what is kept of a frame, or None if that is nothing. Raises `MalformedFrame`."""
+        if self.record is None:
+            return None
+        prepared = self.prepare(frame)
+        return None if prepared is None else kept(self.record, prepared)
+
+
+def silent(side: Side | None, names: str) -> dict[str, Kind]:
+    """Rows for types that say nothing, from their names with white space between them."""
+    return dict.fromkeys(names.split(), Kind(side))
+
+
+def kind_of(
+    frame: JsonObject, kinds: Mapping[str, Kind], side: Side | None = None, field: str = "type"
+) -> tuple[str, Kind]:
+    """The type that a frame names, and its row in a table. Raises `MalformedFrame`, `UnknownFrame`."""
+    name = frame.get(field)
+    if not isinstance(name, str):
+        raise MalformedFrame(f"A frame of this dialect has a {field}.")
+    if name not in kinds:
+        raise UnknownFrame(name)
+    kind = kinds[name]
+    if side is not None and kind.side not in (None, side):
+        raise MalformedFrame("The other side sends frames of this type.")
+    return name, kind
 
 
 def read(kind: type[T], value: Any) -> T:
@@ -38,14 +100,16 @@ def require_object(frame: RawFrame) -> JsonObject:
     return frame
 
 
-def kind_of(frame: JsonObject, kinds: Mapping[str, T], field: str = "type") -> tuple[str, T]:
-    """The type that a frame names, and what a table has for it. Raises `MalformedFrame`, `UnknownFrame`."""
-    name = frame.get(field)
-    if not isinstance(name, str):
-        raise MalformedFrame(f"A frame of this dialect has a {field}.")
-    if name not in kinds:
-        raise UnknownFrame(name)
-    return name, kinds[name]
+def json_object(frame: RawFrame, max_bytes: int) -> JsonObject:
+    """A frame that is a JSON object, also one that comes as text or bytes. Raises `MalformedFrame`."""
+    if isinstance(frame, str | bytes):
+        try:
+            text = frame.encode() if isinstance(frame, str) else frame
+            check_frame(text, max_bytes)
+            frame = JSON_DECODER.decode(text)
+        except (InvalidFrame, UnicodeEncodeError, msgspec.ValidationError, *MALFORMED):
+            raise MalformedFrame("A frame of this dialect is JSON.") from None
+    return require_object(frame)
 
 
 def audio_bytes(frame: JsonObject, field: str) -> int:
@@ -66,3 +130,49 @@ def bytes_of(frame: RawFrame) -> int | None:
     if isinstance(frame, dict) and AUDIO_BYTES in frame and "type" not in frame:
         return audio_bytes(frame, AUDIO_BYTES)
     return None
+
+
+# Fields
+
+
+def whole(value: Any) -> int | None:
+    """A time or number, which may be written with a fraction; None for what is not one."""
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MAX_INTEGER
+    return round(value) if fits else None
+
+
+def unix_ms(time: Any) -> int | None:
+    """A time in Unix ms, from ISO 8601 (UTC where it names no offset) or a number; None for what is not one."""
+    if isinstance(time, str):
+        try:
+            time = time_ms(time)
+        except ValueError:
+            return None
+    return whole(time)
+
+
+def digest(value: Any) -> str:
+    """A short name for a JSON value, for frames that have no id of their own."""
+    return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
+
+
+# Texts
+
+
+def speaker(role: str | None) -> Speaker:
+    """The side that a role names."""
+    return "user" if role == "user" else "agent"
+
+
+def values(holder: JsonObject, *fields: str) -> Iterator[Text]:
+    """What a tool is called with, or answers: those of these fields that are there."""
+    return (Text(holder, field, "value") for field in fields if holder.get(field) is not None)
+
+
+# Webhooks
+
+
+def is_signed(payload: bytes, secret: str, signatures: Iterable[str]) -> bool:
+    """Whether one of these is the HMAC-SHA256 of a payload with a secret, in hex."""
+    expected = hmac.new(secret.encode(), payload, hashlib.sha256).hexdigest().encode()
+    return any(hmac.compare_digest(expected, one.encode(errors="replace")) for one in signatures)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from voicemem.dialects.agora_ten.dialect import AGORA_TEN
-from voicemem.dialects.conversation_relay.dialect import CONVERSATION_RELAY
-from voicemem.dialects.deepgram_agent.dialect import DEEPGRAM_AGENT
+from voicemem.dialects.agora_ten import AGORA_TEN
+from voicemem.dialects.conversation_relay import CONVERSATION_RELAY
+from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT
 from voicemem.dialects.dialect import Dialect
-from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
-from voicemem.dialects.gemini_live.dialect import GEMINI_LIVE
-from voicemem.dialects.livekit_agents.dialect import LIVEKIT_AGENTS
-from voicemem.dialects.nova_sonic.dialect import NOVA_SONIC
-from voicemem.dialects.openai_live.dialect import OPENAI_LIVE
-from voicemem.dialects.openai_realtime.dialect import OPENAI_REALTIME
-from voicemem.dialects.pipecat_rtvi.dialect import PIPECAT_RTVI
-from voicemem.dialects.retell.dialect import RETELL
-from voicemem.dialects.ultravox.dialect import ULTRAVOX
-from voicemem.dialects.vapi.dialect import VAPI
+from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS
+from voicemem.dialects.gemini_live import GEMINI_LIVE
+from voicemem.dialects.livekit_agents import LIVEKIT_AGENTS
+from voicemem.dialects.nova_sonic.translation import NOVA_SONIC
+from voicemem.dialects.openai_live import OPENAI_LIVE
+from voicemem.dialects.openai_realtime.translation import OPENAI_REALTIME
+from voicemem.dialects.pipecat_rtvi import PIPECAT_RTVI
+from voicemem.dialects.retell.translation import RETELL
+from voicemem.dialects.ultravox import ULTRAVOX
+from voicemem.dialects.vapi.translation import VAPI
 from voicemem.protocol.nearest import did_you_mean
 
 DIALECTS: dict[str, Dialect] = {

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, RawFrame, UnknownFrame
-from voicemem.dialects.openings import Openings
+from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFrame, Openings, RawFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent

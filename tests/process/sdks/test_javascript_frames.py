@@ -15,16 +15,17 @@ import pytest
 from tests.support.dialects import RECORDINGS
 from tests.support.needs import needs
 from tests.support.paths import ROOT
-from voicemem.dialects.agora_ten import frames as agora
-from voicemem.dialects.conversation_relay import frames as relay
-from voicemem.dialects.deepgram_agent import frames as deepgram
+from voicemem.dialects import agora_ten as agora
+from voicemem.dialects import conversation_relay as relay
+from voicemem.dialects import deepgram_agent as deepgram
+from voicemem.dialects import gemini_live as gemini
+from voicemem.dialects import openai_live as live
+from voicemem.dialects import pipecat_rtvi as pipecat
 from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame
 from voicemem.dialects.elevenlabs_agents import frames as elevenlabs
-from voicemem.dialects.elevenlabs_agents.records import Alignment
-from voicemem.dialects.gemini_live import frames as gemini
-from voicemem.dialects.openai_live import frames as live
+from voicemem.dialects.elevenlabs_agents.frames import Alignment
 from voicemem.dialects.openai_realtime import frames as realtime
-from voicemem.dialects.pipecat_rtvi import frames as pipecat
+from voicemem.dialects.reading import Typed
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.types import JsonObject
 
@@ -63,7 +64,7 @@ def frames_of_realtime() -> Iterator[JsonObject]:
     items += [{"type": kind} for kind in ("function_call", "function_call_output")]
     hidden = [{"type": "message", "role": "system"}, {"type": "mcp_call"}]
     for name, kind in realtime.KINDS.items():
-        frame = whole(kind.record or realtime.Typed) | {"type": name, "delta": "QUJDREVG", "instructions": SECRET}
+        frame = whole(kind.record or Typed) | {"type": name, "delta": "QUJDREVG", "instructions": SECRET}
         frame.pop("audio_bytes", None)
         if kind.record is not realtime.ItemFrame:
             yield frame
@@ -78,7 +79,7 @@ def frames_of_realtime() -> Iterator[JsonObject]:
 
 def frames_of_live() -> Iterator[JsonObject]:
     for name, kind in live.KINDS.items():
-        yield whole(kind.record or live.Typed) | {"type": name}
+        yield whole(kind.record or Typed) | {"type": name}
     yield {"type": "session.input_transcript.delta", "delta": "Hi.", "start_ms": 2, "end_ms": 1}
     yield {"type": "session.commentary.append", "content": SECRET}
     texts = [{"type": "input_text", "text": "Hi.", "key": SECRET}]
@@ -93,7 +94,7 @@ def frames_of_live() -> Iterator[JsonObject]:
 
 def frames_of_relay() -> Iterator[JsonObject]:
     for name, kind in relay.KINDS.items():
-        yield whole(kind.record or relay.Typed) | {"type": name}
+        yield whole(kind.record or Typed) | {"type": name}
     yield {"type": "info", "name": "agentSpeaking", "value": "on", "more": SECRET}
     yield {"type": "setup", "sessionId": "VX1", "from": SECRET, "customParameters": {"key": SECRET}}
 
@@ -129,12 +130,12 @@ def frames_of_deepgram() -> Iterator[Any]:
 
 
 def frames_of_agora() -> Iterator[Any]:
-    for name, record in agora.KINDS.items():
-        yield ({} if record is None else whole(record)) | {"object": name}
+    for name, kind in agora.KINDS.items():
+        yield ({} if kind.record is None else whole(kind.record)) | {"object": name}
         yield {"event_type": name}
     yield whole(agora.PartFrame)
-    for kind in ("transcribe", "reasoning"):
-        yield {"data_type": kind, "role": "user", "text": "Hi.", "text_ts": 10**12, "key": SECRET}
+    for data_type in ("transcribe", "reasoning"):
+        yield {"data_type": data_type, "role": "user", "text": "Hi.", "text_ts": 10**12, "key": SECRET}
     yield from ("no part", "a|1|1|e30=", "a|1|1|eyJvYmplY3QiOiJtZXNzYWdlLnN0YXRlIn0=", "a|1|2|e30=", "a|1|???|e30=")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.dialects import RECORDINGS, Recording
 from tests.support.needs import needs_module
-from voicemem.dialects.livekit_agents.frames import KINDS, TRANSCRIPTION
+from voicemem.dialects.livekit_agents import KINDS, TRANSCRIPTION
 from voicemem.protocol.types import JsonObject
 
 needs_module("livekit.agents", "livekit")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.dialects import RECORDINGS, Recording
 from tests.support.needs import needs_module
-from voicemem.dialects.pipecat_rtvi.frames import KINDS
+from voicemem.dialects.pipecat_rtvi import KINDS
 from voicemem.protocol.types import JsonObject
 
 needs_module("pipecat", "pipecat")

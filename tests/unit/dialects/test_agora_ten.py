@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, contents, fold_rows, is_caught, reduced, speech_is_an_interruption
 from tests.support.transcripts import closed
-from voicemem.dialects.agora_ten.dialect import AGORA_TEN
-from voicemem.dialects.agora_ten.frames import MAX_PART, reduce
+from voicemem.dialects.agora_ten import AGORA_TEN, MAX_PART, reduce
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone, Tts
 from voicemem.protocol.types import JsonObject

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
 from tests.support.transcripts import closed
-from voicemem.dialects.conversation_relay.dialect import CONVERSATION_RELAY
-from voicemem.dialects.conversation_relay.frames import KINDS, reduce
+from voicemem.dialects.conversation_relay import CONVERSATION_RELAY, KINDS, reduce
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import JsonObject

@@ -15,10 +15,7 @@ from pydantic import BaseModel
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
 from tests.support.transcripts import closed
-from voicemem.dialects.deepgram_agent.audio import note_format
-from voicemem.dialects.deepgram_agent.dialect import DEEPGRAM_AGENT
-from voicemem.dialects.deepgram_agent.frames import KINDS, reduce
-from voicemem.dialects.deepgram_agent.translation import RULES
+from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT, KINDS, RULES, note_format, reduce
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject

@@ -26,12 +26,8 @@ from tests.support.dialects import (
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.elevenlabs_agents.dialect import ELEVENLABS_AGENTS
-from voicemem.dialects.elevenlabs_agents.frames import KINDS, reduce, words_of
-from voicemem.dialects.elevenlabs_agents.records import Alignment
-from voicemem.dialects.elevenlabs_agents.translation import RULES
-from voicemem.dialects.elevenlabs_agents.turns import without_ellipsis
-from voicemem.dialects.elevenlabs_agents.webhook import frames, verify
+from voicemem.dialects.elevenlabs_agents.frames import KINDS, Alignment, frames, reduce, verify, words_of
+from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS, RULES, without_ellipsis
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import DecodedRow

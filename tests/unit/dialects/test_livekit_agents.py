@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows, well_formed
 from tests.support.transcripts import closed
+from voicemem.dialects import livekit_agents as translation
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.livekit_agents import translation
-from voicemem.dialects.livekit_agents.frames import KINDS, reduce
+from voicemem.dialects.livekit_agents import KINDS, reduce
 from voicemem.protocol.events import FrameEvent, Resume
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
-from voicemem.dialects.nova_sonic.dialect import NOVA_SONIC
 from voicemem.dialects.nova_sonic.frames import KINDS, reduce
+from voicemem.dialects.nova_sonic.translation import NOVA_SONIC
 from voicemem.protocol.events import FrameEvent, Interrupt, LlmDelta, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow

@@ -16,8 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.openai_live.dialect import OPENAI_LIVE
-from voicemem.dialects.openai_live.frames import KINDS, reduce
+from voicemem.dialects.openai_live import KINDS, OPENAI_LIVE, reduce
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmCancel, LlmDelta, LlmDone
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow

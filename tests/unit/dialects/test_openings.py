@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from voicemem.dialects.dialect import Frame
-from voicemem.dialects.openings import MAX_OPEN, Openings
+from voicemem.dialects.dialect import MAX_OPEN, Frame, Openings
 
 OPENING = Frame({}, id="a", opens=True)
 PART = Frame({}, within="a")

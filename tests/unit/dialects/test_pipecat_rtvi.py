@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows, well_formed
 from tests.support.transcripts import closed
+from voicemem.dialects import pipecat_rtvi as translation
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.pipecat_rtvi import translation
-from voicemem.dialects.pipecat_rtvi.frames import KINDS, LABEL, ms, reduce
+from voicemem.dialects.pipecat_rtvi import KINDS, LABEL, reduce
+from voicemem.dialects.reading import unix_ms
 from voicemem.protocol.events import FrameEvent, LlmDelta
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
@@ -204,8 +205,8 @@ def test_a_typed_text_counts_once() -> None:
 def test_times_of_the_user_are_read(time: datetime, zone_minutes: int) -> None:
     """Pipecat writes ISO times, in any zone."""
     aware = time.replace(microsecond=time.microsecond // 1000 * 1000, tzinfo=timezone(timedelta(minutes=zone_minutes)))
-    assert ms(aware.isoformat()) == round(aware.timestamp() * 1000)
-    assert ms("yesterday") is ms(None) is None
+    assert unix_ms(aware.isoformat()) == round(aware.timestamp() * 1000)
+    assert unix_ms("yesterday") is unix_ms(None) is None
 
 
 def test_a_call_that_is_cancelled_has_no_result() -> None:

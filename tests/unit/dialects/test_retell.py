@@ -26,10 +26,8 @@ from tests.support.dialects import (
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.retell.dialect import RETELL
-from voicemem.dialects.retell.frames import APP, ELEMENT, VENDOR, WEBHOOKS, reduce, taken_apart
-from voicemem.dialects.retell.translation import RULES
-from voicemem.dialects.retell.webhook import verify
+from voicemem.dialects.retell.frames import APP, ELEMENT, VENDOR, WEBHOOKS, reduce, taken_apart, verify
+from voicemem.dialects.retell.translation import RETELL, RULES
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow

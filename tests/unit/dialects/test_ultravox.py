@@ -17,10 +17,7 @@ from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, i
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.ultravox.dialect import ULTRAVOX
-from voicemem.dialects.ultravox.frames import KINDS, reduce
-from voicemem.dialects.ultravox.translation import RULES
-from voicemem.dialects.ultravox.webhook import frames, verify
+from voicemem.dialects.ultravox import KINDS, RULES, ULTRAVOX, frames, reduce, verify
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import DecodedRow

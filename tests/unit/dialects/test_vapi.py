@@ -25,11 +25,9 @@ from tests.support.dialects import (
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.vapi.dialect import VAPI
-from voicemem.dialects.vapi.frames import KINDS, reduce, taken_apart
-from voicemem.dialects.vapi.translation import RULES
-from voicemem.dialects.vapi.webhook import verify
-from voicemem.dialects.vapi.wording import first_words, is_similar
+from voicemem.dialects.vapi.frames import KINDS, reduce, taken_apart, verify
+from voicemem.dialects.vapi.speaking import first_words, is_similar
+from voicemem.dialects.vapi.translation import RULES, VAPI
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow

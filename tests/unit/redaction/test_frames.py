@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 import typing
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import pairwise
+from types import CodeType, FunctionType
 from typing import Any
 
 import msgspec
@@ -16,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, journal_rows, reduced
-from tests.support.paths import PACKAGE
 from voicemem.dialects.dialect import Text
 from voicemem.dialects.reading import Record
 from voicemem.dialects.registry import DIALECTS
@@ -140,8 +140,7 @@ def name_sentence(frame: JsonObject, number: int) -> None:
 @pytest.mark.parametrize("name", sorted(DIALECTS))
 def test_no_field_is_forgotten(name: str) -> None:
     """Every field of a kept frame that may hold a text is one of the dialect's texts, or known to be none."""
-    package = name.replace("-", "_")
-    written = (PACKAGE / "dialects" / package / "texts.py").read_text("utf-8")
+    written = strings_in(DIALECTS[name].texts)
     kinds = records_of(name)
     fields = {
         field.encode_name
@@ -150,24 +149,38 @@ def test_no_field_is_forgotten(name: str) -> None:
         if may_hold_text(field.type) and field.name not in NOT_SAID and field.encode_name not in NOT_SAID
     }
     assert fields
-    assert [field for field in sorted(fields) if f'"{field}"' not in written] == []
+    assert [field for field in sorted(fields) if field not in written] == []
+
+
+def strings_in(function: Any) -> set[str]:
+    """The strings in the code of a function, and in that of all functions and constants of its module that it uses."""
+    found: set[str] = set()
+    seen: set[Any] = set()
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        if code in seen:
+            continue
+        seen.add(code)
+        used = [function.__globals__.get(name) for name in code.co_names]
+        for one in [*code.co_consts, *used]:
+            found |= {one} if isinstance(one, str) else {*one} if isinstance(one, tuple) else set()
+            if isinstance(one, CodeType | FunctionType):
+                waiting.append(one if isinstance(one, CodeType) else one.__code__)
+    return found
 
 
 def records_of(name: str) -> list[type[Record]]:
     """The records by which a dialect's frames are reduced."""
-    there = PACKAGE / "dialects" / name.replace("-", "_")
-    found: list[type[Record]] = []
-    for path in sorted(there.glob("*.py")):
-        module = import_module(f"voicemem.dialects.{there.name}.{path.stem}")
-        found += [
-            kind
-            for kind in vars(module).values()
-            if isinstance(kind, type)
-            and issubclass(kind, Record)
-            and kind.__module__ == module.__name__
-            and kind.__name__ not in NOT_KEPT
-        ]
-    return found
+    module = sys.modules[DIALECTS[name].reduce.__module__]
+    return [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and issubclass(kind, Record)
+        and kind.__module__ == module.__name__
+        and kind.__name__ not in NOT_KEPT
+    ]
 
 
 def may_hold_text(kind: Any) -> bool:

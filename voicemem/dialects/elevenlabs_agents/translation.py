@@ -1,4 +1,17 @@
-"""What frames of ElevenLabs Agents say, in events of `voicemem.v1`.
+"""The dialect `elevenlabs-agents`: the websocket of a conversation, and the webhook after it.
+
+| frame | events |
+|---|---|
+| `conversation_initiation_metadata` | notes: bytes of audio a millisecond |
+| `tentative_user_transcript`, `user_transcript` | `asr` of the item `uEVENT`, partial and final |
+| `agent_response`, `agent_chat_response_part` | `llm.done` and `llm.delta` of the item `aEVENT` |
+| `audio` | `tts` of the newest reply: its total, and words from the times of characters |
+| `interruption` | `interrupt` by the clock |
+| `agent_response_correction` | `interrupt` with the heard text, of the reply whose text is the original |
+| `client_tool_call`, `agent_tool_request` | `tool.call` |
+| `client_tool_result` (app), `agent_tool_response_full_payload` | `tool.result` |
+| `user_message`, `multimodal_message` (app) | `message` |
+| webhook `post_call_transcription` | a frame each item: onto the live one, else said anew; then `session.end` |
 
 The user's items are `uEVENT`, replies `aEVENT`, by the vendor's number of the event; what only the webhook has is
 `~pINDEX`. In a second conversation they are `u2.EVENT`, and so on. Notes: `format` (bytes of audio a millisecond),
@@ -10,28 +23,39 @@ event), `conversations` (numbers by id), `matched` (how many of `said` the webho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
-from voicemem.dialects.dialect import Known, Made
-from voicemem.dialects.elevenlabs_agents.audio import begin, count_audio, cut_waiting, forget_cut, play_waiting
-from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM
-from voicemem.dialects.elevenlabs_agents.transcript import end_call, post_call_item
-from voicemem.dialects.elevenlabs_agents.turns import (
-    RECENT,
-    add_said,
-    answer_turn,
-    item_of,
-    newest_reply,
-    replies,
-    stated_ts,
-    utterance_turn,
-    without_ellipsis,
+from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Hook, Known, KnownReply, Made, MadeEvent, Translate
+from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, frames, reduce, texts, verify
+from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
+from voicemem.protocol.events import (
+    Asr,
+    Interrupt,
+    LlmDelta,
+    LlmDone,
+    MessageEvent,
+    SessionEnd,
+    Tts,
+    Word,
 )
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult
 from voicemem.protocol.types import JsonObject
 
+MAX_SAID = 500
+"""Items whose order is remembered, for the webhook after the call."""
+MAX_CONVERSATIONS = 8
+"""Conversations of one session whose ids are remembered."""
+RECENT = 16
+"""How many of the newest items are looked through for a reply."""
+ELLIPSES = ("...", "…")
+PCM_BYTES_PER_MS = 32
+"""Of the usual format: 16 bits at 16 kHz."""
+ULAW_BYTES_PER_MS = 8
+MAX_WAITING_WORDS = 100
+"""Words whose audio came before their reply; the times of further ones are lost."""
+MAX_PASSED = 20
+"""How many live items are looked through for the one of the transcript's next."""
 MAX_PLAYING = 8
 """Replies of one turn that may wait to be played."""
 
@@ -56,7 +80,7 @@ def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     if event["user_transcript"].strip() and (segment is None or not segment.final):
         yield from withdraw_tentative(item, known)
         known.note("tentative", item)
-        yield Asr(item=item, text=event["user_transcript"], turn_id=utterance_turn(item, known))
+        yield Asr(item=item, text=event["user_transcript"], turn_id=new_turn(item, known))
 
 
 def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -65,7 +89,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     segment = known.segment(item)
     if segment is not None and segment.final:
         return
-    turn = utterance_turn(item, known)
+    turn = new_turn(item, known)
     yield from withdraw_tentative(item, known)
     known.note("tentative", None)
     forget_cut(known)
@@ -83,7 +107,7 @@ def withdraw_tentative(item: str, known: Known) -> Made:
 def typed_text(frame: JsonObject, ts: int, known: Known) -> Made:
     text = frame["text"].get("text") if isinstance(frame.get("text"), dict) else frame.get("text")
     if text and text.strip():
-        yield MessageEvent(role="user", text=text, source="message", turn_id=utterance_turn(None, known))
+        yield MessageEvent(role="user", text=text, source="message", turn_id=new_turn(None, known))
 
 
 # Replies
@@ -149,7 +173,7 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
     event = frame["agent_response_correction_event"]
     original = event["original_agent_response"].strip()
     heard = without_ellipsis(event["corrected_agent_response"].strip(), original)
-    item = next((item for item in replies(known) if text_of(item, known) == original), None)
+    item = next((item for item in replies(known) if said_text(item, known) == original), None)
     if item is None and original:
         item = item_of("~c", event["event_id"], known)
         add_said(item, known)
@@ -161,37 +185,284 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Interrupt(item=item, heard_text=heard, more=True, ts=at)
 
 
-def text_of(item: str, known: Known) -> str | None:
-    reply = known.reply(item)
-    return None if reply is None else reply.text.strip()
-
-
 # Tools
 
 
 def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
     call = frame["client_tool_call"]
-    yield made_call(call["tool_call_id"], call["tool_name"], call.get("parameters"), known)
+    yield tool_call(call["tool_call_id"], call["tool_name"], call.get("parameters"), known.here)
 
 
 def request_tool(frame: JsonObject, ts: int, known: Known) -> Made:
     """A tool of the vendor's side, whose arguments are not said; one of the app's is called by a frame of its own."""
     call = frame["agent_tool_request"]
     if call.get("tool_type") != "client":
-        yield made_call(call["tool_call_id"], call["tool_name"], None, known)
+        yield tool_call(call["tool_call_id"], call["tool_name"], None, known.here)
 
 
-def made_call(id: str, name: str, arguments: object, known: Known) -> ToolCall:
-    return ToolCall(id=f"call:{id}", call_id=id, name=name, arguments=arguments, turn_id=known.here)
-
-
-def tool_result(frame: JsonObject, ts: int, known: Known) -> Made:
+def answer_tool(frame: JsonObject, ts: int, known: Known) -> Made:
     answer = frame.get("agent_tool_response_full_payload", frame)
-    id, result = answer["tool_call_id"], answer.get("full_tool_result", answer.get("result"))
-    yield ToolResult(id=f"result:{id}", call_id=id, result=result, name=answer.get("tool_name"), turn_id=known.here)
+    result = answer.get("full_tool_result", answer.get("result"))
+    yield tool_result(answer["tool_call_id"], result, known.here, answer.get("tool_name"))
 
 
-RULES: dict[str, Callable[[JsonObject, int, Known], Made]] = {
+# Audio: it may come before the text of its reply, and a word may be divided between two pieces of it
+
+
+def begin(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Note the conversation, and how many bytes of audio are a millisecond: of `pcm_16000` 32, of `ulaw_8000` 8."""
+    event = frame["conversation_initiation_metadata_event"]
+    begin_conversation(event["conversation_id"], known)
+    name, _, rate = (event.get("agent_output_audio_format") or "").partition("_")
+    if name == "pcm" and rate.isascii() and rate.isdecimal():
+        known.note("format", max(1, int(rate[:6]) * 2 // 1000))
+    elif name == "ulaw":
+        known.note("format", ULAW_BYTES_PER_MS)
+    return ()
+
+
+def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Count the audio of the newest reply, or of the one to come if the user has spoken since."""
+    reply = reply_of_audio(frame, known)
+    if reply is None or reply.item is None:
+        wait_for_reply(frame, ts, known)
+        return
+    rate = bytes_per_ms(known)
+    count, last = audio_so_far(reply, rate, known)
+    words, last = joined_words(frame.get("words") or (), count // rate, last)
+    count += frame[AUDIO_BYTES]
+    known.note("audio", [reply.item, count, last])
+    yield Tts(item=reply.item, total_audio_ms=count // rate, words=words or None)
+
+
+def reply_of_audio(frame: JsonObject, known: Known) -> KnownReply | None:
+    """The reply of the same event, else the newest one if no one has spoken since it began."""
+    event = frame.get("event_id")
+    reply = None if event is None else known.reply(item_of("a", event, known))
+    if reply is not None:
+        return reply
+    newest = newest_reply(known)
+    return newest if newest is not None and newest.turn >= known.here else None
+
+
+def audio_so_far(reply: KnownReply, rate: int, known: Known) -> tuple[int, list[object] | None]:
+    """The bytes of a reply's audio, of which `rate` are a millisecond, and its last word."""
+    item, count, last = known.notes.get("audio") or (None, 0, None)
+    if item != reply.item:
+        # Another reply's audio came in between: what is known of this one is its length.
+        return (reply.total_audio_ms or 0) * rate, None
+    return count, last
+
+
+def joined_words(
+    pieces: Iterable[tuple[str, int, int]], before: int, last: list[object] | None
+) -> tuple[tuple[Word, ...], list[object] | None]:
+    """The words of a piece of audio that begins at `before`; one that the last piece began is said whole."""
+    words: list[Word] = []
+    for text, start_ms, end_ms in pieces:
+        begin_ms = before + start_ms
+        if last is not None and text[:1].strip() and not str(last[0])[-1:].isspace():
+            text, begin_ms = f"{last[0]}{text}", int(str(last[1]))
+        if text.strip():
+            words.append(Word(text.strip(), begin_ms, max(begin_ms, before + end_ms)))
+            last = [text, begin_ms]
+        elif last is not None:
+            last = [f"{last[0]} ", last[1]]
+    return tuple(words), last
+
+
+def wait_for_reply(frame: JsonObject, ts: int, known: Known) -> None:
+    """Keep the count of audio that comes before the text of its reply."""
+    waiting = known.notes.get("waiting")
+    if waiting is None or "cut" in waiting:
+        waiting = {"bytes": 0, "ts": stated_ts(ts, known), "words": []}
+    before = waiting["bytes"] // bytes_per_ms(known)
+    pieces = [(text, before + start_ms, before + end_ms) for text, start_ms, end_ms in frame.get("words") or ()]
+    words = [*waiting["words"], *pieces][:MAX_WAITING_WORDS]
+    known.note("waiting", waiting | {"bytes": waiting["bytes"] + frame[AUDIO_BYTES], "words": words})
+
+
+def play_waiting(item: str, known: Known) -> Made:
+    """Give a new reply the audio that came before it."""
+    waiting = known.notes.get("waiting")
+    if waiting is not None:
+        words, last = joined_words(waiting["words"], 0, None)
+        known.note("waiting", None)
+        known.note("audio", [item, waiting["bytes"], last])
+        total_ms = waiting["bytes"] // bytes_per_ms(known)
+        yield Tts(item=item, total_audio_ms=total_ms, words=words or None, ts=waiting["ts"])
+        cut = waiting.get("cut")
+        if cut is not None:
+            yield Interrupt(item=item, audio_end_ms=min(cut - waiting["ts"], total_ms), estimated=True, ts=cut)
+
+
+def cut_waiting(ts: int, known: Known) -> None:
+    """Note that the user interrupted audio whose text has not come yet; without times there is nothing to say of it."""
+    waiting = known.notes.get("waiting")
+    if waiting is not None:
+        began = waiting["ts"]
+        known.note("waiting", waiting | {"cut": ts} if known.has_clock and began is not None and ts >= began else None)
+
+
+def forget_cut(known: Known) -> None:
+    """The user has spoken: what they interrupted without its text will have none."""
+    if "cut" in (known.notes.get("waiting") or ()):
+        known.note("waiting", None)
+
+
+def bytes_per_ms(known: Known) -> int:
+    rate: int = known.notes.get("format", PCM_BYTES_PER_MS)
+    return rate
+
+
+# The transcript after the call: all of it, or what is exact about a call that was heard live
+
+
+def post_call_item(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
+    """One item of the transcript: put onto the live one of its event or text, else said here."""
+    text = (frame.get("message") or "").strip()
+    if text and not frame.get("ignored_as_backchannel"):
+        if frame["role"] == "user":
+            yield from user_item(frame, text, known)
+        elif frame["role"] == "agent":
+            yield from agent_item(frame, text, known)
+    yield from tools(frame, known)
+
+
+def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]:
+    typed = frame.get("source_medium") == "text"
+    live = live_item(frame, "u", [text], known)
+    if live is not None:
+        segment = known.segment(live)
+        if segment is not None and (segment.text != text or not segment.final):
+            yield Asr(item=live, text=text, final=True)
+        return
+    item = item_of("~p", frame["index"], known, frame["conversation_id"])
+    if known.turn_of(item) is not None or (typed and known.notes.get("said")):
+        return
+    turn = new_turn(item, known)
+    if typed:
+        yield MessageEvent(item=item, role="user", text=text, source="message", turn_id=turn)
+    else:
+        yield Asr(item=item, text=text, final=True, turn_id=turn)
+
+
+def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]:
+    original = (frame.get("original_message") or text).strip()
+    live = live_item(frame, "a", [original, text], known)
+    item = item_of("~p", frame["index"], known, frame["conversation_id"]) if live is None else live
+    reply = known.reply(item)
+    if reply is None:
+        yield LlmDone(item=item, text=original, turn_id=answer_turn(item, known))
+    heard = without_ellipsis(text, original)
+    if frame.get("interrupted") and heard != original:
+        ended = None if reply is None else reply.ended
+        # `more`: by the clock it may have been over, and the vendor knows better.
+        yield Interrupt(item=item, heard_text=heard, more=True, ts=frame.get("until") if ended is None else ended)
+
+
+def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) -> str | None:
+    """The item of the live conversation that an item of the transcript repeats, by its event, else by its text."""
+    said: list[str] = known.notes.get("said") or []
+    event = frame.get("source_event_id")
+    if event is not None:
+        item = item_of(letter, event, known, frame["conversation_id"])
+        if item in said:
+            return item
+    passed = known.notes.get("matched", 0)
+    for place, item in enumerate(said[passed : passed + MAX_PASSED], passed):
+        if (item.startswith("u") == (letter == "u")) and said_text(item, known) in texts:
+            known.note("matched", place + 1)
+            return item
+    return None
+
+
+def said_text(item: str, known: Known) -> str | None:
+    """The text of a live item."""
+    if item.startswith("u"):
+        segment = known.segment(item)
+        return None if segment is None else segment.text.strip()
+    reply = known.reply(item)
+    return None if reply is None else reply.text.strip()
+
+
+def tools(frame: JsonObject, known: Known) -> Iterator[MadeEvent]:
+    """The calls of tools and their results; those that the live conversation had are the same."""
+    for call in frame.get("tool_calls") or ():
+        yield tool_call(call["request_id"], call["tool_name"], call.get("params_as_json"), known.here)
+    for result in frame.get("tool_results") or ():
+        yield tool_result(result["request_id"], result.get("result_value"), known.here, result.get("tool_name"))
+
+
+def end_call(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
+    yield SessionEnd(reason="ended", ts=stated_ts(ts, known))
+
+
+# Items and turns
+
+
+def begin_conversation(id: str, known: Known) -> None:
+    """Note a conversation of the session; a later one counts its events from the start."""
+    numbers: dict[str, int] = known.notes.get("conversations") or {}
+    if id in numbers:
+        return
+    number = max(numbers.values(), default=0) + 1
+    newest = list(numbers.items())[-MAX_CONVERSATIONS + 1 :]
+    known.note("conversations", dict(newest) | {id: number})
+    for note in ("tentative", "parts", "whole", "waiting", "interrupted"):
+        known.note(note, None)
+
+
+def item_of(letter: str, event: int, known: Known, conversation: str | None = None) -> str:
+    """The item of an event: of the newest conversation, or of the one of this id."""
+    numbers: dict[str, int] = known.notes.get("conversations") or {}
+    number = max(numbers.values(), default=1) if conversation is None else numbers.get(conversation, 1)
+    return f"{letter}{event}" if number == 1 else f"{letter}{number}.{event}"
+
+
+def new_turn(item: str | None, known: Known) -> int | None:
+    """The turn of a new utterance; None where the item has its turn already."""
+    return None if item is not None and known.turn_of(item) is not None else utterance_turn(known)
+
+
+def answer_turn(item: str, known: Known) -> int | None:
+    """The turn for the first event of a reply; None once it has begun."""
+    return known.here if known.turn_of(item) is None else None
+
+
+def add_said(item: str, known: Known) -> None:
+    """Remember an item of the conversation."""
+    said = known.notes.get("said") or []
+    if item not in said[-RECENT:]:
+        known.note("said", [*said, item][-MAX_SAID:])
+
+
+def replies(known: Known) -> Iterator[str]:
+    """The items of the newest replies, the newest first."""
+    said = known.notes.get("said") or []
+    return (item for item in reversed(said[-RECENT:]) if not item.startswith("u"))
+
+
+def newest_reply(known: Known) -> KnownReply | None:
+    return next((reply for item in replies(known) if (reply := known.reply(item)) is not None), None)
+
+
+def stated_ts(ts: int, known: Known) -> int | None:
+    """The time of a frame, where it is the time at which it was sent."""
+    return ts if known.has_clock else None
+
+
+def without_ellipsis(heard: str, original: str) -> str:
+    """The text of a correction as far as it was spoken: "..." behind it stands for what was not, unless it is there."""
+    if original.startswith(heard):
+        return heard
+    for ellipsis in ELLIPSES:
+        if heard.endswith(ellipsis):
+            return heard.removesuffix(ellipsis).rstrip()
+    return heard
+
+
+RULES: dict[str, Translate] = {
     "conversation_initiation_metadata": begin,
     "tentative_user_transcript": grow_transcript,
     "user_transcript": finish_transcript,
@@ -202,10 +473,21 @@ RULES: dict[str, Callable[[JsonObject, int, Known], Made]] = {
     "agent_response_correction": correct,
     "client_tool_call": call_tool,
     "agent_tool_request": request_tool,
-    "agent_tool_response_full_payload": tool_result,
-    "client_tool_result": tool_result,
+    "agent_tool_response_full_payload": answer_tool,
+    "client_tool_result": answer_tool,
     "user_message": typed_text,
     "multimodal_message": typed_text,
     ITEM: post_call_item,
     ENDED: end_call,
 }
+
+
+ELEVENLABS_AGENTS = Dialect(
+    name="elevenlabs-agents",
+    version=2,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    texts=texts,
+    hook=Hook(verify=verify, frames=frames),
+)

@@ -7,17 +7,18 @@ bidirectional API" of the Amazon Nova user guides.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
-from voicemem.dialects.dialect import AUDIO_BYTES, Frame, MalformedFrame, RawFrame, Side, UnknownFrame
-from voicemem.dialects.reading import Record, audio_bytes, read, require_object
-from voicemem.errors import InvalidFrame
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame
+from voicemem.dialects.dialect import AUDIO_BYTES, Frame, MalformedFrame, RawFrame, Side, Text, UnknownFrame
+from voicemem.dialects.reading import Kind, Record, audio_bytes, json_object, read, silent, values
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 EVENT = "event"
+REPLY, SPOKEN = "reply", "spoken"
+"""The blocks that come are those of the utterance under way, or sentences of the reply."""
 MAX_FIELDS = 4_096
 """Bytes of `additionalModelFields`, or of a text that may be the mark of an interruption."""
 
@@ -99,13 +100,6 @@ class Nothing(Record):
     """Of an event only its time says something."""
 
 
-class Kind(NamedTuple):
-    """Who sends events of a kind, None where both do, and what is kept of them; None for what says nothing."""
-
-    side: Side | None
-    record: type[msgspec.Struct] | None
-
-
 KINDS: dict[str, Kind] = {
     "contentStart": Kind(None, ContentStart),
     "contentEnd": Kind(None, ContentEnd),
@@ -114,20 +108,18 @@ KINDS: dict[str, Kind] = {
     "audioOutput": Kind("vendor", AudioOutput),
     "toolUse": Kind("vendor", ToolUse),
     "completionEnd": Kind("vendor", CompletionEnd),
-    "usageEvent": Kind("vendor", None),
-    "sessionStart": Kind("app", None),
     "promptStart": Kind("app", PromptStart),
     "textInput": Kind("app", AppText),
-    "audioInput": Kind("app", None),
     "toolResult": Kind("app", ToolResult),
-    "promptEnd": Kind("app", None),
     "sessionEnd": Kind("app", Nothing),
+    **silent("vendor", "usageEvent"),
+    **silent("app", "sessionStart audioInput promptEnd"),
 }
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     """What is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = decoded(frame)
+    given = json_object(frame, MAX_INTEGER)
     name, body = kind_and_body(given)
     sender = sender_of(name, body, side)
     record = KINDS[name].record
@@ -167,18 +159,6 @@ def app_content(whole: JsonObject, start: ContentStart) -> Frame | None:
         return Frame(whole, id=id, side="app")
     is_typed = start.role == "USER" and start.interactive is not False
     return Frame(whole, id=id, side="app", opens=True, within=audio) if is_typed else None
-
-
-def decoded(frame: RawFrame) -> JsonObject:
-    """The event as a JSON object: the stream has it as bytes. Raises `MalformedFrame`."""
-    if isinstance(frame, str | bytes):
-        try:
-            text = frame.encode() if isinstance(frame, str) else frame
-            check_frame(text, len(text))
-            frame = JSON_DECODER.decode(text)
-        except (InvalidFrame, UnicodeEncodeError, *MALFORMED):
-            raise MalformedFrame("An event of this dialect is JSON.") from None
-    return require_object(frame)
 
 
 def kind_and_body(given: JsonObject) -> tuple[str, JsonObject]:
@@ -234,12 +214,9 @@ def marked(body: JsonObject) -> JsonObject:
 def small_object(text: str) -> JsonObject | None:
     """The JSON object that a short text is, if it is one."""
     try:
-        encoded = text.encode()
-        check_frame(encoded, MAX_FIELDS)
-        value = JSON_DECODER.decode(encoded)
-    except (InvalidFrame, UnicodeEncodeError, *MALFORMED):
+        return json_object(text, MAX_FIELDS)
+    except MalformedFrame:
         return None
-    return value if isinstance(value, dict) else None
 
 
 def check_rate(content: JsonObject) -> None:
@@ -259,3 +236,21 @@ def id_of(name: str, kept: Any) -> str | None:
         if id is not None:
             return f"{id}/{name}"
     return None
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    """The texts of an event."""
+    ((name, body),) = frame[EVENT].items()
+    if name == "textOutput" and "content" in body:
+        if body.get("role") == "USER":
+            yield Text(body, "content", "piece", "user", SPOKEN)
+        else:
+            yield Text(body, "content", "sentence", item=body["contentId"])
+    elif name == "textInput":
+        yield Text(body, "content", "piece", "user", body["contentName"])
+    elif name in ("toolUse", "toolResult"):
+        yield from values(body, "content")
+    elif name == "contentStart" and body.get("generationStage") == "SPECULATIVE":
+        yield Text(None, "", "end", "user", SPOKEN)
+    elif name == "contentStart" and body.get("role") == "USER":
+        yield Text(None, "", "end", item=REPLY)

@@ -1,21 +1,41 @@
-"""What events of Nova Sonic's stream say, in events of `voicemem.v1`.
+"""The dialect `nova-sonic`: the events of Amazon Nova Sonic's bidirectional stream, `{"event": {KIND: …}}`.
+
+What the user says comes in blocks, each a content with an id: its item. What the model says comes sentence by
+sentence, as SPECULATIVE text, the audio of that, and, when Nova takes it for spoken, as FINAL text: a reply `~rN` from
+the user's words, or from `END_TURN`, to the next `END_TURN`.
+
+| frame | in events |
+|---|---|
+| `contentStart` of the user's text | `asr` `""`: its place |
+| `textOutput` of the user | `asr`, final |
+| `textOutput`, SPECULATIVE | `llm.delta` of `~rN` |
+| `textOutput`, FINAL | `tts` `heard_text`, at the earliest when that can have been played; of a cut reply `interrupt` |
+| the text `{ "interrupted" : true }`, `stopReason` `INTERRUPTED` | `interrupt` by the clock of what still plays |
+| `audioOutput` | `tts` `total_audio_ms` |
+| `contentEnd` of audio with `END_TURN`, `completionEnd` | `llm.done` |
+| `toolUse`, app `toolResult` | `tool.call`, `tool.result` |
+| app `textInput` of the user, once audio is sent or Nova has answered | a `message` of the user |
+| `completionStart` | the session's id |
+| `sessionEnd` | the time only: a call of more than eight minutes goes over several connections |
+| prompts, history, `audioInput`, `usageEvent`, all else | nothing |
 
 Notes: `rate` (of the audio, samples a second), `audio` (prompts whose audio has begun), `c:CONTENT` (of a content that
 is open: the role and stage of its text, or AUDIO and the reply), `i:NAME` (the turn of a typed content, or the call
 that a content has the result of), `t:CALL` (the turn of a tool call), `reply` (number of the newest reply), `prompt`
 (that of the stream which it comes over), `over` (whether what comes next is another reply), `b:REPLY` (bytes of its
-audio). What FINAL texts say is in `spoken`.
+audio), `r:REPLY` (how many of its characters are FINAL; of each block where its text and its audio, in ms, begin).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
 
 from voicemem.dialects.clock import interrupt_by_clock, playing_at
-from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, Made
-from voicemem.dialects.nova_sonic.frames import EVENT
-from voicemem.dialects.nova_sonic.spoken import confirm, is_confirmed, matches_any, note_block, unfinished
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts
+from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Known, KnownReply, Made, Translate
+from voicemem.dialects.nova_sonic.frames import EVENT, reduce, texts
+from voicemem.dialects.translating import note_newest, tool_call, tool_result, utterance_turn
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import JsonObject
 
 USUAL_RATE = 24_000
@@ -23,6 +43,13 @@ USUAL_RATE = 24_000
 KEPT = {"c:": 16, "i:": 8, "t:": 16, "b:": 4}
 """Notes of each kind that are kept, the newest."""
 KEPT_PROMPTS = 4
+KEPT_REPLIES, KEPT_BLOCKS = 6, 40
+SLACK_MS = 1_000
+"""So much earlier than the clock Nova may say that a sentence was spoken."""
+WORD = re.compile(r"\w+")
+CLOSING = re.compile(r"[^\w\s]*")
+LOOK_AHEAD = 4_000
+"""Characters in which a sentence is looked for, where those before it were left out."""
 USER, SPECULATIVE, FINAL, AUDIO, UNKNOWN = "U", "S", "F", "A", "?"
 
 
@@ -55,11 +82,7 @@ def stop_by_clock(reply: KnownReply, ts: int) -> Made:
 
 def note_one(key: str, value: object, known: Known) -> None:
     """Note something of a kind of which the newest are kept."""
-    kind = key[:2]
-    keys = [one for one in known.notes if one.startswith(kind) and one != key]
-    for old in keys[: len(keys) + 1 - KEPT[kind]]:
-        known.note(old, None)
-    known.note(key, value)
+    note_newest(key, value, KEPT[key[:2]], known)
 
 
 # Contents
@@ -146,11 +169,6 @@ def hear(item: str, text: str, known: Known) -> Made:
         yield Asr(item=item, text=before + text.strip(), final=True, turn_id=turn)
 
 
-def utterance_turn(known: Known) -> int:
-    """The turn of a new utterance: the same while nobody has answered."""
-    return known.here if known.here and not known.is_answered(known.here) else known.next_turn
-
-
 def take_typed(body: JsonObject, ts: int, known: Known) -> Made:
     """A text that is typed while the call runs; a long one comes in pieces, which stay in one turn."""
     name = body["contentName"]
@@ -187,7 +205,7 @@ def speak(text: str, prompt: str | None, known: Known) -> Made:
 
 
 def finish(known: Known) -> Made:
-    """Nova has said all of its reply, or somebody else speaks: what it says next is another one."""
+    """Nova has said all of its reply, or someone else speaks: what it says next is another one."""
     if known.notes.get("over", True):
         return
     known.note("over", True)
@@ -234,28 +252,156 @@ def cut_reply(reply: KnownReply, ts: int, known: Known) -> Made:
 
 
 def call_tool(body: JsonObject, ts: int, known: Known) -> Made:
-    id = body["toolUseId"]
+    id, arguments = body["toolUseId"], body.get("content")
     note_one(f"t:{id}", known.here, known)
-    arguments = body.get("content")
-    yield ToolCall(
-        id=f"call:{id}",
-        call_id=id,
-        name=body["toolName"],
-        arguments={} if arguments is None else arguments,
-        turn_id=known.here,
-    )
+    yield tool_call(id, body["toolName"], {} if arguments is None else arguments, known.here)
 
 
 def return_result(body: JsonObject, ts: int, known: Known) -> Made:
     """The result of a call, of which the beginning of the content says which it is."""
     id = known.notes.get(f"i:{body['contentName']}")
     if isinstance(id, str):
-        turn = known.notes.get(f"t:{id}", known.here)
-        yield ToolResult(id=f"result:{id}", call_id=id, result=body.get("content"), turn_id=turn)
+        yield tool_result(id, body.get("content"), known.notes.get(f"t:{id}", known.here))
 
 
-Rule = Callable[[JsonObject, int, Known], Made]
-RULES: dict[str, Rule] = {
+# FINAL texts
+#
+# They may come late, after the user's next words, and do not say which reply they belong to: their words do. Nova makes
+# audio faster than it is played, so a sentence counts as heard once the clock can have played it.
+
+
+def note_block(item: str, start: int, audio_ms: int, known: Known) -> None:
+    """Note where a block begins in its reply."""
+    confirmed, blocks = known.notes.get(f"r:{item}", [0, []])
+    note_newest(f"r:{item}", [confirmed, [*blocks, [start, audio_ms]][-KEPT_BLOCKS:]], KEPT_REPLIES, known)
+
+
+def replies(known: Known) -> Iterator[KnownReply]:
+    """The newest replies, in order."""
+    for key in known.notes:
+        reply = known.reply(key[2:]) if key.startswith("r:") else None
+        if reply is not None:
+            yield reply
+
+
+def unfinished(ts: int, known: Known) -> Iterator[KnownReply]:
+    """The replies that may still play; what is FINAL may be heard later than now."""
+    for reply in replies(known):
+        ended = reply.ended
+        if reply.cut == "no" and (ended is None or (known.has_clock and ended > ts)):
+            yield reply
+
+
+def candidates(known: Known) -> list[tuple[KnownReply, int]]:
+    """Replies of which FINAL texts may come, and how much of each is FINAL, in order.
+
+    Of one that was cut before another began hardly any come, so these are the last to be looked at.
+    """
+    found = [(reply, known.notes[f"r:{reply.item}"][0]) for reply in replies(known)]
+    return sorted(found, key=lambda one: one[0].cut != "no" and one is not found[-1])
+
+
+def is_confirmed(reply: KnownReply, known: Known) -> bool:
+    """Whether anything of a reply is FINAL."""
+    return bool(known.notes.get(f"r:{reply.item}", [0])[0])
+
+
+def matches_any(text: str, known: Known) -> bool:
+    """Whether a text repeats what a reply says next."""
+    return any(end_of(text, reply.text, confirmed) is not None for reply, confirmed in candidates(known))
+
+
+def confirm(text: str, ts: int, known: Known) -> Made:
+    """A sentence was spoken: with what came before it in its reply, that is what was heard."""
+    found = place_of(text, known)
+    if found is None:
+        return
+    reply, end = found
+    assert reply.item is not None
+    _, blocks = known.notes[f"r:{reply.item}"]
+    heard = reply.text[:end]
+    note_confirmed(reply.item, end, known)
+    if reply.cut != "no":
+        yield Interrupt(item=reply.item, heard_text=heard)
+        return
+    starts = [start for start, _ in blocks]
+    is_whole = len(heard.rstrip()) == len(reply.text.rstrip()) or any(
+        len(heard) <= at <= len(heard) + 1 for at in starts
+    )
+    yield Tts(item=reply.item, heard_text=heard, ts=played_at(reply, end, ts, known) if is_whole else None)
+
+
+def note_confirmed(item: str, end: int, known: Known) -> None:
+    """Note it in place: the order of notes is that of the replies."""
+    _, blocks = known.notes[f"r:{item}"]
+    later = {key: value for key, value in known.notes.items() if key.startswith("r:")}
+    later[f"r:{item}"] = [end, blocks]
+    for key, value in later.items():
+        known.note(key, value)
+
+
+def place_of(text: str, known: Known) -> tuple[KnownReply, int] | None:
+    """The reply that a sentence is of, and where it ends there: where the next is expected, else further on."""
+    waiting = candidates(known)
+    for reply, confirmed in waiting:
+        end = end_of(text, reply.text, confirmed)
+        if end is not None:
+            return reply, end
+    for reply, confirmed in waiting:
+        end = end_after(text, reply.text, confirmed)
+        if end is not None:
+            return reply, end
+    return None
+
+
+def end_of(text: str, said: str, start: int) -> int | None:
+    """Where a text ends that stands at a place, word for word; its last word may be the beginning of one."""
+    words = WORD.findall(text)
+    end = None
+    scan = WORD.finditer(said, start)
+    for number, word in enumerate(words):
+        found = next(scan, None)
+        if found is None:
+            return None
+        said_word, folded = found[0].casefold(), word.casefold()
+        if said_word == folded:
+            end = found.end()
+        elif number == len(words) - 1 and said_word.startswith(folded):
+            return found.start() + len(word)
+        else:
+            return None
+    closing = None if end is None else CLOSING.match(said, end)
+    if closing is None:
+        return None
+    marks = len(text.rstrip()) - [*WORD.finditer(text)][-1].end()
+    return min(closing.end(), closing.start() + marks)
+
+
+def end_after(text: str, said: str, start: int) -> int | None:
+    """Where a text ends that stands anywhere after a place."""
+    first = WORD.search(text)
+    if first is None:
+        return None
+    for found in WORD.finditer(said, start, start + LOOK_AHEAD):
+        if found[0].casefold() == first[0].casefold():
+            end = end_of(text, said, found.start())
+            if end is not None:
+                return end
+    return None
+
+
+def played_at(reply: KnownReply, end: int, ts: int, known: Known) -> int | None:
+    """When the audio of a text up to a character can have been played at the earliest, if that is later."""
+    playing = playing_at(reply, ts) if known.has_clock else None
+    if playing is None:
+        return None
+    _, blocks = known.notes[f"r:{reply.item}"]
+    audio_ms = next((at for start, at in blocks if start >= end), playing.total_ms)
+    due = playing.began + audio_ms - SLACK_MS
+    return due if due > ts else None
+
+
+RULES: dict[str, Translate] = {
     "contentStart": start_content,
     "contentEnd": end_content,
     "completionEnd": end_completion,
@@ -265,3 +411,6 @@ RULES: dict[str, Rule] = {
     "toolUse": call_tool,
     "toolResult": return_result,
 }
+
+
+NOVA_SONIC = Dialect(name="nova-sonic", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -6,13 +6,30 @@ kept; of items, whatever a user or the agent said, and calls of functions.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
-from voicemem.dialects.dialect import AUDIO_BYTES, Frame, MalformedFrame, RawFrame, Side
-from voicemem.dialects.reading import Record, audio_bytes, kept, kind_of, require_object
+from voicemem.dialects.dialect import (
+    AUDIO_BYTES,
+    Frame,
+    RawFrame,
+    Side,
+    Text,
+    Texts,
+)
+from voicemem.dialects.reading import (
+    Kind,
+    Record,
+    Typed,
+    audio_bytes,
+    kind_of,
+    require_object,
+    silent,
+    speaker,
+    values,
+)
 from voicemem.protocol.types import JsonObject
 
 RENAMED = {
@@ -27,12 +44,13 @@ RENAMED = {
 """Names of the beta, which some vendors still use, and those of today."""
 SPEAKERS = ("user", "assistant")
 """Roles whose items are said; those of others are instructions."""
+TRANSCRIBED = "conversation.item.input_audio_transcription."
+DELTAS = ("response.output_audio_transcript.delta", "response.output_text.delta")
 
 
-class Typed(Record, kw_only=True):
+class Event(Typed, kw_only=True):
     """A frame with its own id, as all have."""
 
-    type: str
     event_id: str | None = None
 
 
@@ -57,7 +75,7 @@ class Session(Record):
     output_audio_format: str | None = None
 
 
-class SessionFrame(Typed):
+class SessionFrame(Event):
     session: Session
 
 
@@ -79,20 +97,20 @@ class Item(Record):
     output: Any = None
 
 
-class ItemFrame(Typed):
+class ItemFrame(Event):
     item: Item
     previous_item_id: str | None = None
     response_id: str | None = None
 
 
-class NamedItem(Typed):
+class NamedItem(Event):
     """A frame that says only which item it is about."""
 
     item_id: str
     previous_item_id: str | None = None
 
 
-class Transcript(Typed):
+class Transcript(Event):
     """What the recogniser makes of a user's item."""
 
     item_id: str
@@ -106,7 +124,7 @@ class Response(Record):
     """None where the response belongs to no conversation."""
 
 
-class Created(Typed):
+class Created(Event):
     response: Response
 
 
@@ -126,26 +144,25 @@ class DoneResponse(Response):
     output: list[Item] | None = None
 
 
-class Done(Typed):
+class Done(Event):
     response: DoneResponse
 
 
-class Delta(Typed):
+class Delta(Event):
     item_id: str
     delta: str
     response_id: str | None = None
 
 
-class AudioDelta(Record):
+class AudioDelta(Typed):
     """It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
 
-    type: str
     item_id: str
     audio_bytes: int
     response_id: str | None = None
 
 
-class TimedWord(Typed):
+class TimedWord(Event):
     """Of Azure Voice Live."""
 
     item_id: str
@@ -155,74 +172,70 @@ class TimedWord(Typed):
     response_id: str | None = None
 
 
-class Truncation(Typed):
+class Truncation(Event):
     item_id: str
     audio_end_ms: int
 
 
-class NamedResponse(Typed):
+class NamedResponse(Event):
     response_id: str
 
 
-class Kind(NamedTuple):
-    """Who sends the frames of a type, and what is kept of them; None for what says nothing."""
-
-    side: Side
-    record: type[msgspec.Struct] | None
+def counted(frame: JsonObject) -> JsonObject:
+    """A frame of audio with its length. Raises `MalformedFrame`."""
+    return frame | {AUDIO_BYTES: audio_bytes(frame, "delta")}
 
 
-VENDOR_KINDS: dict[str, type[msgspec.Struct] | None] = {
-    "session.created": SessionFrame,
-    "session.updated": SessionFrame,
-    "input_audio_buffer.speech_started": NamedItem,
-    "input_audio_buffer.committed": NamedItem,
-    "conversation.item.added": ItemFrame,
-    "conversation.item.done": ItemFrame,
-    "conversation.item.retrieved": ItemFrame,
-    "conversation.item.input_audio_transcription.delta": Transcript,
-    "conversation.item.input_audio_transcription.completed": Transcript,
-    "conversation.item.input_audio_transcription.failed": Transcript,
-    "conversation.item.truncated": Truncation,
-    "response.created": Created,
-    "response.done": Done,
-    "response.output_audio_transcript.delta": Delta,
-    "response.output_text.delta": Delta,
-    "response.output_audio.delta": AudioDelta,
-    "response.audio_timestamp.delta": TimedWord,
-    "response.output_item.done": ItemFrame,
-    "output_audio_buffer.started": NamedResponse,
-    "output_audio_buffer.stopped": NamedResponse,
-    "output_audio_buffer.cleared": NamedResponse,
-}
-APP_KINDS: dict[str, type[msgspec.Struct] | None] = {
-    "session.update": SessionFrame,
-    "conversation.item.truncate": Truncation,
-}
-SILENT_VENDOR = """
-    conversation.created conversation.item.deleted conversation.item.input_audio_transcription.segment error
-    input_audio_buffer.cleared input_audio_buffer.dtmf_event_received input_audio_buffer.speech_stopped
-    input_audio_buffer.timeout_triggered mcp_list_tools.completed mcp_list_tools.failed mcp_list_tools.in_progress
-    rate_limits.updated response.content_part.added response.content_part.done response.function_call_arguments.delta
-    response.function_call_arguments.done response.mcp_call.completed response.mcp_call.failed
-    response.mcp_call.in_progress response.mcp_call_arguments.delta response.mcp_call_arguments.done
-    response.output_audio.done response.output_audio_transcript.done response.output_item.added
-    response.output_text.done response.audio_timestamp.done
-    response.animation_blendshapes.delta response.animation_blendshapes.done
-    response.animation_viseme.delta response.animation_viseme.done session.avatar.connecting
-    transcription_session.created transcription_session.updated
-""".split()  # noqa: SIM905 (a list would be a page long)
-"""What the vendor sends that says nothing about the transcript, or says it again."""
-SILENT_APP = """
-    conversation.item.create conversation.item.delete conversation.item.retrieve input_audio_buffer.append
-    input_audio_buffer.clear input_audio_buffer.commit output_audio_buffer.clear response.cancel response.create
-    session.avatar.connect transcription_session.update
-""".split()  # noqa: SIM905 (a list would be a page long)
-"""What the app sends that says nothing, or that the vendor says again once it has taken it."""
 KINDS: dict[str, Kind] = {
-    **{name: Kind("vendor", record) for name, record in VENDOR_KINDS.items()},
-    **{name: Kind("app", record) for name, record in APP_KINDS.items()},
-    **{name: Kind("vendor", None) for name in SILENT_VENDOR},
-    **{name: Kind("app", None) for name in SILENT_APP},
+    "session.created": Kind("vendor", SessionFrame),
+    "session.updated": Kind("vendor", SessionFrame),
+    "input_audio_buffer.speech_started": Kind("vendor", NamedItem),
+    "input_audio_buffer.committed": Kind("vendor", NamedItem),
+    "conversation.item.added": Kind("vendor", ItemFrame),
+    "conversation.item.done": Kind("vendor", ItemFrame),
+    "conversation.item.retrieved": Kind("vendor", ItemFrame),
+    "conversation.item.input_audio_transcription.delta": Kind("vendor", Transcript),
+    "conversation.item.input_audio_transcription.completed": Kind("vendor", Transcript),
+    "conversation.item.input_audio_transcription.failed": Kind("vendor", Transcript),
+    "conversation.item.truncated": Kind("vendor", Truncation),
+    "response.created": Kind("vendor", Created),
+    "response.done": Kind("vendor", Done),
+    "response.output_audio_transcript.delta": Kind("vendor", Delta),
+    "response.output_text.delta": Kind("vendor", Delta),
+    "response.output_audio.delta": Kind("vendor", AudioDelta, prepare=counted),
+    "response.audio_timestamp.delta": Kind("vendor", TimedWord),
+    "response.output_item.done": Kind("vendor", ItemFrame),
+    "output_audio_buffer.started": Kind("vendor", NamedResponse),
+    "output_audio_buffer.stopped": Kind("vendor", NamedResponse),
+    "output_audio_buffer.cleared": Kind("vendor", NamedResponse),
+    "session.update": Kind("app", SessionFrame),
+    "conversation.item.truncate": Kind("app", Truncation),
+    # What the vendor sends that says nothing about the transcript, or says it again.
+    **silent(
+        "vendor",
+        """
+        conversation.created conversation.item.deleted conversation.item.input_audio_transcription.segment error
+        input_audio_buffer.cleared input_audio_buffer.dtmf_event_received input_audio_buffer.speech_stopped
+        input_audio_buffer.timeout_triggered mcp_list_tools.completed mcp_list_tools.failed
+        mcp_list_tools.in_progress rate_limits.updated response.content_part.added response.content_part.done
+        response.function_call_arguments.delta response.function_call_arguments.done response.mcp_call.completed
+        response.mcp_call.failed response.mcp_call.in_progress response.mcp_call_arguments.delta
+        response.mcp_call_arguments.done response.output_audio.done response.output_audio_transcript.done
+        response.output_item.added response.output_text.done response.audio_timestamp.done
+        response.animation_blendshapes.delta response.animation_blendshapes.done response.animation_viseme.delta
+        response.animation_viseme.done session.avatar.connecting transcription_session.created
+        transcription_session.updated
+        """,
+    ),
+    # What the app sends that says nothing, or that the vendor says again once it has taken it.
+    **silent(
+        "app",
+        """
+        conversation.item.create conversation.item.delete conversation.item.retrieve input_audio_buffer.append
+        input_audio_buffer.clear input_audio_buffer.commit output_audio_buffer.clear response.cancel
+        response.create session.avatar.connect transcription_session.update
+        """,
+    ),
 }
 
 
@@ -232,17 +245,10 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     name = given.get("type")
     if isinstance(name, str) and name in RENAMED:
         given = given | {"type": RENAMED[name]}
-    name, kind = kind_of(given, KINDS)
-    if side not in (None, kind.side):
-        raise MalformedFrame("The other side sends frames of this type.")
-    if kind.record is None:
+    name, kind = kind_of(given, KINDS, side)
+    content = kind.keep(given)
+    if content is None:
         return None
-    if kind.record is AudioDelta:
-        given = {key: given.get(key) for key in ("type", "item_id", "response_id")} | {
-            AUDIO_BYTES: audio_bytes(given, "delta")
-        }
-        return Frame(kept(AudioDelta, given), side=kind.side, counts_audio=True)
-    content = kept(kind.record, given)
     id = content.get("event_id")
     typed = False
     if kind.record is ItemFrame:
@@ -256,11 +262,12 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         side=kind.side,
         session_id=content.get("session", {}).get("id") if name == "session.created" else None,
         typed=typed,
+        counts_audio=kind.record is AudioDelta,
     )
 
 
 def said_item(item: JsonObject) -> JsonObject:
-    """An item without what nobody said and no function of the app was asked: instructions, and tools of servers."""
+    """An item without what no one said and no function of the app was asked: instructions, and tools of servers."""
     if item["type"] in ("function_call", "function_call_output"):
         return {key: value for key, value in item.items() if key != "content"}
     said = {"id", "type", "role", "status"}
@@ -273,3 +280,32 @@ def is_typed(item: JsonObject) -> bool:
     """Whether an item is a text of the user's side that was not spoken."""
     parts = item.get("content") or ()
     return item.get("role") == "user" and any(part.get("type") == "input_text" for part in parts)
+
+
+def texts(frame: JsonObject) -> Texts:
+    """The texts of a frame."""
+    name: str = frame["type"]
+    if name in DELTAS:
+        return (Text(frame, "delta", "piece", item=frame["item_id"]),)
+    if name.startswith(TRANSCRIBED):
+        return transcribed(frame)
+    if name == "response.audio_timestamp.delta":
+        return (Text(frame, "text", "word", item=frame["item_id"], at_ms=frame["audio_offset_ms"]),)
+    if "item" in frame:
+        return item_texts(frame["item"])
+    return [text for item in frame.get("response", {}).get("output") or () for text in item_texts(item)]
+
+
+def transcribed(frame: JsonObject) -> Iterator[Text]:
+    if frame.get("delta"):
+        yield Text(frame, "delta", "piece", "user", frame["item_id"])
+    if frame.get("transcript"):
+        yield Text(frame, "transcript", "whole", "user", frame["item_id"])
+
+
+def item_texts(item: JsonObject) -> Iterator[Text]:
+    for part in item.get("content") or ():
+        for key in ("text", "transcript"):
+            if part.get(key):
+                yield Text(part, key, "whole", speaker(item.get("role")), item.get("id"))
+    yield from values(item, "arguments", "output")

@@ -1,4 +1,4 @@
-"""What frames of OpenAI's Realtime API say, in events of `voicemem.v1`.
+"""The dialect `openai-realtime`: what frames of OpenAI's Realtime API say, in events of `voicemem.v1`.
 
 Notes: `format` (bytes of audio a millisecond), `r:RESPONSE` (the items of a response, False for one that belongs to no
 conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (that of the newest reply, from its
@@ -8,7 +8,16 @@ announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its a
 from __future__ import annotations
 
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
-from voicemem.dialects.dialect import AUDIO_BYTES, Known, KnownReply, Made, Translate
+from voicemem.dialects.dialect import (
+    AUDIO_BYTES,
+    Dialect,
+    Known,
+    KnownReply,
+    Made,
+    Translate,
+)
+from voicemem.dialects.openai_realtime.frames import reduce, texts
+from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -16,8 +25,6 @@ from voicemem.protocol.events import (
     LlmDone,
     LlmError,
     MessageEvent,
-    ToolCall,
-    ToolResult,
     Tts,
     Word,
 )
@@ -36,7 +43,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def is_out_of_band(response_id: str | None, known: Known) -> bool:
-    """Whether a response belongs to no conversation, so that nobody hears it."""
+    """Whether a response belongs to no conversation, so that no one hears it."""
     return known.notes.get(f"r:{response_id}") is False
 
 
@@ -69,13 +76,12 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """Reserve the place of what the user says. Speech is not an interruption: the agent may be silent."""
     item = frame["item_id"]
     if known.turn_of(item) is None:
-        yield Asr(item=item, text="", turn_id=utterance_turn(known))
+        yield Asr(item=item, text="", turn_id=new_turn(known))
 
 
-def utterance_turn(known: Known) -> int:
-    """The turn of a new utterance: the same while nobody has begun to answer."""
-    is_answered = known.is_answered(known.here) or known.notes.get("answering") == known.here
-    return known.next_turn if is_answered or not known.here else known.here
+def new_turn(known: Known) -> int:
+    """The turn of a new utterance: another one, too, once a reply is announced."""
+    return known.next_turn if known.notes.get("answering") == known.here else utterance_turn(known)
 
 
 def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -99,7 +105,7 @@ def fail_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def turn_of_speech(item: str, known: Known) -> int | None:
     """The turn for an item that was not announced; that of one that was is known."""
-    return None if known.turn_of(item) is not None else utterance_turn(known)
+    return None if known.turn_of(item) is not None else new_turn(known)
 
 
 # Items
@@ -114,7 +120,8 @@ def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
     if item.get("role") == "user":
         yield from user_item(id, item, known)
     elif item["type"] == "function_call_output":
-        yield from tool_result(id, item, turn_after(frame, known))
+        if item.get("call_id"):
+            yield tool_result(item["call_id"], item.get("output"), turn_after(frame, known), item=id)
     elif known.turn_of(id) is None:
         turn = turn_after(frame, known)
         known.note(f"i:{id}", turn)
@@ -168,11 +175,8 @@ def agent_item(id: str, item: JsonObject, known: Known) -> Made:
     """An item of the agent's that is complete: a reply with all of its text, or a call of a function."""
     if item["type"] == "function_call":
         if item.get("status") in (None, "completed") and item.get("call_id") and item.get("name"):
-            call_id, turn = item["call_id"], turn_of_reply(id, known)
-            arguments = item.get("arguments") or ""
-            yield ToolCall(
-                id=f"call:{call_id}", item=id, call_id=call_id, name=item["name"], arguments=arguments, turn_id=turn
-            )
+            turn, arguments = turn_of_reply(id, known), item.get("arguments") or ""
+            yield tool_call(item["call_id"], item["name"], arguments, turn, item=id)
         return
     if item.get("role") != "assistant":
         return
@@ -184,12 +188,6 @@ def agent_item(id: str, item: JsonObject, known: Known) -> Made:
     elif not reply.complete:
         # The item of a reply that was cancelled may have less than was sent of it.
         yield LlmDone(item=id, text=text if len(text) > len(reply.text) else None)
-
-
-def tool_result(id: str, item: JsonObject, turn: int) -> Made:
-    if item.get("call_id"):
-        call_id = item["call_id"]
-        yield ToolResult(id=f"result:{call_id}", item=id, call_id=call_id, result=item.get("output"), turn_id=turn)
 
 
 # Responses
@@ -342,3 +340,8 @@ RULES: dict[str, Translate] = {
     "output_audio_buffer.stopped": stop_playing,
     "output_audio_buffer.cleared": clear_playing,
 }
+
+
+OPENAI_REALTIME = Dialect(
+    name="openai-realtime", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts
+)

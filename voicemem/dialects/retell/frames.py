@@ -7,26 +7,31 @@ variables, numbers, recordings, costs and analyses are not kept.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-import msgspec
+from msgspec import field
 
-from voicemem.dialects.dialect import Frame, MalformedFrame, RawFrame, Side
-from voicemem.dialects.reading import kept, kind_of, require_object
-from voicemem.dialects.retell.elements import SPOKEN, elements_of, response_of, whole
-from voicemem.dialects.retell.records import (
-    CallFrame,
-    DetailsFrame,
-    ElementFrame,
-    InvocationFrame,
-    ResponseFrame,
-    ResultFrame,
-    TranscriptFrame,
+from voicemem.dialects.dialect import Frame, MalformedFrame, RawFrame, Side, Speaker, Text, Texts
+from voicemem.dialects.reading import (
+    Kind,
+    Record,
+    digest,
+    is_signed,
+    kind_of,
+    require_object,
+    silent,
+    values,
+    whole,
 )
 from voicemem.protocol.types import JsonObject
 
+SPOKEN = ("agent", "user", "transfer_target")
+KEPT = (*SPOKEN, "tool_call_invocation", "tool_call_result", "dtmf")
+"""Roles of elements that say something; text messages, injected context and nodes of a flow do not."""
+TRANSCRIPTS = "transcript_with_tool_calls", "transcript_object", "transcript"
 ELEMENT = "transcript.element"
 """One element of a webhook's transcript, as `taken_apart` makes it."""
 OVER = "call_ended", "call_analyzed"
@@ -37,17 +42,160 @@ MAX_ELEMENTS = 12
 """Of a transcript that is not the last."""
 ENDED = "ended"
 """The reason of an end that gives none."""
+SIGNATURE = "x-retell-signature"
+FORM = re.compile(r"v=([0-9]{1,15}),d=([0-9a-f]{64})")
+TOLERANCE_MS = 5 * 60 * 1000
+"""How old or new a signature may be, as in Retell's own SDK."""
 
 
-class Kind(NamedTuple):
-    """What is kept of a type of frame (None: nothing), and how it is put into one form before."""
+class Call(Record):
+    call_id: str
+    end_timestamp: int | None = None
+    disconnection_reason: str | None = None
+    spoken: int | None = None
+    """How many utterances its transcript has."""
 
-    record: type[msgspec.Struct] | None
-    prepare: Callable[[JsonObject], JsonObject]
+
+class Element(Record):
+    """One element of a transcript. `index` counts utterances of people, else what is of its own role."""
+
+    role: str
+    index: int
+    content: str | None = None
+    ts: int | None = None
+    """When it began, Unix ms; `until` is when the caller spoke after it."""
+    until: int | None = None
+    followed: bool = False
+    """Whether the caller has spoken after it."""
+    response: str | None = None
+    """Which of the app's responses it is."""
+    tool_call_id: str | None = None
+    name: str | None = None
+    arguments: Any = None
 
 
-def same(frame: JsonObject) -> JsonObject:
-    return frame
+class TranscriptFrame(Record):
+    """The transcript so far, or the newest part of it."""
+
+    interaction_type: str
+    elements: list[Element] = field(default_factory=list)
+    timestamp: int | None = None
+
+
+class DetailsFrame(Record):
+    interaction_type: str
+    call: Call
+
+
+class ElementFrame(Record):
+    """One element of a webhook's transcript; `reported`: the call is over."""
+
+    event: str
+    call: Call
+    element: Element
+    reported: bool = False
+
+
+class CallFrame(Record):
+    """A webhook; the transcript stands in it unless it was taken apart."""
+
+    event: str
+    call: Call
+    elements: list[Element] = field(default_factory=list)
+
+
+class ResponseFrame(Record):
+    """What the app has the agent say: a piece of it."""
+
+    response_type: str
+    response: str
+    content: str = ""
+    content_complete: bool = False
+
+
+class InvocationFrame(Record):
+    response_type: str
+    tool_call_id: str
+    name: str
+    arguments: Any = None
+
+
+class ResultFrame(Record):
+    response_type: str
+    tool_call_id: str
+    content: Any = None
+
+
+# Elements of transcripts in one form: numbered, with Unix times, and whether the caller spoke after them.
+
+
+def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObject]:
+    """The elements of a transcript; `started` is when the call began. Raises `MalformedFrame`."""
+    if isinstance(frame.get("elements"), list):
+        return list(frame["elements"])
+    lists = (frame[name] for name in TRANSCRIPTS if isinstance(frame.get(name), list))
+    counts: Counter[str] = Counter()
+    found: list[JsonObject] = []
+    for one in next((one for one in lists if one), []):
+        if not isinstance(one, dict) or not isinstance(one.get("role"), str):
+            raise MalformedFrame("A transcript is a list of objects, each with a role.")
+        if one["role"] in KEPT:
+            kind = "spoken" if one["role"] in SPOKEN else one["role"]
+            element = in_one_form(one, counts[kind], started)
+            if one["role"] not in SPOKEN and found:  # they have no time of their own
+                element["ts"] = found[-1]["ts"]
+            found.append(element)
+            counts[kind] += 1
+    note_callers(found)
+    return [one for one in found if one["role"] in SPOKEN or one.get("content") or one.get("tool_call_id")]
+
+
+def in_one_form(given: JsonObject, index: int, started: int | None) -> JsonObject:
+    element = {"role": given["role"], "index": index, "ts": time_of(given, started)}
+    content = given.get("digit") if given["role"] == "dtmf" else given.get("content")
+    if content is not None:
+        element["content"] = content if isinstance(content, str) else str(content)
+    for name in ("tool_call_id", "name", "arguments"):
+        if given.get(name) is not None:
+            element[name] = given[name]
+    metadata = given.get("metadata")
+    if isinstance(metadata, dict):
+        element["response"] = response_of(metadata)
+    return element
+
+
+def response_of(given: JsonObject) -> str | None:
+    """The name of a response, or of what the agent says to interrupt the caller."""
+    for name, letter in (("response_id", "r"), ("interrupt_id", "i")):
+        number = whole(given.get(name))
+        if number is not None:
+            return f"{letter}{number}"
+    return None
+
+
+def time_of(given: JsonObject, started: int | None) -> int | None:
+    """When an element began: by its first word, which counts from the begin of the call."""
+    words = given.get("words")
+    first = words[0] if isinstance(words, list) and words else None
+    start = first.get("start") if isinstance(first, dict) else None
+    if started is None or not isinstance(start, int | float) or isinstance(start, bool):
+        return None
+    return whole(started + start * 1000)
+
+
+def note_callers(elements: list[JsonObject]) -> None:
+    """Note of the agent's elements that the caller spoke after them, and when."""
+    after: JsonObject | None = None
+    for element in reversed(elements):
+        if element["role"] == "agent":
+            if after is not None:
+                element |= {"followed": True, "until": after["ts"]}
+            after = None
+        elif element["role"] in SPOKEN:
+            after = element
+
+
+# What is kept
 
 
 def transcript(frame: JsonObject) -> JsonObject:
@@ -84,74 +232,65 @@ def frame_transcript(frame: JsonObject) -> JsonObject:
     return {"transcript_with_tool_calls": beside} if isinstance(beside, list) and beside else {}
 
 
+def element_id(content: JsonObject) -> str:
+    """What a repeat of an element has too. Whole transcripts need no id: each says all again."""
+    element = content["element"]
+    return f"{element['role']}/{element['index']}/{digest([element, content.get('reported')])}"
+
+
+def tool_id(content: JsonObject) -> str:
+    return f"{content['response_type']}/{content['tool_call_id']}"
+
+
 VENDOR: dict[str, Kind] = {
-    "update_only": Kind(TranscriptFrame, transcript),
-    "response_required": Kind(TranscriptFrame, transcript),
-    "reminder_required": Kind(TranscriptFrame, transcript),
-    "call_details": Kind(DetailsFrame, same),
-    "ping_pong": Kind(None, same),
+    "update_only": Kind("vendor", TranscriptFrame, prepare=transcript),
+    "response_required": Kind("vendor", TranscriptFrame, prepare=transcript),
+    "reminder_required": Kind("vendor", TranscriptFrame, prepare=transcript),
+    "call_details": Kind("vendor", DetailsFrame),
+    **silent("vendor", "ping_pong"),
 }
 APP: dict[str, Kind] = {
-    "response": Kind(ResponseFrame, response),
-    "agent_interrupt": Kind(ResponseFrame, response),
-    "tool_call_invocation": Kind(InvocationFrame, same),
-    "tool_call_result": Kind(ResultFrame, same),
-    **{name: Kind(None, same) for name in ("config", "metadata", "ping_pong", "update_agent")},
+    "response": Kind("app", ResponseFrame, prepare=response),
+    "agent_interrupt": Kind("app", ResponseFrame, prepare=response),
+    "tool_call_invocation": Kind("app", InvocationFrame, tool_id),
+    "tool_call_result": Kind("app", ResultFrame, tool_id),
+    **silent("app", "config metadata ping_pong update_agent"),
 }
 WEBHOOKS: dict[str, Kind] = {
-    ELEMENT: Kind(ElementFrame, same),
-    **{name: Kind(CallFrame, called) for name in (UPDATED, *OVER)},
-    **{
-        name: Kind(None, same)
-        for name in """
-            call_started transfer_started transfer_bridged transfer_cancelled transfer_ended chat_started chat_ended
-            chat_analyzed call_inbound chat_inbound alert_triggered alert_resolved
-        """.split()  # noqa: SIM905 (a list would be a page long)
-    },
+    ELEMENT: Kind("vendor", ElementFrame, element_id),
+    **dict.fromkeys((UPDATED, *OVER), Kind("vendor", CallFrame, prepare=called)),
+    **silent(
+        "vendor",
+        """
+        call_started transfer_started transfer_bridged transfer_cancelled transfer_ended chat_started chat_ended
+        chat_analyzed call_inbound chat_inbound alert_triggered alert_resolved
+        """,
+    ),
 }
-FIELDS: tuple[tuple[str, dict[str, Kind], Side], ...] = (
-    ("interaction_type", VENDOR, "vendor"),
-    ("response_type", APP, "app"),
-    ("event", WEBHOOKS, "vendor"),
-)
+FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
+"""Where the frames of each table have their type."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     given = require_object(frame)
-    if "response_id" in given and "content" in given and not any(field in given for field, _, _ in FIELDS):
+    if "response_id" in given and "content" in given and not FIELDS.keys() & given.keys():
         given = given | {"response_type": "response"}  # as older apps say it
-    field, kinds, sender = next((one for one in FIELDS if one[0] in given), FIELDS[0])
-    name, kind = kind_of(given, kinds, field)
-    if side not in (None, sender):
-        raise MalformedFrame("The other side sends frames of this type.")
-    if kind.record is None:
+    field = next((one for one in FIELDS if one in given), "interaction_type")
+    name, kind = kind_of(given, FIELDS[field], side, field)
+    content = kind.keep(given)
+    if content is None:
         return None
-    content = kept(kind.record, kind.prepare(given))
     call = content.get("call") or {}
     over = field == "event" and name in OVER
     return Frame(
         content,
-        id=id_of(content),
+        id=kind.id(content),
         ts=content.get("timestamp"),
-        side=sender,
+        side=kind.side,
         session_id=call.get("call_id"),
         end=call.get("disconnection_reason", ENDED) if over else None,
     )
-
-
-def id_of(content: JsonObject) -> str | None:
-    """What a repeat of the frame has too. Transcripts need none: each says all again."""
-    if content.get("event") == ELEMENT:
-        element = content["element"]
-        return f"{element['role']}/{element['index']}/{digest([element, content.get('reported')])}"
-    if "tool_call_id" in content:
-        return f"{content['response_type']}/{content['tool_call_id']}"
-    return None
-
-
-def digest(value: Any) -> str:
-    return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
 
 
 def taken_apart(body: JsonObject) -> Iterator[JsonObject]:
@@ -169,3 +308,29 @@ def taken_apart(body: JsonObject) -> Iterator[JsonObject]:
         yield {"event": ELEMENT, "call": {"call_id": call["call_id"]}, "element": element, "reported": over}
     if over:
         yield {"event": name, "call": call}
+
+
+def texts(frame: JsonObject) -> Texts:
+    """The texts of a frame."""
+    if "response" in frame:
+        return (Text(frame, "content", "piece", item=frame["response"]),) if frame.get("content") else ()
+    if "response_type" in frame:
+        return values(frame, "arguments", "content")
+    return element_texts(frame)
+
+
+def element_texts(frame: JsonObject) -> Iterator[Text]:
+    for element in [*frame.get("elements", ()), *([frame["element"]] if "element" in frame else [])]:
+        if element["role"] not in SPOKEN:
+            yield from values(element, "arguments", "content")
+        elif element.get("content"):
+            side: Speaker = "agent" if element["role"] == "agent" else "user"  # also whom a call is transferred to
+            yield Text(element, "content", "whole", side, f"element {element['index']}")
+
+
+def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
+    """Whether a body was signed with this API key within the last five minutes: `v=UNIX_MS,d=HEX`."""
+    found = FORM.fullmatch(headers.get(SIGNATURE, ""))
+    if found is None or not secret or abs(now - int(found[1])) > TOLERANCE_MS:
+        return False
+    return is_signed(body + found[1].encode(), secret, [found[2]])

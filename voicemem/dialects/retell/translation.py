@@ -1,26 +1,43 @@
-"""What Retell's frames say, in events of `voicemem.v1`.
+"""The dialect `retell`: the websocket of a custom LLM, and the webhooks of calls.
 
-Notes: those of `transcript`, and `final` (the call is over).
+| frame | events |
+|---|---|
+| `update_only`, `response_required`, `reminder_required` | an item `~tINDEX` for each utterance: `asr`, `llm.delta` |
+| `response`, `agent_interrupt` (app) | notes: how a reply would go on |
+| `tool_call_invocation`, `tool_call_result` (app, and in transcripts) | `tool.call`, `tool.result` |
+| webhook `transcript_updated`, `call_ended`, `call_analyzed` | a frame each element: onto the live one of its index |
+| webhook `call_ended`, `call_analyzed` | `session.end` |
+
+Notes: `at`, the turn that the transcript has reached; `responses`, the newest that the app has sent: their names,
+texts, whether they are complete, when they came, and the item that says them; `last`, the agent's newest element: its
+item and how many characters of the reply were spoken; `final`, that the call is over.
 """
 
 from __future__ import annotations
 
-from voicemem.dialects.dialect import Known, Made, Translate
-from voicemem.dialects.retell.frames import ELEMENT, ENDED, OVER, UPDATED
-from voicemem.dialects.retell.transcript import (
-    MAX_TEXT,
-    generated,
-    item_of,
-    keep_responses,
-    responses_of,
-    tell,
-    tool_call,
-    tool_result,
+from collections.abc import Iterator
+from typing import Any
+
+from voicemem.dialects.dialect import Dialect, Hook, Known, KnownReply, Made, MadeEvent, Translate
+from voicemem.dialects.retell.frames import ELEMENT, ENDED, OVER, UPDATED, reduce, taken_apart, texts, verify
+from voicemem.dialects.translating import Flow, begins, bounded, completed, newest_noted, tool_call, tool_result
+from voicemem.protocol.events import (
+    Asr,
+    Interrupt,
+    LlmCancel,
+    LlmDelta,
+    LlmDone,
+    MessageEvent,
+    Resume,
+    SessionEnd,
+    Tts,
 )
-from voicemem.dialects.wording import completed
-from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, SessionEnd
 from voicemem.protocol.types import JsonObject
 
+MAX_RESPONSES = 4
+MAX_TEXT = 3_500
+"""Bytes of a response that are looked at: notes are small."""
+Response = dict[str, Any]
 MAX_LIVE = 30
 """Items beyond the transcript after the call that are withdrawn."""
 
@@ -32,7 +49,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """What of the last reply was spoken when the caller hung up; of one that has no element yet nobody knows."""
+    """What of the last reply was spoken when the caller hung up; of one that has no element yet no one knows."""
     last = known.notes.get("last") or {}
     reply = known.reply(last.get("item", ""))
     if reply is not None and reply.cut == "no" and last["spoken"] < len(reply.text):
@@ -84,7 +101,7 @@ def hear_response(frame: JsonObject, ts: int, known: Known) -> Made:
         responses.append(response)
     if response.get("complete"):
         return
-    response["text"] = (response["text"] + frame.get("content", "")).encode()[:MAX_TEXT].decode(errors="ignore")
+    response["text"] = bounded(response["text"] + frame.get("content", ""), MAX_TEXT)
     response["complete"] = frame.get("content_complete", False)
     keep_responses(responses, known)
     reply = known.reply(response.get("item", ""))
@@ -94,15 +111,161 @@ def hear_response(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    return (tool_call(frame, known.here),)
+    return (tool_call(frame["tool_call_id"], frame["name"] or "tool", frame.get("arguments"), known.here),)
 
 
 def end_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    return (tool_result(frame, known.here),)
+    return (tool_result(frame["tool_call_id"], frame.get("content"), known.here),)
 
 
 def nothing_said(frame: JsonObject, ts: int, known: Known) -> Made:
     return ()
+
+
+# The transcript: an utterance is the item `~tINDEX`, whatever message it comes in
+
+
+def item_of(index: int) -> str:
+    return f"~t{index}"
+
+
+def tell(elements: list[JsonObject], partial: bool, reported: bool, known: Known) -> Iterator[MadeEvent]:
+    """What elements say that is new, up to one that this frame may not begin; the last utterance may be `partial`."""
+    flow = Flow(known)
+    for place, element in enumerate(elements):
+        match element["role"]:
+            case "agent":
+                events = agent_element(element, reported, flow)
+            case "user" | "transfer_target":
+                is_last = partial and place == len(elements) - 1
+                events = user_element(element, not is_last, reported, flow)
+            case _:
+                events = [other_element(element, flow)]
+        if events is None:
+            return
+        yield from events
+
+
+# The caller
+
+
+def user_element(element: JsonObject, final: bool, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+    known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
+    segment = known.segment(item)
+    if not text and segment is None:
+        return []
+    turn = flow.utterance(item)
+    if turn is None:
+        return None
+    if segment is not None and not reported:
+        is_older = len(text) < len(segment.text) and begins(segment.text, text)
+        if is_older or (segment.text == text and (segment.final or not final)):
+            return []
+    user = "transfer_target" if element["role"] == "transfer_target" else None
+    final = final or (segment is not None and segment.final)
+    return [Asr(item=item, text=text, final=final, user=user, turn_id=turn, ts=element.get("ts"))]
+
+
+# The agent
+
+
+def responses_of(known: Known) -> list[Response]:
+    """What the app has sent, the oldest first; a copy."""
+    return [dict(one) for one in known.notes.get("responses", ())]
+
+
+def keep_responses(responses: list[Response], known: Known) -> None:
+    known.note("responses", newest_noted(responses, MAX_RESPONSES) or None)
+
+
+def agent_element(element: JsonObject, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+    """What of a reply was spoken; where the app has sent more of it, and the caller spoke then, it was cut."""
+    known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
+    responses, reply = responses_of(known), known.reply(item)
+    response = response_for(element, item, text, responses)
+    if not text and (response is None or not element.get("followed")) and reply is None:
+        return []
+    last = known.notes.get("last") or {}
+    spoken_before = last.get("spoken", 0) if last.get("item") == item else 0
+    followed = element.get("followed", False)
+    if reply is not None and not (followed or reported) and len(text) < spoken_before:
+        return []
+    turn = flow.reply(item)
+    if turn is None:
+        return None
+    events = [*goes_on(item, text, responses, known)] if response is None and reply is None else []
+    full = text if response is None else completed(text, response["text"])
+    if reply is not None and len(reply.text) > len(full) and begins(reply.text, text):
+        full = completed(text, reply.text)
+    if response is not None:
+        response |= {"item": item, "spoken": len(text)}
+        keep_responses(responses, known)
+    if reply is None or reply.text != full:
+        events.append(generated(item, full, response, turn, element.get("ts")))
+    if element["index"] >= last.get("index", 0):
+        known.note("last", {"item": item, "index": element["index"], "spoken": len(text)})
+    return [*events, *heard(element, item, text, full, reply)]
+
+
+def response_for(element: JsonObject, item: str, text: str, responses: list[Response]) -> Response | None:
+    """The response of the app that an element says: by its name, or the newest that begins so."""
+    for response in responses:
+        if response.get("item") == item or (element.get("response") == response["name"] and "item" not in response):
+            return response
+    for response in reversed(responses):
+        told = response["text"].strip()
+        is_said = bool(text) or element.get("followed", False)
+        if "item" not in response and told and is_said and (begins(told, text) or begins(text, told)):
+            return response
+    return None
+
+
+def goes_on(item: str, text: str, responses: list[Response], known: Known) -> Iterator[MadeEvent]:
+    """A reply that goes on after something that the caller said was not cut there: what it said before stands alone."""
+    for response in responses:
+        before = response.get("item")
+        rest = response["text"].strip()[response.get("spoken", 0) :].strip()
+        reply = None if before is None else known.reply(before)
+        if text and rest and reply is not None and before != item and begins(rest, text):
+            yield Resume(item=before)
+            yield LlmDone(item=before, text=reply.text[: response["spoken"]])
+            response |= {"item": item, "text": rest, "spoken": len(text)}
+            keep_responses(responses, known)
+            return
+
+
+def generated(item: str, full: str, response: Response | None, turn: int, ts: int | None) -> MadeEvent:
+    if response is None or response.get("complete"):
+        return LlmDone(item=item, text=full, turn_id=turn, ts=ts)
+    return LlmDelta(item=item, text=full, whole=True, turn_id=turn, ts=ts)
+
+
+def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownReply | None) -> Iterator[MadeEvent]:
+    """Retell does not say whether an element ends where the caller broke in: it is taken so, as an estimate."""
+    if reply is not None and reply.cut != "no" and (len(text) == len(full) or not element.get("followed")):
+        yield Resume(item=item, ts=reply.ended)
+    if len(text) < len(full):
+        if element.get("followed"):
+            yield Interrupt(item=item, heard_text=text, estimated=True, more=True, ts=element.get("until"))
+        else:
+            yield Tts(item=item, heard_text=text, estimated=True)
+    elif reply is not None and reply.has_playback:
+        yield Tts(item=item, heard_text=full, estimated=True)
+
+
+# Tools and keys
+
+
+def other_element(element: JsonObject, flow: Flow) -> MadeEvent:
+    if element["role"] == "dtmf":
+        number = element["index"]
+        text, turn = element.get("content", ""), flow.next_turn()
+        flow.reach(turn)
+        made = {"role": "user", "text": text, "source": "message", "turn_id": turn, "metadata": {"dtmf": True}}
+        return MessageEvent(id=f"dtmf:{number}", ts=element.get("ts"), **made)
+    if element["role"] == "tool_call_result":
+        return tool_result(element["tool_call_id"], element.get("content"), flow.here)
+    return tool_call(element["tool_call_id"], element.get("name") or "tool", element.get("arguments"), flow.here)
 
 
 RULES: dict[str, Translate] = {
@@ -116,3 +279,15 @@ RULES: dict[str, Translate] = {
     UPDATED: read_update,
     **dict.fromkeys(OVER, end_call),
 }
+
+
+RETELL = Dialect(
+    name="retell",
+    version=1,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    texts=texts,
+    hook=Hook(verify=verify, frames=taken_apart),
+    split=taken_apart,
+)

@@ -4,17 +4,31 @@ Notes: `voices`, the newest few. Each is one reply: what the LLM generated (`ful
 by the LLM's output, with times), what was `spoken` by its transcripts, how many `words` or `characters` of
 it were spoken, when it was first and last heard of, whether it is `over` (`until` when, by what the user said; `in`
 which turn), and whether it is `recorded`: by the history, or as the live reply `item`.
+
+`cuts`, the newest few interruptions: when, by which turn of the LLM, and the item once it is known. `user-interrupted`
+does not say which message of the history it is about, nor what of it was heard.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.dialect import Known
-from voicemem.dialects.vapi.wording import first_words, word_count
-from voicemem.dialects.wording import begins, newest_noted, plain
+from voicemem.dialects.dialect import Known, MadeEvent
+from voicemem.dialects.translating import begins, bounded, newest_noted, plain
+from voicemem.protocol.events import Interrupt
 from voicemem.protocol.types import JsonObject
 
+MAX_CUTS = 4
+EARLY_MS = 500
+"""An interruption may come so long before the time that a message is said to begin at."""
+Cut = dict[str, Any]
+NotedMessage = dict[str, Any]
+"""What is noted of a message of the history."""
+WORD = re.compile(r"\w+")
+LIKE = 0.5
+"""The share of the words of the shorter text that the other has too."""
 MAX_VOICES = 3
 MAX_TEXT = 3_500
 """Bytes of a reply that are looked at: notes are small."""
@@ -89,7 +103,7 @@ def note_speech(frame: JsonObject, known: Known) -> None:
     if "turn" in frame:
         voice["turn"] = frame["turn"]
     if len(frame["text"]) >= len(voice.get("full", "")):
-        voice["full"] = bounded(frame["text"])
+        voice["full"] = bounded(frame["text"], MAX_TEXT)
     for field in ("words", "characters"):
         if field in frame:
             before = voice.get(field, 0)
@@ -132,7 +146,7 @@ def note_transcript(frame: JsonObject, known: Known) -> None:
     voice = voice_for(voices, "", None, ts)
     hear(voice, ts)
     is_final = frame.get("transcriptType", "final") == "final"
-    voice["partial"] = "" if is_final else bounded(text)
+    voice["partial"] = "" if is_final else bounded(text, MAX_TEXT)
     if is_final:
         voice["spoken"] = bounded_all(in_order(voice.get("spoken", []), text, ts, " "))
     keep_voices(voices, known)
@@ -150,12 +164,8 @@ def is_of_past(text: str, ts: int | None, voices: list[Voice], known: Known) -> 
     )
 
 
-def bounded(text: str) -> str:
-    return text.encode()[:MAX_TEXT].decode(errors="ignore")
-
-
 def bounded_all(texts: list[Any]) -> list[Any]:
-    return [[at, bounded(text)] for at, text in texts]
+    return [[at, bounded(text, MAX_TEXT)] for at, text in texts]
 
 
 def generated(voice: Voice) -> str:
@@ -199,3 +209,126 @@ def voice_of(text: str, voices: list[Voice]) -> Voice | None:
         if full and (begins(full, text) or begins(text, full)):
             return voice
     return None
+
+
+# Interruptions
+
+
+def note_cut(frame: JsonObject, ts: int, known: Known) -> Cut:
+    """Keep an interruption; the voice that it cut is over. `waits`, if that is known: the history does not have it."""
+    cut: Cut = {"ts": frame.get("timestamp"), "llm": frame.get("turnId"), "number": known.notes.get("cut_count", 0)}
+    cut["when"] = frame.get("timestamp", ts if known.has_clock else None)
+    known.note("cut_count", cut["number"] + 1)
+    voices = voices_of(known)
+    attach(cut, cut_voice(cut, voices))
+    keep_voices(voices, known)
+    known.note("cuts", [*known.notes.get("cuts", ()), cut][-MAX_CUTS:])
+    return cut
+
+
+def attach(cut: Cut, voice: Voice | None) -> None:
+    """Note on both sides that an interruption cut a reply."""
+    if voice is not None:
+        voice["over"], voice["cut"], voice["by"] = True, cut["ts"], cut["number"]
+        cut["waits"] = not voice.get("recorded")
+
+
+def attach_late(known: Known) -> None:
+    """Whether an interruption that came first cut the newest reply, of which something has come now."""
+    voices, cuts = voices_of(known), [dict(one) for one in known.notes.get("cuts", ())]
+    free = [one for one in cuts if "waits" not in one and one.get("item") is None]
+    voice = voices[-1] if voices else None
+    if voice is None or voice.get("over") or "by" in voice:
+        return
+    cut = next((one for one in free if is_cut_by(voice, one)), None)
+    if cut is not None:
+        attach(cut, voice)
+        keep_voices(voices, known)
+        known.note("cuts", cuts)
+
+
+def is_cut_by(voice: Voice, cut: Cut) -> bool:
+    """Whether an interruption names the turn of a reply, or came after it had begun."""
+    if None not in (cut["llm"], voice.get("llm")):
+        return bool(cut["llm"] == voice["llm"])
+    return None not in (cut["ts"], voice.get("first")) and bool(voice["first"] <= cut["ts"])
+
+
+def cut_voice(cut: Cut, voices: list[Voice]) -> Voice | None:
+    """The reply that was being spoken: that of the turn which the interruption names, else the newest of its time."""
+    named = (one for one in voices if cut["llm"] is not None and one.get("llm") == cut["llm"])
+    return next(named, None) or next((one for one in reversed(voices) if was_spoken(one, cut["ts"])), None)
+
+
+def was_spoken(voice: Voice, at: int | None) -> bool:
+    """Whether a reply was not over at a time, or ended by what the user said then: interruptions may come late."""
+    if not voice.get("over"):
+        return began_before(voice, at)
+    until = voice.get("until")
+    return None not in (at, until) and "by" not in voice and began_before(voice, at) and at <= until + EARLY_MS  # type: ignore[operator]
+
+
+def cut_of(noted: NotedMessage, text: str, known: Known) -> Cut | None:
+    """The interruption of a message of the history: of the reply that it is about, else the one at about its end."""
+    for cut in reversed(known.notes.get("cuts", ())):
+        if is_about(cut, noted, text, known):
+            return dict(cut)
+    return None
+
+
+def is_about(cut: Cut, noted: NotedMessage, text: str, known: Known) -> bool:
+    at, start, end = cut["ts"], noted.get("time"), noted.get("end")
+    if cut.get("item") is not None:
+        return bool(cut["item"] == noted["item"]) and (at is None or end is None or end <= at + SETTLE_MS)
+    voice = voice_of(text, voices_of(known))
+    if voice is not None and voice.get("by") == cut["number"] and (at is None or start is None or start <= at):
+        return True
+    if at is None or start is None:
+        bots = known.notes.get("bots") or ()
+        return not cut.get("waits") and (not bots or bots[-1]["item"] == noted["item"])
+    if at < start - EARLY_MS:
+        return False
+    if end is not None:
+        return bool(abs(at - end) <= SETTLE_MS)
+    return all(not start < one.get("time", start) <= at for one in known.notes.get("bots", ()))
+
+
+def mark_cut(cut: Cut, noted: NotedMessage, full: str, known: Known) -> Iterator[MadeEvent]:
+    """The interruption of a message, with what of it was heard: what the history has, or the words that were spoken."""
+    spoken = full[: noted["spoken"]]
+    voice = voice_of(spoken, voices_of(known))
+    words = None if voice is None else heard_text(voice)
+    if noted["spoken"] < len(full) or words is None:
+        yield Interrupt(item=noted["item"], heard_text=spoken, more=True, ts=cut["when"])
+    elif voice is not None and not is_spoken_out(voice):
+        heard = words if begins(full, words) else first_words(full, len(words.split()))
+        yield Interrupt(item=noted["item"], heard_text=heard, estimated=True, more=True, ts=cut["when"])
+    known.note("cuts", [found(one, cut, noted) for one in known.notes.get("cuts", ())])
+
+
+def found(one: Cut, cut: Cut, noted: NotedMessage) -> Cut:
+    return one | {"item": noted["item"]} if one["number"] == cut["number"] else one
+
+
+# Words: case and marks do not count
+
+
+def first_words(text: str, count: int) -> str:
+    """The beginning of a text that has so many words."""
+    ends = [match.end() for match in re.finditer(r"\S+", text)]
+    return text[: ends[count - 1]] if 0 < count <= len(ends) else text if count else ""
+
+
+def word_count(text: str) -> int:
+    return len(text.split())
+
+
+def is_similar(one: str, other: str) -> bool:
+    """Whether two texts may be the same speech, heard twice."""
+    first, second = (WORD.findall(text.casefold()) for text in (one, other))
+    if not first or not second:
+        return plain(one) == plain(other)
+    if len(first) > len(second):
+        first, second = second, first
+    known = set(second)
+    return sum(word in known for word in first) >= LIKE * len(first)

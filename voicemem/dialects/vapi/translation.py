@@ -1,40 +1,65 @@
-"""What Vapi's messages say, in events of `voicemem.v1`.
+"""The dialect `vapi`: messages of Vapi's server URL, or of its clients.
 
-What is remembered is the history (`history`). Until it has come, live messages stand in for it: what the user says is
-`~uTURN`, withdrawn when the history has it; what the agent says waits in the notes (`speaking`) until the user speaks
-or the call ends, and is `~aTURN` then. Notes of this module: `live` (turn, finals and newest time of what the user
-says), `final` (the report has come).
+| message | events |
+|---|---|
+| `conversation-update`, `status-update`, `end-of-call-report` | an item for each message of the history |
+| `transcript` | until the history has it: `asr` of `~uTURN`; of the agent notes |
+| `assistant.speechStarted`, `model-output` | notes: how a reply would go on, how much of it was spoken |
+| `user-interrupted` | `interrupt` of the message of the history that ended then |
+| `tool-calls`, `tool-calls-result` | `tool.call`, `tool.result` |
+| `end-of-call-report` | `session.end` |
+
+A webhook is taken apart: one frame for each message of its history, so that each is kept once.
+
+What is remembered is the history: each message of it is one item, `ROLE:TIME`, or `ROLE#PLACE` where it has no time.
+Until it has come, live messages stand in for it: what the user says is `~uTURN`, withdrawn when the history has it;
+what the agent says waits in the notes (`speaking`) until the user speaks or the call ends, and is `~aTURN` then.
+
+Notes: `bots` and `users`, the newest messages of each (item, time, end, the time of its frame and, of a reply, how many
+characters of its text were spoken); `live` (turn, finals and newest time of what the user says); `final` (the report
+has come); those of `speaking`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.dialect import Known, Made, MadeEvent, Translate
-from voicemem.dialects.vapi.cuts import Cut, attach_late, cut_of, mark_cut, note_cut
-from voicemem.dialects.vapi.frames import ENDED, HISTORY, MESSAGE, REPORT
-from voicemem.dialects.vapi.history import complete_newest_reply, record, say, tool_call, tool_result
+from voicemem.dialects.dialect import Dialect, Hook, Known, Made, MadeEvent, Translate
+from voicemem.dialects.translating import Flow, begins, completed, plain, tool_call, tool_result, utterance_turn
+from voicemem.dialects.vapi.frames import ENDED, HISTORY, MESSAGE, REPORT, item_of, reduce, taken_apart, texts, verify
 from voicemem.dialects.vapi.speaking import (
     SETTLE_MS,
+    Cut,
+    NotedMessage,
+    Voice,
+    attach_late,
     began_before,
+    cut_of,
     end_voices,
     full_text,
     generated,
     heard_text,
     in_order,
+    is_similar,
     is_spoken_out,
     joined,
+    keep_voices,
+    mark_cut,
+    note_cut,
     note_output,
     note_speech,
     note_transcript,
     voice_of,
     voices_of,
 )
-from voicemem.dialects.vapi.turns import MAX_LIVE, live_reply, live_text, live_turn, live_utterance
-from voicemem.dialects.wording import plain
-from voicemem.protocol.events import Asr, Interrupt, LlmCancel, SessionEnd
+from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume, SessionEnd, Tts
 from voicemem.protocol.types import JsonObject
 
+MAX_NEWEST = 6
+"""Messages of each speaker of which an older version is recognised."""
+MAX_LIVE = 40
+"""Turns of live transcripts that are looked through for one that a message of the history repeats."""
 MAX_CALLS = 60
 """Calls of tools that one message may report."""
 
@@ -106,7 +131,7 @@ def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     end_voices(known, at)
     said = say_voices(known, at)
     yield from said
-    yield from grow_utterance(frame, text, known.next_turn if said else live_turn(known), known)
+    yield from grow_utterance(frame, text, known.next_turn if said else utterance_turn(known), known)
 
 
 def grow_utterance(frame: JsonObject, text: str, turn: int, known: Known) -> Made:
@@ -212,11 +237,258 @@ def stop_last(known: Known, ts: int) -> Made:
 
 
 def call_tools(frame: JsonObject, ts: int, known: Known) -> Made:
-    return [tool_call(call, known.here, frame.get("timestamp")) for call in frame["toolCallList"][:MAX_CALLS]]
+    return [call_tool(call, known.here, frame.get("timestamp")) for call in frame["toolCallList"][:MAX_CALLS]]
 
 
 def end_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    return [tool_result(frame, known.here, frame.get("timestamp"))]
+    return [answer_tool(frame, known.here, frame.get("timestamp"))]
+
+
+# The history, message by message
+
+
+def record(messages: list[JsonObject], stamp: int | None, reported: bool, known: Known) -> Iterator[MadeEvent]:
+    """What messages of a history say that is new; up to one that this frame may not begin any more."""
+    flow = Flow(known)
+    for message in messages:
+        match message["role"]:
+            case "user":
+                events = user_message(message, stamp, reported, flow)
+            case "bot":
+                events = bot_message(message, stamp, flow)
+            case _:
+                events = tools(message, flow)
+        if events is None:
+            return
+        yield from events
+
+
+def noted_message(kind: str, item: str, known: Known) -> NotedMessage:
+    """What is noted of a message; nothing for a new one, and for one of long ago."""
+    return next((dict(one) for one in known.notes.get(kind, ()) if one["item"] == item), {})
+
+
+def keep_message(kind: str, now: NotedMessage, known: Known) -> None:
+    others = [one for one in known.notes.get(kind, ()) if one["item"] != now["item"]]
+    now = {name: value for name, value in now.items() if value is not None}
+    known.note(kind, sorted([*others, now], key=lambda one: one.get("time", 0))[-MAX_NEWEST:])
+
+
+def is_outdated(before: NotedMessage, message: JsonObject, stamp: int | None) -> bool:
+    """Whether a message is known in a newer version: webhooks come in any order."""
+    if stamp is not None and before.get("stamp") is not None:
+        return stamp < int(before["stamp"])
+    end, known_end = message.get("endTime"), before.get("end")
+    return end is not None and known_end is not None and end < known_end
+
+
+# The user
+
+
+def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+    known, item, text = flow.known, item_of(message), message["message"]
+    before, segment = noted_message("users", item, known), known.segment(item)
+    if known.turn_of(item) is None and flow.has_utterance:
+        return None
+    unheard = say_unheard(message, flow.here, known) if segment is None else []
+    if unheard:
+        flow.answered.add(flow.here)
+    turn = flow.utterance(item, lambda: new_turn(text, reported, flow))
+    if turn is None or (segment is not None and (segment.text == text or is_outdated(before, message, stamp))):
+        return None if turn is None else []
+    end_voices(known, message.get("time"))
+    keep_message("users", message_note(item, message, stamp), known)
+    events: list[MadeEvent] = [] if segment is not None else [*settle_last(known), *unheard]
+    if segment is None and live_text(turn, known):
+        events.append(Asr(item=live_utterance(turn), text="", final=True))
+    events.append(Asr(item=item, text=text, final=True, turn_id=turn, ts=message.get("time")))
+    return [*events, *swallowed("users", message, known)]
+
+
+def message_note(item: str, message: JsonObject, stamp: int | None) -> NotedMessage:
+    return {"item": item, "time": message.get("time"), "end": message.get("endTime"), "stamp": stamp}
+
+
+def swallowed(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEvent]:
+    """Withdraw what used to be messages of their own, and was joined to the one before."""
+    start, end = message.get("time"), message.get("endTime")
+    if start is None or end is None:
+        return
+    for one in known.notes.get(kind, ()):
+        if start < one.get("time", 0) <= end:
+            segment, reply = known.segment(one["item"]), known.reply(one["item"])
+            if segment is not None and segment.text and segment.text in message["message"]:
+                yield Asr(item=one["item"], text="", final=True)
+            if reply is not None and reply.text in message["message"]:
+                yield LlmCancel(item=one["item"])
+
+
+# The agent
+
+
+def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[MadeEvent] | None:
+    """What of a reply was spoken, by the history; live messages may know how it would have gone on."""
+    known, item, text = flow.known, item_of(message), message["message"]
+    item = known.notes.get(f"={item}", item)
+    before, reply = noted_message("bots", item, known), known.reply(item)
+    turn = flow.reply(item)
+    if turn is None:
+        return None
+    if reply is not None and is_outdated(before, message, stamp):
+        return []
+    events: list[MadeEvent] = []
+    if reply is None:
+        item, taken_over = take_over(item, turn, known)
+        events += [*settle_last(known), *taken_over]
+    voices = voices_of(known)
+    voice = voice_of(text, voices)
+    full = text if voice is None else completed(text, generated(voice))
+    if voice is not None:
+        voice["recorded"] = True
+        keep_voices(voices, known)
+    if reply is not None and begins(reply.text, text):
+        full = completed(text, reply.text) if len(reply.text) > len(full) else full
+    now = message_note(item, message, stamp) | {"spoken": len(text)}
+    if reply is None or reply.text != full:
+        events.append(LlmDone(item=item, text=full, turn_id=turn, ts=message.get("time")))
+    keep_message("bots", now, known)
+    events += heard(now, before, full, reply is not None and reply.cut != "no", known)
+    return [*events, *swallowed("bots", message, known)]
+
+
+def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
+    """How the newest reply would have gone on, where live messages of it come after the history had it."""
+    now, voices = (known.notes.get("bots") or [None])[-1], voices_of(known)
+    reply = None if now is None else known.reply(now["item"])
+    voice = voices[-1] if voices else None
+    if now is None or reply is None or voice is None or not is_of_time(voice, now):
+        return
+    text, full = reply.text[: now["spoken"]], generated(voice)
+    if not full or not (begins(full, text) or begins(text, full)):
+        return
+    voice["recorded"] = True
+    keep_voices(voices, known)
+    if len(completed(text, full)) > len(reply.text):
+        yield LlmDone(item=now["item"], text=completed(text, full), turn_id=reply.turn)
+        yield from heard(now, {}, completed(text, full), reply.cut != "no", known)
+
+
+def is_of_time(voice: Voice, noted: NotedMessage) -> bool:
+    """Whether live messages are of the time in which a message of the history was said."""
+    first, start, end = voice.get("first"), noted.get("time"), noted.get("end")
+    return None not in (first, start, end) and start - SETTLE_MS <= first <= end  # type: ignore[operator]
+
+
+def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]:
+    """A reply that was generated, and cut before its first word by what the user says: the history does not have it."""
+    found = {one["number"] for one in known.notes.get("cuts", ()) if "item" in one}
+    voices, end = voices_of(known), message.get("endTime")
+    waiting = (one for one in voices if not one.get("recorded") and generated(one) and one.get("cut") is not None)
+    cut = [one for one in waiting if one["by"] not in found and end is not None and one["cut"] <= end]
+    return say(cut[-1:], turn, voices, known) if cut and known.reply(live_reply(turn)) is None else []
+
+
+def say(waiting: list[Voice], turn: int, voices: list[Voice], known: Known) -> list[MadeEvent]:
+    """What the agent has said by live messages, as one reply of a turn; the last of them may have been cut."""
+    item, last = live_reply(turn), waiting[-1]
+    for one in waiting:
+        one |= {"recorded": True, "over": True, "item": item}
+    keep_voices(voices, known)
+    before = known.reply(item)
+    said = " ".join([*([] if before is None else [before.text]), *map(full_text, waiting[:-1])])
+    text = f"{said} {full_text(last)}".strip()
+    events: list[MadeEvent] = [LlmDone(item=item, text=text, turn_id=turn, ts=waiting[0].get("first", last.get("cut")))]
+    if "cut" in last:
+        heard = f"{said} {heard_text(last) or ''}".strip()
+        events.append(Interrupt(item=item, heard_text=heard, estimated=bool(heard), more=True, ts=last["cut"]))
+    return events
+
+
+def take_over(item: str, turn: int, known: Known) -> tuple[str, list[MadeEvent]]:
+    """The item of a reply. What live messages said of it is taken back, unless they know where it was cut."""
+    live = known.reply(live_reply(turn))
+    if live is None or known.notes.get(f"-{turn}"):
+        return item, []
+    if live.cut == "no":
+        known.note(f"-{turn}", True)
+        return item, [LlmCancel(item=live_reply(turn))]
+    known.note(f"={item}", live_reply(turn))
+    return live_reply(turn), []
+
+
+def heard(now: NotedMessage, before: NotedMessage, full: str, was_cut: bool, known: Known) -> Iterator[MadeEvent]:
+    """How much of a reply was heard: what was spoken of it, if the user interrupted it or if it is not all."""
+    item, spoken = now["item"], full[: now["spoken"]]
+    cut = cut_of(now, spoken, known)
+    if was_cut and now["spoken"] > before.get("spoken", 0) and cut is None:
+        yield Resume(item=item, ts=now.get("end"))
+    if cut is not None:
+        yield from mark_cut(cut, now, full, known)
+    elif now["spoken"] < len(full):
+        yield Tts(item=item, heard_text=spoken, ts=now.get("end"))
+    elif before.get("spoken", len(full)) < len(full):
+        yield Tts(item=item, heard_text=full, ts=now.get("end"))
+
+
+def settle_last(known: Known, item: str | None = None) -> Iterator[MadeEvent]:
+    """A reply of which the history has only the beginning was cut there, once something else comes after it."""
+    bots = known.notes.get("bots") or ()
+    last = bots[-1] if bots else None
+    reply = None if last is None or last["item"] == item else known.reply(last["item"])
+    if last is not None and reply is not None and reply.cut == "no" and last["spoken"] < len(reply.text):
+        yield Interrupt(item=last["item"], heard_text=reply.text[: last["spoken"]], ts=last.get("end"))
+
+
+# Tools
+
+
+def tools(message: JsonObject, flow: Flow) -> list[MadeEvent]:
+    ts = message.get("time")
+    if message["role"] == "tool_call_result":
+        return [answer_tool(message, flow.here, ts)]
+    return [call_tool(call, flow.here, ts) for call in message.get("toolCalls") or ()]
+
+
+def call_tool(call: JsonObject, turn: int, ts: int | None) -> MadeEvent:
+    function = call["function"]
+    return tool_call(call["id"], function["name"], function.get("arguments"), turn, ts)
+
+
+def answer_tool(answer: JsonObject, turn: int, ts: int | None) -> MadeEvent:
+    return tool_result(answer["toolCallId"], answer.get("result"), turn, answer.get("name"), ts)
+
+
+# What live messages have said
+
+
+def live_utterance(turn: int) -> str:
+    """The item of what live transcripts say that the user said in a turn."""
+    return f"~u{turn}"
+
+
+def live_reply(turn: int) -> str:
+    """The item of what live messages say that the agent said in a turn."""
+    return f"~a{turn}"
+
+
+def live_text(turn: int, known: Known) -> str:
+    segment = known.segment(live_utterance(turn))
+    return "" if segment is None else segment.text
+
+
+def live_turns(known: Known) -> Iterator[int]:
+    """The newest turns that no message of the history has reached."""
+    first = max(known.notes.get("at", 0) + 1, known.next_turn - MAX_LIVE)
+    return iter(range(first, known.next_turn))
+
+
+def new_turn(text: str, reported: bool, flow: Flow) -> int:
+    """The turn of the live transcript that an utterance repeats; else a new one, if the one before has an answer."""
+    said = {turn: live for turn in live_turns(flow.known) if (live := live_text(turn, flow.known))}
+    repeated = next((turn for turn, live in said.items() if is_similar(live, text)), None)
+    if repeated is None and reported:
+        repeated = next(iter(said), None)
+    return flow.next_turn() if repeated is None else repeated
 
 
 RULES: dict[str, Translate] = {
@@ -230,3 +502,15 @@ RULES: dict[str, Translate] = {
     "tool-calls": call_tools,
     "tool-calls-result": end_tool,
 }
+
+
+VAPI = Dialect(
+    name="vapi",
+    version=3,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    texts=texts,
+    hook=Hook(verify=verify, frames=taken_apart),
+    split=taken_apart,
+)

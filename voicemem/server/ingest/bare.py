@@ -15,9 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from voicemem.dialects.dialect import MalformedFrame, session_id_of
+from voicemem.dialects.dialect import MalformedFrame, Openings, session_id_of
 from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message, taken_apart
-from voicemem.dialects.openings import Openings
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import RejectedEvent

@@ -1,4 +1,24 @@
-"""What events of OpenAI's Live API say, in events of `voicemem.v1`.
+"""The dialect `openai-live`: the events of OpenAI's Live API (GPT-Live), of a primary connection or a sideband.
+
+Both speak at any time: fragments of what is said have their place on one timeline, in ms of the session, and nothing
+says where a turn ends. A fragment goes on with what its speaker said, unless 1,000 ms have passed, or the other has
+spoken in a shorter pause: `~in:START`, `~out:START`.
+
+| frame | in events |
+|---|---|
+| `session.started` | the session's id, and when its timeline began |
+| `session.input_transcript.delta` | `asr` of `~in:START`, final, as nothing of it is taken back |
+| `session.output_transcript.delta` | `llm.delta` of `~out:START`, and `tts` `words` |
+| both | what shows that the agent has stopped: `llm.done`; `interrupt` if it was amid a sentence while the user spoke |
+| `session.delegation.created` to the client, app `session.commentary.append` for it | `tool.call`, `tool.result` |
+| `response.event` with a call of a function, app `response.item.create` with its output | `tool.call`, `tool.result` |
+| app `response.item.create` with a message of the user | a `message` of the user |
+| `transport.dtmf.received` | a `message` of the user with the metadata `dtmf` |
+| `session.closed` | `session.end` |
+| audio, instructions, history, thoughts, decisions, usage, all else | nothing |
+
+Of a session only its id is kept; audio is not counted, since fragments of text have times. Source of the names:
+`openai.types.live` of OpenAI's Python SDK.
 
 Notes: `session` (its id), `zero` (when its timeline began, Unix ms), `guessed` (that fragments say so), `in` and `out`
 (what the user and the agent say or said last: its item, where it begins and ends on the timeline; of the agent's also
@@ -9,10 +29,12 @@ whether it is `done`, `cut`, or `asked` something in writing since), `items` (ho
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.dialect import Known, Made, Translate
-from voicemem.dialects.openai_live.frames import MESSAGE, OUTPUT, written
+from voicemem.dialects.dialect import Dialect, Frame, Known, Made, MalformedFrame, RawFrame, Side, Text, Translate
+from voicemem.dialects.reading import Kind, Record, Typed, kind_of, require_object, silent, values
+from voicemem.dialects.translating import note_newest, tool_call, utterance_turn
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -27,8 +49,11 @@ from voicemem.protocol.events import (
     Tts,
     Word,
 )
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
+CALL, OUTPUT, MESSAGE = "function_call", "function_call_output", "message"
+REPLY, SPOKEN, KEYS = "reply", "spoken", "keys"
+"""Fragments have no names. Both speak at once, so what one says continues in spite of the other."""
 PAUSE_MS = 1_000
 """After so long a pause, what a speaker says is something new."""
 BREATH_MS = 250
@@ -38,6 +63,206 @@ AHEAD_MS = 5_000
 KEPT_CALLS = 16
 SENTENCE_END = re.compile(r"[.!?…。!?।؟][\"'”’»)\]]*\s*\Z")
 Said = dict[str, Any]
+
+# What is kept
+
+
+class Event(Typed, kw_only=True):
+    """An event with its own id: all of the server's, and those of the client's that want one."""
+
+    event_id: str | None = None
+
+
+class Session(Record):
+    id: str | None = None
+
+
+class SessionFrame(Event):
+    session: Session
+
+
+class Fragment(Event):
+    """What was said in a range of the session's timeline."""
+
+    delta: str
+    start_ms: int
+    end_ms: int
+
+
+class Closed(Event):
+    reason: str = "closed"
+
+
+class Delegation(Record):
+    id: str
+    target: str | None = None
+
+
+class DelegationFrame(Event):
+    delegation: Delegation
+
+
+class Commentary(Event):
+    content: str
+    delegation_id: str | None = None
+
+
+class Content(Record):
+    type: str | None = None
+    text: str | None = None
+
+
+class Item(Record):
+    """An item of the Responses API: a call of a function, its output, or what a user wrote."""
+
+    type: str = MESSAGE
+    id: str | None = None
+    role: str | None = None
+    status: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: Any = None
+    content: list[Content] | None = None
+
+
+class ItemFrame(Event):
+    item: Item
+
+
+class Nested(Record):
+    """An event of the Responses API."""
+
+    type: str
+    item: Item | None = None
+
+
+class ResponseFrame(Event):
+    event: Nested
+
+
+class Key(Event):
+    """A key of a telephone."""
+
+    event: str
+
+
+KINDS: dict[str, Kind] = {
+    "session.started": Kind("vendor", SessionFrame),
+    "session.input_transcript.delta": Kind("vendor", Fragment),
+    "session.output_transcript.delta": Kind("vendor", Fragment),
+    "session.delegation.created": Kind("vendor", DelegationFrame),
+    "response.event": Kind("vendor", ResponseFrame),
+    "transport.dtmf.received": Kind("vendor", Key),
+    "session.closed": Kind("vendor", Closed),
+    "session.commentary.append": Kind("app", Commentary),
+    "response.item.create": Kind("app", ItemFrame),
+    # What says nothing about the transcript, or says it again.
+    **silent(
+        "vendor",
+        """
+        session.updated session.input_audio.muted session.input_audio.unmuted session.output_audio.delta
+        session.output_audio.fixture.playing session.output_audio.fixture.played session.instructions.appended
+        session.thinking.appended session.commentary.appended decision.event decision.item.created
+        decision.item.deleted session.usage.updated error info transport.dtmf.sent transport.ringing
+        transport.answered transport.failed
+        """,
+    ),
+    # What the app sends that no one said.
+    **silent(
+        "app",
+        """
+        session.start session.update session.input_audio.mute session.input_audio.unmute
+        session.output_audio.fixture.play session.instructions.append session.thinking.append decision.create
+        decision.item.create decision.item.delete response.create session.close
+        """,
+    ),
+    # A sideband gets the audio that the app sends, and older servers confirm keys under the command's name.
+    **silent(None, "session.input_audio.append transport.dtmf.send"),
+}
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """What is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
+    given = require_object(frame)
+    name, kind = kind_of(given, KINDS, side)
+    content = kind.keep(given)
+    if content is None:
+        return None
+    if kind.record is Fragment:
+        check_times(content)
+    if (kind.record is Commentary and not content.get("delegation_id")) or content.get("delta") == "":
+        return None
+    if kind.record in (ResponseFrame, ItemFrame) and not keep_item(content, kind.record is ItemFrame):
+        return None
+    id = content.get("event_id")
+    return Frame(
+        content,
+        id=id if id is None or kind.side == "vendor" else f"app/{id}",
+        side=kind.side,
+        session_id=content["session"].get("id") if name == "session.started" else None,
+        end=content.get("reason", "closed") if name == "session.closed" else None,
+        typed=kind.record is ItemFrame and content["item"].get("type", MESSAGE) == MESSAGE,
+    )
+
+
+def check_times(content: JsonObject) -> None:
+    """Raises `MalformedFrame` for a range that cannot be."""
+    if not 0 <= content["start_ms"] <= content["end_ms"] <= MAX_INTEGER:
+        raise MalformedFrame("A fragment has start_ms and end_ms, in this order.")
+
+
+def keep_item(content: JsonObject, by_app: bool) -> bool:
+    """Leave of an item what a user wrote, or what a function of the app's was asked or answered, if it is one."""
+    holder = content if by_app else content["event"]
+    item = holder.get("item")
+    if item is None:
+        return False
+    kind = item.get("type", MESSAGE)
+    if by_app and kind == MESSAGE and item.get("role") == "user":
+        content["item"] = {key: one for key, one in item.items() if key in ("id", "type", "role", "content")}
+        return bool(written(item))
+    if by_app and kind == OUTPUT and item.get("call_id"):
+        content["item"] = {key: one for key, one in item.items() if key in ("type", "call_id", "output")}
+        return True
+    is_called = holder.get("type") == "response.output_item.done" and kind == CALL
+    if not by_app and is_called and item.get("call_id") and item.get("name"):
+        holder["item"] = {key: one for key, one in item.items() if key in ("type", "call_id", "name", "arguments")}
+        return True
+    return False
+
+
+def written(item: JsonObject) -> str:
+    """What a user wrote in an item."""
+    parts = item.get("content") or ()
+    return "\n".join(part["text"] for part in parts if part.get("type") == "input_text" and part.get("text"))
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    """The texts of an event."""
+    match frame["type"]:
+        case "session.input_transcript.delta":
+            yield Text(frame, "delta", "piece", "user", SPOKEN)
+        case "session.output_transcript.delta":
+            yield Text(frame, "delta", "piece", item=REPLY)
+        case "transport.dtmf.received":
+            yield Text(frame, "event", "piece", "user", KEYS)
+        case "session.commentary.append":
+            yield Text(frame, "content", "value")
+        case "response.event":
+            yield from values(frame["event"]["item"], "arguments")
+        case "response.item.create":
+            yield from item_texts(frame["item"])
+
+
+def item_texts(item: JsonObject) -> Iterator[Text]:
+    yield from values(item, "output")
+    for part in item.get("content") or ():
+        if part.get("text"):
+            yield Text(part, "text", "whole", "user")
+
+
+# What it means
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -139,7 +364,7 @@ def hear(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Asr(item=mine["item"], text=text, final=True)
     else:
         mine = {"item": new_item("in", start, known), "start": start, "end": end}
-        turn = known.here if known.here and not known.is_answered(known.here) else known.next_turn
+        turn = utterance_turn(known)
         yield Asr(item=mine["item"], text=text.lstrip(), final=True, turn_id=turn)
         if out is not None and start < out["start"]:
             out = yield from move_reply(out, turn, known)
@@ -249,34 +474,31 @@ def delegate(frame: JsonObject, ts: int, known: Known) -> Made:
     """Work for the app; what the Responses API does calls functions of its own."""
     delegation = frame["delegation"]
     if delegation.get("target") == "client":
-        yield tool_call(delegation["id"], "delegation", {}, known)
+        yield call_tool(delegation["id"], "delegation", {}, known)
 
 
 def answer_delegation(frame: JsonObject, ts: int, known: Known) -> Made:
-    yield tool_result(frame["delegation_id"], frame["content"], known)
+    yield answer_tool(frame["delegation_id"], frame["content"], known)
 
 
 def call_function(frame: JsonObject, ts: int, known: Known) -> Made:
     item = frame["event"]["item"]
-    yield tool_call(item["call_id"], item["name"], item.get("arguments", ""), known)
+    yield call_tool(item["call_id"], item["name"], item.get("arguments", ""), known)
 
 
 def create_item(frame: JsonObject, ts: int, known: Known) -> Made:
     item = frame["item"]
     if item.get("type", MESSAGE) == OUTPUT:
-        return (tool_result(item["call_id"], item.get("output"), known),)
+        return (answer_tool(item["call_id"], item.get("output"), known),)
     return type_text(item, known)
 
 
-def tool_call(id: str, name: str, arguments: Any, known: Known) -> ToolCall:
-    calls = [key for key in known.notes if key.startswith("t:")]
-    for key in calls[: len(calls) + 1 - KEPT_CALLS]:
-        known.note(key, None)
-    known.note(f"t:{id}", known.here)
-    return ToolCall(id=f"call:{id}", call_id=id, name=name, arguments=arguments, turn_id=known.here)
+def call_tool(id: str, name: str, arguments: Any, known: Known) -> ToolCall:
+    note_newest(f"t:{id}", known.here, KEPT_CALLS, known)
+    return tool_call(id, name, arguments, known.here)
 
 
-def tool_result(id: str, result: Any, known: Known) -> ToolResult:
+def answer_tool(id: str, result: Any, known: Known) -> ToolResult:
     return ToolResult(call_id=id, result=result, turn_id=known.notes.get(f"t:{id}", known.here))
 
 
@@ -291,3 +513,6 @@ RULES: dict[str, Translate] = {
     "transport.dtmf.received": press_key,
     "session.closed": end_session,
 }
+
+
+OPENAI_LIVE = Dialect(name="openai-live", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -1,4 +1,20 @@
-"""What RTVI messages say, in events of `voicemem.v1`.
+"""The dialect `pipecat-rtvi`: Pipecat's RTVI messages to clients, of protocol 2.2, and of 1.x with `spoken`.
+
+| frame | events |
+|---|---|
+| `user-input` | transcription: `asr`; chat: `message`; backchannel: nothing |
+| `user-transcription` | `asr`, where no `user-input` comes; it says the same |
+| `send-text` (app) | `message`, once with the `user-input` of its id |
+| `bot-llm-started` | the next reply `~rN`, in the turn of the newest utterance |
+| `bot-llm-stopped` | `llm.done` |
+| `bot-output`, first of a segment | `llm.delta`; segments are joined by a space |
+| `bot-output`, each | `tts`: the heard text is all before the segment, and what of it was spoken |
+| `bot-output` of 1.x | `spoken`: the sentence or word was heard |
+| `bot-output`, not to be spoken | nothing |
+| `bot-interrupted` | `interrupt`; the last heard text is exact |
+| `bot-started-speaking`, `bot-stopped-speaking` | whether more was said than a TTS without word times reports |
+| `llm-function-call-in-progress`, `-stopped`, and what 1.x has for them | `tool.call`, `tool.result` |
+| any other message | nothing |
 
 Notes: `reply` (number of the newest reply), `turn` (that of its LLM request), `llm` (whether the LLM generates it),
 `segments` (the newest segments: number of the reply, and where in its text they begin), `heard` (characters of the
@@ -8,16 +24,192 @@ newest reply that were heard, where no segment says so), `utterance` (number of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import Any
 
-from voicemem.dialects.dialect import Known, KnownReply, Made, MadeEvent
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts
+from voicemem.dialects.dialect import (
+    Dialect,
+    Frame,
+    Known,
+    KnownReply,
+    Made,
+    MadeEvent,
+    MalformedFrame,
+    RawFrame,
+    Side,
+    Text,
+)
+from voicemem.dialects.reading import Kind, Record, kept, kind_of, require_object, silent, unix_ms, values
+from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import JsonObject
 
+LABEL = "rtvi-ai"
+PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
+"""A user's id that telephony made of the caller's number."""
+
+SAID = "said"
+"""The words of the reply under way, which have no names."""
+BEGINS_REPLY = ("bot-ready", "bot-llm-started", "bot-interrupted")
 MAX_SEGMENTS = 50
 """Segments whose place in their reply is known."""
 PIECES = ("word", "token")
 """Types of output that 1.x has for parts of a segment."""
+
+# What is kept
+
+
+class Nothing(Record):
+    """A message that only has its type."""
+
+
+class UserInput(Record):
+    text: str
+    final: bool = True
+    input_type: str | None = None
+    user_id: str | None = None
+    msg_id: str | None = None
+    timestamp: str | None = None
+
+
+class SentText(Record):
+    content: str
+
+
+class Progress(Record):
+    accumulated_text: str = ""
+
+
+class BotOutput(Record):
+    text: str
+    output_type: str | None = None
+    aggregated_by: str | None = None
+    segment_id: int | None = None
+    spoken: bool | None = None
+    will_be_spoken: bool | None = None
+    spoken_status: str | None = None
+    spoken_progress: Progress | None = None
+
+
+class FunctionCall(Record):
+    """`args` is 1.x's name."""
+
+    tool_call_id: str
+    function_name: str | None = None
+    arguments: Any = None
+    args: Any = None
+
+
+class FunctionResult(Record):
+    tool_call_id: str
+    function_name: str | None = None
+    result: Any = None
+    cancelled: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "user-input": Kind("vendor", UserInput),
+    "user-transcription": Kind("vendor", UserInput),
+    "bot-ready": Kind("vendor", Nothing),
+    "user-started-speaking": Kind("vendor", Nothing),
+    "bot-llm-started": Kind("vendor", Nothing),
+    "bot-llm-stopped": Kind("vendor", Nothing),
+    "bot-output": Kind("vendor", BotOutput),
+    "bot-interrupted": Kind("vendor", Nothing),
+    "bot-started-speaking": Kind("vendor", Nothing),
+    "bot-stopped-speaking": Kind("vendor", Nothing),
+    "llm-function-call": Kind("vendor", FunctionCall),
+    "llm-function-call-in-progress": Kind("vendor", FunctionCall),
+    "llm-function-call-stopped": Kind("vendor", FunctionResult),
+    "llm-function-call-result": Kind("app", FunctionResult),
+    "send-text": Kind("app", SentText),
+    **silent(
+        "vendor",
+        """
+        bot-transcription bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
+        user-llm-text stt-raw-text llm-raw-text tts-raw-text user-stopped-speaking
+        vad-user-started-speaking vad-user-stopped-speaking user-mute-started user-mute-stopped metrics server-message
+        server-response error-response error system-log user-audio-level bot-audio-level ui-command ui-job-group
+        llm-function-call-started llm-search-response bot-llm-search-response config config-available
+        config-error action-response actions-available storage-item-stored bot-output-progress
+        """,
+    ),
+    **silent(
+        "app",
+        """
+        client-ready client-message disconnect-bot send-file dtmf-input append-to-context update-config get-config
+        describe-config action describe-actions raw-audio raw-audio-batch ui-event ui-snapshot ui-cancel-job-group
+        dtmf
+        """,
+    ),
+}
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    given = require_object(frame)
+    if given.get("label") != LABEL:
+        raise MalformedFrame(f"A frame of this dialect has the label {LABEL}.")
+    name, kind = kind_of(given, KINDS, side)
+    if kind.record is None:
+        return None
+    content: JsonObject = {"label": LABEL, "type": name}
+    if kind.record is not Nothing:
+        content["data"] = kept(kind.record, require_object(given.get("data", {})))
+    data = content.get("data", {})
+    if name == "send-text" and isinstance(given.get("id"), str):
+        content["id"] = given["id"]
+    if "user_id" in data and (not data["user_id"] or PHONE_NUMBER.fullmatch(data["user_id"])):
+        del data["user_id"]
+    chat = content.get("id", data.get("msg_id"))
+    typed = name == "send-text" or data.get("input_type") == "chat"
+    return Frame(
+        content,
+        id=id_of(name, data, chat, typed),
+        ts=unix_ms(data.get("timestamp")),
+        side=kind.side,
+        typed=typed,
+    )
+
+
+def id_of(name: str, data: JsonObject, chat: str | None, typed: bool) -> str | None:
+    """The id of a text that was typed, which both sides say, and of a call of a function."""
+    if typed:
+        return None if chat is None else f"chat/{chat}"
+    return f"{name}/{data['tool_call_id']}" if "tool_call_id" in data else None
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    """The texts of a message."""
+    name, data = frame["type"], frame.get("data", {})
+    match name:
+        case "user-input" | "user-transcription":
+            channel = "" if name == "user-input" else name
+            yield Text(data, "text", "whole", "user", final=data.get("final", True), channel=channel)
+        case "send-text":
+            yield Text(data, "content", "whole", "user")
+        case "bot-output":
+            yield from output_texts(data)
+        case _ if name in BEGINS_REPLY:
+            yield Text(None, "", "end", item=SAID)
+    yield from values(data, "arguments", "args", "result")
+
+
+def output_texts(data: JsonObject) -> Iterator[Text]:
+    """A segment, which comes again while it is spoken; older servers say a sentence twice, or its words."""
+    if (data.get("output_type") or data.get("aggregated_by")) in PIECES:
+        yield Text(data, "text", "word", item=SAID)
+        return
+    segment = data.get("segment_id")
+    item = blake2b(data["text"].encode(), digest_size=8).hexdigest() if segment is None else str(segment)
+    if data.get("spoken_progress", {}).get("accumulated_text"):
+        yield Text(data["spoken_progress"], "accumulated_text", "sentence", item=item, final=False)
+    yield Text(data, "text", "sentence", item=item)
+
+
+# What it means
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -35,7 +227,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def start_session(frame: JsonObject, known: Known) -> Made:
-    """A bot is there, perhaps after another: it counts its segments anew, and says no more of what that one said."""
+    """A bot is there, perhaps after another: it counts its segments from the start, and says no more of the other's."""
     yield from interrupt(frame, known)
     known.note("segments", None)
     known.note("speaking", None)
@@ -84,10 +276,8 @@ def hear(data: JsonObject, known: Known) -> Made:
 
 
 def user_turn(item: str, known: Known) -> int | None:
-    """The turn for a new utterance: the same while nobody has answered."""
-    if known.turn_of(item) is not None:
-        return None
-    return known.here if known.here and not known.is_answered(known.here) else known.next_turn
+    """The turn for a new utterance; None for one that has begun."""
+    return utterance_turn(known) if known.turn_of(item) is None else None
 
 
 def send_text(frame: JsonObject, known: Known) -> Made:
@@ -245,18 +435,15 @@ def is_amid_sentence(known: Known) -> bool:
 
 def call_function(frame: JsonObject, known: Known) -> Made:
     data = frame["data"]
-    id, arguments = data["tool_call_id"], data.get("arguments", data.get("args"))
+    arguments = data.get("arguments", data.get("args"))
     if data.get("function_name"):
-        yield ToolCall(
-            id=f"call:{id}", call_id=id, name=data["function_name"], arguments=arguments, turn_id=tool_turn(known)
-        )
+        yield tool_call(data["tool_call_id"], data["function_name"], arguments, tool_turn(known))
 
 
 def return_result(frame: JsonObject, known: Known) -> Made:
     data = frame["data"]
     if not data.get("cancelled"):
-        id = data["tool_call_id"]
-        yield ToolResult(id=f"result:{id}", call_id=id, result=data.get("result"), turn_id=tool_turn(known))
+        yield tool_result(data["tool_call_id"], data.get("result"), tool_turn(known))
 
 
 def tool_turn(known: Known) -> int:
@@ -282,3 +469,6 @@ RULES: dict[str, Rule] = {
     "llm-function-call-stopped": return_result,
     "llm-function-call-result": return_result,
 }
+
+
+PIPECAT_RTVI = Dialect(name="pipecat-rtvi", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -1,7 +1,22 @@
-"""What frames of ConversationRelay say, in events of `voicemem.v1`.
+"""The dialect `conversation-relay`: Twilio's ConversationRelay, and Telnyx's, which is spoken alike.
 
-Notes: `replies` (N), `over` (whether the next token begins a reply), `speaking` (the reply that the
-agent speaks, and since when).
+| frame | in events |
+|---|---|
+| `setup` | the session's id, `callSid`; nothing else of it is kept |
+| `prompt` `voicePrompt`, `last` | `asr`, a final unless `last` is false; a final ends the reply that is still open |
+| app `text` `token`, `last` | `llm.delta`, `llm.done` of `~rN`; N grows with the token after a `last`, prompt or key |
+| `interrupt` `utteranceUntilInterrupt` | `interrupt` of what plays, with that heard text; before any token, greeting |
+| `interrupt` `durationUntilInterruptMs` | the position, where the text is missing |
+| `dtmf` `digit` | a `message` of the user, with `dtmf` in its metadata |
+| `info` `agentSpeaking` `on`, `off` | whether a reply is being played when the call is closed, and since when |
+| app `end` | `session.end` |
+| `error`, other `info`, app `play`, `sendDigits`, `language` | nothing |
+
+Tokens that are still sent after an interruption belong to the reply that was cut. Frames have no ids and no times; the
+`ts` of some `info` is another clock than that of the frames around it, and is left out.
+
+Notes: `replies` (N), `over` (whether the next token begins a reply), `speaking` (the reply that the agent speaks, and
+since when).
 """
 
 from __future__ import annotations
@@ -10,14 +25,122 @@ from itertools import islice
 from typing import Any
 
 from voicemem.dialects.clock import stopped_at
-from voicemem.dialects.conversation_relay.frames import ENDED_BY_APP
-from voicemem.dialects.dialect import Known, KnownReply, Made, Translate
+from voicemem.dialects.dialect import (
+    Dialect,
+    Frame,
+    Known,
+    KnownReply,
+    Made,
+    RawFrame,
+    Side,
+    Text,
+    Texts,
+    Translate,
+)
+from voicemem.dialects.reading import Kind, Typed, kind_of, require_object, silent
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, SessionEnd
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
+ENDED_BY_APP = "end"
+"""The reason of a session that the app has ended."""
 GREETING = "~greeting"
+REPLY = "reply"
+"""The tokens of the reply under way, which have no names."""
+OVER = Text(None, "", "end", item=REPLY)
 MAX_WAITING = 4
 """Replies sent at once of which an interruption may mean an older one."""
+
+# What is kept
+
+
+class Setup(Typed, rename="camel"):
+    call_sid: str | None = None
+    session_id: str | None = None
+
+
+class Prompt(Typed, rename="camel"):
+    voice_prompt: str
+    last: bool | None = None
+
+
+class Token(Typed):
+    token: str
+    last: bool | None = None
+
+
+class Interruption(Typed, rename="camel"):
+    utterance_until_interrupt: str | None = None
+    duration_until_interrupt_ms: int | float | str | None = None
+
+
+class Key(Typed):
+    digit: str
+
+
+class Info(Typed):
+    name: str
+    value: str | None = None
+
+
+KINDS: dict[str, Kind] = {
+    "setup": Kind("vendor", Setup),
+    "prompt": Kind("vendor", Prompt),
+    "interrupt": Kind("vendor", Interruption),
+    "dtmf": Kind("vendor", Key),
+    "info": Kind("vendor", Info),
+    "text": Kind("app", Token),
+    "end": Kind("app", Typed),
+    **silent("vendor", "error"),
+    **silent("app", "play sendDigits language"),
+}
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    given = require_object(frame)
+    name, kind = kind_of(given, KINDS, side)
+    content = None if name == "info" and given.get("name") != "agentSpeaking" else kind.keep(given)
+    if content is None:
+        return None
+    session_id = None
+    if name == "setup":
+        session_id = content.get("callSid") or content.get("sessionId")
+        content = {"type": name} | ({} if session_id is None else {"callSid": session_id})
+    elif name == "interrupt":
+        content = with_whole_duration(content)
+    return Frame(content, side=kind.side, session_id=session_id, end=ENDED_BY_APP if name == "end" else None)
+
+
+def with_whole_duration(content: JsonObject) -> JsonObject:
+    """An interruption whose duration is an integer; older ones of Twilio's have a text."""
+    duration = content.pop("durationUntilInterruptMs", None)
+    try:
+        duration_ms = None if duration is None else int(float(duration))
+    except (ValueError, OverflowError):
+        duration_ms = None
+    if duration_ms is None or not 0 <= duration_ms <= MAX_INTEGER:
+        return content
+    return content | {"durationUntilInterruptMs": duration_ms}
+
+
+def texts(frame: JsonObject) -> Texts:
+    """The texts of a frame."""
+    match frame["type"]:
+        case "prompt":
+            final = frame.get("last", True)
+            said = Text(frame, "voicePrompt", "whole", "user", final=final)
+            return (said, OVER) if final else (said,)
+        case "dtmf":
+            return (Text(frame, "digit", "whole", "user"), OVER)
+        case "text":
+            token = Text(frame, "token", "piece", item=REPLY)
+            return (token, OVER) if frame.get("last", False) else (token,)
+        case "interrupt" if frame.get("utteranceUntilInterrupt"):
+            return (Text(frame, "utteranceUntilInterrupt", "whole", final=False),)
+    return ()
+
+
+# What it means
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -173,3 +296,8 @@ RULES: dict[str, Translate] = {
     "info": note_speaking,
     "end": end_session,
 }
+
+
+CONVERSATION_RELAY = Dialect(
+    name="conversation-relay", version=1, reduce=reduce, translate=translate, closed=closed, texts=texts
+)

@@ -1,4 +1,24 @@
-"""What data messages of Ultravox say, in events of `voicemem.v1`.
+"""The dialect `ultravox`: the data messages of a call, which Ultravox' data connection brings by itself.
+
+Each transcript has an ordinal, which names its item `~oORDINAL`.
+
+| message | events |
+|---|---|
+| `call_started` | the session's id |
+| `transcript` of the user by voice | `asr` |
+| `transcript` of the user in text, `user_text_message`, `input_text_message` (app) | `message`, once |
+| `transcript` of the agent | `llm.delta`, whole for `text`; `final`: `llm.done` |
+| `playback_clear_buffer`, or `state` from speaking to listening, before a final | `interrupt`: so far it was heard |
+| `playback_clear_buffer` after the final | `interrupt` by the time since the agent began to speak |
+| `state` from speaking to another | `tts` `done` of replies that are final |
+| `client_tool_invocation`, `data_connection_tool_invocation`, and their results (app) | `tool.call`, `tool.result` |
+| webhooks `call.ended`, `call.billed` | `session.end` |
+| audio, `ping`, `pong`, `debug`, `set_output_medium`, `forced_agent_message`, `hang_up`, other webhooks | nothing |
+
+A transcript of the user's may come after the reply to it: its ordinal says where it belongs.
+
+A data connection may carry audio too, of the caller and the agent together: it says nothing. The end of a call, as a
+webhook reports it, is a frame of the same stream (`frames` makes it).
 
 Notes: `calls` (numbers by id), `agent` and `reply` (the ordinal and the item of the newest reply), `user` (the ordinal
 of the newest utterance), `between` (a tool or a typed text came since that reply), `state`, `since` (when the agent
@@ -8,12 +28,39 @@ that Ultravox may repeat), `texts` (the ordinals of typed texts).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 from voicemem.dialects.clock import spoken_ms, stopped_at
-from voicemem.dialects.dialect import Known, KnownReply, Made
-from voicemem.dialects.ultravox.frames import ENDED, USUAL_REASON, is_typed
+from voicemem.dialects.dialect import (
+    Dialect,
+    Frame,
+    Hook,
+    Known,
+    KnownReply,
+    Made,
+    MalformedFrame,
+    RawFrame,
+    Side,
+    Text,
+    Translate,
+)
+from voicemem.dialects.reading import (
+    Kind,
+    Record,
+    Typed,
+    bytes_of,
+    is_signed,
+    kind_of,
+    read,
+    require_object,
+    silent,
+    speaker,
+    unix_ms,
+    values,
+)
+from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -22,12 +69,19 @@ from voicemem.protocol.events import (
     MessageEvent,
     Resume,
     SessionEnd,
-    ToolCall,
-    ToolResult,
     Tts,
 )
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
+ENDED = "call.ended"
+"""The end of the call, as a webhook says it."""
+USUAL_REASON = "ended"
+SIGNATURE = "x-ultravox-webhook-signature"
+TIMESTAMP = "x-ultravox-webhook-timestamp"
+TOLERANCE_MS = 60 * 1000
+"""How old or new a signature may be, as Ultravox advises."""
+ENDS = ("call.ended", "call.billed")
+"""What says that a call is over; either may be subscribed to."""
 MAX_CALLS = 8
 """Calls of one session whose ids are remembered."""
 MAX_TEXTS = 32
@@ -35,6 +89,128 @@ MAX_TEXTS = 32
 MAX_PLAYING = 8
 """Replies that the agent may speak one after the other."""
 OF_ONE_CALL = ("agent", "reply", "user", "between", "state", "since", "stopped", "again", "typed", "texts")
+"""Notes that are about one call."""
+
+# What is kept
+
+
+class CallStarted(Typed, rename="camel"):
+    call_id: str
+
+
+class State(Typed):
+    state: str
+
+
+class Transcript(Typed):
+    role: str
+    ordinal: int
+    final: bool = False
+    medium: str | None = None
+    text: str | None = None
+    delta: str | None = None
+
+
+class Invocation(Typed, rename="camel"):
+    tool_name: str
+    invocation_id: str
+    parameters: Any = None
+
+
+class Result(Typed, rename="camel"):
+    invocation_id: str
+    result: Any = None
+    error_type: str | None = None
+    error_message: str | None = None
+
+
+class TypedText(Typed):
+    text: str
+
+
+class Ended(Typed, rename="camel"):
+    call_id: str
+    end_reason: str | None = None
+    ts: int | None = None
+    """When the call ended, Unix ms."""
+
+
+def invocation(frame: JsonObject) -> str:
+    return str(frame["invocationId"])
+
+
+KINDS: dict[str, Kind] = {
+    "call_started": Kind("vendor", CallStarted, lambda frame: str(frame["callId"])),
+    "transcript": Kind("vendor", Transcript),
+    "state": Kind("vendor", State),
+    "playback_clear_buffer": Kind("vendor", Typed),
+    "client_tool_invocation": Kind("vendor", Invocation, invocation),
+    "data_connection_tool_invocation": Kind("vendor", Invocation, invocation),
+    ENDED: Kind("vendor", Ended, lambda frame: str(frame["callId"])),
+    "client_tool_result": Kind("app", Result, invocation),
+    "data_connection_tool_result": Kind("app", Result, invocation),
+    "user_text_message": Kind("app", TypedText),
+    "input_text_message": Kind("app", TypedText),
+    **silent("vendor", "call_event debug pong room_info"),  # `room_info` has a token
+    **silent("app", "forced_agent_message hang_up ping set_output_medium"),  # no one says them, or they come back
+}
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """What is kept of a message. Raises `MalformedFrame`, `UnknownFrame`."""
+    if bytes_of(frame) is not None:
+        return None
+    given = require_object(frame)
+    name, kind = kind_of(given, KINDS, side)
+    content = kind.keep(given)
+    if content is None:
+        return None
+    if kind.record is Transcript and not is_worth_a_row(content):
+        return None
+    if kind.record is TypedText and not content["text"].strip():
+        return None
+    if not 0 <= content.get("ts", 0) <= MAX_INTEGER:
+        raise MalformedFrame("There is no such time.")
+    id = kind.id(content)
+    return Frame(
+        content,
+        id=None if id is None else f"{name}/{id}",
+        ts=content.get("ts"),
+        side=kind.side,
+        session_id=content.get("callId"),
+        end=content.get("endReason", USUAL_REASON) if kind.record is Ended else None,
+        typed=kind.record is TypedText or is_typed(content),
+    )
+
+
+def is_worth_a_row(content: JsonObject) -> bool:
+    """Whether a transcript says anything. Raises `MalformedFrame`."""
+    if content["role"] not in ("user", "agent"):
+        raise MalformedFrame("A transcript is the user's or the agent's.")
+    if not 0 <= content["ordinal"] <= MAX_INTEGER:
+        raise MalformedFrame("There is no such ordinal.")
+    return bool(content.get("text") or content.get("delta") or content.get("final"))
+
+
+def is_typed(content: JsonObject) -> bool:
+    """Whether a transcript is of a text that the user has typed."""
+    return content.get("role") == "user" and content.get("medium") == "text"
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    """The texts of a message."""
+    if "ordinal" in frame:
+        side, item = speaker(frame["role"]), str(frame["ordinal"])
+        if frame.get("text"):
+            yield Text(frame, "text", "whole", side, item, frame.get("final", False))
+        elif frame.get("delta"):
+            yield Text(frame, "delta", "piece", side, item)
+    elif frame.get("text"):
+        yield Text(frame, "text", "whole", "user")
+    yield from values(frame, "parameters", "result", "errorMessage")
+
+
+# What it means
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -98,18 +274,18 @@ def hear(frame: JsonObject, known: Known) -> Made:
     final = frame.get("final", False)
     if segment is None and not text.strip():
         return
-    turn = utterance_turn(ordinal, known) if known.turn_of(item) is None else None
+    turn = turn_of_ordinal(ordinal, known) if known.turn_of(item) is None else None
     known.note("user", max(ordinal, known.notes.get("user", 0)))
     known.note("typed", None)
     yield Asr(item=item, text=text, final=final, turn_id=turn)
 
 
-def utterance_turn(ordinal: int, known: Known) -> int:
-    """The turn of a new utterance: that of the reply after it, if it comes late; the same while nobody has answered."""
+def turn_of_ordinal(ordinal: int, known: Known) -> int:
+    """The turn of a new utterance: that of the reply after it, if it comes late."""
     reply = newest_reply(known)
     if reply is not None and ordinal < known.notes["agent"]:
         return reply.turn
-    return known.here if known.here and not known.is_answered(known.here) else known.next_turn
+    return utterance_turn(known)
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -281,39 +457,71 @@ def closed(ts: int, known: Known) -> Made:
 
 def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("between", True)
-    id = frame["invocationId"]
-    yield ToolCall(
-        id=f"call:{id}",
-        call_id=id,
-        name=frame["toolName"],
-        arguments=frame.get("parameters"),
-        turn_id=known.here,
-    )
+    yield tool_call(frame["invocationId"], frame["toolName"], frame.get("parameters"), known.here)
 
 
-def tool_result(frame: JsonObject, ts: int, known: Known) -> Made:
+def answer_tool(frame: JsonObject, ts: int, known: Known) -> Made:
     """What a tool has answered, or why it did not."""
-    id, result = frame["invocationId"], frame.get("result")
+    result = frame.get("result")
     error = {key: frame[key] for key in ("errorType", "errorMessage") if key in frame}
-    yield ToolResult(
-        id=f"result:{id}", call_id=id, result=error if result is None and error else result, turn_id=known.here
-    )
+    yield tool_result(frame["invocationId"], error if result is None and error else result, known.here)
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
     yield SessionEnd(reason=frame.get("endReason", USUAL_REASON))
 
 
-RULES: dict[str, Callable[[JsonObject, int, Known], Made]] = {
+RULES: dict[str, Translate] = {
     "call_started": start_call,
     "transcript": transcribe,
     "state": change_state,
     "playback_clear_buffer": clear_buffer,
     "client_tool_invocation": call_tool,
     "data_connection_tool_invocation": call_tool,
-    "client_tool_result": tool_result,
-    "data_connection_tool_result": tool_result,
+    "client_tool_result": answer_tool,
+    "data_connection_tool_result": answer_tool,
     "user_text_message": type_text,
     "input_text_message": type_text,
     ENDED: end_call,
 }
+
+
+# Webhooks
+
+
+def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
+    """Whether a body was signed with this secret within the last minute: HMAC-SHA256 of the body and the timestamp.
+
+    Several signatures are separated by commas, one for each secret of the webhook.
+    """
+    stated = headers.get(TIMESTAMP, "")
+    sent = unix_ms(stated)
+    if not secret or sent is None or abs(now - sent) > TOLERANCE_MS:
+        return False
+    return is_signed(body + stated.encode(), secret, map(str.strip, headers.get(SIGNATURE, "").split(",")))
+
+
+class Call(Record, rename="camel"):
+    call_id: str
+    ended: str | None = None
+    end_reason: str | None = None
+
+
+def frames(body: JsonObject) -> Iterator[JsonObject]:
+    """One frame for the end of a call; nothing for webhooks that say no end. Raises `MalformedFrame`."""
+    if not isinstance(body.get("event"), str):
+        raise MalformedFrame("A webhook has an event.")
+    if body["event"] in ENDS:
+        call = read(Call, body.get("call"))
+        yield {"type": ENDED, "callId": call.call_id, "endReason": call.end_reason, "ts": unix_ms(call.ended)}
+
+
+ULTRAVOX = Dialect(
+    name="ultravox",
+    version=3,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    texts=texts,
+    hook=Hook(verify=verify, frames=frames),
+)

@@ -1,0 +1,473 @@
+"""The dialect `agora-ten`: what Agora's Conversational AI Engine, and apps of the TEN framework, send to clients.
+
+| frame | events |
+|---|---|
+| text `MESSAGE_ID|PART|PARTS|BASE64` (RTC data stream) | the object in it, once all parts are there |
+| `user.transcription` | `asr` of the item `uTURN` |
+| `assistant.transcription` | `llm.delta` of `aTURN`, `tts` with new words; status 1 `llm.done`, 2 `interrupt` |
+| `message.interrupt` | `interrupt` at `start_ms`, which counts on the clock of the words |
+| `message.metrics` | `metric` |
+| TEN's `transcribe`, of the user | `asr` of `~uN`; `interrupt` of a reply that is not final |
+| TEN's `transcribe`, of the assistant | `llm.delta`, all so far, and `llm.done` of `~aN` |
+
+Messages come as objects, or as texts `MESSAGE_ID|PART|PARTS|BASE64`. What a part holds cannot be read before all are
+there, so parts are kept as they are.
+
+TEN's message collector sends texts without turns, numbers or interruptions (`Collected`): the text of a reply is all of
+it so far. TEN stops generating as soon as the user says something, so a reply that is not final then was interrupted.
+
+Notes: `p:ID` (the parts of a message that is not whole yet), `t:ITEM` (the `Times` of a reply), `users` and `agents`
+(how many texts of each the collector has sent).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+import msgspec
+
+from voicemem.dialects.dialect import (
+    Dialect,
+    Frame,
+    Known,
+    KnownReply,
+    Made,
+    MalformedFrame,
+    Parts,
+    RawFrame,
+    Side,
+    Text,
+    UnknownFrame,
+)
+from voicemem.dialects.reading import Kind, Record, json_object, kept, kind_of, silent
+from voicemem.dialects.translating import utterance_turn
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
+from voicemem.protocol.types import JsonObject
+
+MAX_PARTS = 64
+MAX_PART = 4096
+"""Characters of one part, and of a message's id at most 64."""
+MAX_MESSAGE_BYTES = 1 << 20
+PART = "part"
+UNKNOWN_NUMBER = "???"
+TRANSCRIBE = "transcribe"
+UNIX_MS = 10**12
+"""Times below are none of Unix, in ms."""
+MAX_OPEN = 16
+"""Messages of which parts may be missing; of more, the oldest goes."""
+INTERRUPTED = 2
+START_MS = itemgetter("start_ms")
+
+# What is kept
+
+
+class Part(Record):
+    """A piece of a message that was too long for one; its content cannot be read before all are there."""
+
+    id: str
+    index: int
+    data: str
+    parts: int | None = None
+
+
+class PartFrame(Record):
+    part: Part
+
+
+class UserText(Record):
+    object: str
+    text: str
+    turn_id: int
+    final: bool = False
+    user_id: str | None = None
+    message_id: str | None = None
+    send_ts: int | None = None
+
+
+class TimedWord(Record):
+    word: str
+    start_ms: int
+    duration_ms: int = 0
+
+
+class AgentText(Record):
+    object: str
+    text: str
+    turn_id: int
+    turn_seq_id: int | None = None
+    turn_status: int | None = None
+    words: list[TimedWord] | None = None
+    message_id: str | None = None
+    send_ts: int | None = None
+
+
+class Interruption(Record):
+    object: str
+    turn_id: int
+    start_ms: int
+    message_id: str | None = None
+    send_ts: int | None = None
+
+
+class Latency(Record):
+    object: str
+    module: str
+    metric_name: str
+    latency_ms: float
+    turn_id: int | None = None
+    message_id: str | None = None
+    send_ts: int | None = None
+
+
+class Collected(Record):
+    data_type: str
+    role: str
+    text: str
+    is_final: bool = False
+    text_ts: int | None = None
+
+
+KINDS: dict[str, Kind] = {
+    "user.transcription": Kind("vendor", UserText),
+    "assistant.transcription": Kind("vendor", AgentText),
+    "message.interrupt": Kind("vendor", Interruption),
+    "message.metrics": Kind("vendor", Latency),
+    **silent(
+        "vendor",
+        """
+        user.translation turn.finished message.error message.info message.sal_status message.state message.user
+        state.listening state.thinking state.speaking image.upload user.manual_sos.result user.manual_eos.result
+        assistant.manual_eos.result
+        """,
+    ),
+}
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    if side == "app":
+        raise MalformedFrame("The app sends no frames of this dialect.")
+    if isinstance(frame, dict):
+        return reduced_part(frame) if PART in frame else reduced(frame)
+    if not isinstance(frame, str | bytes):
+        raise MalformedFrame("A frame of this dialect is an object, or a text.")
+    part = part_in(frame)
+    return reduced(decoded(part.data)) if part.parts == 1 else reduced_part({PART: msgspec.to_builtins(part)})
+
+
+def reduced(frame: JsonObject) -> Frame | None:
+    """What is kept of a message."""
+    if is_collected(frame):
+        return reduced_text(frame)
+    field = "object" if "object" in frame else "event_type"
+    _, kind = kind_of(frame, KINDS, field=field)
+    content = kind.keep(frame)
+    if content is None:
+        return None
+    sent = content.get("send_ts")
+    id = content.get("message_id")
+    if id is not None:
+        # No one promises that an update has another id than the text that it updates.
+        said = (
+            content.get("turn_seq_id"),
+            content.get("turn_status"),
+            content.get("final"),
+            len(content.get("text", "")),
+        )
+        id = "/".join([id, *(str(one) for one in said if one is not None)])
+    return Frame(content, id=id, ts=sent if sent is not None and sent >= UNIX_MS else None, side="vendor")
+
+
+def reduced_part(frame: JsonObject) -> Frame:
+    """A part of a message, which waits for the others."""
+    content = kept(PartFrame, frame)
+    part = content[PART]
+    bounds = (len(part["id"]) <= 64, len(part["data"]) <= MAX_PART, 1 <= part["index"] <= part.get("parts", MAX_PARTS))
+    if not all(bounds) or part.get("parts", 1) > MAX_PARTS:
+        raise MalformedFrame("A part of a message has another form.")
+    return Frame(content, id=f"{part['id']}/{part['index']}", side="vendor")
+
+
+def part_in(frame: str | bytes) -> Part:
+    """The part that a message of the data stream is. Raises `MalformedFrame`."""
+    try:
+        fields = (frame if isinstance(frame, str) else frame.decode()).split("|")
+        id, index, parts, data = fields
+        return Part(id, int(index[:6]), data, None if parts == UNKNOWN_NUMBER else int(parts[:6]))
+    except ValueError:
+        raise MalformedFrame("A text of this dialect is ID|PART|PARTS|BASE64.") from None
+
+
+def decoded(data: str) -> JsonObject:
+    """The object that the parts of a message hold. Raises `MalformedFrame`."""
+    try:
+        return json_object(base64.b64decode(data, validate=True), MAX_MESSAGE_BYTES)
+    except ValueError:  # also of the base64
+        raise MalformedFrame("The parts of a message hold no JSON object.") from None
+
+
+def is_collected(frame: JsonObject) -> bool:
+    """Whether a message is the collector's own, and none of Agora's."""
+    return "data_type" in frame and "role" in frame and "object" not in frame
+
+
+def reduced_text(frame: JsonObject) -> Frame | None:
+    """What is kept of a message. Raises `MalformedFrame`."""
+    content = kept(Collected, frame)
+    if content["data_type"] != TRANSCRIBE:  # what the LLM thinks, and what apps send
+        return None
+    if content["role"] not in ("user", "assistant"):
+        raise MalformedFrame("A text is the user's or the assistant's.")
+    ts = content.get("text_ts")
+    return Frame(content, ts=ts if ts is not None and ts >= UNIX_MS else None, side="vendor")
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    """The texts of a message; a part of one has none that could be read."""
+    if is_collected(frame):
+        final = frame.get("is_final", False)
+        if frame["role"] == "user":
+            yield Text(frame, "text", "whole", "user", final=final)
+        else:
+            yield Text(frame, "text", "whole", final=final)
+    elif frame.get("object") == "user.transcription":
+        yield Text(frame, "text", "whole", "user", str(frame["turn_id"]), frame.get("final", False))
+    elif frame.get("object") == "assistant.transcription":
+        item, words = str(frame["turn_id"]), frame.get("words") or ()
+        yield Text(frame, "text", "grown" if words else "whole", item=item, final=False)
+        for word in words:
+            yield Text(word, "word", "word", item=item, at_ms=word["start_ms"])
+
+
+def part_of(frame: JsonObject) -> tuple[str, int, int | None, str] | None:
+    """The part of a message that a frame is: the message's id, its number, how many there are, and what it holds."""
+    part = frame.get(PART)
+    return None if part is None else (part["id"], part["index"], part.get("parts"), part["data"])
+
+
+def joined(data: str) -> JsonObject | None:
+    """What is kept of the message that all parts hold."""
+    try:
+        frame = reduced(decoded(data))
+    except (MalformedFrame, UnknownFrame):
+        return None
+    return None if frame is None else frame.content
+
+
+# What it means
+
+
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one frame."""
+    if PART in frame:
+        return whole_message(frame[PART], ts, known)
+    if is_collected(frame):
+        return collected_text(frame, known)
+    match frame["object"]:
+        case "user.transcription":
+            return user_text(frame, known)
+        case "assistant.transcription":
+            return agent_text(frame, ts, known)
+        case "message.interrupt":
+            return interrupted(frame, ts, known)
+        case _:
+            return metric(frame)
+
+
+def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
+    """The events of a message whose last part this is."""
+    key = f"p:{part['id']}"
+    parts = {**known.notes.get(key, {}), str(part["index"]): part["data"]}
+    if "parts" in part:
+        parts["of"] = part["parts"]
+    number = parts.get("of")
+    pieces = [piece for index in range(1, (number or 0) + 1) if (piece := parts.get(str(index))) is not None]
+    if number is None or len(pieces) < number:
+        waiting = [one for one in known.notes if one.startswith("p:") and one != key]
+        if len(waiting) >= MAX_OPEN:
+            known.note(waiting[0], None)
+        known.note(key, parts)
+        return ()
+    known.note(key, None)
+    try:
+        message = reduced(decoded("".join(pieces)))
+    except (MalformedFrame, UnknownFrame):
+        return ()
+    return () if message is None else translate(message.content, ts, known)
+
+
+def user_text(frame: JsonObject, known: Known) -> Made:
+    """What the user said, all of the turn so far; a text that comes after the final one is older than it."""
+    item, final = f"u{frame['turn_id']}", frame.get("final", False)
+    segment = known.segment(item)
+    if final or segment is None or not segment.final:
+        user = frame.get("user_id") or None
+        yield Asr(item=item, text=frame["text"], final=final, turn_id=frame["turn_id"], user=user)
+
+
+class Times(NamedTuple):
+    """What is noted of a reply; times but `first_ts` are of the media clock."""
+
+    first_ts: int | None = None
+    begin_ms: int | None = None
+    newest_ms: int | None = None
+    end_ms: int | None = None
+    number: int | None = None
+
+    def position_at(self, ts: int) -> int | None:
+        """Where playback stood by the clock, if it began with the first word."""
+        if self.first_ts is None or self.begin_ms is None:
+            return None
+        return self.begin_ms + max(0, ts - self.first_ts)
+
+
+NO_TIMES = Times()
+
+
+def times_of(item: str, known: Known) -> Times:
+    kept = known.notes.get(f"t:{item}")
+    return NO_TIMES if kept is None else Times(*kept)
+
+
+def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
+    """More of a reply: its text, the times of its new words, and its end."""
+    item, turn, status = f"a{frame['turn_id']}", frame["turn_id"], frame.get("turn_status")
+    times, number = times_of(item, known), frame.get("turn_seq_id")
+    outdated = number is not None and times.number is not None and number < times.number
+    words = frame.get("words") or ()
+    new = new_words(words, times.newest_ms) if words else ()
+    reply = known.reply(item)
+    text, whole = grown_text(frame["text"], words, new, reply) if words else (frame["text"], True)
+    if text and not outdated and (whole or reply is None or not reply.complete):
+        yield LlmDelta(item=item, text=text, whole=whole, turn_id=turn)
+    spoken = tuple(map(spoken_word, new))
+    if spoken:
+        yield Tts(item=item, words=spoken)
+    newest_ms = new[-1]["start_ms"] if new else times.newest_ms
+    times = noted(times, spoken, newest_ms, number, ts if known.has_clock else None)
+    if times != NO_TIMES:
+        known.note(f"t:{item}", [*times])
+    if status == 1 and (text or reply is not None) and (reply is None or not reply.complete):
+        yield LlmDone(item=item)
+    elif status == INTERRUPTED and (reply is None or reply.cut == "no"):
+        position_ms = times.position_at(ts) if known.has_clock else None
+        yield Interrupt(item=item, turn_id=turn, audio_end_ms=position_ms, estimated=position_ms is not None)
+
+
+def new_words(words: Sequence[JsonObject], newest_ms: int | None) -> Sequence[JsonObject]:
+    """The words that begin after the newest one known, in the order of their times."""
+    new = words if newest_ms is None else [word for word in words if word["start_ms"] > newest_ms]
+    return sorted(new, key=START_MS)
+
+
+def grown_text(
+    stated: str, words: Sequence[JsonObject], new: Sequence[JsonObject], reply: KnownReply | None
+) -> tuple[str, bool]:
+    """The text of an update, and whether it is the whole reply's: some say all of it, some only the new words."""
+    before = "" if reply is None else reply.text
+    if stated.startswith(before) or "".join(stated.split()).startswith("".join(before.split())):
+        return stated, True
+    return (stated if len(new) == len(words) else "".join(word["word"] for word in new)), False
+
+
+def spoken_word(word: JsonObject) -> Word:
+    begin_ms = max(0, word["start_ms"])
+    return Word(word["word"].strip(), begin_ms, begin_ms + max(0, word.get("duration_ms", 0)))
+
+
+def noted(times: Times, spoken: tuple[Word, ...], newest_ms: int | None, number: int | None, ts: int | None) -> Times:
+    """What is known of a reply's times after an update."""
+    first_ts, begin_ms, end_ms = times.first_ts, times.begin_ms, times.end_ms
+    if spoken:
+        if begin_ms is None:
+            first_ts, begin_ms = ts, spoken[0].start_ms
+        end_ms = max(end_ms or 0, *[word.end_ms for word in spoken])
+    number = times.number if number is None else max(number, times.number or 0)
+    return Times(first_ts, begin_ms, newest_ms, end_ms, number)
+
+
+def interrupted(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The user cut a reply short. Without words nothing says where on the media clock the reply began."""
+    item = f"a{frame['turn_id']}"
+    position_ms = None if times_of(item, known).begin_ms is None else max(0, frame["start_ms"])
+    yield Interrupt(item=item, turn_id=frame["turn_id"], audio_end_ms=position_ms)
+
+
+def metric(frame: JsonObject) -> Made:
+    name = f"{frame['module']}_{frame['metric_name']}"
+    yield Metric(name=name, latency_ms=frame["latency_ms"], turn_id=frame.get("turn_id"))
+
+
+def closed(ts: int, known: Known) -> Made:
+    """How far the reply that may still play was played by the clock: it began with its first word."""
+    for reply in known.open_replies():
+        times = times_of(reply.item or "", known)
+        position_ms = times.position_at(ts)
+        if position_ms is None or times.end_ms is None or reply.has_playback:
+            continue
+        if reply.complete and position_ms >= times.end_ms:
+            yield Tts(item=reply.item, done=True, estimated=True, ts=ts - (position_ms - times.end_ms))
+        else:
+            yield Tts(item=reply.item, audio_ms=position_ms, estimated=True, ts=ts)
+
+
+# TEN's message collector
+
+
+def collected_text(frame: JsonObject, known: Known) -> Made:
+    """The events of one text."""
+    rule = collected_user_text if frame["role"] == "user" else collected_agent_text
+    return rule(frame["text"], frame.get("is_final", False), known)
+
+
+def collected_user_text(text: str, final: bool, known: Known) -> Made:
+    number = known.notes.get("users", 0)
+    segment = known.segment(f"~u{number}")
+    if segment is None or segment.final:
+        if not text:
+            return
+        number += 1
+        known.note("users", number)
+    item = f"~u{number}"
+    reply = known.reply(f"~a{known.notes.get('agents', 0)}")
+    if text and reply is not None and not reply.complete and reply.cut == "no":
+        yield Interrupt(item=reply.item)
+    turn = None if known.turn_of(item) is not None else utterance_turn(known)
+    yield Asr(item=item, text=text, final=final, turn_id=turn)
+
+
+def collected_agent_text(text: str, final: bool, known: Known) -> Made:
+    number = known.notes.get("agents", 0)
+    reply = known.reply(f"~a{number}")
+    if reply is None or (reply.complete and text != reply.text) or (reply.cut != "no" and is_other(text, reply.text)):
+        if not text:
+            return
+        number, reply = number + 1, None
+        known.note("agents", number)
+    elif reply.complete:
+        return
+    item = f"~a{number}"
+    turn = known.here if reply is None else None
+    if text:
+        yield LlmDelta(item=item, text=text, whole=True, turn_id=turn)
+    if final:
+        yield LlmDone(item=item)
+
+
+def is_other(text: str, before: str) -> bool:
+    """Whether a text is not all of a reply so far."""
+    return not text.startswith(before) and not before.startswith(text)
+
+
+AGORA_TEN = Dialect(
+    name="agora-ten",
+    version=2,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    texts=texts,
+    parts=Parts(part=part_of, join=joined),
+)

@@ -1,1 +1,0 @@
-"""Agora's Conversational AI Engine, and apps of the TEN framework: what they tell their clients."""

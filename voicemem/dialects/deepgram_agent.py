@@ -1,0 +1,511 @@
+"""The dialect `deepgram-agent`: Deepgram's Voice Agent API, version 1.
+
+The agent's texts up to the user's next words are a reply `~rN`.
+
+| frame | events |
+|---|---|
+| `Settings` (app) | notes: bytes of audio a second |
+| binary | `tts` of the newest reply: its total |
+| `ConversationText` of the user | `asr`, final; a backchannel is nothing |
+| `ConversationText` of the assistant | `llm.delta` of `~rN`, after a space |
+| `AgentAudioDone` | `llm.done` |
+| `UserStartedSpeaking` | `interrupt` by the clock; nothing if all had been played; it opens nothing |
+| `SpeechInterrupted` | `interrupt` with the heard text |
+| `AgentThinking`, `AgentStartedSpeaking` | after an interruption, what comes is another reply |
+| `FunctionCallRequest`, `FunctionCallResponse` (either side) | `tool.call` for each function, `tool.result` |
+| `InjectUserMessage` (app) | `message`; the same text of the user's directly after it is its echo |
+| `InjectAgentMessage` (app) | an interruption, if it says so; its text comes back as `ConversationText` |
+| `Welcome` | the session's id; after another connection, the end of its reply |
+| `History`, settings' changes, errors, latencies, all else | nothing |
+
+Binary frames are the agent's audio, of which the bytes are counted. Of the settings only the format of that audio is
+kept: neither prompts, nor keys of other services, nor definitions of functions.
+
+Notes: `replies` (N), and of the reply under way `begun`, `stopped` (`cut` or `over`), `last` (its last character),
+`sent` (all of its audio has come), `bytes`, `since` (when its first words or audio came), `silent` (ms between parts of
+its audio), `unvoiced` (ms of text whose audio has not come), `audio_first` (its audio comes before its words); `rate`
+(bytes of audio a second), `until` (when all audio will have been played), `typed` (a text of the app that Deepgram may
+repeat), `asked` (the ids of functions' last calls, by name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from voicemem.dialects.clock import Playing, close_by_clock, interrupt_by_clock, playing_at, spoken_ms
+from voicemem.dialects.dialect import (
+    AUDIO_BYTES,
+    Dialect,
+    Frame,
+    Known,
+    KnownReply,
+    Made,
+    MalformedFrame,
+    RawFrame,
+    Side,
+    Text,
+    Translate,
+)
+from voicemem.dialects.reading import Kind, Record, Typed, bytes_of, kind_of, require_object, silent, values
+from voicemem.dialects.translating import tool_call, tool_result
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
+from voicemem.protocol.scripts import SPACELESS
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
+
+
+class Welcome(Typed):
+    request_id: str | None = None
+
+
+class Output(Record):
+    encoding: str | None = None
+    sample_rate: int | None = None
+    bitrate: int | None = None
+
+
+class Audio(Record):
+    output: Output | None = None
+
+
+class Settings(Typed):
+    audio: Audio | None = None
+
+
+class ConversationText(Typed):
+    role: str
+    content: str
+    conversational_behavior: str | None = None
+
+
+class FunctionCall(Record):
+    id: str
+    name: str
+    arguments: Any = ""
+
+
+class FunctionCallRequest(Typed):
+    functions: list[FunctionCall]
+
+
+class FunctionCallResponse(Typed):
+    name: str
+    content: Any = None
+    id: str | None = None
+
+
+class InjectUserMessage(Typed):
+    content: str
+
+
+class InjectAgentMessage(Typed):
+    behavior: str | None = None
+
+
+class SpeechInterrupted(Typed):
+    text_spoken: str | None = None
+    """Of the turn that was cut; its position in the frame counts from the session's start, and is not kept."""
+
+
+def request_id(frame: JsonObject) -> str | None:
+    return ",".join(call["id"] for call in frame["functions"]) or None
+
+
+KINDS: dict[str, Kind] = {
+    "Welcome": Kind("vendor", Welcome, lambda frame: frame.get("request_id")),
+    "ConversationText": Kind("vendor", ConversationText),
+    "UserStartedSpeaking": Kind("vendor", Typed),
+    "AgentThinking": Kind("vendor", Typed),
+    "AgentStartedSpeaking": Kind("vendor", Typed),
+    "AgentAudioDone": Kind("vendor", Typed),
+    "SpeechInterrupted": Kind("vendor", SpeechInterrupted),
+    "FunctionCallRequest": Kind("vendor", FunctionCallRequest, request_id),
+    "FunctionCallResponse": Kind(None, FunctionCallResponse, lambda frame: frame.get("id")),
+    "Settings": Kind("app", Settings),
+    "InjectUserMessage": Kind("app", InjectUserMessage),
+    "InjectAgentMessage": Kind("app", InjectAgentMessage),
+    **silent(None, "History"),
+    **silent(
+        "vendor",
+        """
+        Error FrustrationDetected FunctionCallCancelled InjectionRefused LatencyReport ListenUpdated PromptUpdated
+        SettingsApplied SpeakUpdated ThinkLiveUpdated ThinkUpdated Warning __customFromThinkProvider
+        """,
+    ),
+    **silent(
+        "app",
+        """
+        ForceEndTurn KeepAlive UpdateListen UpdatePrompt UpdateSpeak UpdateThink UpdateThink_Live
+        __customToThinkProvider
+        """,
+    ),
+}
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    count = bytes_of(frame)
+    if count is not None:
+        # What the user says goes to Deepgram in binary frames too.
+        is_agents = side != "app" and count
+        return Frame({AUDIO_BYTES: count}, side="vendor", counts_audio=True) if is_agents else None
+    given = require_object(frame)
+    name, kind = kind_of(given, KINDS, side)
+    content = kind.keep(given)
+    if content is None or not says_something(content):
+        return None
+    id = kind.id(content)
+    return Frame(
+        content,
+        id=None if id is None else f"{name}/{id}",
+        side=kind.side,
+        session_id=content.get("request_id"),
+        typed=name == "InjectUserMessage",
+    )
+
+
+def says_something(content: JsonObject) -> bool:
+    """Whether there is anything in a frame that is worth a row. Raises `MalformedFrame`."""
+    match content["type"]:
+        case "ConversationText":
+            if content["role"] not in ("user", "assistant"):
+                raise MalformedFrame("A text of a conversation is the user's or the assistant's.")
+            is_backchannel = content["role"] == "user" and content.get("conversational_behavior") == "backchannel"
+            return bool(content["content"].strip()) and not is_backchannel
+        case "InjectUserMessage":
+            return bool(content["content"].strip())
+        case "FunctionCallRequest":
+            return bool(content["functions"])
+    return True
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    """The texts of a frame."""
+    match frame.get("type"):
+        case "ConversationText" if frame["role"] == "assistant":
+            yield Text(frame, "content", "piece", item=REPLY)
+        case "ConversationText" | "InjectUserMessage":
+            yield Text(frame, "content", "whole", "user")
+            yield Text(None, "", "end", item=REPLY)
+        case "SpeechInterrupted" if frame.get("text_spoken"):
+            yield Text(frame, "text_spoken", "whole", final=False)
+        case "FunctionCallRequest":
+            for call in frame["functions"]:
+                if call.get("arguments"):
+                    yield Text(call, "arguments", "value")
+        case "FunctionCallResponse":
+            yield from values(frame, "content")
+
+
+CUT, OVER = "cut", "over"
+"""What `stopped` says of the reply under way: it was interrupted, and late words of it may come; nothing more comes."""
+OF_ONE_REPLY = ("begun", "stopped", "last", "sent", "bytes", "since", "silent", "unvoiced", "audio_first")
+"""Notes that are about the reply under way."""
+
+
+def reply_item(known: Known) -> str:
+    return f"~r{known.notes.get('replies', 1)}"
+
+
+def is_newest(reply: KnownReply, known: Known) -> bool:
+    return reply.item == reply_item(known)
+
+
+def begin(known: Known) -> None:
+    """Words or audio come: of the reply under way, or of the next where that is over."""
+    if known.notes.get("stopped") == OVER:
+        next_reply(known)
+    known.note("begun", True)
+
+
+def next_reply(known: Known) -> None:
+    """What the agent says from here on is another reply."""
+    if known.notes.get("begun"):
+        known.note("replies", known.notes.get("replies", 1) + 1)
+    for key in OF_ONE_REPLY:
+        known.note(key, None)
+
+
+def complete(known: Known) -> Made:
+    """The reply under way has all its words."""
+    reply = known.reply(reply_item(known))
+    if reply is not None and not reply.complete:
+        yield LlmDone(item=reply.item)
+
+
+REPLY = "reply"
+"""The agent's texts are those of the reply under way, up to the user's next."""
+USUAL = 48_000
+"""Bytes a second of the usual format: 16 bits at 24 kHz."""
+RATES = {"linear16": 24_000, "mulaw": 8_000, "alaw": 8_000}
+"""Samples a second of formats that are not compressed, where the settings say nothing else."""
+BIT_RATES = {"mp3": 48_000, "aac": 48_000, "opus": 12_000}
+"""Bits a second of those that are, likewise."""
+GAP_MS = 500
+"""Audio that comes so long after all before it was played follows a silence."""
+
+
+def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Note how many bytes of audio are a second: 0 where that is not known."""
+    output = (frame.get("audio") or {}).get("output") or {}
+    encoding = output.get("encoding") or "linear16"
+    if encoding in RATES:
+        rate = (output.get("sample_rate") or RATES[encoding]) * (2 if encoding == "linear16" else 1)
+    else:
+        rate = (output.get("bitrate") or BIT_RATES.get(encoding, 0)) // 8
+    known.note("rate", max(0, rate))
+    return ()
+
+
+def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Count the audio of the newest reply."""
+    rate = known.notes.get("rate", USUAL)
+    if not rate:
+        return
+    begin(known)
+    count = known.notes.get("bytes", 0)
+    if known.has_clock:
+        note_times(ts, frame[AUDIO_BYTES] * 1000 // rate, is_first=not count, known=known)
+    known.note("bytes", min(count + frame[AUDIO_BYTES], MAX_INTEGER))
+    known.note("unvoiced", None)
+    yield total_of(known)
+
+
+def note_times(ts: int, length_ms: int, is_first: bool, known: Known) -> None:
+    """Note until when all audio plays, and how long the reply has been silent between parts of it."""
+    if is_first and "since" not in known.notes:
+        known.note("since", ts)
+    until = known.notes.get("until", ts)
+    if ts - until > GAP_MS and not is_first:
+        known.note("silent", known.notes.get("silent", 0) + ts - until)
+    known.note("until", length_ms + (ts if is_first or ts - until > GAP_MS else until))
+
+
+def total_of(known: Known) -> Tts:
+    """How long the audio of the newest reply is by now."""
+    rate = known.notes.get("rate") or USUAL
+    return Tts(item=reply_item(known), total_audio_ms=min(known.notes["bytes"] * 1000 // rate, MAX_INTEGER))
+
+
+def note_unvoiced(text: str, ts: int, is_first: bool, known: Known) -> None:
+    """Note how long it takes to say a text whose audio is still to come, and when the first one came."""
+    if is_first and known.notes.get("bytes"):
+        known.note("audio_first", True)
+    if not known.notes.get("audio_first"):
+        known.note("unvoiced", known.notes.get("unvoiced", 0) + spoken_ms(text))
+    if known.has_clock and "since" not in known.notes:
+        known.note("since", ts)
+
+
+def position_ms(ts: int, known: Known) -> int:
+    """How much of the audio under way was played by a time, where its words have not come yet."""
+    until: int = known.notes.get("until", ts)
+    return max(0, (total_of(known).total_audio_ms or 0) - max(0, until - ts))
+
+
+def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
+    """Where the audio of a reply stood at a time; where none has come, by the length of its text."""
+    if not is_newest(reply, known):
+        return playing_at(reply, ts)
+    silent_ms, unvoiced_ms = known.notes.get("silent", 0), known.notes.get("unvoiced", 0)
+    found = playing_at(reply, ts - silent_ms)
+    if found is not None:
+        return Playing(found.began + silent_ms, found.position_ms, found.total_ms + unvoiced_ms)
+    since = known.notes.get("since")
+    if since is None or not unvoiced_ms:
+        return None
+    return Playing(since, max(0, min(ts - since, unvoiced_ms)), unvoiced_ms)
+
+
+MAX_PLAYING = 4
+"""Replies that may wait to be played."""
+MAX_ASKED = 32
+"""Functions whose last call is remembered."""
+INTERRUPTING = "interrupt"
+"""The behaviour of an injected message that the agent says at once."""
+
+
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one frame."""
+    if AUDIO_BYTES in frame:
+        return count_audio(frame, ts, known)
+    return RULES[frame["type"]](frame, ts, known)
+
+
+def closed(ts: int, known: Known) -> Made:
+    """The replies that the caller had not heard to their end."""
+    yield from measure(known)
+    yield from close_by_clock(known, ts, is_own, partial(playing, known))
+
+
+def is_own(item: str) -> bool:
+    return item.startswith("~r")
+
+
+# What is said
+
+
+def converse(frame: JsonObject, ts: int, known: Known) -> Made:
+    return hear(frame, known) if frame["role"] == "user" else speak(frame, ts, known)
+
+
+def hear(frame: JsonObject, known: Known) -> Made:
+    """The user has spoken; what the agent says next is another reply."""
+    text = frame["content"].strip()
+    if text == known.notes.get("typed"):
+        known.note("typed", None)
+        return
+    known.note("typed", None)
+    yield from complete(known)
+    next_reply(known)
+    yield Asr(text=text, final=True)
+
+
+def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The app says something for the user."""
+    yield from complete(known)
+    next_reply(known)
+    known.note("typed", frame["content"].strip())
+    yield MessageEvent(role="user", text=frame["content"], source="message")
+
+
+def speak(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The agent says a sentence or more."""
+    known.note("typed", None)
+    begin(known)
+    text, last = frame["content"].strip(), known.notes.get("last", "")
+    note_unvoiced(text, ts, not last, known)
+    known.note("last", text[-1])
+    # Words that come after the interruption of their audio were said before it.
+    is_late = not last and known.notes.get("stopped") == CUT
+    since = known.notes.get("since") if is_late else None
+    yield LlmDelta(item=reply_item(known), text=space_between(last, text) + text, ts=since)
+    if known.notes.get("sent") and known.notes.get("audio_first"):
+        yield LlmDone(item=reply_item(known))
+
+
+def space_between(before: str, text: str) -> str:
+    """What stands between two texts of a reply, of which one ends with `before`."""
+    return " " if before and not (SPACELESS.match(before) and SPACELESS.match(text)) else ""
+
+
+def finish_audio(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Deepgram has sent all audio of the reply."""
+    if known.notes.get("begun"):
+        known.note("sent", True)
+        if known.notes.get("bytes"):
+            known.note("unvoiced", None)
+            yield from measure(known, whole=True)
+        yield from complete(known)
+
+
+def measure(known: Known, whole: bool = False) -> Made:
+    """Say again how long the audio is, where all words that have come by now belong to it."""
+    if known.has_clock and known.notes.get("bytes") and (whole or known.notes.get("audio_first")):
+        yield total_of(known)
+
+
+# Interruptions
+
+
+def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The user speaks, and the app stops playing. Without times, only what is still being sent is known to play."""
+    yield from measure(known)
+    for reply in islice(known.open_replies(), MAX_PLAYING):
+        if reply.item is not None and is_own(reply.item) and (known.has_clock or not reply.complete):
+            yield from interrupt_by_clock(known, reply.item, ts, where=partial(playing, known))
+    if known.notes.get("begun") and not known.notes.get("stopped"):
+        known.note("stopped", CUT if is_cut(ts, known) else OVER)
+        if known.has_clock and known.notes.get("bytes") and known.reply(reply_item(known)) is None:
+            yield Interrupt(item=reply_item(known), audio_end_ms=position_ms(ts, known), estimated=True)
+    known.note("until", None)
+
+
+def is_cut(ts: int, known: Known) -> bool:
+    """Whether more of the reply under way was to come when the user began to speak."""
+    reply = known.reply(reply_item(known))
+    if reply is None or not reply.complete:
+        return True
+    where = playing(known, reply, ts) if known.has_clock else None
+    return where is not None and not where.is_over
+
+
+def say_next(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The agent begins: after an interruption that is another reply."""
+    if known.notes.get("stopped") == CUT:
+        known.note("stopped", OVER)
+    return ()
+
+
+def inject(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The app has the agent say something, perhaps instead of what it is saying."""
+    if frame.get("behavior") == INTERRUPTING:
+        yield from interrupt(frame, ts, known)
+    yield from say_next(frame, ts, known)
+
+
+def state_heard(frame: JsonObject, ts: int, known: Known) -> Made:
+    """What was spoken before the cut, exactly; the words of the turn that was cut may be the end of a reply."""
+    newest, spoken = newest_reply(known), frame.get("text_spoken")
+    if spoken is None:
+        yield from interrupt(frame, ts, known)
+    if newest is None or spoken is None:
+        return
+    text = newest.text
+    start = max(0, text.rfind(spoken.strip()))
+    heard = text[:start] + spoken if spoken.strip() else spoken
+    if heard.strip() != text.strip():
+        # `more`: by the clock it may have been over, and the vendor knows better.
+        yield Interrupt(item=newest.item, heard_text=heard, more=True)
+
+
+def newest_reply(known: Known) -> KnownReply | None:
+    """The reply under way, or the one before it where the user's words came first."""
+    number = known.notes.get("replies", 1)
+    return known.reply(f"~r{number}") or known.reply(f"~r{number - 1}")
+
+
+# Functions
+
+
+def call_functions(frame: JsonObject, ts: int, known: Known) -> Made:
+    asked = {**known.notes.get("asked", {}), **{call["name"]: call["id"] for call in frame["functions"]}}
+    known.note("asked", dict([*asked.items()][-MAX_ASKED:]))
+    for call in frame["functions"]:
+        yield tool_call(call["id"], call["name"], call.get("arguments", ""), known.here)
+
+
+def answer_function(frame: JsonObject, ts: int, known: Known) -> Made:
+    """A function has answered, the app's or Deepgram's; the latter may leave out the id."""
+    name = frame["name"]
+    id = frame.get("id") or known.notes.get("asked", {}).get(name) or f"~{name}"
+    yield tool_result(id, frame.get("content"), known.here, name)
+
+
+def connect(frame: JsonObject, ts: int, known: Known) -> Made:
+    """A connection begins. After another one, nothing more comes of what was under way there."""
+    yield from complete(known)
+    next_reply(known)
+
+
+RULES: dict[str, Translate] = {
+    "Welcome": connect,
+    "Settings": note_format,
+    "ConversationText": converse,
+    "UserStartedSpeaking": interrupt,
+    "AgentThinking": say_next,
+    "AgentStartedSpeaking": say_next,
+    "AgentAudioDone": finish_audio,
+    "SpeechInterrupted": state_heard,
+    "FunctionCallRequest": call_functions,
+    "FunctionCallResponse": answer_function,
+    "InjectUserMessage": type_text,
+    "InjectAgentMessage": inject,
+}
+
+
+DEEPGRAM_AGENT = Dialect(
+    name="deepgram-agent", version=1, reduce=reduce, translate=translate, closed=closed, texts=texts
+)

@@ -1,1 +1,0 @@
-"""Deepgram's Voice Agent API."""

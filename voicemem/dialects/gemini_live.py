@@ -1,0 +1,548 @@
+"""The dialect `gemini-live`: the messages of Gemini's Live API.
+
+Their names are in camelCase as on the wire, or as in Google's Python SDK.
+
+There are no ids. What the user says and what the model answers is an exchange n, up to `turnComplete`: `~uN` and `~aN`.
+
+| frame | in events |
+|---|---|
+| `serverContent.inputTranscription` | `asr` of `~uN`, all that came so far; final once the model has begun |
+| `serverContent.interimInputTranscription` | a partial |
+| `serverContent.outputTranscription`, `modelTurn.parts[].text` (not `thought`) | `llm.delta` of `~aN` |
+| `modelTurn.parts[].inlineData` of audio | `tts` `total_audio_ms` |
+| `generationComplete` | `llm.done` |
+| `interrupted` | `interrupt` of `~aN` by the clock; the user's next words belong to the next exchange |
+| `turnComplete` | `llm.done`; without `interrupted` also `tts` `done`: Gemini waits for the end of playback; n + 1 |
+| `toolCall.functionCalls[]`, app `toolResponse.functionResponses[]` | `tool.call`, `tool.result` |
+| app `clientContent.turns[]` (the last, if it is the user's), `realtimeInput.text` | a `message` of the user |
+| `setupComplete` | the session's id; after another connection, the end of its exchange |
+| `goAway`, `sessionResumptionUpdate`, `usageMetadata`, `setup`, audio and video sent, all else | nothing |
+
+Transcriptions come in no order with what the model says: a place is kept for the user's words when the model begins
+before any have come. When the model has generated all, words of an utterance that has a text are the next one's.
+
+Audio of a message is counted next to its `serverContent`, in bytes and with its sample rate. Thoughts, images, prompts,
+definitions of tools, and the handle of a resumption are not kept.
+
+Notes: `exchange` (n), `begun` (the model has begun in it), `turn` (that of its reply), `generated` and `cut` (what
+happened to it since), `ahead` (the user's words are those of the next exchange), `late` (they came after the reply),
+`said` (characters of the user's words that are not interim), `answered` (the model has begun since the last
+utterance), `prompted` (the model continues without being spoken to, after a text or the result of a tool), `bytes` (of
+the reply's audio).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
+from voicemem.dialects.dialect import (
+    AUDIO_BYTES,
+    Dialect,
+    Frame,
+    Known,
+    Made,
+    MadeEvent,
+    MalformedFrame,
+    RawFrame,
+    Side,
+    Text,
+    UnknownFrame,
+)
+from voicemem.dialects.reading import Record, audio_bytes, json_object, read, values
+from voicemem.dialects.translating import utterance_turn
+from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Of a message that comes as bytes or text: Gemini sends its JSON in binary messages."""
+USUAL_RATE = 24_000
+"""Samples a second of Gemini's audio, of 16 bits each."""
+RATE = "rate"
+ONLY_AUDIO = {AUDIO_BYTES, RATE}
+REPLY, SPOKEN = "reply", "spoken"
+"""The pieces that come have no names: they are those of the reply and of the utterance under way."""
+VENDOR = {
+    "serverContent",
+    "toolCall",
+    "toolCallCancellation",
+    "setupComplete",
+    "goAway",
+    "sessionResumptionUpdate",
+    "usageMetadata",
+    "voiceActivity",
+    "voiceActivityDetectionSignal",
+}
+APP = {"setup", "clientContent", "realtimeInput", "toolResponse", "contextUpdate"}
+
+# What is kept
+
+
+class Said(Record):
+    text: str | None = None
+
+
+class Blob(Record, rename="camel"):
+    mime_type: str | None = None
+    data: str | None = None
+
+
+class Part(Record, rename="camel"):
+    text: str | None = None
+    thought: bool | None = None
+    inline_data: Blob | None = None
+
+
+class Content(Record):
+    role: str | None = None
+    parts: list[Part] | None = None
+
+
+class ServerContent(Record, rename="camel"):
+    input_transcription: Said | None = None
+    interim_input_transcription: Said | None = None
+    output_transcription: Said | None = None
+    model_turn: Content | None = None
+    generation_complete: bool | None = None
+    interrupted: bool | None = None
+    turn_complete: bool | None = None
+
+
+class FunctionCall(Record):
+    name: str
+    id: str | None = None
+    args: Any = None
+
+
+class FunctionResponse(Record):
+    name: str | None = None
+    id: str | None = None
+    response: Any = None
+
+
+class ToolCalls(Record, rename="camel"):
+    function_calls: list[FunctionCall] | None = None
+
+
+class ToolResponse(Record, rename="camel"):
+    function_responses: list[FunctionResponse] | None = None
+
+
+class ClientContent(Record):
+    turns: list[Content] | None = None
+
+
+class SetupComplete(Record, rename="camel"):
+    session_id: str | None = None
+
+
+class Message(Record, rename="camel"):
+    """One message; of audio that was counted, `audio_bytes` and `rate` stand next to it."""
+
+    server_content: ServerContent | None = None
+    tool_call: ToolCalls | None = None
+    setup_complete: SetupComplete | None = None
+    client_content: ClientContent | None = None
+    realtime_input: Said | None = None
+    tool_response: ToolResponse | None = None
+
+
+RECORDS = (Blob, Part, ServerContent, ToolCalls, ToolResponse, SetupComplete, Message)
+NAMES = {name for kind in RECORDS for name in kind.__struct_encode_fields__} | VENDOR | APP
+CAMEL = {re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name): name for name in NAMES}
+"""The names of the Python SDK, and those of the wire."""
+DEPTH = 8
+"""How deep a message has names of its own."""
+FREE = ("args", "response")
+"""What a tool is called with and answers, whose names are the app's."""
+
+
+def in_camel_case(value: Any, depth: int = DEPTH) -> Any:
+    """A message with the names of the wire, without what is null."""
+    if not depth:
+        return value
+    if isinstance(value, dict):
+        return {
+            CAMEL.get(key, key): one if key in FREE else in_camel_case(one, depth - 1)
+            for key, one in value.items()
+            if one is not None
+        }
+    return [in_camel_case(one, depth - 1) for one in value] if isinstance(value, list) else value
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """What is kept of a message. Raises `MalformedFrame`, `UnknownFrame`."""
+    given = in_camel_case(json_object(frame, MAX_BYTES))
+    sender = sender_of(given)
+    if side not in (None, sender):
+        raise MalformedFrame("The other side sends messages of this kind.")
+    message = read(Message, given)
+    content: JsonObject = counted_audio(message, given) if sender == "vendor" else {}
+    if message.server_content is not None:
+        content |= server_content(message.server_content)
+    if message.tool_call is not None and message.tool_call.function_calls:
+        content["toolCall"] = msgspec.to_builtins(message.tool_call)
+    if message.tool_response is not None and message.tool_response.function_responses:
+        content["toolResponse"] = msgspec.to_builtins(message.tool_response)
+    typed = typed_text(message)
+    if typed:
+        content["realtimeInput"] = {"text": typed}
+    session_id = None if message.setup_complete is None else message.setup_complete.session_id
+    if message.setup_complete is not None:
+        content["setupComplete"] = {"sessionId": session_id} if session_id else {}
+    if not content:
+        return None
+    return Frame(
+        content,
+        side=sender,
+        session_id=session_id or None,
+        typed=bool(typed),
+        counts_audio=content.keys() == ONLY_AUDIO,
+    )
+
+
+def sender_of(given: JsonObject) -> Side:
+    """Who sends a message. Raises `MalformedFrame`, `UnknownFrame`."""
+    vendor, app = given.keys() & VENDOR or AUDIO_BYTES in given, given.keys() & APP
+    if vendor and app:
+        raise MalformedFrame("A message is either Gemini's or the app's.")
+    if not vendor and not app:
+        if given:
+            raise UnknownFrame(str(next(iter(given))))
+        raise MalformedFrame("A message of this dialect says something.")
+    return "vendor" if vendor else "app"
+
+
+def server_content(given: ServerContent) -> JsonObject:
+    """What the model and the recogniser say, without what is empty."""
+    content: JsonObject = {}
+    for name in ("input_transcription", "interim_input_transcription", "output_transcription"):
+        said: Said | None = getattr(given, name)
+        if said is not None and said.text:
+            content[CAMEL[name]] = {"text": said.text}
+    parts = [] if given.model_turn is None else given.model_turn.parts or []
+    texts: list[JsonObject] = [{"text": part.text} for part in parts if part.text and not part.thought]
+    if texts:
+        content["modelTurn"] = {"parts": texts}
+    for name in ("generation_complete", "interrupted", "turn_complete"):
+        if getattr(given, name):
+            content[CAMEL[name]] = True
+    return {"serverContent": content} if content else {}
+
+
+def counted_audio(message: Message, given: JsonObject) -> JsonObject:
+    """How much audio there is in a message, if any. Raises `MalformedFrame`."""
+    count, rate = 0, USUAL_RATE
+    if AUDIO_BYTES in given:
+        count = audio_bytes(given, AUDIO_BYTES)
+        rate = read(int, given.get(RATE, USUAL_RATE))
+    turn = None if message.server_content is None else message.server_content.model_turn
+    for part in () if turn is None else turn.parts or ():
+        blob = part.inline_data
+        if blob is not None and blob.data and (blob.mime_type or "audio/").startswith("audio/"):
+            count += audio_bytes({"data": blob.data}, "data")
+            rate = rate_of(blob.mime_type or "", rate)
+    if not 1 <= rate <= MAX_INTEGER or count > MAX_INTEGER:
+        raise MalformedFrame("There is no such audio.")
+    return {AUDIO_BYTES: count, RATE: rate} if count else {}
+
+
+def rate_of(mime_type: str, otherwise: int) -> int:
+    """The sample rate of `audio/pcm;rate=24000`."""
+    found = re.search(r"rate=(\d{1,9})(?!\d)", mime_type)
+    return int(found[1]) if found else otherwise
+
+
+def typed_text(message: Message) -> str:
+    """What the app sends as the user's words. Of several turns all but the last are the history of another session."""
+    if message.realtime_input is not None and message.realtime_input.text:
+        return message.realtime_input.text
+    turns = [] if message.client_content is None else message.client_content.turns or []
+    if not turns or turns[-1].role not in (None, "user"):
+        return ""
+    return "\n".join(part.text for part in turns[-1].parts or () if part.text)
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    """The texts of a message."""
+    content = frame.get("serverContent", {})
+    if "inputTranscription" in content:
+        yield Text(content["inputTranscription"], "text", "piece", "user", SPOKEN)
+    if "interimInputTranscription" in content:
+        yield Text(content["interimInputTranscription"], "text", "next", "user", SPOKEN)
+    for part in content.get("modelTurn", {}).get("parts", ()):
+        yield Text(part, "text", "piece", item=REPLY)
+    if "outputTranscription" in content:
+        yield Text(content["outputTranscription"], "text", "piece", item=REPLY)
+    if content.get("interrupted") or content.get("turnComplete"):
+        yield Text(None, "", "end", item=REPLY)
+        yield Text(None, "", "end", "user", SPOKEN)
+    for call in frame.get("toolCall", {}).get("functionCalls") or ():
+        yield from values(call, "args")
+    for result in frame.get("toolResponse", {}).get("functionResponses") or ():
+        yield from values(result, "response")
+    if "realtimeInput" in frame:
+        yield Text(frame["realtimeInput"], "text", "whole", "user")
+
+
+# What it means
+
+
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one message. Most are audio or words of a reply that is under way, so these come first."""
+    notes = known.notes
+    if "begun" in notes and "cut" not in notes and "generated" not in notes:
+        if frame.keys() == ONLY_AUDIO:
+            return (count_audio(frame, known),)
+        content = frame.get("serverContent", {})
+        if len(frame) == len(content) == 1 and "outputTranscription" in content:
+            text = content["outputTranscription"]["text"]
+            return (LlmDelta(item=reply_item(known), text=text, turn_id=reply_turn(known)),)
+    if "toolResponse" in frame:
+        return tool_results(frame, known)
+    if "realtimeInput" in frame:
+        return type_text(frame, known)
+    if "setupComplete" in frame:
+        return connect(known)
+    return server_events(frame, ts, known)
+
+
+def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one message of Gemini's."""
+    content: JsonObject = frame.get("serverContent", {})
+    cut = content.get("interrupted", False)
+    outputs = output_texts(content)
+    speaks = AUDIO_BYTES in frame or "modelTurn" in content or "toolCall" in frame
+    if speaks and is_next_reply(known):
+        yield from complete(known, played=False)
+    heard = content.get("inputTranscription", {}).get("text", "")
+    interim = content.get("interimInputTranscription", {}).get("text", "")
+    begins = bool(speaks or outputs) and not known.notes.get("begun")
+    are_next = cut and not begins  # a message begins one utterance at most
+    if (heard or interim) and not are_next:
+        yield from hear(heard, interim, begins, known)
+    if begins:
+        yield from begin(bool(heard), known)
+    if outputs:
+        yield LlmDelta(item=reply_item(known), text="".join(outputs), turn_id=reply_turn(known))
+    if AUDIO_BYTES in frame:
+        yield count_audio(frame, known)
+    if content.get("generationComplete"):
+        yield from generated(bool(outputs), known)
+    if cut:
+        yield from interrupt(ts, known)
+        if are_next and (heard or interim):
+            yield from hear(heard, interim, False, known)
+    if "toolCall" in frame:
+        yield from tool_calls(frame, known)
+    if content.get("turnComplete"):
+        yield from complete(known, played=True, has_text=bool(outputs))
+
+
+def connect(known: Known) -> Made:
+    """A connection begins. After another one, nothing more comes of what was under way there."""
+    if known.notes.get("begun") or known.segment(f"~u{exchange(known)}") is not None:
+        yield from complete(known, played=False)
+
+
+def output_texts(content: JsonObject) -> list[str]:
+    """What the model says in a message."""
+    parts: list[JsonObject] = content.get("modelTurn", {}).get("parts", [])
+    return [*(part["text"] for part in parts), *content.get("outputTranscription", {}).values()]
+
+
+def closed(ts: int, known: Known) -> Made:
+    """The reply that the caller had not heard to its end."""
+    yield from measure(known)
+    yield from close_by_clock(known, ts, lambda item: item.startswith("~a"))
+
+
+# Exchanges
+
+
+def exchange(known: Known) -> int:
+    number: int = known.notes.get("exchange", 1)
+    return number
+
+
+def reply_item(known: Known) -> str:
+    return f"~a{exchange(known)}"
+
+
+def reply_turn(known: Known) -> int | None:
+    turn: int | None = known.notes.get("turn")
+    return turn
+
+
+def is_next_reply(known: Known) -> bool:
+    """Whether what the model says now is another reply, though the end of the one before was not sent."""
+    notes = known.notes
+    if "cut" in notes:
+        return True
+    return "generated" in notes and known.turn_of(f"~u{exchange(known) + 1}") is not None
+
+
+def complete(known: Known, played: bool, has_text: bool = False) -> Made:
+    """End an exchange. Where the user did not interrupt, Gemini has waited until all was played."""
+    item = reply_item(known)
+    if known.notes.get("begun"):
+        yield from generated(has_text, known)
+        is_reply = has_text or known.reply(item) is not None
+        if is_reply and played and not known.notes.get("cut"):
+            yield Tts(item=item, done=True)
+    else:
+        yield from settle_words(known)
+    known.note("exchange", exchange(known) + 1)
+    if not known.notes.get("ahead"):
+        known.note("said", None)
+    for key in ("ahead", "begun", "turn", "generated", "cut", "late", "bytes"):
+        known.note(key, None)
+
+
+# The user
+
+
+def hear(heard: str, interim: str, final: bool, known: Known) -> Made:
+    """Add to the user's words."""
+    item = f"~u{exchange(known)}"
+    segment = known.segment(item)
+    if known.notes.get("generated") and not known.notes.get("late"):
+        is_late = segment is not None and not segment.text
+        known.note("late" if is_late else "ahead", True)
+    if known.notes.get("ahead"):
+        item = f"~u{exchange(known) + 1}"
+        segment = known.segment(item)
+        if segment is None:
+            known.note("said", None)
+    elif known.notes.get("begun"):
+        final, interim = True, ""
+    before = "" if segment is None else segment.text[: known.notes.get("said", 0)]
+    text = (before + heard).lstrip()
+    if heard:
+        known.note("said", len(text))
+    elif not interim:
+        return
+    turn = new_turn(known) if known.turn_of(item) is None else None
+    if turn is not None:
+        known.note("answered", None)
+    yield Asr(item=item, text=text + ("" if final else interim), final=final, turn_id=turn)
+
+
+def type_text(frame: JsonObject, known: Known) -> Made:
+    """The app sends a text as the user's."""
+    known.note("prompted", True)
+    known.note("answered", None)
+    yield MessageEvent(role="user", text=frame["realtimeInput"]["text"], source="message")
+
+
+def new_turn(known: Known) -> int:
+    """The turn of a new utterance: the same while no one has answered."""
+    return known.next_turn if known.notes.get("answered") else utterance_turn(known)
+
+
+def settle_words(known: Known) -> Made:
+    """Nothing more is expected of the user's words."""
+    item = f"~u{exchange(known)}"
+    segment = known.segment(item)
+    if segment is not None and segment.text and not segment.final:
+        text = segment.text[: known.notes.get("said", 0)]
+        yield Asr(item=item, text=text or segment.text, final=True)
+
+
+def begin(is_heard: bool, known: Known) -> Made:
+    """The model begins: what the user has said is final, and what is still to be recognised has its place."""
+    item = f"~u{exchange(known)}"
+    turn = known.turn_of(item)
+    if known.notes.get("prompted"):
+        turn = known.here
+        yield from settle_words(known)
+    elif turn is not None:
+        if not is_heard:
+            yield from settle_words(known)
+    else:
+        turn = new_turn(known)
+        if not is_heard:
+            yield Asr(item=item, text="", turn_id=turn)
+    known.note("begun", True)
+    known.note("answered", True)
+    known.note("turn", turn)
+    known.note("prompted", None)
+
+
+# The model
+
+
+def generated(has_text: bool, known: Known) -> Made:
+    """The model has said all; `has_text`: also in this message."""
+    item = reply_item(known)
+    reply = known.reply(item)
+    if has_text or (reply is not None and not reply.complete):
+        yield LlmDone(item=item, turn_id=reply_turn(known))
+    known.note("generated", True)
+
+
+def count_audio(frame: JsonObject, known: Known) -> MadeEvent:
+    count = known.notes.get("bytes", 0) + frame[AUDIO_BYTES]
+    known.note("bytes", count)
+    return Tts(item=reply_item(known), total_audio_ms=count * 500 // frame[RATE])
+
+
+def measure(known: Known) -> Made:
+    """Say again how long the audio is: it comes before its words, and all that have come by now belong to it."""
+    reply = known.reply(reply_item(known))
+    if reply is not None and known.has_clock and reply.total_audio_ms is not None:
+        yield Tts(item=reply.item, total_audio_ms=reply.total_audio_ms)
+
+
+def interrupt(ts: int, known: Known) -> Made:
+    """The user interrupts what the model says; before it says anything there is nothing to cut."""
+    if known.notes.get("begun") and not known.notes.get("cut"):
+        known.note("cut", True)
+        if not known.notes.get("ahead"):
+            known.note("ahead", True)
+            known.note("said", None)
+        yield from measure(known)
+        yield from interrupt_by_clock(known, reply_item(known), ts)
+
+
+# Tools
+
+
+def tool_calls(frame: JsonObject, known: Known) -> Made:
+    for call in frame["toolCall"]["functionCalls"]:
+        id = call.get("id")
+        yield ToolCall(
+            id=None if id is None else f"call:{id}",
+            call_id=call_id(call),
+            name=call["name"],
+            arguments=call.get("args", {}),
+            turn_id=reply_turn(known),
+        )
+
+
+def tool_results(frame: JsonObject, known: Known) -> Made:
+    results = frame["toolResponse"]["functionResponses"]
+    if not known.notes.get("begun"):
+        known.note("prompted", True)
+    turn = reply_turn(known)
+    for result in results:
+        id = result.get("id")
+        yield ToolResult(
+            id=None if id is None else f"result:{id}",
+            call_id=call_id(result),
+            name=result.get("name"),
+            result=result.get("response"),
+            turn_id=known.here if turn is None else turn,
+        )
+
+
+def call_id(call: JsonObject) -> str:
+    """The id of a call; on Vertex AI there may be none, and a name is all that its result has in common with it."""
+    return str(call.get("id") or f"~{call.get('name')}")
+
+
+GEMINI_LIVE = Dialect(name="gemini-live", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)

@@ -1,0 +1,496 @@
+"""The dialect `livekit-agents`: the events, items and text streams of LiveKit Agents.
+
+`model_dump_json()` of each event of an `AgentSession`, items of its chat history, and text streams.
+
+| frame | events |
+|---|---|
+| `user_state_changed` to speaking | the place of what the user says |
+| `user_input_transcribed` | `asr` of an item `~pN`, one a final: what the user says until their item comes |
+| `conversation_item_added`, role user | withdraws those; `asr` final of the item, in their turn |
+| `conversation_item_added`, role assistant | `llm.done` in the turn of the utterance that began last before it |
+| … `interrupted` | `interrupt`, with all of its text heard: LiveKit keeps no other |
+| an item of the history (`message`, `function_call`, `function_call_output`) | the same |
+| `function_tools_executed`, `tool_execution_updated` that starts a call | `tool.call`, `tool.result` |
+| `agent_false_interruption`, resumed | `resume`, where nobody has spoken since the interruption |
+| `close` | `session.end` |
+| a text of the stream `lk.transcription` | user: `asr` of the segment; agent: `llm.delta`, and `llm.done` when final |
+| any other event, item or role | nothing |
+
+An item comes when it was played, so an event that comes later may stand earlier: `created_at` says where.
+
+Instructions, images and identities are not kept; of an item only what was said, when, and which tool was called.
+
+Notes: `pending` (turn, first and last number of the items `~pN` that no item has replaced), `pieces` (their count),
+`turns` (when the newest turns began), `last` (the newest reply).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from voicemem.dialects.dialect import Dialect, Frame, Known, Made, MalformedFrame, RawFrame, Side, Text, Translate
+from voicemem.dialects.reading import Kind, Record, Typed, kept, kind_of, require_object, silent
+from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
+from voicemem.protocol.events import (
+    Asr,
+    Interrupt,
+    LlmDelta,
+    LlmDone,
+    Resume,
+    SessionEnd,
+    ToolResult,
+)
+from voicemem.protocol.types import JsonObject
+
+
+class Transcribed(Typed):
+    transcript: str
+    is_final: bool
+    created_at: float | None = None
+
+
+class UserState(Typed):
+    new_state: str
+    created_at: float | None = None
+
+
+class Spoken(Record):
+    """When an item was spoken, in Unix seconds."""
+
+    started_speaking_at: float | None = None
+    stopped_speaking_at: float | None = None
+
+
+class Item(Typed):
+    """An item of the chat history; a history may have been written without times."""
+
+    id: str
+    role: str | None = None
+    content: list[str] | None = None
+    interrupted: bool = False
+    metrics: Spoken | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | None = None
+    created_at: float | None = None
+
+
+class Added(Typed):
+    item: Item
+    created_at: float | None = None
+
+
+class Call(Record):
+    call_id: str
+    name: str = ""
+    arguments: str = ""
+
+
+class Output(Record):
+    call_id: str
+    output: str = ""
+
+
+class Executed(Typed):
+    function_calls: list[Call]
+    function_call_outputs: list[Output]
+    created_at: float | None = None
+
+
+class Update(Typed):
+    function_call: Call | None = None
+
+
+class Updated(Typed):
+    update: Update
+    created_at: float | None = None
+
+
+class FalseInterruption(Typed):
+    resumed: bool
+    created_at: float | None = None
+
+
+class Close(Typed):
+    reason: str
+    created_at: float | None = None
+
+
+class StreamText(Record):
+    """One text of a stream. `role` is ours: identities may be phone numbers."""
+
+    topic: str
+    role: str
+    segment: str
+    text: str
+    final: bool = False
+
+
+NEWEST_S = 100_000_000_000
+"""Larger times are ms."""
+
+
+def ms(seconds: float | None) -> int | None:
+    """A time in Unix ms; None for what is not one."""
+    if seconds is None or not 0 <= seconds < NEWEST_S * 1_000:
+        return None
+    return round(seconds if seconds >= NEWEST_S else seconds * 1_000)
+
+
+TRANSCRIPTION = "lk.transcription"
+"""The topic of LiveKit's text streams."""
+KINDS: dict[str, Kind] = {
+    "user_state_changed": Kind(None, UserState),
+    "user_input_transcribed": Kind(None, Transcribed),
+    "conversation_item_added": Kind(None, Added),
+    "message": Kind(None, Item),
+    "function_call": Kind(None, Item),
+    "function_call_output": Kind(None, Item),
+    "function_tools_executed": Kind(None, Executed),
+    "tool_execution_updated": Kind(None, Updated),
+    "agent_false_interruption": Kind(None, FalseInterruption),
+    "close": Kind(None, Close),
+    **silent(
+        None,
+        """
+        agent_state_changed user_transcription_timeout overlapping_speech metrics_collected
+        session_usage_updated speech_created error debug_message eot_prediction user_turn_exceeded
+        agent_backchannel_opportunity agent_handoff agent_config_update
+        """,
+    ),
+}
+SPEAKING = "speaking"
+"""The state of a user whose utterance begins."""
+JAVASCRIPT = {
+    "newState": "new_state",
+    "createdAt": "created_at",
+    "isFinal": "is_final",
+    "callId": "call_id",
+    "functionCall": "function_call",
+    "functionCalls": "function_calls",
+    "functionCallOutputs": "function_call_outputs",
+    "startedSpeakingAt": "started_speaking_at",
+    "stoppedSpeakingAt": "stopped_speaking_at",
+}
+"""Names of LiveKit's JavaScript."""
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    given = require_object(frame)
+    if given.get("topic") == TRANSCRIPTION:
+        return Frame(reduced_text(given))
+    given = renamed(given)
+    name, kind = kind_of(given, KINDS)
+    record = kind.record
+    if record is Added:
+        item = given.get("item")
+        if isinstance(item, dict) and is_silent(item):
+            return None
+        given = given | {"item": with_texts(item)}
+    elif record is Item:
+        if is_silent(given):
+            return None
+        given = with_texts(given)
+    content = kind.keep(given)
+    if content is None or (record is UserState and content["new_state"] != SPEAKING):
+        return None
+    return Frame(
+        content,
+        id=id_of(name, content),
+        ts=ms(content.get("created_at")),
+        end=content["reason"] if record is Close else None,
+    )
+
+
+def renamed(given: Any) -> Any:
+    """A frame of LiveKit's JavaScript in the names of its Python, three levels deep."""
+    found = {JAVASCRIPT.get(key, key): value for key, value in given.items()}
+    for key in ("item", "metrics", "update", "function_call"):
+        if isinstance(found.get(key), dict):
+            found[key] = renamed(found[key])
+    for key in ("function_calls", "function_call_outputs"):
+        if isinstance(found.get(key), list):
+            found[key] = [renamed(one) if isinstance(one, dict) else one for one in found[key]]
+    return found
+
+
+def is_silent(item: JsonObject) -> bool:
+    """Whether nobody said an item: it is a handover, an instruction, or of a kind that came later."""
+    if item.get("type") == "message":
+        return item.get("role") not in ("user", "assistant")
+    return item.get("type") not in ("function_call", "function_call_output")
+
+
+def with_texts(item: Any) -> Any:
+    """An item with only the texts of its content, and the transcripts of its audio."""
+    if not isinstance(item, dict) or not isinstance(item.get("content"), list):
+        return item
+    texts = [part if isinstance(part, str) else transcript_of(part) for part in item["content"]]
+    return item | {"content": [text for text in texts if text]}
+
+
+def transcript_of(part: Any) -> str | None:
+    transcript = part.get("transcript") if isinstance(part, dict) else None
+    return transcript if isinstance(transcript, str) else None
+
+
+def reduced_text(given: JsonObject) -> JsonObject:
+    """A text of the stream: as a program gets it from LiveKit, or reduced."""
+    if "role" not in given or "segment" not in given:
+        attributes = given.get("attributes")
+        if not isinstance(attributes, dict) or not isinstance(given.get("identity"), str):
+            raise MalformedFrame("A text of lk.transcription has the sender's identity, and the stream's attributes.")
+        role = "agent" if given["identity"].startswith("agent") else "user"
+        final = attributes.get("lk.transcription_final") in ("true", True)
+        given = given | {"role": role, "segment": attributes.get("lk.segment_id"), "final": final}
+    return kept(StreamText, given)
+
+
+def id_of(name: str, content: JsonObject) -> str | None:
+    """What is the same in a repeat: an item comes once, and so does a transcript of one time."""
+    item = content.get("item", content if name in ("message", "function_call", "function_call_output") else None)
+    if item is not None:
+        return f"item/{item['id']}"
+    created_at = content.get("created_at")
+    if created_at is None:
+        return None
+    return f"{name}/{created_at}" if name != "user_input_transcribed" else f"{name}/{content['is_final']}/{created_at}"
+
+
+ROOM = "room"
+"""The channel of what a client of the room is shown."""
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    """The texts of a frame."""
+    if "topic" in frame:
+        yield shown_text(frame)
+    if frame.get("type") == "user_input_transcribed":
+        yield Text(frame, "transcript", "whole", "user", final=frame["is_final"])
+    item = frame.get("item", frame)
+    content = item.get("content") or []
+    if content and item.get("role") != "user":
+        yield Text(None, "", "end", item=item["id"])
+    for place in range(len(content)):
+        if item.get("role") == "user":
+            yield Text(content, place, "again", "user", f"{item['id']}/{place}")
+        else:
+            yield Text(content, place, "piece", item=item["id"])
+    update = frame.get("update", {})
+    calls = [item, update.get("function_call") or {}, *frame.get("function_calls", ())]
+    for call in (*calls, *frame.get("function_call_outputs", ())):
+        for key in ("arguments", "output"):
+            if call.get(key):
+                yield Text(call, key, "value")
+
+
+def shown_text(frame: JsonObject) -> Text:
+    """A text of the room: of the user the whole segment, of the agent what comes next."""
+    if frame["role"] == "agent":
+        return Text(frame, "text", "piece", item=frame["segment"], channel=ROOM)
+    return Text(frame, "text", "whole", "user", frame["segment"], frame.get("final", False), channel=ROOM)
+
+
+MAX_PENDING = 40
+"""Items of one turn that wait for LiveKit's; what is said after that grows the last one."""
+MAX_TURNS = 50
+"""Turns of which the begin is known."""
+MAX_CALLS = 30
+"""Calls of tools that one frame may report."""
+
+
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one frame."""
+    if "topic" in frame:
+        return show_text(frame, known)
+    return RULES[frame["type"]](frame, ts, known)
+
+
+def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Reserve the turn of what the user says: with a realtime model its text comes after the reply has."""
+    pending: list[int] | None = known.notes.get("pending")
+    if pending is not None:
+        segment = known.segment(f"~p{pending[2]}")
+        is_empty = pending[1] == pending[2] and (segment is None or not segment.text)
+        if not is_empty or not known.is_answered(pending[0]):
+            return
+    number, turn = known.notes.get("pieces", 0) + 1, known.next_turn
+    known.note("pending", [turn, number, number])
+    known.note("pieces", number)
+    note_turn(turn, time_of(frame, ts), known)
+    yield Asr(item=f"~p{number}", text="", turn_id=turn)
+
+
+def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
+    """What the recogniser hears, until LiveKit's own item of the turn takes its place."""
+    pending: list[int] | None = known.notes.get("pending")
+    text, final = frame["transcript"], frame["is_final"]
+    if pending is None:
+        if not text:
+            return
+        number = known.notes.get("pieces", 0) + 1
+        pending = [known.next_turn, number, number]
+        note_turn(pending[0], time_of(frame, ts), known)
+    turn, first, last = pending
+    segment = known.segment(f"~p{last}")
+    if segment is not None and segment.final and segment.text:
+        if last - first < MAX_PENDING - 1:
+            last += 1
+        else:
+            text, final = f"{segment.text} {text}", True
+    known.note("pending", [turn, first, last])
+    known.note("pieces", last)
+    yield Asr(item=f"~p{last}", text=text, final=final, turn_id=turn)
+
+
+def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
+    """An item of the history, once it is whole: an utterance, or a reply that was played."""
+    item = frame.get("item", frame)
+    at = time_of(item, ts)
+    if item["type"] != "message":
+        return call_item(item, at, known)
+    text = "\n".join(item.get("content") or ())
+    if item["role"] == "user":
+        return finish_utterance(item, text, at, known)
+    return finish_reply(item, text, at, time_of(frame, ts), known)
+
+
+def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made:
+    pending: list[int] | None = known.notes.get("pending")
+    turn = known.turn_of(item["id"])
+    if turn is None:
+        began = spoken_ms(item, "started_speaking_at")
+        begin = at if began is None else min(at, began)
+        if pending is not None and at < begin_of(pending[0], known):  # the user has begun to speak again since
+            pending = None
+        turn = turn_of_utterance(begin, known) if pending is None else pending[0]
+        note_turn(turn, begin, known)
+    if pending is not None:
+        for number in range(pending[1], pending[2] + 1):
+            yield Asr(item=f"~p{number}", text="", final=True, turn_id=pending[0])
+        known.note("pending", None)
+    yield Asr(item=item["id"], text=text, final=True, turn_id=turn, ts=at)
+
+
+def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known) -> Made:
+    turn = turn_at(at, known)
+    yield LlmDone(item=item["id"], text=text, turn_id=turn, ts=at)
+    known.note("last", item["id"])
+    if item.get("interrupted"):
+        stopped = spoken_ms(item, "stopped_speaking_at")
+        end = added if stopped is None else stopped
+        yield Interrupt(item=item["id"], heard_text=text, estimated=True, more=True, ts=end)
+
+
+def time_of(frame: JsonObject, ts: int) -> int:
+    """When LiveKit says it was: by its own clock, as the times of items are."""
+    stated = ms(frame.get("created_at"))
+    return ts if stated is None else stated
+
+
+def spoken_ms(item: JsonObject, which: str) -> int | None:
+    return ms(item.get("metrics", {}).get(which))
+
+
+def call_item(item: JsonObject, at: int, known: Known) -> Made:
+    if item.get("call_id") and item["type"] == "function_call":
+        yield from call_tool(item, at, known)
+    elif item.get("call_id"):
+        yield answer_tool(item, at, known)
+
+
+def execute_tools(frame: JsonObject, ts: int, known: Known) -> Made:
+    for call in frame["function_calls"][:MAX_CALLS]:
+        yield from call_tool(call, time_of(frame, ts), known)
+    for output in frame["function_call_outputs"][:MAX_CALLS]:
+        yield answer_tool(output, time_of(frame, ts), known)
+
+
+def start_tool(frame: JsonObject, ts: int, known: Known) -> Made:
+    call = frame["update"].get("function_call")
+    return () if call is None else call_tool(call, time_of(frame, ts), known)
+
+
+def call_tool(call: JsonObject, at: int, known: Known) -> Made:
+    """A call, once: by the event that it started, the one that it ended, or its item."""
+    if call.get("name"):
+        yield tool_call(call["call_id"], call["name"], call.get("arguments") or "", turn_at(at, known))
+
+
+def answer_tool(output: JsonObject, at: int, known: Known) -> ToolResult:
+    return tool_result(output["call_id"], output.get("output") or "", turn_at(at, known))
+
+
+def resume(frame: JsonObject, ts: int, known: Known) -> Made:
+    """LiveKit went on with a reply. Mostly it has not added that one yet, and an older one must stay interrupted."""
+    last = known.notes.get("last")
+    reply = None if last is None else known.reply(last)
+    if frame["resumed"] and reply is not None and reply.cut != "no" and reply.turn == known.here:
+        yield Resume(item=last)
+
+
+def end_session(frame: JsonObject, ts: int, known: Known) -> Made:
+    yield SessionEnd(reason=frame["reason"])
+
+
+def show_text(frame: JsonObject, known: Known) -> Made:
+    """A text as a client of the room shows it: of the user the whole segment, of the agent what comes next."""
+    segment, text, final = frame["segment"], frame["text"], frame.get("final", False)
+    if frame["role"] == "agent":
+        if text:
+            yield LlmDelta(item=segment, text=text, turn_id=None if known.turn_of(segment) is not None else known.here)
+        if final:
+            yield LlmDone(item=segment)
+        return
+    turn = known.turn_of(segment)
+    yield Asr(item=segment, text=text, final=final, turn_id=utterance_turn(known) if turn is None else turn)
+
+
+# Turns
+
+
+def note_turn(turn: int, begin: int, known: Known) -> None:
+    """Note when a turn began, by the earliest that says so."""
+    turns = {noted: since for since, noted in known.notes.get("turns", ())}
+    turns[turn] = min(begin, turns.get(turn, begin))
+    known.note("turns", sorted([since, noted] for noted, since in turns.items())[-MAX_TURNS:])
+
+
+def begin_of(turn: int, known: Known) -> int:
+    """When a turn began; 0 if that is not known any more."""
+    return next((since for since, noted in known.notes.get("turns", ()) if noted == turn), 0)
+
+
+def turn_at(at: int, known: Known) -> int:
+    """The turn whose utterance began last before a time; 0 before any."""
+    turns: list[list[int]] = known.notes.get("turns", [])
+    before = [turn for since, turn in turns if since <= at]
+    if before:
+        return before[-1]
+    return 0 if len(turns) < MAX_TURNS else turns[0][1]
+
+
+def turn_of_utterance(begin: int, known: Known) -> int:
+    """A turn of its own; but what comes after a later utterance stands before it."""
+    turns: list[list[int]] = known.notes.get("turns", [])
+    return turn_at(begin, known) or known.next_turn if turns and begin < turns[-1][0] else known.next_turn
+
+
+RULES: dict[str, Translate] = {
+    "user_state_changed": open_utterance,
+    "user_input_transcribed": grow_utterance,
+    "conversation_item_added": add_item,
+    "message": add_item,
+    "function_call": add_item,
+    "function_call_output": add_item,
+    "function_tools_executed": execute_tools,
+    "tool_execution_updated": start_tool,
+    "agent_false_interruption": resume,
+    "close": end_session,
+}
+
+
+LIVEKIT_AGENTS = Dialect(name="livekit-agents", version=2, reduce=reduce, translate=translate, texts=texts)

@@ -1,1 +1,0 @@
-"""OpenAI's Live API (GPT-Live)."""

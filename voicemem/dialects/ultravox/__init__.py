@@ -1,1 +1,0 @@
-"""Ultravox: data messages of a call, and the webhook at its end."""
