@@ -268,7 +268,6 @@ KINDS: dict[str, Kind] = {
         "app",
         """
         contextual_update conversation_initiation_client_data feedback mcp_tool_approval_result pong user_activity
-        user_audio_chunk
         """,
     ),
 }
@@ -278,7 +277,9 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     given = require_object(frame)
     if "user_audio_chunk" in given and "type" not in given:
-        given = {"type": "user_audio_chunk"}
+        if side == "vendor":
+            raise MalformedFrame("The other side sends frames of this type.")
+        return None
     name, kind = kind_of(given, KINDS, side)
     content = kind.keep(given)
     if content is None:
