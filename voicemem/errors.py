@@ -9,7 +9,7 @@
     │   └── QuotaExceeded  a project that has used up a quota
     ├── StoreUnavailable the store is down, or the outcome of a commit is unknown; nothing is acknowledged
     │   └── DamagedEntry an entry of one session's journal cannot be read
-    ├── SessionSetAside  a session whose memory could not be made; its events are kept
+    ├── SessionQuarantined  a session whose memory could not be made; its events are kept
     ├── StoreRuined      the store can no longer be trusted; the process must end
     ├── LlmFailed        an LLM request that failed
     └── CannotStart      the settings or the database do not let the service start
@@ -195,7 +195,7 @@ class DamagedEntry(StoreUnavailable):
         super().__init__(detail)
 
 
-class SessionSetAside(VoicememError):
+class SessionQuarantined(VoicememError):
     """A session's memory could not be made, or would take too long: it is not tried again by itself."""
 
     def __init__(self) -> None:

@@ -47,9 +47,9 @@ from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.hook_secrets import HookSecrets, parse_hook_secrets
 from voicemem.security.rate_limits import RateLimits
-from voicemem.sessions.hooks import Hooks
+from voicemem.sessions.inbound_webhooks import InboundWebhooks
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.nodes.own_node import NodeClock, OwnNode, beat_forever
+from voicemem.sessions.nodes.node_lease import NodeClock, NodeLease, beat_forever
 from voicemem.sessions.nodes.presence import Presence, sweep_forever
 from voicemem.sessions.nodes.watcher import Watcher, watch_journals_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -117,7 +117,7 @@ class Services:
         self.restore_slots = asyncio.Semaphore(CONCURRENT_RESTORES)
         self.allowed = allowed_networks(settings.allow_addresses)
         """Networks that are not public, and may be called all the same."""
-        self.node = OwnNode(store, self.runtime, node_clock)
+        self.node = NodeLease(store, self.runtime, node_clock)
         self.add_security()
         self.add_sessions(patch_check(self.check_address, check_context or logged(policies.check)))
         self.add_search()
@@ -154,7 +154,7 @@ class Services:
         self.presence = Presence(self.sessions)
         redaction = None if self.rules is None else Redaction(self.rules, store, metrics.redacted_events.inc)
         self.recorder = Recorder(store, self.read_models, self.runtime, check_patch, self.telemetry, token, redaction)
-        self.hooks = Hooks(self.recorder, self.sessions, self.presence)
+        self.inbound_webhooks = InboundWebhooks(self.recorder, self.sessions, self.presence)
         self.overviews = Overviews(store, self.read_models)
 
     def add_search(self) -> None:
@@ -209,7 +209,7 @@ class Services:
         self.sender = WebhookSender(allowed=self.allowed, extra_headers=self.telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, self.telemetry)
         self.outbox = OutboxWorker(self.store, self.read_models, send, self.runtime, self.node.current_token)
-        self.webhooks = Webhooks(self.store, send, self.runtime, self.sessions.notices_due, self.check_address)
+        self.webhooks = Webhooks(self.store, send, self.runtime, self.sessions.webhooks_due, self.check_address)
 
     def add_llms(self) -> None:
         """Requests to LLMs that somebody waits for."""
@@ -277,7 +277,7 @@ class Services:
             watch_journals_forever(self.watcher),
             sweep_forever(self.presence),
             observe_forever(self.observers),
-            self.outbox.run(self.sessions.notices_due),
+            self.outbox.run(self.sessions.webhooks_due),
             erase_forever(self.retention),
             compact_forever(self.retention),
             maintain_forever(self.read_models),

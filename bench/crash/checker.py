@@ -65,7 +65,7 @@ class Read(NamedTuple):
     """By producer: what was acknowledged before the read began."""
 
 
-class Notice(NamedTuple):
+class WebhookEvent(NamedTuple):
     """One notice, as it first arrived."""
 
     payload: bytes
@@ -90,7 +90,7 @@ class Call:
         self.turns = 0
         self.contact_ms = 0
         """When any producer of it last heard of the service, or lost its connection (Unix ms)."""
-        self.notices: dict[str, Notice] = {}
+        self.notices: dict[str, WebhookEvent] = {}
 
     def told(self) -> Counter[int]:
         """How many closes have reached the receiver, by Unix second."""
@@ -207,7 +207,7 @@ def check_memory(call: Call, final: Final) -> Iterator[str]:
         yield "the turns are not those of the fold of the journal"
 
 
-def check_close(row: JsonObject, state: State, stored: Counter[str], wanted: dict[str, Notice]) -> Iterator[str]:
+def check_close(row: JsonObject, state: State, stored: Counter[str], wanted: dict[str, WebhookEvent]) -> Iterator[str]:
     """Check that a close reached the receiver with the memory of that moment; its notice is no longer wanted then."""
     key = (row["received_ms"] // 1000, shown(state))
     notice = next((name for name, one in wanted.items() if (one.stop_ts, one.contents) == key), None)

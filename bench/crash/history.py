@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.crash.checker import Call, Final, JsonObject, Line, Notice, Read, Stay, check, closes_to_come, digest
+from bench.crash.checker import Call, Final, JsonObject, Line, Read, Stay, WebhookEvent, check, closes_to_come, digest
 from bench.crash.presence import Life, Trouble
 from voicemem.runtime import now_ms
 
@@ -227,7 +227,7 @@ class History:
         call = self.calls.get(session)
         told = msgspec.json.decode(payload)
         if call is not None and new:
-            call.notices[notice] = Notice(payload, told["stop_ts"], digest(told["contents"]))
+            call.notices[notice] = WebhookEvent(payload, told["stop_ts"], digest(told["contents"]))
         elif call is None and session not in self.settled:
             self.find(session, "a notice came for a session that does not exist")
         elif call is None and new:

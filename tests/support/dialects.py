@@ -22,7 +22,7 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold_event
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State, decode_state, encode_state
 
@@ -85,7 +85,7 @@ def journal_rows(recording: Recording, with_times: bool = True, twice: bool = Fa
         DecodedRow(position, recording.hang_up(), decode_journaled(msgspec.json.encode(event)), "main")
         for position, event in enumerate(events, 1)
     ]
-    close = msgspec.structs.replace(closed(recording.hang_up()), reason=LEFT)
+    close = msgspec.structs.replace(closed(recording.hang_up()), reason=CLOSED)
     return [*rows, DecodedRow(len(rows) + 1, recording.hang_up(), close)]
 
 

@@ -26,7 +26,7 @@ from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import Settings, parse_address
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
-from voicemem.webhooks.receiver import Notice, WebhookReceiver
+from voicemem.webhooks.receiver import WebhookEvent, WebhookReceiver
 
 READ_ONCE = Options(read_attempts=1)
 """A person at a terminal can repeat a command; a wrong address should be reported at once."""
@@ -218,7 +218,7 @@ def receive(listen: str, secret: str | None) -> None:
 
 async def receive_until_stopped(listen: str, secret: str | None) -> None:
     end_on_interrupt()
-    receiver = WebhookReceiver(secret, print_notice)
+    receiver = WebhookReceiver(secret, print_webhook_event)
     try:
         click.echo(f"listening on http://{await receiver.start(parse_address(listen))}/")
         if secret is None:
@@ -229,7 +229,7 @@ async def receive_until_stopped(listen: str, secret: str | None) -> None:
         await receiver.stop()
 
 
-def print_notice(notice: Notice) -> None:
+def print_webhook_event(notice: WebhookEvent) -> None:
     for name, valid in notice.verified.items():
         click.secho(f"{'verified' if valid else 'NOT VERIFIED':13}{name}", fg="green" if valid else "red")
     click.echo(json_shown(notice.body, 2))

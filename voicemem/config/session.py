@@ -35,11 +35,11 @@ HeaderValue = Annotated[
 ]
 Headers = Annotated[dict[HeaderName, HeaderValue], Meta(max_length=MAX_LABELS)]
 STARTED_EVENT, LEFT_EVENT, HISTORY_EVENT, METRICS_EVENT, TURNS_EVENT = 101, 102, 103, 111, 112
-"""The event types of webhook notices, with Agora's numbers."""
+"""The event types of webhook events, with Agora's numbers."""
 CLOSE_EVENTS = (LEFT_EVENT, HISTORY_EVENT, METRICS_EVENT, TURNS_EVENT)
 """Sent when a session is closed, in the order in which they become due; they may arrive in another."""
 EventTypes = Annotated[tuple[Literal[101, 102, 103, 111, 112], ...], Meta(min_length=1, max_length=5)]
-"""The notices that a receiver subscribes to."""
+"""The webhook events that a receiver subscribes to."""
 
 
 class SystemMessage(Struct, frozen=True):
@@ -79,7 +79,7 @@ class LlmConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Contents = Literal["full", "standard", "vcon"]
-"""What a notice tells of messages: with all fields, with role and content alone, or as a vCon."""
+"""What a webhook event tells of messages: with all fields, with role and content alone, or as a vCon."""
 
 
 class WebhookConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -34,7 +34,7 @@ from voicemem.documents.document import (
     render_document,
     resolve_form,
 )
-from voicemem.errors import Refused, SessionSetAside
+from voicemem.errors import Refused, SessionQuarantined
 from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol.events import CarriedSession, MemoryCarried
 from voicemem.protocol.types import JsonObject
@@ -358,7 +358,7 @@ async def make_user_document_message(
     stream = await read_models.journal.find_user(project, session_config.user_id)
     try:
         document = None if stream is None else (await read_models.get_state(stream)).document
-    except SessionSetAside:  # the call goes on without what is known of its user
+    except SessionQuarantined:  # the call goes on without what is known of its user
         return None
     return document_message(document, section)
 
@@ -432,10 +432,10 @@ async def collect_carried_sessions(
 
 
 async def earlier_text(read_models: ReadModelCache, earlier: Stream, memory_from: MemoryFrom) -> str:
-    """What an earlier session adds; nothing if it is set aside, since that must not stop this one."""
+    """What an earlier session adds; nothing if it is quarantined, since that must not stop this one."""
     try:
         return session_text(await read_models.get(earlier), memory_from)
-    except SessionSetAside:
+    except SessionQuarantined:
         return ""
 
 

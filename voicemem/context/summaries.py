@@ -32,7 +32,7 @@ from voicemem.context.policies import (
     summary_tokens,
 )
 from voicemem.context.usage import SummaryState
-from voicemem.errors import LlmFailed, Refused, SessionSetAside, StoreUnavailable, VoicememError
+from voicemem.errors import LlmFailed, Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter, LlmText
 from voicemem.llm.tokens import UNKNOWN_WINDOW
 from voicemem.protocol.events import MemorySummary
@@ -146,7 +146,8 @@ class Summaries:
             if self.must_wait(key) or self.limiter.is_full(stream):
                 self.changed.setdefault(key, stream)
                 continue
-            with suppress(StoreUnavailable, SessionSetAside, Refused):  # checked again when something else is journaled
+            # It is checked again when something else is journaled.
+            with suppress(StoreUnavailable, SessionQuarantined, Refused):
                 await self.check_session(stream)
             await asyncio.sleep(0)
 

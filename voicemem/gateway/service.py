@@ -21,7 +21,7 @@ from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.documents.document import TOOL_NAMES
-from voicemem.errors import Refused, SessionSetAside, StoreUnavailable
+from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable
 from voicemem.gateway.chat_request import ChatTurn, GivenToolResult, build_llm_request, caller_tool_names
 from voicemem.gateway.llm_request import CompletionClient, GatewayDeps, LlmRequest, LlmRequestSpec, ReplyIds
 from voicemem.gateway.reply_writer import ends_of_unfinished, record_after
@@ -188,8 +188,8 @@ class Gateway:
         """The tools of the session's working memory, if the LLM is to have them."""
         if not offers_tools(stream):
             return []
-        # The document is its user's, and the session names no user, or the document is set aside: go on without tools.
-        with suppress(Refused, SessionSetAside):
+        # The document is its user's, and the session names no user, or it is quarantined: go on without tools.
+        with suppress(Refused, SessionQuarantined):
             return await self.working_memory.tool_definitions(stream)
         return []
 

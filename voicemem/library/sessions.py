@@ -52,7 +52,7 @@ from voicemem.redaction.rules import Rules
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
-from voicemem.sessions.nodes.own_node import registered
+from voicemem.sessions.nodes.node_lease import registered
 from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
@@ -209,7 +209,7 @@ class LibrarySession:
     async def info(self) -> SessionInfo:
         """State, configuration, times, position."""
         stream = await self._stream()
-        return info_of(stream, await self.library.read_models.set_aside.find(stream.key))
+        return info_of(stream, await self.library.read_models.quarantined.find(stream.key))
 
     async def _stream(self) -> Stream:
         """The store's row, read again each time."""
@@ -234,7 +234,7 @@ class LibrarySession:
         lease = self._lease(stream, producer)
         arrivals = []
         for event in events:
-            arrival = self.library.recorder.vet(lease, decode_event(json_bytes(event)))
+            arrival = self.library.recorder.validate(lease, decode_event(json_bytes(event)))
             if isinstance(arrival, RejectedEvent):
                 raise Refused(arrival.code, arrival.detail)
             if arrival is not None:
@@ -363,7 +363,7 @@ class LibrarySession:
         return info_of(await self.library.sessions.end(await self._stream(), checked.reason))
 
     async def refold(self) -> None:
-        """Make the memory from the whole journal again. Raises `SessionSetAside` when it cannot be made."""
+        """Make the memory from the whole journal again. Raises `SessionQuarantined` when it cannot be made."""
         stream = await self._stream()
         await self.library.read_models.refold(stream)
         self.library.sessions.on_changed(stream)

@@ -78,7 +78,7 @@ AccountVersion = tuple[int, int, DocumentState | None]
 
 
 class Accounts:
-    """Reads accounts. All methods raise `SessionSetAside` and `StoreUnavailable`."""
+    """Reads accounts. All methods raise `SessionQuarantined` and `StoreUnavailable`."""
 
     def __init__(self, journal: Journal, read_models: ReadModelCache, working_memory: WorkingMemory) -> None:
         self.journal = journal

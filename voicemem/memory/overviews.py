@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 from msgspec import Struct
 
-from voicemem.errors import SessionSetAside, StoreUnavailable
+from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.memory.statistics import unheard
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.sessions.read_models.cache import ReadModelCache, is_ready
@@ -90,13 +90,13 @@ class Overviews:
         made = []
         for key in list(islice(self.wanted, SLICE)):
             position = self.wanted.pop(key)
-            with suppress(SessionSetAside):
+            with suppress(SessionQuarantined):
                 made.append(await self.compute(key, position))
         if made:
             await self.store.save_figures(made)
 
     async def compute(self, key: int, position: int) -> SavedFigures:
-        """The figures of a memory at `position` or later. Raises `SessionSetAside`."""
+        """The figures of a memory at `position` or later. Raises `SessionQuarantined`."""
         read_models, make = self.read_models, partial(made_figures, key)
         read_model = read_models.cached.get(key)
         if read_model is not None and read_model.loaded:

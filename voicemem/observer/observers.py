@@ -19,7 +19,7 @@ from voicemem.observer.connection import OVER, DialFailed, Interrupted, VendorCo
 from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.events import SessionOpen
 from voicemem.runtime import Runtime
-from voicemem.sessions.nodes.own_node import OwnNode
+from voicemem.sessions.nodes.node_lease import NodeLease
 from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
@@ -206,7 +206,7 @@ class Observers:
         store: Observations,
         recorder: Recorder,
         presence: Presence,
-        node: OwnNode,
+        node: NodeLease,
         runtime: Runtime,
         metrics: Metrics,
         settings: ObserverSettings,

@@ -27,7 +27,7 @@ async def append_derived(
     `make` is pure; when it returns None nothing is journaled. The event may only stand right after what it was derived
     from, so the append expects that position, and is tried again when another event came first.
 
-    Raises `Refused` (`unknown_session`, and what `make` raises), `SessionSetAside`, `StoreUnavailable`.
+    Raises `Refused` (`unknown_session`, and what `make` raises), `SessionQuarantined`, `StoreUnavailable`.
     """
     for _ in range(MAX_APPEND_ATTEMPTS):
         current = await read_models.journal.find_session(stream.project, stream.id)

@@ -110,7 +110,7 @@ def may_keep(
     return (openings or Openings()).admits(frame, was_opened)
 
 
-def add_up(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame | None:
+def merge_audio_counts(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame | None:
     """One frame for two audio counts without a seq that are equal otherwise; None if they are not."""
     if one.reduced is None or other.reduced is None or not (one.reduced.counts_audio and other.reduced.counts_audio):
         return None

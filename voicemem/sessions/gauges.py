@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.sessions.nodes.own_node import OwnNode
+from voicemem.sessions.nodes.node_lease import NodeLease
 from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.set_aside import FOLD_VERSION
+from voicemem.sessions.read_models.quarantine import FOLD_VERSION
 from voicemem.telemetry.metrics import Metrics
 
 STORE_S = 2.0
@@ -33,7 +33,7 @@ class Gauges:
         connections: Callable[[], Mapping[str, int]],
         unauthenticated: Callable[[], Mapping[str, int]],
         draining: Callable[[], bool],
-        node: OwnNode,
+        node: NodeLease,
     ) -> None:
         self.metrics = metrics
         self.node = node
@@ -73,7 +73,7 @@ class Gauges:
         metrics.outbox_due.set(figures.due)
         since = now if figures.oldest_due_ms is None else figures.oldest_due_ms
         metrics.outbox_oldest_seconds.set(max(0, now - since) / 1000)
-        metrics.sessions_set_aside.set(await self.store.count_set_aside(FOLD_VERSION))
+        metrics.sessions_set_aside.set(await self.store.count_quarantined(FOLD_VERSION))
         metrics.db_bytes.set(figures.bytes)
         metrics.db_wal_bytes.set(figures.wal_bytes)
 

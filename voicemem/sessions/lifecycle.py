@@ -23,12 +23,12 @@ from voicemem.sessions.recording.redaction import redact_rows
 from voicemem.store.port import Store
 from voicemem.store.records import LIST_BYTES, MAX_COUNTED, RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import SessionEnding, Stream
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 LOG = logging.getLogger("voicemem.sessions")
 CLOSED_BY_REQUEST = "api"
 """The reason of a close over REST that gives none."""
-OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", LEFT})
+OWN_REASONS = frozenset({CLOSED_BY_REQUEST, "api_leave", DEFAULT_END_REASON, "idle", "max_duration", CLOSED})
 """Reasons of a close that are the service's own words. Any other is a caller's text, which is not logged."""
 SIGNATURE_BYTES = 16
 """Of a cursor."""
@@ -57,8 +57,8 @@ class Sessions:
         self.new_id = runtime.new_id
         self.check_settings = check_settings
         self.note_ended = note_ended
-        self.notices_due = asyncio.Event()
-        """Set at every start and close, when there may be notices to send."""
+        self.webhooks_due = asyncio.Event()
+        """Set at every start and close, when there may be webhook events to send."""
         self.close_listeners: builtins.list[Callable[[Stream], None]] = []
         """Called with each session that was closed; they must be fast."""
         self.change_listeners: builtins.list[Callable[[Stream], None]] = []
@@ -138,7 +138,7 @@ class Sessions:
             raise Refused("session_exists", f"{DIFFERENT}: {different_settings(stream.config, session_patch.public)}.")
         if result == "created":
             log_session("opened", stream.project, stream.id)
-            self.notices_due.set()
+            self.webhooks_due.set()
             self.on_listed(stream)
         return stream, result == "created"
 
@@ -161,7 +161,7 @@ class Sessions:
         if stream is None:
             raise Refused("session_exists", "A session with this id exists already.")
         log_session("opened", stream.project, stream.id)
-        self.notices_due.set()
+        self.webhooks_due.set()
         self.on_changed(stream)
         return stream
 
@@ -209,10 +209,10 @@ class Sessions:
         return closed
 
     def on_closed(self, stream: Stream) -> None:
-        """Log a close, and let its notices go out."""
+        """Log a close, and let its webhook events go out."""
         reason = stream.reason if stream.reason in OWN_REASONS else "given"
         log_session("closed", stream.project, stream.id, reason=reason)
-        self.notices_due.set()
+        self.webhooks_due.set()
         self.note_ended(stream.key)
         for listener in self.close_listeners:
             listener(stream)

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from voicemem.config.session import warnings_about
 from voicemem.protocol.types import JsonObject, SessionId
-from voicemem.store.records import SetAside
+from voicemem.store.records import QuarantineEntry
 from voicemem.store.streams import Stream
 
 StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]})]
@@ -29,10 +29,10 @@ class SessionInfo(Struct, frozen=True, omit_defaults=True):
     position: int
     config: Annotated[JsonObject, Meta(extra_json_schema={"$ref": "#/components/schemas/SessionConfig"})]
     warnings: tuple[str, ...] = ()
-    set_aside: SetAside | None = None
+    set_aside: QuarantineEntry | None = None
 
 
-def info_of(stream: Stream, set_aside: SetAside | None = None) -> SessionInfo:
+def info_of(stream: Stream, set_aside: QuarantineEntry | None = None) -> SessionInfo:
     return SessionInfo(
         session_id=stream.id,
         state=stream.state,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from voicemem.errors import SessionSetAside
+from voicemem.errors import SessionQuarantined
 from voicemem.protocol.codec import ENCODER
 from voicemem.protocol.events import Event, FrameEvent
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -23,7 +23,7 @@ async def native_rows(
 ) -> AsyncGenerator[list[JournalRow], None]:
     """The rows above a position, a page at a time, in which events stand for frames, at the positions of these.
 
-    What a frame means depends on all before it, so the whole journal is folded again. Raises `SessionSetAside`,
+    What a frame means depends on all before it, so the whole journal is folded again. Raises `SessionQuarantined`,
     `StoreUnavailable`.
     """
     state, position = State(), 0
@@ -36,7 +36,7 @@ async def native_rows(
         try:
             page = await read_models.off_loop.run(work)
         except BudgetExhausted:
-            raise SessionSetAside from None
+            raise SessionQuarantined from None
         yield [row for row in page if row.position > after]
 
 

@@ -4,10 +4,10 @@ It is split by use:
 
 - `Journal`: streams (sessions and users), their producers, and their append-only lists of events;
 - `Overviews`: slim rows of sessions;
-- `Outbox`: deliveries, which are webhook notices on their way to endpoints;
+- `Outbox`: deliveries, which are webhook events on their way to endpoints;
 - `Endpoints`: the receivers that projects registered, and their deliveries;
 - `DeliveryLists`: the deliveries of a project's sessions, and how its endpoints do;
-- `SetAsides`: sessions whose memory cannot be made;
+- `Quarantine`: sessions whose memory cannot be made;
 - `Retention`: expiry, erasure and compaction, in small steps;
 - `Directory`: API keys, apps of Agora's, secrets of hooks, the operator's endpoint, and the store's own identity;
 - `Nodes`: the processes that serve the store, what they hold, and what changed on others;
@@ -53,7 +53,7 @@ from voicemem.store.ports.journal import Journal, Overviews
 from voicemem.store.ports.memories import Memories
 from voicemem.store.ports.nodes import Claims, Nodes
 from voicemem.store.ports.observations import Observations
-from voicemem.store.ports.upkeep import Operations, Retention, SetAsides
+from voicemem.store.ports.upkeep import Operations, Quarantine, Retention
 from voicemem.store.ports.vectors import HeardVectors, MemoryVectors
 
 __all__ = [
@@ -72,8 +72,8 @@ __all__ = [
     "Operations",
     "Outbox",
     "Overviews",
+    "Quarantine",
     "Retention",
-    "SetAsides",
     "Store",
 ]
 
@@ -84,7 +84,7 @@ class Store(
     Outbox,
     Endpoints,
     DeliveryLists,
-    SetAsides,
+    Quarantine,
     Retention,
     Directory,
     Nodes,

@@ -60,16 +60,16 @@ class Snapshot(NamedTuple):
     state: bytes
 
 
-SetAsideReason = Literal["failed", "too_slow", "damaged"]
+QuarantineReason = Literal["failed", "too_slow", "damaged"]
 
 
-class SetAside(Struct, frozen=True):
-    """Why a session is set aside, and since when: its memory could not be made, and `version` does not try again.
+class QuarantineEntry(Struct, frozen=True):
+    """Why a session is quarantined, and since when: its memory could not be made, and `version` does not try again.
 
     `version` is that of the program and its fold. `damaged` is an entry of the journal.
     """
 
-    reason: SetAsideReason
+    reason: QuarantineReason
     since_ms: int
     version: str
 
@@ -195,7 +195,7 @@ class Endpoint(Struct, frozen=True):
 
 
 class SessionHeader(Struct, frozen=True):
-    """What a notice says of its session, as it was when the delivery was made.
+    """What a webhook event says of its session, as it was when the delivery was made.
 
     `stopped_ms` is the time of the close; for a start, that of the start or reopening.
     """
@@ -212,12 +212,12 @@ class SessionHeader(Struct, frozen=True):
 
 
 def notice_id(close_id: str, event_type: int) -> str:
-    """The id of one notice of a close: of the history that of the close itself, of others one derived from it."""
+    """The id of a webhook event: of the history that of the close itself, of others one derived from it."""
     return close_id if event_type == HISTORY_EVENT else f"{close_id}-{event_type}"
 
 
 class ClaimedDelivery(Struct, frozen=True):
-    """A notice about a session on its way to one endpoint."""
+    """A webhook event about a session on its way to one endpoint."""
 
     key: int
     stream: int

@@ -41,7 +41,7 @@ class StreamRows(AppendRows, Protocol):
         """The producers of a session that have not committed their `session.end`."""
 
     def finish_close(self, stream: Stream, notice_id: str, now_ms: int) -> None:
-        """What follows a close: producers' rows, the plan of retention, the notices, and the name, which is free."""
+        """What follows a close: producers' rows, the plan of retention, webhook events, and the name, which is free."""
 
 
 # New streams

@@ -24,7 +24,7 @@ from voicemem.transcript.timeline import BEFORE_ALL
 
 MAX_MADE = 64
 """Events of one frame, or of one close for each dialect."""
-LEFT = "closed"
+CLOSED = "closed"
 """The reason of a session that is closed because the connection of another stack has gone; its `ts` is when it went."""
 MADE_KINDS = frozenset(get_args(MadeEvent))
 
@@ -53,7 +53,7 @@ def hung_up_at(state: State, event: SessionClosed, ts: int) -> int:
         return state.ended_ts
     clocks = state.clocks | {state.producer: state.clock}
     newest = max((clock for producer, clock in clocks.items() if producer is not None), default=BEFORE_ALL)
-    return ts if event.reason == LEFT or newest == BEFORE_ALL else newest
+    return ts if event.reason == CLOSED or newest == BEFORE_ALL else newest
 
 
 def made_by(

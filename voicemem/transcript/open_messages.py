@@ -1,6 +1,6 @@
 """The messages of a call with what is in progress, each of which says so (`open` in its metadata).
 
-These marks are only for readers who asked for what is in progress; contexts, exports and notices have none.
+These marks are only for readers who asked for what is in progress; contexts, exports and webhook events have none.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ OVERLOAD_STATUSES = frozenset({429, 502, 503, 504})
 
 
 class AttemptRequest(Struct, frozen=True):
-    """One attempt to deliver one notice: all that a sender needs."""
+    """One attempt to deliver one webhook event: all that a sender needs."""
 
     url: str
     secret: str | None

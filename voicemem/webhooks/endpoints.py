@@ -21,7 +21,7 @@ from voicemem.webhooks.outbox import make_attempt_request
 from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID
 
 MAX_ENDPOINTS = 50
-"""Per project: every session makes notices for each of them."""
+"""Per project: every session makes webhook events for each of them."""
 SECRET_BYTES = 24
 DAY_MS = 86_400_000
 OPERATOR_ID = "operator"

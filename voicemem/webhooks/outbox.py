@@ -1,4 +1,4 @@
-"""The outbox: delivers notices to their endpoints, at least once, each with one frozen payload (docs/webhook.md)."""
+"""The outbox: delivers webhook events to their endpoints, at least once, with one frozen payload (docs/webhook.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from voicemem.backoff import spread
 from voicemem.config import session as config
-from voicemem.errors import SessionSetAside, StoreUnavailable
+from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.exports.call import CallFacts, call_of
 from voicemem.runtime import Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -45,14 +45,14 @@ LEASE_MS = 60_000
 """Longer than an attempt can take. What a node had claimed when it died is retried after this or at its retirement."""
 FAILING_MS = 5 * DAY_S * 1000
 """A project's endpoint that has failed for this long without a success is disabled."""
-SET_ASIDE_DELAY_S = 600.0
-"""Between two looks at a delivery whose session is set aside; a refold that succeeds makes it due at once."""
+QUARANTINE_DELAY_S = 600.0
+"""Between two looks at a delivery whose session is quarantined; a refold that succeeds makes it due at once."""
 MAX_WAIT_S = 1.0
 """Between two looks at the store while nothing wakes the outbox."""
 
 
 class OutboxWorker:
-    """Delivers the notices of one store with `send`."""
+    """Delivers the webhook events of one store with `send`."""
 
     def __init__(
         self,
@@ -140,16 +140,16 @@ class OutboxWorker:
                 return  # the session was erased meanwhile, or another claim goes on with the payload
             answer = await self.send(attempt_request(delivery, payload, started))
             await self.finish(delivery, answer, started)
-        except SessionSetAside:
+        except SessionQuarantined:
             await self.postpone(delivery)
         except StoreUnavailable:
-            return  # the lease runs out, and the notice is claimed again
+            return  # the lease runs out, and the webhook event is claimed again
         finally:
             self.release(delivery.endpoint.url)
 
     async def postpone(self, delivery: ClaimedDelivery) -> None:
         """Let a delivery wait for its session's memory; no attempt counts, and its lease is over."""
-        delay_s = spread(SET_ASIDE_DELAY_S, self.random(), 1.0, 1.2)
+        delay_s = spread(QUARANTINE_DELAY_S, self.random(), 1.0, 1.2)
         with suppress(StoreUnavailable):
             await self.store.postpone_delivery(delivery, "session_set_aside", self.clock() + int(delay_s * 1000))
 
@@ -170,9 +170,9 @@ class OutboxWorker:
             asyncio.get_running_loop().call_later(REFILL_DELAY_S, self.refill)
 
     async def make_payload(self, delivery: ClaimedDelivery) -> bytes:
-        """The payload of a notice, from the journal up to the close; later events do not change it.
+        """The payload of a webhook event, from the journal up to the close; later events do not change it.
 
-        Raises `SessionSetAside`, `StoreUnavailable`.
+        Raises `SessionQuarantined`, `StoreUnavailable`.
         """
         header, contents = delivery.header, delivery.endpoint.contents
         session = session_fields(header.session_id, header.name, header.channel, header.labels, header.started_ms)
@@ -272,7 +272,7 @@ def make_attempt_request(
 
 
 def facts_of(header: SessionHeader) -> CallFacts:
-    """The session of a notice, as it was at its close."""
+    """The session of a webhook event, as it was at its close."""
     return CallFacts(
         session_id=header.session_id,
         state="ended",

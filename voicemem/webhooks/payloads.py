@@ -1,6 +1,6 @@
-"""What notices say: payloads with Agora's numbers and fields, and the envelope around them.
+"""What webhook events say: payloads with Agora's numbers and fields, and the envelope around them.
 
-The payload of a notice is made once, from the journal up to one position, and frozen.
+The payload of a webhook event is made once, from the journal up to one position, and frozen.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from voicemem.transcript.state import Latency, State
 from voicemem.transcript.turns.report import compact_number, is_end_to_end, turns
 
 MAX_TURNS = 200
-"""Per notice."""
+"""Per webhook event."""
 END_MESSAGES = {"idle": "Idle for too long", "max_duration": "Task lifetime limit exceeded"}
 """Agora's sentence for the end of a session, by voicemem's reason."""
 LATENCY_ALIASES = {"llm_ttft": "llm_ttfb"}
 """Latencies that have another name at Agora."""
 STANDARD_LATENCIES = ("asr_ttlw", "llm_ttfb", "llm_ttfs", "tts_ttfb")
-"""The latencies in Agora's notices."""
+"""The latencies in Agora's webhook events."""
 HEALTH_CHECK = orjson.dumps({"channelName": "test_webhook", "uid": 12121212})
 """The payload of Agora's test callbacks."""
 HEALTH_CHECK_SID = "test_webhook"

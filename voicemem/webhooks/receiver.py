@@ -16,8 +16,8 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 """The history of a long call is larger than aiohttp's default limit."""
 
 
-class Notice(NamedTuple):
-    """A notice as it arrived: its headers, its decoded body, and which of its signatures are valid."""
+class WebhookEvent(NamedTuple):
+    """A webhook event as it arrived: its headers, its decoded body, and which of its signatures are valid."""
 
     headers: Mapping[str, str]
     body: dict[str, Any]
@@ -25,11 +25,11 @@ class Notice(NamedTuple):
 
 
 class WebhookReceiver:
-    """Listens for webhooks and hands each to `on_notice`. Answers 401 to a wrong signature, 400 to a broken body."""
+    """Listens for webhooks and hands each to `on_event`. Answers 401 to a wrong signature, 400 to a broken body."""
 
-    def __init__(self, secret: str | None, on_notice: Callable[[Notice], Any]) -> None:
+    def __init__(self, secret: str | None, on_event: Callable[[WebhookEvent], Any]) -> None:
         self.secret = secret
-        self.on_notice = on_notice
+        self.on_event = on_event
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_post("/{path:.*}", self.receive)
         self.runner = web.AppRunner(app, access_log=None)
@@ -50,7 +50,7 @@ class WebhookReceiver:
             body = msgspec.json.decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return web.json_response({"detail": "The body must be a JSON object."}, status=400)
-        self.on_notice(Notice(request.headers, body, verified))
+        self.on_event(WebhookEvent(request.headers, body, verified))
         if self.secret is not None and not all(verified.values()):
             return web.json_response({"detail": "A signature is missing or wrong."}, status=401)
         return web.json_response({})

@@ -1,4 +1,4 @@
-"""Send a notice as one signed POST (docs/webhook.md). Whatever happens, the outcome is an `AttemptResult`."""
+"""Send a webhook event as one signed POST (docs/webhook.md). Whatever happens, the outcome is an `AttemptResult`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Attempt:
 
 
 class WebhookSender:
-    """Sends notices until it is closed.
+    """Sends webhook events until it is closed.
 
     It has two pools of connections: one that reaches public addresses only, for URLs that came through the API, and
     one for the operator's own. `allowed` are networks that count as public, `timeout_s` bounds one attempt from the
@@ -142,7 +142,7 @@ async def _deliver(
             return await _post(session, request, attempt, extra_headers)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             # The receiver may have closed an idle connection just as it was reused. That is not the receiver's fault,
-            # so only a fresh connection decides; `timeout_s` bounds the loop. A notice that did arrive twice has the
+            # so only a fresh connection decides; `timeout_s` bounds the loop. One that did arrive twice has the
             # same webhook-id both times.
             if attempt.status is not None or not attempt.reused:
                 raise

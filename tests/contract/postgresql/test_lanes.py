@@ -79,7 +79,7 @@ class Service:
         return asyncio.create_task(self.record(lease, *events))
 
     def is_apart(self, lease: ProducerLease) -> bool:
-        return lease.key in self.recorder.commits.lanes[self.store.lane_of(lease.key)].apart
+        return lease.key in self.recorder.commits.shards[self.store.lane_of(lease.key)].apart
 
 
 @pytest.fixture

@@ -13,57 +13,57 @@ from tests.support.stores.contract import (
     start_alone,
 )
 from voicemem.store.port import Store
-from voicemem.store.records import SetAside
+from voicemem.store.records import QuarantineEntry
 
-FAILED = SetAside("failed", NOW, "1/1")
+FAILED = QuarantineEntry("failed", NOW, "1/1")
 
 
-async def test_a_stream_is_set_aside_once(store: Store) -> None:
+async def test_a_stream_is_quarantined_once(store: Store) -> None:
     """The first entry of a version stays; that of a later version takes its place."""
     key = await open_key(store)
-    assert await store.find_set_aside(key, "1/1") is None
-    stream = await store.set_aside(key, FAILED)
+    assert await store.find_quarantined(key, "1/1") is None
+    stream = await store.quarantine(key, FAILED)
     assert stream is not None
     assert ("p", "s") == (stream.project, stream.id)
-    assert await store.set_aside(key, SetAside("too_slow", NOW + 5, "1/1")) is None
-    assert FAILED == await store.find_set_aside(key, "1/1")
-    assert await store.find_set_aside(key, "1/2") is None
-    assert await store.set_aside(key, SetAside("damaged", NOW + 9, "1/2")) is not None
-    assert SetAside("damaged", NOW + 9, "1/2") == await store.find_set_aside(key, "1/2")
-    assert await store.find_set_aside(key, "1/1") is None
+    assert await store.quarantine(key, QuarantineEntry("too_slow", NOW + 5, "1/1")) is None
+    assert FAILED == await store.find_quarantined(key, "1/1")
+    assert await store.find_quarantined(key, "1/2") is None
+    assert await store.quarantine(key, QuarantineEntry("damaged", NOW + 9, "1/2")) is not None
+    assert QuarantineEntry("damaged", NOW + 9, "1/2") == await store.find_quarantined(key, "1/2")
+    assert await store.find_quarantined(key, "1/1") is None
 
 
-async def test_what_is_set_aside_is_counted_and_named(store: Store) -> None:
+async def test_what_is_quarantined_is_counted_and_named(store: Store) -> None:
     """By version, the newest first; a user's stream counts, and has no session to name."""
     keys = [await open_key(store, name) for name in ("a", "b", "c", "other")]
     for number, key in enumerate(keys[:3]):
-        await store.set_aside(key, SetAside("failed", NOW + number, "1/1"))
-    await store.set_aside(keys[3], SetAside("failed", NOW, "0/1"))
+        await store.quarantine(key, QuarantineEntry("failed", NOW + number, "1/1"))
+    await store.quarantine(keys[3], QuarantineEntry("failed", NOW, "0/1"))
     user = await store.ensure_user("p", "anna", NOW)
-    await store.set_aside(user.key, FAILED)
-    assert (4, 1, 0) == tuple([await store.count_set_aside(version) for version in ("1/1", "0/1", "2/2")])
-    assert ["c", "b"] == [stream.id for stream in await store.list_set_aside("1/1", 2)]
+    await store.quarantine(user.key, FAILED)
+    assert (4, 1, 0) == tuple([await store.count_quarantined(version) for version in ("1/1", "0/1", "2/2")])
+    assert ["c", "b"] == [stream.id for stream in await store.list_quarantined("1/1", 2)]
 
 
 async def test_what_is_put_back_is_not_set_aside(store: Store) -> None:
     """A stream that is put back may be set aside again; putting back what is not set aside changes nothing."""
     key = await open_key(store)
     await store.put_back(key, NOW)
-    await store.set_aside(key, FAILED)
+    await store.quarantine(key, FAILED)
     await store.put_back(key, NOW)
-    assert (None, 0) == (await store.find_set_aside(key, "1/1"), await store.count_set_aside("1/1"))
-    assert await store.set_aside(key, FAILED) is not None
+    assert (None, 0) == (await store.find_quarantined(key, "1/1"), await store.count_quarantined("1/1"))
+    assert await store.quarantine(key, FAILED) is not None
 
 
 async def test_an_erased_session_is_not_set_aside(store: Store) -> None:
     """Nothing says so any more after its erasure, and nothing can be noted about it."""
     key = await open_key(store)
-    await store.set_aside(key, FAILED)
+    await store.quarantine(key, FAILED)
     await store.erase(key, NOW)
-    found = (await store.find_set_aside(key, "1/1"), await store.count_set_aside("1/1"))
+    found = (await store.find_quarantined(key, "1/1"), await store.count_quarantined("1/1"))
     assert (None, 0) == found
-    assert [] == await store.list_set_aside("1/1", 10)
-    assert await store.set_aside(key, FAILED) is None
+    assert [] == await store.list_quarantined("1/1", 10)
+    assert await store.quarantine(key, FAILED) is None
     while await store.delete_erased([key]):
         pass
     assert await store.finish_erased()

@@ -104,7 +104,7 @@ async def test_a_drain_under_load(store: Path) -> None:
                 assert list(range(1, one.acked + 1)) == stored
             await eventually(set(names) | {f"ended{n}" for n in range(10)}, lambda: told(hook), 30)
             assert 0 == await process.stop()
-    check_notices(hook)
+    check_webhook_events(hook)
 
 
 async def end_some(process: ServiceProcess) -> None:
@@ -117,7 +117,7 @@ async def told(hook: WebhookReceiver) -> set[str]:
     return {notice.json["sid"] for notice in hook.notices}
 
 
-def check_notices(hook: WebhookReceiver) -> None:
+def check_webhook_events(hook: WebhookReceiver) -> None:
     """One noticeId and one content for each session, however often it was sent."""
     sent: dict[str, set[bytes]] = {}
     for notice in hook.notices:

@@ -22,7 +22,7 @@ from websockets.exceptions import WebSocketException
 from tests.support.callers.producer import Producer, connected_producer, open_producer
 from tests.support.events import delta, done, final, final_transcript, session_end
 from tests.support.processes.service_process import ServiceProcess, running_process
-from tests.support.servers.webhook_receiver import Notice, Reply, body_without_send_time, webhook_receiver
+from tests.support.servers.webhook_receiver import Reply, WebhookEvent, body_without_send_time, webhook_receiver
 from tests.support.transcripts import messages_after
 from tests.support.waiting import eventually
 from voicemem.protocol.types import JsonObject
@@ -78,7 +78,7 @@ async def test_a_process_that_was_stopped_goes_on(store: Path) -> None:
         )
 
 
-async def _told(notices: list[Notice]) -> set[str]:
+async def _told(notices: list[WebhookEvent]) -> set[str]:
     return {notice.json["sid"] for notice in notices}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.sessions.test_set_aside import poisoned
+from tests.service.sessions.test_quarantine import poisoned
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.checks.vcon import check_vcon
 from tests.support.samples.audit_lines import acts

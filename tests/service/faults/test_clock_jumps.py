@@ -16,8 +16,8 @@ from tests.support.callers.producer import connected_producer, open_producer
 from tests.support.callers.rest import RestClient, client_with_key, make_key
 from tests.support.events import final_transcript, session_end
 from tests.support.servers.webhook_receiver import (
-    Notice,
     Reply,
+    WebhookEvent,
     WebhookReceiver,
     body_without_send_time,
     webhook_receiver,
@@ -81,7 +81,7 @@ async def told(hook: WebhookReceiver) -> set[str]:
     return {notice.json["sid"] for notice in hook.notices}
 
 
-def contents_by_id(notices: list[Notice]) -> dict[str, int]:
+def contents_by_id(notices: list[WebhookEvent]) -> dict[str, int]:
     """How many different bodies came under each noticeId."""
     return {
         one.id: len({body_without_send_time(other.body) for other in notices if other.id == one.id}) for one in notices

@@ -128,7 +128,7 @@ async def test_a_commit_of_several_links_to_the_others(tmp_path: Path) -> None:
         release = threading.Event()
         held = asyncio.create_task(app.services.store.database.write(lambda _: release.wait(10)))
         try:
-            (lane,) = app.services.recorder.commits.lanes
+            (lane,) = app.services.recorder.commits.shards
             first = asyncio.create_task(append("a", {}))
             await eventually(True, lambda: asyncio.sleep(0, lane.task is not None))
             others = [asyncio.create_task(append("b", parent(TRACE))), asyncio.create_task(append("c", parent(OTHER)))]

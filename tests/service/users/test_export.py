@@ -15,7 +15,7 @@ import pytest
 import voicemem
 from tests.process.cli.test_calls import voicemem as command
 from tests.service.rest.test_account import summarise
-from tests.service.sessions.test_set_aside import poisoned
+from tests.service.sessions.test_quarantine import poisoned
 from tests.support.callers.client_sessions import client_to
 from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key
 from tests.support.events import delta, final
@@ -208,7 +208,7 @@ async def test_erased_sessions_are_not_in_it(app: App) -> None:
     assert ["export", "end"] == [line["type"] for line in await export(api)]
 
 
-async def test_a_session_that_is_set_aside_comes_with_what_can_be_read(app: App) -> None:
+async def test_a_session_that_is_quarantined_comes_with_what_can_be_read(app: App) -> None:
     """The export goes on, and says of which session something is missing."""
     await poisoned(app, user_id="ann")
     api = RestClient(app)

@@ -20,7 +20,13 @@ from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key
 from tests.support.events import final, message
 from tests.support.paths import FIXTURES
 from tests.support.samples.deliveries import HELLO, WHSEC, state_in, texts
-from tests.support.servers.webhook_receiver import Notice, Reply, WebhookReceiver, comparable_body, webhook_receiver
+from tests.support.servers.webhook_receiver import (
+    Reply,
+    WebhookEvent,
+    WebhookReceiver,
+    comparable_body,
+    webhook_receiver,
+)
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
 from voicemem.app import App
@@ -204,7 +210,7 @@ async def test_many_calls_ending_at_once_all_arrive(serve: Serve, hook: WebhookR
 # Signatures
 
 
-async def signed(serve: Serve, hook: WebhookReceiver, secret: str) -> Notice:
+async def signed(serve: Serve, hook: WebhookReceiver, secret: str) -> WebhookEvent:
     """A notice of a service with this secret."""
     app = await serve(webhook_url=hook.url(), webhook_secret=secret)
     await send_over_websocket(app, [*HELLO, END])

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key
 from tests.support.callers.webhooks import SECRET, add, at_time, attempted, counted, everything, finish, read, verified
-from tests.support.servers.webhook_receiver import Notice, Reply, WebhookReceiver
+from tests.support.servers.webhook_receiver import Reply, WebhookEvent, WebhookReceiver
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
 from voicemem.protocol.types import JsonObject
@@ -175,7 +175,7 @@ async def test_the_guard_holds_at_the_connection_too(tmp_path: Path, hook: Webho
 # Secrets
 
 
-def agoras(notice: Notice, secret: str) -> bool:
+def agoras(notice: WebhookEvent, secret: str) -> bool:
     expected = hmac.digest(secret.encode(), notice.body, hashlib.sha256).hex()
     return expected == notice.headers["Agora-Signature-V2"]
 

@@ -19,7 +19,7 @@ from tests.support.callers.rest import LOOPBACK
 from tests.support.clock import NOW, ManualClock
 from tests.support.events import delta, final
 from tests.support.servers.resolver import FakeResolver
-from tests.support.servers.webhook_receiver import Notice, Reply, WebhookReceiver, webhook_receiver
+from tests.support.servers.webhook_receiver import Reply, WebhookEvent, WebhookReceiver, webhook_receiver
 from tests.support.stores.outbox_rig import OutboxRig
 from voicemem.config.session import validate_config
 from voicemem.security.address_guard import allowed_networks
@@ -66,12 +66,12 @@ async def at_work(*outboxes: OutboxWorker) -> AsyncIterator[asyncio.Event]:
                 await task
 
 
-def comparable_body(notice: Notice) -> bytes:
+def comparable_body(notice: WebhookEvent) -> bytes:
     """A body without the one thing that may differ between attempts."""
     return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', notice.body)
 
 
-def texts(notice: Notice) -> list[str]:
+def texts(notice: WebhookEvent) -> list[str]:
     return [message["content"] for message in notice.payload["contents"]]
 
 

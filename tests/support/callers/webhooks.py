@@ -12,7 +12,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from tests.support.callers.rest import LOOPBACK, RestClient, RestResponse
 from tests.support.clock import ManualClock
 from tests.support.events import delta, done, event, final, interrupt, message
-from tests.support.servers.webhook_receiver import Notice
+from tests.support.servers.webhook_receiver import WebhookEvent
 from tests.support.services import ANY_PORT
 from tests.support.waiting import eventually
 from voicemem.app import running
@@ -80,7 +80,7 @@ async def attempted(caller: RestClient, made: JsonObject, count: int) -> JsonObj
     return delivery
 
 
-def by_type(notices: list[Notice]) -> dict[int, Notice]:
+def by_type(notices: list[WebhookEvent]) -> dict[int, WebhookEvent]:
     return {int(notice.json["eventType"]): notice for notice in notices}
 
 
@@ -103,7 +103,7 @@ async def counted(caller: RestClient, made: JsonObject) -> int:
     return len([one for one in await deliveries(caller, made) if one["attempts"]])
 
 
-def verified(notice: Notice, secret: str) -> bool:
+def verified(notice: WebhookEvent, secret: str) -> bool:
     """Whether Standard Webhooks' own verifier takes a notice."""
     try:
         Webhook(secret).verify(notice.body, dict(notice.headers))

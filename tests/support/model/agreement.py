@@ -44,7 +44,7 @@ class Agreement(Conversation):
         self.touched.clear()
         listed = self.request("GET", "/v1/sessions").json["sessions"]
         assert self.model.listed() == [one["session_id"] for one in listed if one["session_id"] != ERASED]
-        self.check_notices()
+        self.check_webhook_events()
 
     def settle(self) -> None:
         """Let the service, and the model, close what is to be closed by now."""
@@ -93,7 +93,7 @@ class Agreement(Conversation):
         """The number of a new turn, by the journal."""
         return state_after(self.request("GET", f"/v1/sessions/{session_id}/events").lines).newest_turn + 1
 
-    def check_notices(self) -> None:
+    def check_webhook_events(self) -> None:
         """One notice of each close, with the memory at that close; every attempt of it is the same."""
         for notice in self.service.run(self.service.notices(len(self.model.deliveries))):
             known = self.notices.get(notice["noticeId"])

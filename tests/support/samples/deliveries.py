@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.events import delta, done, final
-from tests.support.servers.webhook_receiver import Notice
+from tests.support.servers.webhook_receiver import WebhookEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.store.sqlite import SqliteStore
 
@@ -13,7 +13,7 @@ WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 HELLO: list[JsonObject] = [final(1, "Hi."), delta(1, "Good day."), done(1)]
 
 
-def texts(notice: Notice) -> list[str]:
+def texts(notice: WebhookEvent) -> list[str]:
     return [one["content"] for one in notice.payload["contents"]]
 
 

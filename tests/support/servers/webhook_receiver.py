@@ -25,7 +25,7 @@ class Reply(NamedTuple):
     gate: asyncio.Event | None = None
 
 
-class Notice(NamedTuple):
+class WebhookEvent(NamedTuple):
     """One POST as it came in."""
 
     path: str
@@ -51,7 +51,7 @@ class WebhookReceiver:
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
         self.otherwise = Reply()
-        self.notices: list[Notice] = []
+        self.notices: list[WebhookEvent] = []
         self.changed = asyncio.Condition()
         self.at_once: Counter[str] = Counter()
         """How many requests are being answered, by path, and the most that ever were."""
@@ -62,7 +62,7 @@ class WebhookReceiver:
         return f"http://{host}:{self.port}{path}"
 
     async def handle(self, request: web.Request) -> web.Response:
-        notice = Notice(request.path, request.headers, await request.read())
+        notice = WebhookEvent(request.path, request.headers, await request.read())
         reply = self.replies.pop(0) if self.replies else self.otherwise
         self.at_once[request.path] += 1
         self.most[request.path] = max(self.most[request.path], self.at_once[request.path])
@@ -76,13 +76,13 @@ class WebhookReceiver:
             self.at_once[request.path] -= 1
         return web.Response(status=reply.status, headers=reply.headers, text="answered")
 
-    async def wait(self, count: int = 1, timeout_s: float = 10.0) -> list[Notice]:
+    async def wait(self, count: int = 1, timeout_s: float = 10.0) -> list[WebhookEvent]:
         """The notices, once there are so many."""
         async with asyncio.timeout(timeout_s), self.changed:
             await self.changed.wait_for(lambda: len(self.notices) >= count)
         return self.notices
 
-    async def one(self) -> Notice:
+    async def one(self) -> WebhookEvent:
         """The first notice, once it is there."""
         return (await self.wait())[0]
 
@@ -108,6 +108,6 @@ def body_without_send_time(body: bytes) -> bytes:
     return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', body)
 
 
-def comparable_body(notice: Notice) -> bytes:
+def comparable_body(notice: WebhookEvent) -> bytes:
     """A body without the one thing that may differ between attempts."""
     return re.sub(rb'"notifyMs":\d+', b'"notifyMs":0', notice.body)

@@ -35,9 +35,9 @@ from voicemem.store.records import (
     HookSecret,
     KeyLimits,
     Node,
+    QuarantineEntry,
     SavedFigures,
     SessionFilter,
-    SetAside,
     Snapshot,
 )
 from voicemem.store.streams import SessionEnding
@@ -229,9 +229,9 @@ class FullStore:
                 state, due = ("delivered", None) if amount % 3 else ("pending", self.now + 60_000)
                 await self.store.finish_delivery(one, attempt_of(200, "\0 odd", self.now), state, due)  # type: ignore[arg-type]
 
-    async def set_aside(self, choice: int, amount: int) -> None:
+    async def quarantine(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
-            await self.store.set_aside(key, SetAside("failed", self.now, f"v{amount % 2}"))
+            await self.store.quarantine(key, QuarantineEntry("failed", self.now, f"v{amount % 2}"))
 
     async def figure(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
@@ -271,7 +271,7 @@ async def answers(full: FullStore, store: Store) -> dict[str, Any]:
     found["operator"] = await store.find_operator_endpoint()
     found["due"] = sorted(await store.find_due(LATER, 1000)), await store.next_delivery_ms()
     for version in ("v0", "v1"):
-        found[version] = await store.count_set_aside(version), await store.list_set_aside(version, 100)
+        found[version] = await store.count_quarantined(version), await store.list_quarantined(version, 100)
     found["running"] = (await store.read_figures(LATER)).running
     return found
 
@@ -319,7 +319,7 @@ async def of_stream(store: Store, key: int) -> dict[str, Any]:
         "position": await store.read_positions([key]),
         "secrets": await store.load_secrets(key),
         "deliveries": await store.list_deliveries(key),
-        "set aside": [await store.find_set_aside(key, version) for version in ("v0", "v1")],
+        "set aside": [await store.find_quarantined(key, version) for version in ("v0", "v1")],
         "seqs": [await store.has_seqs(key, name) for name in PRODUCERS],
         "superseded": sorted(await store.find_superseded([(key, name, 0) for name in PRODUCERS])),
     }

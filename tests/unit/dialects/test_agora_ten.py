@@ -18,7 +18,7 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 from voicemem.transcript.state import State
 
 CALLS = [one for one in RECORDINGS if one.dialect == "agora-ten"]
@@ -39,7 +39,7 @@ def folded(sent: list[Any], with_times: bool = True) -> State:
             event = FrameEvent(dialect="agora-ten", frame=frame.content, ts=ts, id=frame.id)
             rows.append(DecodedRow(position, position * 100, event, "main"))
     end = (len(sent) + 1) * 100
-    rows.append(DecodedRow(len(sent) + 1, end, msgspec.structs.replace(closed(end), reason=LEFT)))
+    rows.append(DecodedRow(len(sent) + 1, end, msgspec.structs.replace(closed(end), reason=CLOSED)))
     return fold_rows(rows)
 
 

@@ -16,7 +16,7 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 CALLS = [one for one in RECORDINGS if one.dialect == "conversation-relay"]
 SETUP = {"type": "setup", "sessionId": "VX1", "callSid": "CA1", "from": "+15550100", "to": "+15550101"}
@@ -31,7 +31,7 @@ def memory(*frames: JsonObject, close_at: int | None = None) -> list[tuple[str, 
         event = FrameEvent(dialect="conversation-relay", frame=kept.content, ts=1_000 * position)
         rows.append(DecodedRow(position, 1_000 * position, event, "main"))
     if close_at is not None:
-        close = msgspec.structs.replace(closed(close_at), reason=LEFT)
+        close = msgspec.structs.replace(closed(close_at), reason=CLOSED)
         rows.append(DecodedRow(len(rows) + 1, close_at, close))
     found = contents(fold_rows(rows))["contents"]
     return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in found]
@@ -239,7 +239,7 @@ def test_any_frames_in_any_order_are_folded(frames: list[JsonObject], times: lis
         rows.append(
             DecodedRow(position, 1_000, FrameEvent(dialect="conversation-relay", frame=kept.content, ts=ts), "main")
         )
-    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=LEFT)))
+    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=CLOSED)))
     state = fold_rows(rows)
     assert state.ignored == {}
     assert contents(fold_rows(rows, restarts=True)) == contents(state)

@@ -20,7 +20,7 @@ from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 from voicemem.transcript.known import FoldKnown
 from voicemem.transcript.state import State
 
@@ -166,7 +166,7 @@ def memory(*frames: tuple[int | None, JsonObject], close_at: int | None = None) 
         event = FrameEvent(dialect="deepgram-agent", frame=kept.content, ts=ts, id=kept.id)
         rows.append(DecodedRow(position, ts or 1_000, event, "main"))
     if close_at is not None:
-        close = msgspec.structs.replace(closed(close_at), reason=LEFT)
+        close = msgspec.structs.replace(closed(close_at), reason=CLOSED)
         rows.append(DecodedRow(len(rows) + 1, close_at, close))
     found = contents(fold_rows(rows))["contents"]
     return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in found]
@@ -338,7 +338,7 @@ def test_any_frames_in_any_order_are_folded(frames: list[JsonObject], times: lis
         assert again.content == kept.content
         event = FrameEvent(dialect="deepgram-agent", frame=kept.content, ts=ts)
         rows.append(DecodedRow(position, 1_000, event, "main"))
-    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=LEFT)))
+    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=CLOSED)))
     state = fold_rows(rows)
     assert state.ignored == {}
     assert contents(fold_rows(rows, restarts=True)) == contents(state)

@@ -31,7 +31,7 @@ from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS, R
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 CALLS = {one.name: one for one in RECORDINGS if one.dialect == "elevenlabs-agents"}
 BODY = ROOT / "fixtures" / "elevenlabs-agents" / "webhook.json"
@@ -51,7 +51,7 @@ def memory(*sent: JsonObject) -> list[Any]:
             event = FrameEvent(dialect="elevenlabs-agents", frame=frame.content, ts=position * 1000, id=frame.id)
             rows.append(DecodedRow(position, position * 1000, event, "main"))
     end = (len(sent) + 1) * 1000
-    rows.append(DecodedRow(len(sent) + 1, end, msgspec.structs.replace(closed(end), reason=LEFT)))
+    rows.append(DecodedRow(len(sent) + 1, end, msgspec.structs.replace(closed(end), reason=CLOSED)))
     messages: list[Any] = contents(fold_rows(rows))["contents"]
     return messages
 

@@ -19,7 +19,7 @@ from voicemem.dialects.gemini_live import APP, CAMEL, GEMINI_LIVE, RATE, VENDOR,
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 CALLS = [one for one in RECORDINGS if one.dialect == "gemini-live"]
 PCM = base64.b64encode(bytes(480)).decode()
@@ -121,7 +121,7 @@ def memory(*frames: tuple[int, JsonObject], close_at: int | None = None) -> list
         assert kept is not None
         rows.append(DecodedRow(position, ts, FrameEvent(dialect="gemini-live", frame=kept.content, ts=ts), "main"))
     if close_at is not None:
-        close = msgspec.structs.replace(closed(close_at), reason=LEFT)
+        close = msgspec.structs.replace(closed(close_at), reason=CLOSED)
         rows.append(DecodedRow(len(rows) + 1, close_at, close))
     found = contents(fold_rows(rows))["contents"]
     return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in found]
@@ -295,7 +295,7 @@ def test_any_messages_in_any_order_are_folded(messages: list[JsonObject], times:
         rows.append(
             DecodedRow(len(rows) + 1, 1_000, FrameEvent(dialect="gemini-live", frame=kept.content, ts=ts), "main")
         )
-    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=LEFT)))
+    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=CLOSED)))
     state = fold_rows(rows)
     assert state.ignored == {}
     assert contents(fold_rows(rows, restarts=True)) == contents(state)

@@ -18,7 +18,7 @@ from voicemem.dialects.livekit_agents import KINDS, reduce
 from voicemem.protocol.events import FrameEvent, Resume
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 from voicemem.transcript.state import State
 
 CALLS = [one for one in RECORDINGS if one.dialect == "livekit-agents"]
@@ -35,7 +35,7 @@ def fold(*frames: JsonObject, close: bool = False) -> State:
             rows.append(DecodedRow(position, 1_000_000, event, "main"))
     if close:
         end = (BEGAN + 1_000) * 1_000
-        rows.append(DecodedRow(len(frames) + 1, end, msgspec.structs.replace(closed(end), reason=LEFT)))
+        rows.append(DecodedRow(len(frames) + 1, end, msgspec.structs.replace(closed(end), reason=CLOSED)))
     return fold_rows(rows)
 
 

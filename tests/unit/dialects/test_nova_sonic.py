@@ -19,7 +19,7 @@ from voicemem.dialects.nova_sonic.translation import NOVA_SONIC
 from voicemem.protocol.events import FrameEvent, Interrupt, LlmDelta, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 CALLS = [one for one in RECORDINGS if one.dialect == "nova-sonic"]
 OF_OUTPUT = {"sessionId", "promptName", "completionId"}
@@ -192,7 +192,7 @@ class Call:
         """Role, turn, content and `original` of the messages."""
         rows = self.rows
         if close_at is not None:
-            close = msgspec.structs.replace(closed(close_at), reason=LEFT)
+            close = msgspec.structs.replace(closed(close_at), reason=CLOSED)
             rows = [*rows, DecodedRow(len(rows) + 1, close_at, close)]
         found = contents(fold_rows(rows))["contents"]
         return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in found]
@@ -371,7 +371,7 @@ def test_any_events_in_any_order_are_folded(frames: list[JsonObject], times: lis
         assert again.content == kept.content
         event = FrameEvent(dialect="nova-sonic", frame=kept.content, ts=ts)
         rows.append(DecodedRow(len(rows) + 1, 1_000, event, "main"))
-    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=LEFT)))
+    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=CLOSED)))
     state = fold_rows(rows)
     assert state.ignored == {}
     assert contents(fold_rows(rows, restarts=True)) == contents(state)

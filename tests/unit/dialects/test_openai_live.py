@@ -20,7 +20,7 @@ from voicemem.dialects.openai_live import KINDS, OPENAI_LIVE, reduce
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmCancel, LlmDelta, LlmDone
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 CALLS = [one for one in RECORDINGS if one.dialect == "openai-live"]
 SERVER: TypeAdapter[Any] = TypeAdapter(ConnectServerEvent)
@@ -142,7 +142,7 @@ class Call:
         rows = self.rows
         if close_at is not None:
             ts = (self.zero or 0) + close_at
-            rows = [*rows, DecodedRow(len(rows) + 1, ts, msgspec.structs.replace(closed(ts), reason=LEFT))]
+            rows = [*rows, DecodedRow(len(rows) + 1, ts, msgspec.structs.replace(closed(ts), reason=CLOSED))]
         found = contents(fold_rows(rows))["contents"]
         return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in found]
 
@@ -312,7 +312,7 @@ def test_any_events_in_any_order_are_folded(frames: list[JsonObject], times: lis
         assert reduce(kept.content) == kept
         event = FrameEvent(dialect="openai-live", frame=kept.content, ts=ts)
         rows.append(DecodedRow(len(rows) + 1, 1_000, event, "main"))
-    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=LEFT)))
+    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=CLOSED)))
     state = fold_rows(rows)
     assert state.ignored == {}
     assert contents(fold_rows(rows, restarts=True)) == contents(state)

@@ -17,7 +17,7 @@ from voicemem.dialects.openai_realtime.frames import KINDS, RENAMED, reduce
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 CALLS = [one for one in RECORDINGS if one.dialect == "openai-realtime"]
 SERVER: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
@@ -138,7 +138,7 @@ def memory(*frames: tuple[int | None, JsonObject], close_at: int | None = None) 
     """Role, turn, content and `heard` of the messages after these frames."""
     rows = [frame_row(position, ts, **frame) for position, (ts, frame) in enumerate(frames, 1)]
     if close_at is not None:
-        close = msgspec.structs.replace(closed(close_at), reason=LEFT)
+        close = msgspec.structs.replace(closed(close_at), reason=CLOSED)
         rows.append(DecodedRow(len(rows) + 1, close_at, close))
     found = contents(fold_rows(rows))["contents"]
     return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("heard")) for one in found]

@@ -20,7 +20,7 @@ from voicemem.dialects.reading import unix_ms
 from voicemem.protocol.events import FrameEvent, LlmDelta
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 from voicemem.transcript.state import State
 
 CALLS = [one for one in RECORDINGS if one.dialect == "pipecat-rtvi"]
@@ -41,7 +41,7 @@ def fold(*frames: JsonObject, close: bool = False) -> State:
             event = FrameEvent(dialect="pipecat-rtvi", frame=reduced.content, ts=ts, id=reduced.id)
             rows.append(DecodedRow(position, ts, event, "main"))
     if close:
-        row = msgspec.structs.replace(closed(2_000_000), reason=LEFT)
+        row = msgspec.structs.replace(closed(2_000_000), reason=CLOSED)
         rows.append(DecodedRow(len(frames) + 1, 2_000_000, row))
     return fold_rows(rows)
 

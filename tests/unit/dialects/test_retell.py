@@ -31,7 +31,7 @@ from voicemem.dialects.retell.translation import RETELL, RULES
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 CALLS = {one.name: one for one in RECORDINGS if one.dialect == "retell"}
 BODY = ROOT / "fixtures" / "retell" / "webhook.json"
@@ -48,7 +48,7 @@ def fold(sent: list[tuple[JsonObject, int | None]], end: int) -> list[Any]:
         if frame is not None:
             event = FrameEvent(dialect="retell", frame=frame.content, ts=frame.ts if ts is None else ts, id=frame.id)
             rows.append(DecodedRow(len(rows) + 1, end, event, "main"))
-    rows.append(DecodedRow(len(rows) + 1, end, msgspec.structs.replace(closed(end), reason=LEFT)))
+    rows.append(DecodedRow(len(rows) + 1, end, msgspec.structs.replace(closed(end), reason=CLOSED)))
     messages: list[Any] = contents(fold_rows(rows))["contents"]
     return messages
 

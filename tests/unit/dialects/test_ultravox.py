@@ -21,7 +21,7 @@ from voicemem.dialects.ultravox import KINDS, RULES, ULTRAVOX, frames, reduce, v
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 CALLS = [one for one in RECORDINGS if one.dialect == "ultravox"]
 BODY = (ROOT / "fixtures" / "ultravox" / "webhook.json").read_bytes()
@@ -36,7 +36,7 @@ def memory(*sent: tuple[int | None, JsonObject], close_at: int | None = None) ->
         event = FrameEvent(dialect="ultravox", frame=kept.content, ts=ts, id=kept.id)
         rows.append(DecodedRow(position, ts or 1_000, event, "main"))
     if close_at is not None:
-        close = msgspec.structs.replace(closed(close_at), reason=LEFT)
+        close = msgspec.structs.replace(closed(close_at), reason=CLOSED)
         rows.append(DecodedRow(len(rows) + 1, close_at, close))
     found = contents(fold_rows(rows))["contents"]
     return [(one["role"], one["turn_id"], one["content"], one["metadata"].get("original")) for one in found]
@@ -339,7 +339,7 @@ def test_any_messages_in_any_order_are_folded(messages: list[JsonObject], times:
         assert reduce(kept.content) == kept
         event = FrameEvent(dialect="ultravox", frame=kept.content, ts=ts)
         rows.append(DecodedRow(len(rows) + 1, 1_000, event, "main"))
-    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=LEFT)))
+    rows.append(DecodedRow(len(rows) + 1, 2_000, msgspec.structs.replace(closed(2_000), reason=CLOSED)))
     folded = fold_rows(rows)
     assert folded.ignored == {}
     assert contents(fold_rows(rows, restarts=True)) == contents(folded)

@@ -31,7 +31,7 @@ from voicemem.dialects.vapi.translation import RULES, VAPI
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 CALLS = {one.name: one for one in RECORDINGS if one.dialect == "vapi"}
 PRIVATE = ("+49", "+1555", "You are a joker", "secret definition", "storage.example", "asst_1", "gpt-4o", "summary")
@@ -49,7 +49,7 @@ def memory(*sent: JsonObject) -> list[Any]:
                 event = FrameEvent(dialect="vapi", frame=frame.content, ts=frame.ts, id=frame.id)
                 rows.append(DecodedRow(len(rows) + 1, position * 1000, event, "main"))
     end = (len(sent) + 1) * 1000
-    rows.append(DecodedRow(len(rows) + 1, end, msgspec.structs.replace(closed(end), reason=LEFT)))
+    rows.append(DecodedRow(len(rows) + 1, end, msgspec.structs.replace(closed(end), reason=CLOSED)))
     messages: list[Any] = contents(fold_rows(rows))["contents"]
     return messages
 
@@ -318,7 +318,7 @@ def test_webhooks_taken_apart_and_twice_give_the_same(call: Recording) -> None:
                 ts = envelope.get("ts", frame.ts)
                 event = FrameEvent(dialect="vapi", frame=frame.content, ts=ts, id=frame.id)
                 rows.append(DecodedRow(len(rows) + 1, call.hang_up(), event, "main"))
-    close = msgspec.structs.replace(closed(call.hang_up()), reason=LEFT)
+    close = msgspec.structs.replace(closed(call.hang_up()), reason=CLOSED)
     rows.append(DecodedRow(len(rows) + 1, call.hang_up(), close))
     assert contents(fold_rows(rows)) == call.document("contents")
 

@@ -18,7 +18,7 @@ from voicemem.sessions.config_update import ConfigUpdate, validated_update
 SECRET = "s3cret"
 
 
-def vetted(update: bytes) -> ConfigUpdate:
+def validated(update: bytes) -> ConfigUpdate:
     decoded = decode_event(update)
     assert isinstance(decoded, DecodedEvent)
     assert isinstance(decoded.event, SessionUpdate)
@@ -29,7 +29,7 @@ def vetted(update: bytes) -> ConfigUpdate:
 def test_what_cannot_be_set_is_refused(patch: JsonObject) -> None:
     """Unknown settings, and more labels than a session has."""
     with pytest.raises(Refused) as refused:
-        vetted(msgspec.json.encode({"type": "session.update", **patch}))
+        validated(msgspec.json.encode({"type": "session.update", **patch}))
     assert refused.value.code == "invalid_field"
 
 
@@ -50,7 +50,7 @@ def test_no_detail_holds_what_was_sent(template: bytes, before: str, after: str)
     """Quotes and brackets around a value do not bring it into a sentence."""
     text = json.dumps(before + SECRET + after)[1:-1].encode()
     with pytest.raises(Refused) as refused:
-        vetted(template.replace(b"%s", text))
+        validated(template.replace(b"%s", text))
     assert SECRET not in refused.value.detail
 
 
@@ -72,14 +72,16 @@ UPDATES: list[bytes] = [
 @pytest.mark.parametrize("update", UPDATES, ids=[update.decode()[25:] for update in UPDATES])
 def test_secrets_are_never_in_a_payload(update: bytes) -> None:
     """What is journaled of an update holds no secret, not even one that a later key of the same name replaced."""
-    payload = vetted(update).payload
+    payload = validated(update).payload
     assert b"s3cret" not in payload
     assert isinstance(decode_journaled(payload), SessionUpdate)
 
 
 def test_update_without_its_secrets_keeps_the_rest() -> None:
     """Other settings, metadata and the seq stay in the payload; the secrets are beside it."""
-    update = vetted(b'{"type":"session.update","seq":3,"llm":{"model":"m","api_key":"sk-s3cret"},"metadata":{"a":1}}')
+    update = validated(
+        b'{"type":"session.update","seq":3,"llm":{"model":"m","api_key":"sk-s3cret"},"metadata":{"a":1}}'
+    )
     kept = {"type": "session.update", "seq": 3, "llm": {"model": "m"}, "metadata": {"a": 1}}
     assert json.loads(update.payload) == kept
     assert update.patch.secrets == {"llm.api_key": "sk-s3cret"}

@@ -16,11 +16,11 @@ async def test_a_close_wakes_the_outbox(presence: Presence) -> None:
     line = await opened(presence)
     await ended(presence, line)
     await presence.close_when_ended(line)
-    assert presence.sessions.notices_due.is_set()
-    presence.sessions.notices_due.clear()
+    assert presence.sessions.webhooks_due.is_set()
+    presence.sessions.webhooks_due.clear()
     await opened(presence, "t")
     await presence.sessions.end(await presence.sessions.get("p", "t"), None)
-    assert presence.sessions.notices_due.is_set()
+    assert presence.sessions.webhooks_due.is_set()
 
 
 async def test_settings_that_may_not_be_set_make_no_session(presence: Presence) -> None:

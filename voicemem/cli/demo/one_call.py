@@ -23,7 +23,7 @@ from voicemem.client.replay import Replay, load_recording
 from voicemem.config.service import Address, Settings
 from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.endpoints import new_webhook_secret
-from voicemem.webhooks.receiver import Notice, WebhookReceiver
+from voicemem.webhooks.receiver import WebhookEvent, WebhookReceiver
 
 SESSION = "demo"
 FAST = 12.0
@@ -35,7 +35,7 @@ CUSTOM_LLM = {"vendor": "custom", "model": "my-model"}
 
 async def demo(console: Console, fast: bool) -> None:
     """Start the service, play a recorded call into it, and show the memory, both formats and the webhook."""
-    notices: asyncio.Queue[Notice] = asyncio.Queue()
+    notices: asyncio.Queue[WebhookEvent] = asyncio.Queue()
     secret = new_webhook_secret()
     receiver = WebhookReceiver(secret, notices.put_nowait)
     webhook = await receiver.start(ANY_PORT)
@@ -51,7 +51,7 @@ async def demo(console: Console, fast: bool) -> None:
             async with running(settings) as app, aiohttp.ClientSession(f"http://{app.rest_address}") as http:
                 await play(console, app, http, FAST if fast else 1.0)
                 await show_formats(console, http)
-                show_notice(console, await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S))
+                show_webhook_event(console, await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S))
     finally:
         await receiver.stop()
     console.print(next_steps(command_name(sys.argv[0])), highlight=False)
@@ -151,7 +151,7 @@ async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
     console.print(Panel(Group(*map(Text, shown)), title=title))
 
 
-def show_notice(console: Console, notice: Notice) -> None:
+def show_webhook_event(console: Console, notice: WebhookEvent) -> None:
     """Show the webhook as it arrived, and whether its signatures are right."""
     payload = notice.body["payload"]
     told = (

@@ -35,7 +35,7 @@ from voicemem.sessions.frames import reduce_frame
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import ProducerState, SessionEnding
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 Time = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Unix ms by the server's clock, up to the end of the year 9999."""
@@ -124,7 +124,7 @@ class CheckpointReader:
             producers=list(self.producers.values()),
             ended_ms=ended_ms,
             reason=reason,
-            provisional=reason in (IDLE_REASON, LEFT),
+            provisional=reason in (IDLE_REASON, CLOSED),
             ending=self.ending,
         )
 

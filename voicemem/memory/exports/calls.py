@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct, structs
 
 from voicemem.config.session import parse_config
-from voicemem.errors import DamagedEntry, SessionSetAside
+from voicemem.errors import DamagedEntry, SessionQuarantined
 from voicemem.exports.call import Call, CallFacts, call_of
 from voicemem.exports.formats import FORMATS, FormatName, file_name
 from voicemem.protocol.types import MAX_INTEGER, SessionId
@@ -114,7 +114,7 @@ async def call_line(
             return None
         make = partial(write_call, name, stream, read_model)
         document = await read_models.perform(stream.key, read_model, make, read_model.is_large, background=True)
-    except (SessionSetAside, DamagedEntry):
+    except (SessionQuarantined, DamagedEntry):
         return UnreadableCall(stream.id)
     json = document.strip().encode() if FORMATS[name].is_json else msgspec.json.encode(document)
     return ExportedCall(stream.id, file_name(stream.id, name), Raw(json))

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from voicemem.documents.document import Document, Form, apply_operation, form_of
-from voicemem.errors import DamagedEntry, SessionSetAside
+from voicemem.errors import DamagedEntry, SessionQuarantined
 from voicemem.memory.exports.user_lines import (
     ExportBegin,
     ExportedCarriedSession,
@@ -101,7 +101,7 @@ class Exporting(Struct):
             read_model = await self.read_models.load_as_of(stream.key, stream.position, background=True)
             async for piece in self.documents(stream, None, read_model.state.document):
                 yield piece
-        except (SessionSetAside, DamagedEntry):
+        except (SessionQuarantined, DamagedEntry):
             yield self.encode([Unreadable(None, "memory")])
 
     async def kept(self, wanted: MemoryFilter) -> AsyncGenerator[bytes, None]:
@@ -123,7 +123,7 @@ class Exporting(Struct):
             yield self.encode([head])
             async for piece in self.memory(stream, read_model):
                 yield piece
-        except (SessionSetAside, DamagedEntry):
+        except (SessionQuarantined, DamagedEntry):
             is_readable = False
             yield self.encode([head, Unreadable(stream.id, "memory")])
         self.sessions += 1
@@ -234,7 +234,7 @@ def tool_lines(session_id: str, turn: Turn) -> Iterator[ExportedToolCall]:
 
 
 def exported_delivery(session_id: str, delivery: Delivery) -> ExportedDelivery:
-    """Whom a notice went to: the host alone, since the rest of an address may be secret."""
+    """Whom a webhook event went to: the host alone, since the rest of an address may be secret."""
     state: Any = delivery.state
     receiver = urlsplit(delivery.url).hostname or ""
     return ExportedDelivery(session_id, receiver, delivery.event_type, state, len(delivery.attempts))

@@ -100,7 +100,7 @@ class ExportedData(Struct, frozen=True, tag="data"):
 
 
 class ExportedDelivery(Struct, frozen=True, tag="delivery"):
-    """A webhook notice about a session: whom it went to, and what became of it."""
+    """A webhook event about a session: whom it went to, and what became of it."""
 
     session_id: SessionId
     receiver: str

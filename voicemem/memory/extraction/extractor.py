@@ -125,7 +125,8 @@ class Extractor:
     async def extract_next(self, stream: Stream, config: ExtractConfig, fewest: int = 1) -> Step:
         """Send the next section of a session, if it has at least the `fewest` lines, and keep what comes of it.
 
-        Raises `Refused` (`llm_not_configured`, `unknown_session`), `LlmFailed`, `SessionSetAside`, `StoreUnavailable`.
+        Raises `Refused` (`llm_not_configured`, `unknown_session`), `LlmFailed`, `SessionQuarantined`,
+        `StoreUnavailable`.
         """
         count = self.counter(stream, config)
         reading = await self.read(stream, count)

@@ -19,7 +19,7 @@ from voicemem.backoff import exponential_s, spread
 from voicemem.config.context import ExtractConfig
 from voicemem.config.session import parse_config
 from voicemem.context.policies import Policies
-from voicemem.errors import LlmFailed, Refused, SessionSetAside, StoreUnavailable, VoicememError
+from voicemem.errors import LlmFailed, Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, Extractor
 from voicemem.memory.extraction.state import ExtractionState, StateName
@@ -214,7 +214,7 @@ class ExtractionWorker:
                 self.put_off(stream.key, waiting, self.clock() + ELSEWHERE_MS)
             elif await self.extract(job, stream, config, waiting):
                 self.jobs.pop(stream.key, None)
-        except SessionSetAside:
+        except SessionQuarantined:
             self.jobs.pop(stream.key, None)  # it is looked at again when something new is journaled
         except VoicememError as error:
             if error.code == "unknown_session":

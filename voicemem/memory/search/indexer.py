@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from voicemem.errors import SessionSetAside, StoreUnavailable
+from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.runtime import Clock
 from voicemem.search.passages import has_unheard, passages_in, turns_after
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -140,7 +140,7 @@ class TranscriptIndexer:
         """Hand over what was heard in these sessions; the keys of those of which everything is needed."""
         updates, after = [], dict[int, Indexed]()
         for stream in streams:
-            with suppress(SessionSetAside):
+            with suppress(SessionQuarantined):
                 update, after[stream.key] = await self.read_heard(stream)
                 updates.append(update)
         if not updates:
@@ -161,7 +161,7 @@ class TranscriptIndexer:
                 self.known.popitem(last=False)
 
     async def read_heard(self, stream: Stream) -> tuple[HeardMessages, Indexed]:
-        """What was heard in a session since it was indexed. Raises `SessionSetAside`, `StoreUnavailable`."""
+        """What was heard in a session since it was indexed. Raises `SessionQuarantined`, `StoreUnavailable`."""
         make = partial(heard_messages, stream, self.known.get(stream.key))
         read_models, key = self.read_models, stream.key
         read_model = read_models.cached.get(key)

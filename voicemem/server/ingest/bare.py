@@ -182,15 +182,15 @@ class BareConnection(Connection):
             return
         if isinstance(frame, RejectedEvent):
             frames.count(self.door.dialect, "malformed")
-            self.pass_on(frame, size)
+            self.forward(frame, size)
             return
         for part in taken_apart(self.at(frame, received.ts)):
             arrival = self.reduce(part)
             if arrival is not None:
-                self.pass_on(arrival, size)
+                self.forward(arrival, size)
                 size = 0
 
-    def pass_on(self, arrival: ReducedFrame | RejectedEvent, size: int) -> None:
+    def forward(self, arrival: ReducedFrame | RejectedEvent, size: int) -> None:
         if self.open_lease is not None:
             self.enqueue(arrival, size)
         elif isinstance(arrival, ReducedFrame):
@@ -223,23 +223,23 @@ class BareConnection(Connection):
     def wait_for_id(self, frame: ReducedFrame) -> None:
         """Keep a frame until one says which session it is; then open that."""
         if not self.waiting:
-            asyncio.get_running_loop().call_later(MAX_WAIT_S, self.wait_no_longer)
+            asyncio.get_running_loop().call_later(MAX_WAIT_S, self.stop_waiting)
         self.waiting.append(frame)
         self.waiting_bytes += len(frame.payload)
         self.host.waiting_frame_bytes += len(frame.payload)
         is_full = self.waiting_bytes > MAX_WAITING_BYTES or self.host.waiting_frame_bytes > MAX_WAITING_IN_ALL
         said = None if frame.reduced is None else frame.reduced.session_id
         if said:
-            self.go_on_as(session_id_of(said))
+            self.resume_session(session_id_of(said))
         elif len(self.waiting) >= MAX_WAITING or is_full:
-            self.wait_no_longer()
+            self.stop_waiting()
 
-    def wait_no_longer(self) -> None:
+    def stop_waiting(self) -> None:
         """Go on without the vendor's id: the service makes one."""
         if self.open_lease is None and not self.reading_stopped:
-            self.go_on_as(None)
+            self.resume_session(None)
 
-    def go_on_as(self, session_id: str | None) -> None:
+    def resume_session(self, session_id: str | None) -> None:
         """Open the session next; what takes a large frame says so itself, while it is at work."""
         if self.frame_task is None or self.frame_task is asyncio.current_task():
             self.frame_task = asyncio.create_task(self.process_id(session_id))

@@ -34,7 +34,7 @@ from voicemem.sessions.recording.recorder import FLOOD_LIMIT, YIELD_EVERY, give_
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
-NEEDS_VETTING = SessionUpdate, FrameEvent
+NEEDS_VALIDATION = SessionUpdate, FrameEvent
 """Events of which something else is journaled than what was sent."""
 OF_THE_LEASE = "-"
 """Stands for the dialect that the `session.open` of an envelope's session has named."""
@@ -246,12 +246,12 @@ class Connection(ConnectionControl):
         if open_lease.dead:
             return
         if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, FrameEvent):
-            arrival = stamped(arrival, open_lease.dialect, self.host.recorder.clock())
-        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, NEEDS_VETTING):
-            vetted = self.host.recorder.vet(open_lease.lease, arrival)
-            if vetted is None:
+            arrival = with_timestamp(arrival, open_lease.dialect, self.host.recorder.clock())
+        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, NEEDS_VALIDATION):
+            validated = self.host.recorder.validate(open_lease.lease, arrival)
+            if validated is None:
                 return
-            arrival = vetted
+            arrival = validated
         batch = open_lease.batch
         if batch is None or batch.is_sealed:
             batch = self.begin_batch(open_lease)
@@ -333,7 +333,7 @@ def decode_all_enveloped(texts: Sequence[RawJson]) -> list[DecodedEvent | Reject
     return [decode_enveloped(bytes(text)) for text in texts]
 
 
-def stamped(arrival: DecodedEvent, dialect: str | None, ts: int) -> DecodedEvent:
+def with_timestamp(arrival: DecodedEvent, dialect: str | None, ts: int) -> DecodedEvent:
     """A frame with the dialect of its lease, and the time of its receipt where it has no `ts` and no seq."""
     event = arrival.event
     assert isinstance(event, FrameEvent)

@@ -150,7 +150,7 @@ class ConnectionControl(ABC):
             self.refuse(error, frame.session_id, frame.producer)
             return
         if opened.created or opened.reopened:
-            sessions.notices_due.set()
+            sessions.webhooks_due.set()
         may_set = grant.session_id is None
         lease = ProducerLease(opened.stream, producer, opened.epoch, may_call_out, may_set, grant.key_id)
         presence.connect(lease)

@@ -152,7 +152,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
             errors += map(event_error, result.problems)
             taken, ended = taken or result.taken, ended or result.ended
         if stream.state != "running":  # it may run again
-            services.sessions.notices_due.set()
+            services.sessions.webhooks_due.set()
         if ended:
             await services.presence.close_when_ended(lease)
         if len(errors) == first + YIELD_EVERY > FLOOD_LIMIT:
@@ -213,7 +213,7 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
 
 
 async def filter_of(read_models: ReadModelCache, stream: Stream, query: JournalQuery) -> JournalFilter:
-    """Return which entries a query wants. Raises `SessionSetAside`, `StoreUnavailable`."""
+    """Return which entries a query wants. Raises `SessionQuarantined`, `StoreUnavailable`."""
     types = () if query.types is None else tuple(query.types.split(","))
     turn = None if query.turn_id is None else parts_of(await read_models.get_state(stream), query.turn_id)
     return JournalFilter(types, turn)
@@ -237,7 +237,7 @@ async def journal_lines(
 async def native_lines(
     read_models: ReadModelCache, stream: Stream, query: JournalQuery, wanted: JournalFilter
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the same with events in place of frames. Raises `SessionSetAside`, `StoreUnavailable`."""
+    """Yield the same with events in place of frames. Raises `SessionQuarantined`, `StoreUnavailable`."""
     left = query.limit or MAX_INTEGER
     async with aclosing(native_rows(read_models, stream, query.after)) as pages:
         async for page in pages:

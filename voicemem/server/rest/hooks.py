@@ -11,7 +11,7 @@ from voicemem.security.access import DEFAULT_PROJECT, bearer_token
 from voicemem.security.hook_secrets import find_hooked
 from voicemem.server.http.request import decode_large, json_response, read_body, services_of
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
-from voicemem.sessions.hooks import MAX_HOOK_BYTES
+from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES
 
 
 class HookQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,12 +49,12 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     else:
         body = await read_body(request, MAX_HOOK_BYTES)
         try:
-            services.hooks.verify(dialect, body, request.headers, secrets)
+            services.inbound_webhooks.verify(dialect, body, request.headers, secrets)
         except Refused:
             services.limits.count_wrong_key(request.remote)
             raise
-    reduced = await decode_large(request, len(body), lambda: services.hooks.read(dialect, body))
-    taken = await services.hooks.record(project, dialect, reduced, query.session_id)
+    reduced = await decode_large(request, len(body), lambda: services.inbound_webhooks.read(dialect, body))
+    taken = await services.inbound_webhooks.record(project, dialect, reduced, query.session_id)
     refused = UNSET if taken.refused is None else taken.refused
     return json_response(HookTaken(taken.session_id, taken.stored, refused))
 

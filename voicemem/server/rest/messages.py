@@ -63,7 +63,7 @@ async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
     lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
     added = await record_messages(services.recorder, services.read_models, lease, messages, services.sessions.new_id)
     if stream.state != "running":  # it runs again
-        services.sessions.notices_due.set()
+        services.sessions.webhooks_due.set()
     return json_response(added)
 
 

@@ -205,7 +205,7 @@ def encode_sessions(page: list[Stream]) -> bytes:
 async def read_session(request: web.Request, _: NoQuery) -> web.Response:
     """Read a session's state and configuration."""
     stream = await get_stream(request)
-    return json_response(info_of(stream, await services_of(request).read_models.set_aside.find(stream.key)))
+    return json_response(info_of(stream, await services_of(request).read_models.quarantined.find(stream.key)))
 
 
 async def change_session(request: web.Request, _: NoQuery) -> web.Response:
@@ -232,7 +232,7 @@ async def end_session(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
-    """Make the memory from the whole journal again; one that was set aside is there again if it succeeds.
+    """Make the memory from the whole journal again; one that was quarantined is there again if it succeeds.
 
     Webhooks that have waited for it are sent then.
     """
@@ -240,7 +240,7 @@ async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
     services = services_of(request)
     await services.read_models.refold(stream)
     services.sessions.on_changed(stream)
-    services.sessions.notices_due.set()
+    services.sessions.webhooks_due.set()
     return json_response(info_of(stream))
 
 

@@ -14,7 +14,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.streams import AWAITED_MS, SessionEnding
-from voicemem.transcript.frames import LEFT
+from voicemem.transcript.frames import CLOSED
 
 SWEEP_BATCH = 200
 """Sessions closed in one sweep, at most."""
@@ -104,7 +104,7 @@ class Presence:
         now = self.sessions.clock()
         for key, (_, since) in list(self.left.items()):
             if now >= since + LEFT_MS:
-                ending = SessionEnding(since, LEFT, provisional=True)
+                ending = SessionEnding(since, CLOSED, provisional=True)
                 closed = await self.sessions.store.close_session(
                     key, ending, self.sessions.new_id(), now, if_silent=True
                 )

@@ -39,7 +39,7 @@ class ReadModelCache(CommitFolds):
     """The read models of the sessions that were used last: at most `capacity` of them, and as many as `budget` holds.
 
     A piece of work off the event loop may take `cpu_budget_s` seconds of CPU; a session that takes longer, or fails, is
-    set aside. `count_ignored` is called with a bound and how many events the fold has left out because of it.
+    quarantined. `count_ignored` is called with a bound and how many events the fold has left out because of it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ReadModelCache(CommitFolds):
     async def get(self, stream: Stream) -> ReadModel:
         """The read model of a session, folded at least up to the position of its row, with its messages made.
 
-        It is valid until the caller awaits. Raises `SessionSetAside`, `StoreUnavailable`.
+        It is valid until the caller awaits. Raises `SessionQuarantined`, `StoreUnavailable`.
         """
         return await self.prepare_cached(stream, with_messages=True)
 
@@ -105,13 +105,13 @@ class ReadModelCache(CommitFolds):
         return read_model
 
     async def refold(self, stream: Stream) -> None:
-        """Make a session's memory from its whole journal, and put it back if it was set aside. Raises as `get`."""
+        """Make a session's memory from its whole journal, and put it back if it was quarantined. Raises as `get`."""
         read_model = ReadModel(State())
         await self.catch_up(stream.key, read_model, stream.position)
         await self.perform(stream.key, read_model, read_model.refresh, off_loop=True)
         await self.save_snapshot_if_due(stream.key, read_model, every=1)
         self.discard(stream.key)
-        await self.set_aside.put_back(stream.key)
+        await self.quarantined.put_back(stream.key)
 
     async def prepare_cached(self, stream: Stream, with_messages: bool) -> ReadModel:
         """The cached read model of a session, made ready for a caller that does not wait before it reads."""
@@ -149,8 +149,8 @@ class ReadModelCache(CommitFolds):
         await self.catch_up(key, read_model, position, background)
 
     async def load(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
-        """Begin with the stored snapshot, if there is one up to a position. Raises `SessionSetAside` if it is."""
-        await self.set_aside.check(key)
+        """Begin with the stored snapshot, if there is one up to a position. Raises `SessionQuarantined` if it is."""
+        await self.quarantined.check(key)
         saved = await self.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
         if saved is not None:
             size = len(saved.state)
@@ -177,7 +177,7 @@ class ReadModelCache(CommitFolds):
                 self.note_ignored(read_model)
 
     async def read_rows(self, key: int, read_model: ReadModel | None, after: int, limit: int) -> list[JournalRow]:
-        """The next rows of the journal; a damaged one sets the session aside. Raises as `get`."""
+        """The next rows of the journal; a damaged one quarantines the session. Raises as `get`."""
         try:
             return await self.journal.read_rows(key, after, limit)
         except DamagedEntry as error:

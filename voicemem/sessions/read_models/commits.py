@@ -80,7 +80,7 @@ class CommitFolds(ReadModelWork):
                 self.uncharged += size
                 for place, event in enumerate(events, position):
                     fold_event(state, place, received_ms, event, producer)
-            except Exception:  # read again off the loop, it fails there too, and is set aside
+            except Exception:  # read again off the loop, it fails there too, and is quarantined
                 self.drop(key, read_model)
                 self.failed[key] = position + len(events) - 1
                 return

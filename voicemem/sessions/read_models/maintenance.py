@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
-from voicemem.errors import SessionSetAside, StoreUnavailable
+from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel, compress_state
 
@@ -17,7 +17,7 @@ SNAPSHOTS_PER_COMMIT = 200
 MAINTENANCE_S = 1.0
 """Pause between two rounds of maintenance."""
 REPORT_ROUNDS = 10
-"""Rounds between two looks at what other processes have set aside."""
+"""Rounds between two looks at what other processes have quarantined."""
 PACK_SLICE = 10
 """Read models packed before other tasks get their turn."""
 IDLE_ROUNDS, PRESSURE_ROUNDS = 10, 2
@@ -35,7 +35,7 @@ async def maintain(read_models: ReadModelCache) -> None:
     await relieve(read_models)
     if read_models.rounds % REPORT_ROUNDS == 1:
         with suppress(StoreUnavailable):
-            await read_models.set_aside.refresh()
+            await read_models.quarantined.refresh()
 
 
 async def relieve(read_models: ReadModelCache) -> None:
@@ -48,14 +48,14 @@ async def catch_up_lagging(read_models: ReadModelCache) -> None:
     """Fold what was too much for the event loop, and look again at what has failed there."""
     failed, read_models.failed = read_models.failed, {}
     for key, position in failed.items():
-        with suppress(StoreUnavailable, SessionSetAside):
+        with suppress(StoreUnavailable, SessionQuarantined):
             await read_models.compute_as_of(key, position, ReadModel.refresh, background=True)
     for key in list(islice(read_models.lagging, CATCH_UP_SLICE)):
         read_models.lagging.discard(key)
         read_model = read_models.cached.get(key)
         if read_model is not None:
             read_model.last_round = read_models.rounds
-            with suppress(StoreUnavailable, SessionSetAside):  # the next read reports it
+            with suppress(StoreUnavailable, SessionQuarantined):  # the next read reports it
                 async with read_model.lock:
                     if read_models.cached.get(key) is read_model:
                         await read_models.prepare(key, read_model, read_model.known_position, background=True)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from voicemem.errors import DamagedEntry, SessionSetAside, StoreUnavailable, VoicememError
+from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.runtime import Clock
 from voicemem.sessions.read_models.kept import KeptReadModels
 from voicemem.sessions.read_models.off_loop import BudgetExhausted, OffLoop
+from voicemem.sessions.read_models.quarantine import QuarantinedSessions
 from voicemem.sessions.read_models.read_model import LARGE_BYTES, ReadModel
-from voicemem.sessions.read_models.set_aside import SetAsideSessions
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
@@ -32,7 +32,7 @@ class ReadModelWork(KeptReadModels):
         super().__init__(budget, capacity)
         self.journal = journal
         self.off_loop = OffLoop(cpu_budget_s)
-        self.set_aside = SetAsideSessions(journal, clock)
+        self.quarantined = QuarantinedSessions(journal, clock)
 
     async def perform(
         self,
@@ -42,9 +42,9 @@ class ReadModelWork(KeptReadModels):
         off_loop: bool,
         background: bool = False,
     ) -> T:
-        """The result of work on a session's read model; when it fails or takes too long the session is set aside.
+        """The result of work on a session's read model; when it fails or takes too long the session is quarantined.
 
-        Whatever stops the work half-way, the read model is dropped, and never shown. Raises `SessionSetAside`.
+        Whatever stops the work half-way, the read model is dropped, and never shown. Raises `SessionQuarantined`.
         """
         try:
             return await self.off_loop.run(work, background) if off_loop else work()
@@ -56,11 +56,11 @@ class ReadModelWork(KeptReadModels):
             self.drop(key, read_model)
             raise
 
-    async def give_up(self, key: int, read_model: ReadModel | None, error: BaseException) -> SessionSetAside:
-        """Set a session aside; the error to raise."""
+    async def give_up(self, key: int, read_model: ReadModel | None, error: BaseException) -> SessionQuarantined:
+        """Quarantine a session; the error to raise."""
         self.drop(key, read_model)
-        await self.set_aside.add(key, error)
-        return SessionSetAside()
+        await self.quarantined.add(key, error)
+        return SessionQuarantined()
 
     # Snapshots
 

@@ -17,7 +17,7 @@ from voicemem.protocol.events import (
     TranscriptEvent,
 )
 from voicemem.sessions.config_update import ConfigUpdate
-from voicemem.sessions.frames import ReducedFrame, add_up
+from voicemem.sessions.frames import ReducedFrame, merge_audio_counts
 from voicemem.store.admission import Batch, Offer
 from voicemem.store.streams import SessionEnding, Stream
 
@@ -169,7 +169,7 @@ class PendingBatch:
         if self.arrivals is None:
             self.arrivals = [*map(DecodedEvent, self.events, self.payloads)]
         if isinstance(arrival, ReducedFrame) and self.arrivals and isinstance(self.arrivals[-1], ReducedFrame):
-            both = add_up(self.arrivals[-1], arrival)
+            both = merge_audio_counts(self.arrivals[-1], arrival)
             if both is not None:
                 self.arrivals[-1] = both
                 return

@@ -1,4 +1,4 @@
-"""Commits what waits: one commit at a time in each lane of the store, then its answers, then the fold."""
+"""Commits what waits: one commit at a time in each commit shard of the store, then its answers, then the fold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Append = Callable[[Sequence[Batch], int], Awaitable[Sequence[AppendResult | None
 
 
 class Commits:
-    """What becomes of the batches of a commit; and the lanes in which they wait for it."""
+    """What becomes of the batches of a commit; and the shards in which they wait for it."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Commits:
         self.metrics, self.tracer = telemetry
         self.feed = CommitFeed()
         self.refusals = RefusalLog()
-        self.lanes = [CommitLane(self, number) for number in range(journal.lanes)]
-        self.enqueue = self.lanes[0].enqueue if len(self.lanes) == 1 else self.enqueue_in_lane
-        """Queues a batch for the next commit of its lane; until then it may grow. Its sender is told after that."""
+        self.shards = [CommitShard(self, number) for number in range(journal.lanes)]
+        self.enqueue = self.shards[0].enqueue if len(self.shards) == 1 else self.enqueue_in_shard
+        """Queues a batch for the next commit of its shard; until then it may grow. Its sender is told after that."""
 
-    def enqueue_in_lane(self, batch: PendingBatch) -> None:
-        self.lanes[self.journal.lane_of(batch.lease.key)].enqueue(batch)
+    def enqueue_in_shard(self, batch: PendingBatch) -> None:
+        self.shards[self.journal.lane_of(batch.lease.key)].enqueue(batch)
 
     async def commit(
         self, batches: Sequence[PendingBatch], since: float, append: Append, may_differ: Callable[[int], bool]
@@ -141,11 +141,11 @@ class Commits:
                 audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)
 
 
-class CommitLane:
-    """What waits for one lane of the store: the batches that arrive during one commit share the next.
+class CommitShard:
+    """What waits for one commit shard of the store: the batches that arrive during one commit share the next.
 
     So a commit is as large as the load of one sync of the disk, and a lone event does not wait for others. A session
-    that others hold, or that must be looked at first, is appended apart, so that it does not hold up the lane; so is
+    that others hold, or that must be looked at first, is appended apart, so that it does not hold up the shard; so is
     one whose events take time to redact; what comes after it waits for that, since the events of a session must stay in
     order.
     """
@@ -195,7 +195,7 @@ class CommitLane:
             self.task = None
 
     def has(self, key: int) -> bool:
-        """Whether a session is of this lane."""
+        """Whether a session is of this shard."""
         return self.journal.lane_of(key) == self.number
 
     def set_apart(self, batches: Sequence[PendingBatch], since: float) -> None:
@@ -212,7 +212,7 @@ class CommitLane:
             task.add_done_callback(self.apart_tasks.discard)
 
     async def commit_apart(self, keys: Sequence[int], batches: Sequence[PendingBatch], since: float) -> None:
-        """Commit batches of some sessions; what has come behind them goes back to the lane."""
+        """Commit batches of some sessions; what has come behind them goes back to the shard."""
         await self.commits.commit(batches, since, self.journal.append, keys.__contains__)
         for key in keys:
             for batch in self.apart.pop(key):

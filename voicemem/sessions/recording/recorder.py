@@ -136,16 +136,18 @@ class Recorder:
         for arrival in arrivals:
             if is_update(arrival):
                 await self.prepare_update(lease, arrival)
-            vetted = self.vet(lease, arrival)
-            if vetted is not None:
-                batch.add(vetted)
+            validated = self.validate(lease, arrival)
+            if validated is not None:
+                batch.add(validated)
         self.enqueue(batch)
         result = await answered
         if isinstance(result, VoicememError):
             raise result
         return result
 
-    def vet(self, lease: ProducerLease, arrival: DecodedEvent | RejectedEvent) -> DecodedEvent | RejectedEvent | None:
+    def validate(
+        self, lease: ProducerLease, arrival: DecodedEvent | RejectedEvent
+    ) -> DecodedEvent | RejectedEvent | None:
         """Check one event against its lease: the event as it is journaled, or why it is rejected.
 
         None for another stack's frame that says nothing.
@@ -155,7 +157,7 @@ class Recorder:
         try:
             check_lease(lease, arrival)
             if isinstance(arrival.event, SessionUpdate):
-                return self.vet_update(lease, arrival.event, arrival.payload)
+                return self.validate_update(lease, arrival.event, arrival.payload)
             if isinstance(arrival.event, FrameEvent) and not isinstance(arrival, ReducedFrame):
                 return self.reduce_frame(lease, arrival.event)
         except Refused as refused:
@@ -164,7 +166,7 @@ class Recorder:
         return arrival
 
     async def prepare_update(self, lease: ProducerLease, arrival: DecodedEvent) -> None:
-        """Compile the schema of a `session.update` ahead of `vet`, and let others have their turn."""
+        """Compile the schema of a `session.update` ahead of `validate`, and let others have their turn."""
         assert isinstance(arrival.event, SessionUpdate)
         patch = update_patch(arrival.event)
         if lease.may_set and (lease.may_call_out or not changes_outbound(patch)):
@@ -186,7 +188,7 @@ class Recorder:
         is_known = partial(self.read_models.has_frame, lease.key)
         return self.frames.reduce(event, keep_typed, is_known, lease.openings)
 
-    def vet_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
+    def validate_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
         """Validate a `session.update`, and check that this lease may send it. Raises `Refused`."""
         if not lease.may_set:
             raise Refused("forbidden", SETS_NOTHING)
@@ -197,7 +199,7 @@ class Recorder:
 
 
 def is_update(arrival: DecodedEvent | RejectedEvent) -> TypeGuard[DecodedEvent]:
-    """Whether this changes a configuration, and needs `Recorder.prepare_update` before it is vetted."""
+    """Whether this changes a configuration, and needs `Recorder.prepare_update` before it is validated."""
     return isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionUpdate)
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
 from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
-from voicemem.errors import SessionSetAside
+from voicemem.errors import SessionQuarantined
 from voicemem.sessions.tails.call import AccountReader, CallContent, CallReader
 from voicemem.sessions.tails.cursor import format_pair, format_session_cursor
 from voicemem.sessions.tails.followed_memory import FollowedMemories, MemoryReader
@@ -186,7 +186,7 @@ class Tail:
         """Yield items as they come, and an empty list every `poll_s`, until the session or the service ends, or the
         store becomes another incarnation.
 
-        Raises `StoreUnavailable`, and `SessionSetAside` in a tail of one session.
+        Raises `StoreUnavailable`, and `SessionQuarantined` in a tail of one session.
         """
         time = asyncio.get_running_loop().time
         poll_at = time() + self.poll_s
@@ -233,7 +233,7 @@ class Tail:
             if before < stream.position or self.view.call:
                 try:
                     items = await self.read_items(session)
-                except SessionSetAside:
+                except SessionQuarantined:
                     if not self.is_endless:
                         raise
                     continue  # it is looked at again at each poll, and holds up none of the others

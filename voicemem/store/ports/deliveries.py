@@ -19,7 +19,7 @@ ANY_NUMBER = 2**31
 
 
 class Outbox(Protocol):
-    """Deliveries: webhook notices on their way to endpoints.
+    """Deliveries: webhook events on their way to endpoints.
 
     The journal's transactions make them: at a start or reopening (event type 101) and at a close (102, 103, 111, 112;
     only 102 at the idle close of a session that nobody joined), one for each endpoint that subscribed to it and is not

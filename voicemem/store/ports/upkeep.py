@@ -8,29 +8,29 @@ from typing import Protocol
 from voicemem.store.ports.memories import MemoryRow
 from voicemem.store.records import (
     Figures,
+    QuarantineEntry,
     Quotas,
-    SetAside,
 )
 from voicemem.store.streams import Stream
 
 
-class SetAsides(Protocol):
+class Quarantine(Protocol):
     """Streams whose memory could not be made. Entries of another `version` count as not there."""
 
-    async def set_aside(self, key: int, entry: SetAside) -> Stream | None:
-        """Note that a stream is set aside; its row, or None when it is erased or was set aside by this version."""
+    async def quarantine(self, key: int, entry: QuarantineEntry) -> Stream | None:
+        """Note that a stream is quarantined; its row, or None when it is erased or was quarantined by this version."""
 
-    async def find_set_aside(self, key: int, version: str) -> SetAside | None:
-        """Why a stream is set aside; None when it is not, and for an erased one. Asked at each first read."""
+    async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
+        """Why a stream is quarantined; None when it is not, and for an erased one. Asked at each first read."""
 
     async def put_back(self, key: int, now_ms: int) -> None:
-        """Forget that a stream is set aside, and make its deliveries due that have waited for it."""
+        """Forget that a stream is quarantined, and make its deliveries due that have waited for it."""
 
-    async def count_set_aside(self, version: str) -> int:
-        """How many streams are set aside."""
+    async def count_quarantined(self, version: str) -> int:
+        """How many streams are quarantined."""
 
-    async def list_set_aside(self, version: str, limit: int) -> list[Stream]:
-        """Sessions that are set aside, the newest entry first."""
+    async def list_quarantined(self, version: str, limit: int) -> list[Stream]:
+        """Sessions that are quarantined, the newest entry first."""
 
 
 class Retention(Protocol):

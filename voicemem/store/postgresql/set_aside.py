@@ -1,4 +1,4 @@
-"""Sessions that are set aside; the methods are documented in `voicemem.store.port.SetAsides`."""
+"""Sessions that are quarantined; the methods are documented in `voicemem.store.port.Quarantine`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from voicemem.store.postgresql.database.connection import Word
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, Rows, to_stream
 from voicemem.store.postgresql.journal.runs import IS_READABLE
-from voicemem.store.records import SetAside
+from voicemem.store.records import QuarantineEntry
 from voicemem.store.streams import SESSION_KIND, Stream
 
 SELECT_ENTRY = f"""
@@ -32,12 +32,12 @@ SELECT_SESSIONS = f"""
 """
 
 
-class PostgresqlSetAside:
-    """What is set aside; the methods are documented in `voicemem.store.port.SetAsides`."""
+class PostgresqlQuarantine:
+    """What is quarantined; the methods are documented in `voicemem.store.port.Quarantine`."""
 
     database: Database
 
-    async def set_aside(self, key: int, entry: SetAside) -> Stream | None:
+    async def quarantine(self, key: int, entry: QuarantineEntry) -> Stream | None:
         def job(rows: Rows) -> Stream | None:
             stream = rows.stream(key)
             if stream is None or rows.session.row(SELECT_ENTRY, (key, entry.version)) is not None:
@@ -47,9 +47,9 @@ class PostgresqlSetAside:
 
         return await self.database.write(job)
 
-    async def find_set_aside(self, key: int, version: str) -> SetAside | None:
+    async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
         row = await self.database.read(lambda session: session.row(SELECT_ENTRY, (key, version)))
-        return None if row is None else SetAside(row[0], row[1], row[2].decode())
+        return None if row is None else QuarantineEntry(row[0], row[1], row[2].decode())
 
     async def put_back(self, key: int, now_ms: int) -> None:
         def job(rows: Rows) -> None:
@@ -58,10 +58,10 @@ class PostgresqlSetAside:
 
         await self.database.write(job)
 
-    async def count_set_aside(self, version: str) -> int:
+    async def count_quarantined(self, version: str) -> int:
         (count,) = await self.database.read(lambda session: session.one(COUNT_ENTRIES, (version,)))
         return int(count)
 
-    async def list_set_aside(self, version: str, limit: int) -> list[Stream]:
+    async def list_quarantined(self, version: str, limit: int) -> list[Stream]:
         values = (version, Word(SESSION_KIND), limit)
         return [to_stream(row) for row in await self.database.read(lambda s: s.rows(SELECT_SESSIONS, values))]

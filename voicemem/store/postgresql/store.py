@@ -27,7 +27,7 @@ from voicemem.store.postgresql.nodes import PostgresqlClaims, PostgresqlNodes
 from voicemem.store.postgresql.observations import PostgresqlObservations
 from voicemem.store.postgresql.overviews import PostgresqlOverviews
 from voicemem.store.postgresql.retention import PostgresqlErasure
-from voicemem.store.postgresql.set_aside import PostgresqlSetAside
+from voicemem.store.postgresql.set_aside import PostgresqlQuarantine
 from voicemem.store.records import Figures, Quotas
 
 PROBE_BYTES = 64 * 1024
@@ -47,7 +47,7 @@ class PostgresqlStore(
     PostgresqlOutbox,
     PostgresqlEndpoints,
     PostgresqlDeliveryLists,
-    PostgresqlSetAside,
+    PostgresqlQuarantine,
     PostgresqlErasure,
     PostgresqlArchive,
     PostgresqlDirectory,

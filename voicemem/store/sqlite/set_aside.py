@@ -1,11 +1,11 @@
-"""Sessions that are set aside; the methods are documented in `voicemem.store.port.SetAsides`."""
+"""Sessions that are quarantined; the methods are documented in `voicemem.store.port.Quarantine`."""
 
 from __future__ import annotations
 
 import apsw
 from msgspec.structs import astuple
 
-from voicemem.store.records import SetAside
+from voicemem.store.records import QuarantineEntry
 from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.journal.row_cache import STREAM_COLUMNS, fetch_one, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
@@ -26,12 +26,12 @@ COUNT_ENTRIES = f"select count(*) from {ENTRIES}"
 SELECT_SESSIONS = f"select {STREAM_COLUMNS} from {ENTRIES} and kind = ?2 order by since_ms desc, key desc limit ?3"
 
 
-class SqliteSetAside:
-    """What is set aside; the methods are documented in `voicemem.store.port.SetAsides`."""
+class SqliteQuarantine:
+    """What is quarantined; the methods are documented in `voicemem.store.port.Quarantine`."""
 
     database: Database
 
-    async def set_aside(self, key: int, entry: SetAside) -> Stream | None:
+    async def quarantine(self, key: int, entry: QuarantineEntry) -> Stream | None:
         def job(connection: apsw.Connection) -> Stream | None:
             if connection.execute(SELECT_ENTRY, (key, entry.version)).fetchone() is not None:
                 return None
@@ -40,11 +40,11 @@ class SqliteSetAside:
 
         return await self.database.write(job)
 
-    async def find_set_aside(self, key: int, version: str) -> SetAside | None:
+    async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
         row = await self.database.read_inline(
             lambda connection: connection.execute(SELECT_ENTRY, (key, version)).fetchone()
         )
-        return None if row is None else SetAside(*row)
+        return None if row is None else QuarantineEntry(*row)
 
     async def put_back(self, key: int, now_ms: int) -> None:
         def job(connection: apsw.Connection) -> None:
@@ -53,11 +53,11 @@ class SqliteSetAside:
 
         await self.database.write(job)
 
-    async def count_set_aside(self, version: str) -> int:
+    async def count_quarantined(self, version: str) -> int:
         (count,) = await self.database.read(lambda connection: fetch_one(connection, COUNT_ENTRIES, (version,)))
         return int(count)
 
-    async def list_set_aside(self, version: str, limit: int) -> list[Stream]:
+    async def list_quarantined(self, version: str, limit: int) -> list[Stream]:
         values = (version, SESSION_KIND, limit)
         return await self.database.read(
             lambda connection: [to_stream(row) for row in connection.execute(SELECT_SESSIONS, values)]

@@ -34,7 +34,7 @@ from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
 from voicemem.store.sqlite.observations import SqliteObservations
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
-from voicemem.store.sqlite.set_aside import SqliteSetAside
+from voicemem.store.sqlite.set_aside import SqliteQuarantine
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
@@ -69,7 +69,7 @@ class SqliteStore(
     SqliteOutbox,
     SqliteEndpoints,
     SqliteDeliveryLists,
-    SqliteSetAside,
+    SqliteQuarantine,
     SqliteErasure,
     SqliteArchive,
     SqliteDirectory,

@@ -58,7 +58,7 @@ TALK = st.lists(PRODUCER_EVENTS.filter(lambda event: event["type"] != "session.e
 
 
 @pytest.fixture
-def memories(store: InMemoryStore) -> ReadModelCache:
+def read_models(store: InMemoryStore) -> ReadModelCache:
     """Nothing is cached yet."""
     return ReadModelCache(store)
 

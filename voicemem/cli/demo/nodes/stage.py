@@ -17,7 +17,7 @@ from voicemem.cli.demo.nodes.postgresql_server import PostgresqlServer
 from voicemem.cli.demo.nodes.proxy import Proxy
 from voicemem.cli.demo.one_call import ANY_PORT
 from voicemem.webhooks.endpoints import new_webhook_secret
-from voicemem.webhooks.receiver import Notice, WebhookReceiver
+from voicemem.webhooks.receiver import WebhookEvent, WebhookReceiver
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Stage:
     rest: Proxy
     http: aiohttp.ClientSession
     """Asks the REST API, through the proxy."""
-    notices: list[Notice]
+    notices: list[WebhookEvent]
     """The webhooks that have come."""
     clients: AsyncExitStack
     """The clients of producers, which are closed first."""
@@ -50,7 +50,7 @@ async def staged(console: Console) -> AsyncIterator[Stage]:
             server = await asyncio.to_thread(PostgresqlServer)
             stack.push_async_callback(asyncio.to_thread, server.remove)
             await asyncio.to_thread(server.start)
-        notices: list[Notice] = []
+        notices: list[WebhookEvent] = []
         secret = new_webhook_secret()
         receiver = WebhookReceiver(secret, notices.append)
         stack.push_async_callback(receiver.stop)

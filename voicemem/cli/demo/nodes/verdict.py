@@ -17,7 +17,7 @@ from rich.text import Text
 from voicemem.cli.common import CommandFailed
 from voicemem.cli.demo.nodes.calls import Call
 from voicemem.cli.demo.one_call import get
-from voicemem.webhooks.receiver import Notice
+from voicemem.webhooks.receiver import WebhookEvent
 
 
 class Finding(NamedTuple):
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 
 async def find(
-    http: aiohttp.ClientSession, calls: Sequence[Call], undisturbed: str, notices: Sequence[Notice]
+    http: aiohttp.ClientSession, calls: Sequence[Call], undisturbed: str, notices: Sequence[WebhookEvent]
 ) -> list[Finding]:
     """Look at everything that the calls have left behind."""
     expected = (await get(http, "history", undisturbed))["contents"]
@@ -39,7 +39,7 @@ async def find(
         check_events(calls, journals),
         check_histories(histories, expected),
         check_sessions(histories),
-        check_notices(calls, notices, expected),
+        check_webhook_events(calls, notices, expected),
     ]
 
 
@@ -74,7 +74,7 @@ def check_sessions(histories: Sequence[dict[str, Any]]) -> Finding:
     return Finding("sessions", found, ended == len(histories))
 
 
-def check_notices(calls: Sequence[Call], notices: Sequence[Notice], expected: object) -> Finding:
+def check_webhook_events(calls: Sequence[Call], notices: Sequence[WebhookEvent], expected: object) -> Finding:
     """One webhook for each call, with the memory that the others have too."""
     of_calls = {call.session_id for call in calls}
     came = Counter(notice.body["payload"]["agent_id"] for notice in notices)

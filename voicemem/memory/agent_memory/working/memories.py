@@ -214,7 +214,7 @@ class WorkingMemories:
         for problem in recorded.problems:
             raise Refused(problem.code, problem.detail)
         if recorded.reopened:
-            self.sessions.notices_due.set()
+            self.sessions.webhooks_due.set()
         return recorded.stream
 
     async def derive(self, stream: Stream, look: Look, change: Change, given: GivenWorkingMemory) -> Stream | None:

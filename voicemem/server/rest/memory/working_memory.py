@@ -264,8 +264,8 @@ PATH = "/v1/sessions/{id}/working-memory"
 DATA_PATH = "/v1/sessions/{id}/data"
 READ = {200: ResponseSpec({JSON: WorkingMemoryDocument}, headers=("ETag",))}
 WRITTEN = {200: ResponseSpec({JSON: WorkingMemoryDocument | UpdatedDocument}, headers=("ETag",))}
-SET_ASIDE = ("session_set_aside",)
-READ_CODES = ("no_user", *SET_ASIDE)
+QUARANTINED = ("session_set_aside",)
+READ_CODES = ("no_user", *QUARANTINED)
 WRITE_CODES = (*READ_CODES, "precondition_failed")
 SESSION_DOCUMENT_ROUTES: tuple[Route[Any], ...] = (
     Route("GET", PATH, read_working_memory, "read", VersionQuery, READ, codes=(*READ_CODES, "unknown_version")),
@@ -315,7 +315,7 @@ DATA_BODY = BodySpec({JSON: JsonObject}, required=False)
 ROUTES: tuple[Route[Any], ...] = (
     *SESSION_DOCUMENT_ROUTES,
     *map(of_user, SESSION_DOCUMENT_ROUTES),
-    Route("GET", DATA_PATH, read_data, "read", NoQuery, json_ok(JsonObject), codes=SET_ASIDE),
-    Route("PUT", DATA_PATH, replace_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY, SET_ASIDE),
-    Route("PATCH", DATA_PATH, change_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY, SET_ASIDE),
+    Route("GET", DATA_PATH, read_data, "read", NoQuery, json_ok(JsonObject), codes=QUARANTINED),
+    Route("PUT", DATA_PATH, replace_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY, QUARANTINED),
+    Route("PATCH", DATA_PATH, change_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY, QUARANTINED),
 )

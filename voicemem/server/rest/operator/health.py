@@ -29,7 +29,7 @@ class Health(Struct, frozen=True):
     status: Literal["ok"] = "ok"
 
 
-class SetAsideCount(Struct, frozen=True):
+class QuarantineCount(Struct, frozen=True):
     """How many sessions are set aside, and where the service needs no keys the ids of up to 10 of them."""
 
     count: int
@@ -44,7 +44,7 @@ class Readiness(Health, frozen=True):
     """
 
     node: str | UnsetType = UNSET
-    set_aside: SetAsideCount | UnsetType = UNSET
+    set_aside: QuarantineCount | UnsetType = UNSET
 
 
 class OpenApi(Struct, frozen=True):
@@ -85,12 +85,12 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
     if not services.store.healthy:
         raise StoreUnavailable(services.store.trouble)
     node = services.node.shown_token() or UNSET
-    report = services.read_models.set_aside.report
+    report = services.read_models.quarantined.report
     if not report.streams:
         return json_response(Readiness(node=node))
     # Anyone who reaches the port may ask, so the ids of projects with keys are in the log only.
     ids = UNSET if await services.access.needs_key() else [session_id for _, session_id in report.sessions]
-    return json_response(Readiness(node=node, set_aside=SetAsideCount(report.streams, ids)))
+    return json_response(Readiness(node=node, set_aside=QuarantineCount(report.streams, ids)))
 
 
 async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from voicemem.cli.demo.nodes.calls import Call
-from voicemem.cli.demo.nodes.verdict import check_events, check_histories, check_notices, check_sessions
-from voicemem.webhooks.receiver import Notice
+from voicemem.cli.demo.nodes.verdict import check_events, check_histories, check_sessions, check_webhook_events
+from voicemem.webhooks.receiver import WebhookEvent
 
 CONTENTS = [{"role": "user", "content": "Hi."}]
 
@@ -54,13 +54,13 @@ def test_another_memory_and_an_open_session_are_found() -> None:
     assert not check_sessions([right, wrong]).holds
 
 
-def notice(contents: object = CONTENTS, valid: bool = True, session_id: str = "call-1") -> Notice:
-    return Notice({}, {"payload": {"agent_id": session_id, "contents": contents}}, {"signature": valid})
+def notice(contents: object = CONTENTS, valid: bool = True, session_id: str = "call-1") -> WebhookEvent:
+    return WebhookEvent({}, {"payload": {"agent_id": session_id, "contents": contents}}, {"signature": valid})
 
 
 def test_webhooks_are_right_when_each_call_has_one(call: Call) -> None:
     """Those of other sessions do not count."""
-    assert check_notices([call], [notice(), notice([], session_id="other")], CONTENTS).holds
+    assert check_webhook_events([call], [notice(), notice([], session_id="other")], CONTENTS).holds
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,6 @@ def test_webhooks_are_right_when_each_call_has_one(call: Call) -> None:
     [[], [notice(), notice()], [notice([])], [notice(valid=False)]],
     ids=["none", "twice", "another memory", "wrong signature"],
 )
-def test_webhooks_that_are_wrong_are_found(call: Call, notices: list[Notice]) -> None:
+def test_webhooks_that_are_wrong_are_found(call: Call, notices: list[WebhookEvent]) -> None:
     """None, two, another memory, or a signature that is not right."""
-    assert not check_notices([call], notices, CONTENTS).holds
+    assert not check_webhook_events([call], notices, CONTENTS).holds

@@ -66,7 +66,7 @@ class NodeClock:
         self.offset_ms = min(self.measured).offset_ms
 
 
-class OwnNode:
+class NodeLease:
     """The node that this process is, from `start` to `stop`; before and after that it has no token.
 
     A `node_clock` is kept right as long as the node lives.
@@ -159,7 +159,7 @@ def tell(listeners: Iterable[Callable[[], None]]) -> None:
         listener()
 
 
-async def beat_forever(node: OwnNode) -> None:
+async def beat_forever(node: NodeLease) -> None:
     """Background task: stay alive, and notice who does not. A process that has the store to itself need not."""
     while True:
         if not node.store.is_exclusive:
@@ -173,7 +173,7 @@ async def beat_forever(node: OwnNode) -> None:
 
 
 @asynccontextmanager
-async def registered(node: OwnNode) -> AsyncIterator[None]:
+async def registered(node: NodeLease) -> AsyncIterator[None]:
     """Be a node without callers until the end of the block, where a store may have several. Raises `StoreUnavailable`.
 
     A file has one process, and the next one that opens it takes back what this one held.

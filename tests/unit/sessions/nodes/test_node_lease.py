@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.clock import NOW, ManualClock
 from voicemem.runtime import Runtime
-from voicemem.sessions.nodes.own_node import HEARD_MS, HEARTBEAT_S, OwnNode, registered
+from voicemem.sessions.nodes.node_lease import HEARD_MS, HEARTBEAT_S, NodeLease, registered
 from voicemem.store.sqlite.store import InMemoryStore
 
 MOST_MS = 5_000
@@ -24,9 +24,9 @@ async def store() -> AsyncIterator[InMemoryStore]:
     await store.close_store()
 
 
-def node_of(store: InMemoryStore, clock: ManualClock) -> tuple[OwnNode, list[int]]:
+def node_of(store: InMemoryStore, clock: ManualClock) -> tuple[NodeLease, list[int]]:
     """A node, and what it is told of the number of those with callers."""
-    node, counts = OwnNode(store, Runtime(clock)), list[int]()
+    node, counts = NodeLease(store, Runtime(clock)), list[int]()
     node.count_listeners.append(counts.append)
     return node, counts
 

@@ -24,7 +24,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.sessions.tails.session import MemoryChange, TailEnd, TailView
 from voicemem.store.records import SessionFilter
 
-SET_ASIDE = (503, "session_set_aside")
+QUARANTINED = (503, "session_set_aside")
 READS: tuple[tuple[str, str, JsonObject | None], ...] = (
     ("GET", "/history", None),
     ("GET", "/history?open=true", None),
@@ -51,14 +51,14 @@ async def poisoned(app: App, session_id: str = "bad", **config: Any) -> tuple[in
     return stream.key, held
 
 
-async def test_reads_say_that_it_is_set_aside(serve: Serve) -> None:
+async def test_reads_say_that_it_is_quarantined(serve: Serve) -> None:
     """Every one that needs the memory; others are answered, and show it."""
     app = await serve()
     await poisoned(app)
     api = RestClient(app)
     for method, path, body in READS:
         answered = await api.call(method, f"/v1/sessions/bad{path}", json=body)
-        assert SET_ASIDE == answered.problem, path
+        assert QUARANTINED == answered.problem, path
     shown = await api.session("bad")
     assert {"reason", "since_ms", "version"} == shown["set_aside"].keys()
     assert "damaged" == shown["set_aside"]["reason"]
@@ -70,7 +70,7 @@ async def test_its_events_are_acknowledged(serve: Serve) -> None:
     """Over websocket and HTTP; a producer may open it, and gets a turn that no other is likely to have."""
     app = await serve()
     await poisoned(app)
-    assert SET_ASIDE == (await RestClient(app).get("/v1/sessions/bad/history")).problem
+    assert QUARANTINED == (await RestClient(app).get("/v1/sessions/bad/history")).problem
     await RestClient(app).send(final_transcript(2), session_id="bad")
     async with connected_producer(app) as producer:
         ready = await producer.open("bad")
@@ -84,10 +84,10 @@ async def test_it_can_be_erased(serve: Serve) -> None:
     app = await serve()
     await poisoned(app)
     api = RestClient(app)
-    assert SET_ASIDE == (await api.get("/v1/sessions/bad/turns")).problem
+    assert QUARANTINED == (await api.get("/v1/sessions/bad/turns")).problem
     assert 204 == (await api.delete("/v1/sessions/bad")).status
     assert (404, "unknown_session") == (await api.get("/v1/sessions/bad")).problem
-    await app.services.read_models.set_aside.refresh()
+    await app.services.read_models.quarantined.refresh()
     assert {"status": "ok"} == (await api.get("/readyz")).json
 
 
@@ -98,7 +98,7 @@ async def test_operators_are_told(serve: Serve, caplog: pytest.LogCaptureFixture
     api = RestClient(app)
     assert {"status": "ok"} == (await api.get("/readyz")).json
     for _ in range(2):
-        assert SET_ASIDE == (await api.get("/v1/sessions/bad/history")).problem
+        assert QUARANTINED == (await api.get("/v1/sessions/bad/history")).problem
     ready = await api.get("/readyz")
     assert (200, {"count": 1, "sessions": ["bad"]}) == (ready.status, ready.json["set_aside"])
     assert b"\nvoicemem_sessions_set_aside 1.0\n" in (await api.get("/metrics")).body
@@ -115,7 +115,7 @@ async def test_where_keys_are_needed_strangers_learn_a_number(serve: Serve) -> N
     stream = await app.services.sessions.get("default", "bad")
     await damage_entry(database_of(app), stream.key)
     app.services.read_models.discard(stream.key)
-    assert SET_ASIDE == (await api.get("/v1/sessions/bad/history")).problem
+    assert QUARANTINED == (await api.get("/v1/sessions/bad/history")).problem
     assert {"status": "ok", "set_aside": {"count": 1}} == (await RestClient(app).get("/readyz")).json
     reader = await client_with_key(app, "read")
     assert (403, "forbidden") == (await reader.post("/v1/sessions/bad/refold")).problem
@@ -152,7 +152,7 @@ async def test_its_export_waits_and_others_do_not(serve: Serve) -> None:
 
         await eventually([("bad", 0)], waiting)
         await eventually(3, lambda: delivered(receiver))  # 102 of both, 103 of the other
-        assert SET_ASIDE == (await api.post("/v1/sessions/bad/refold")).problem
+        assert QUARANTINED == (await api.post("/v1/sessions/bad/refold")).problem
         await replace_run(database_of(app), key, held)
         refolded = await api.post("/v1/sessions/bad/refold")
         assert (200, "bad") == (refolded.status, refolded.json["session_id"])
@@ -192,7 +192,7 @@ async def test_a_tail_of_several_sessions_goes_on(serve: Serve) -> None:
             if seen[-1:] == [TailEnd]:
                 break
     assert MemoryChange in seen
-    assert [app.services.read_models.set_aside.report.sessions] == [(("default", "bad"),)]
+    assert [app.services.read_models.quarantined.report.sessions] == [(("default", "bad"),)]
 
 
 async def test_a_damaged_journal_does_not_keep_others_from_being_compacted(serve: Serve) -> None:
@@ -223,11 +223,11 @@ async def test_a_start_does_not_try_it_again(tmp_path: Path) -> None:
     store = f"sqlite:{tmp_path / 'calls.db'}"
     async with running_service(store=store) as app:
         key, held = await poisoned(app)
-        assert SET_ASIDE == (await RestClient(app).get("/v1/sessions/bad/history")).problem
+        assert QUARANTINED == (await RestClient(app).get("/v1/sessions/bad/history")).problem
         await replace_run(database_of(app), key, held)
     async with running_service(store=store) as app:
         api = RestClient(app)
-        assert SET_ASIDE == (await api.get("/v1/sessions/bad/history")).problem
+        assert QUARANTINED == (await api.get("/v1/sessions/bad/history")).problem
         assert 200 == (await api.post("/v1/sessions/bad/refold")).status
         assert 1 == len(await api.contents("bad"))
 

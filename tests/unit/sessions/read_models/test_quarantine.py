@@ -17,16 +17,16 @@ from tests.support.events import delta, event, final
 from tests.support.stores.contract import append_batch
 from tests.support.stores.damage import damage_entry, replace_run
 from voicemem.config.secrets import SessionPatch
-from voicemem.errors import SessionSetAside
+from voicemem.errors import SessionQuarantined
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Metric
 from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.maintenance import catch_up_lagging, maintain, save_all
+from voicemem.sessions.read_models.quarantine import FOLD_VERSION
 from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, SLOW_S, ReadModel
-from voicemem.sessions.read_models.set_aside import FOLD_VERSION
 from voicemem.store.admission import Offer
-from voicemem.store.records import SetAside
+from voicemem.store.records import QuarantineEntry
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Stream
 from voicemem.transcript import fold
@@ -39,7 +39,7 @@ numbers = itertools.count()
 
 
 @pytest.fixture
-def memories(store: InMemoryStore) -> ReadModelCache:
+def read_models(store: InMemoryStore) -> ReadModelCache:
     """Nothing is cached yet, and little CPU time is allowed."""
     return ReadModelCache(store, cpu_budget_s=SOON_S, clock=lambda: NOW)
 
@@ -93,33 +93,33 @@ async def test_a_damaged_journal_sets_its_session_aside(
     stream, other = await call(store, *spoken(1)), await call(store, *spoken(2))
     await damage_entry(store.database, stream.key)
     for _ in range(2):
-        with pytest.raises(SessionSetAside):
+        with pytest.raises(SessionQuarantined):
             await read_models.get(stream)
-    with pytest.raises(SessionSetAside):
+    with pytest.raises(SessionQuarantined):
         await read_models.compute_as_of(stream.key, 1, ReadModel.messages)
-    assert SetAside("damaged", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
+    assert QuarantineEntry("damaged", NOW, FOLD_VERSION) == await read_models.quarantined.find(stream.key)
     assert 2 == len((await read_models.get(other)).messages())
-    assert (1, (("p", stream.id),)) == read_models.set_aside.report
+    assert (1, (("p", stream.id),)) == read_models.quarantined.report
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert stream.id in line.getMessage()
     assert "damaged" in line.getMessage()
 
 
-async def test_what_is_set_aside_is_not_tried_again(store: InMemoryStore, read_models: ReadModelCache) -> None:
+async def test_what_is_quarantined_is_not_tried_again(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """Not even by a later process, and though it could be read now, until it is asked for."""
     stream = await call(store, *spoken(2))
     whole = await damage_entry(store.database, stream.key)
-    with pytest.raises(SessionSetAside):
+    with pytest.raises(SessionQuarantined):
         await read_models.get(stream)
-    with pytest.raises(SessionSetAside):
+    with pytest.raises(SessionQuarantined):
         await read_models.refold(stream)
     await replace_run(store.database, stream.key, whole)
     later = ReadModelCache(store)
     for cache in (read_models, later):
-        with pytest.raises(SessionSetAside):
+        with pytest.raises(SessionQuarantined):
             await cache.get(stream)
     await read_models.refold(stream)
-    assert await read_models.set_aside.find(stream.key) is None
+    assert await read_models.quarantined.find(stream.key) is None
     for cache in (read_models, later):
         assert stream.position == (await cache.get(stream)).position
 
@@ -127,7 +127,7 @@ async def test_what_is_set_aside_is_not_tried_again(store: InMemoryStore, read_m
 async def test_another_version_tries_again(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """What an older fold could not do says nothing about this one."""
     stream = await call(store, *spoken(2))
-    await store.set_aside(stream.key, SetAside("failed", NOW, "0.0.1/1"))
+    await store.quarantine(stream.key, QuarantineEntry("failed", NOW, "0.0.1/1"))
     assert 2 == len((await read_models.get(stream)).messages())
 
 
@@ -137,9 +137,9 @@ async def test_a_fold_that_fails_sets_its_session_aside(
 ) -> None:
     """What was said stays out of the log, which names the kind of the error."""
     stream = await call(store, *spoken(1), METRIC)
-    with pytest.raises(SessionSetAside):
+    with pytest.raises(SessionQuarantined):
         await read_models.get_state(stream)
-    assert SetAside("failed", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
+    assert QuarantineEntry("failed", NOW, FOLD_VERSION) == await read_models.quarantined.find(stream.key)
     assert "KeyError" in caplog.text
     assert "what was said" not in caplog.text
 
@@ -152,9 +152,9 @@ async def test_a_fold_that_takes_too_long_is_interrupted(store: InMemoryStore, r
     await asyncio.sleep(0)  # they begin
     assert 3 == len((await read_models.get(other)).messages())
     found = await asyncio.gather(*readers, return_exceptions=True)
-    assert [SessionSetAside] * 3 == [type(one) for one in found]
+    assert [SessionQuarantined] * 3 == [type(one) for one in found]
     assert stream.key not in read_models.cached
-    assert SetAside("too_slow", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
+    assert QuarantineEntry("too_slow", NOW, FOLD_VERSION) == await read_models.quarantined.find(stream.key)
 
 
 async def test_messages_that_take_too_long_are_interrupted(
@@ -169,9 +169,9 @@ async def test_messages_that_take_too_long_are_interrupted(
             pass
 
     monkeypatch.setattr("voicemem.transcript.history.turn_messages", endless)
-    with pytest.raises(SessionSetAside):
+    with pytest.raises(SessionQuarantined):
         await read_models.get(stream)
-    assert SetAside("too_slow", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
+    assert QuarantineEntry("too_slow", NOW, FOLD_VERSION) == await read_models.quarantined.find(stream.key)
 
 
 # Commits
@@ -186,9 +186,9 @@ async def test_a_commit_survives_a_fold_that_fails(store: InMemoryStore, read_mo
     committed = (await entries(store, stream))[-1]
     read_models.fold_committed(stream.key, committed.position, NOW, [committed.event], "main")
     assert stream.key not in read_models.cached
-    assert await read_models.set_aside.find(stream.key) is None
+    assert await read_models.quarantined.find(stream.key) is None
     await catch_up_lagging(read_models)
-    assert SetAside("failed", NOW, FOLD_VERSION) == await read_models.set_aside.find(stream.key)
+    assert QuarantineEntry("failed", NOW, FOLD_VERSION) == await read_models.quarantined.find(stream.key)
 
 
 async def test_a_failure_that_does_not_come_back_changes_nothing(
@@ -198,7 +198,7 @@ async def test_a_failure_that_does_not_come_back_changes_nothing(
     stream = await call(store, *spoken(2))
     read_models.failed[stream.key] = stream.position
     await catch_up_lagging(read_models)
-    assert await read_models.set_aside.find(stream.key) is None
+    assert await read_models.quarantined.find(stream.key) is None
     assert 2 == len((await read_models.get(stream)).messages())
 
 
@@ -270,13 +270,13 @@ async def test_a_reader_that_goes_away_leaves_nothing_half_done(store: InMemoryS
         await asyncio.gather(reader, return_exceptions=True)
         assert 3 * LARGE_ROWS == len((await read_models.get(stream)).messages())
         read_models.discard_all()
-    assert await read_models.set_aside.find(stream.key) is None
+    assert await read_models.quarantined.find(stream.key) is None
 
 
 # Snapshots
 
 
-async def test_upkeep_passes_over_what_is_set_aside(store: InMemoryStore, read_models: ReadModelCache) -> None:
+async def test_upkeep_passes_over_what_is_quarantined(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """A round of maintenance and a drain do their work for the others."""
     stream, other = await call(store, *spoken(2)), await call(store, *spoken(150))
     await read_models.get(other)
@@ -285,7 +285,7 @@ async def test_upkeep_passes_over_what_is_set_aside(store: InMemoryStore, read_m
     read_models.failed[stream.key] = stream.position
     await catch_up_lagging(read_models)
     await maintain(read_models)
-    assert (1, (("p", stream.id),)) == read_models.set_aside.report
+    assert (1, (("p", stream.id),)) == read_models.quarantined.report
     await save_all(read_models, 5)
     assert await store.load_snapshot(other.key, int(FOLD_VERSION.split("/")[1]), 2**53) is not None
 

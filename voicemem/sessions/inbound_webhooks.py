@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from msgspec.structs import replace
 
 from voicemem.dialects.dialect import Dialect, MalformedFrame, session_id_of
-from voicemem.errors import Refused, SessionSetAside
+from voicemem.errors import Refused, SessionQuarantined
 from voicemem.protocol.codec import ENCODER, RejectedEvent
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.strict_json import decode_body
@@ -31,7 +31,7 @@ ID_DIGITS = 32
 NOT_SIGNED = "The signature of the webhook is missing, wrong or too old."
 
 
-class HookResult(NamedTuple):
+class InboundWebhookResult(NamedTuple):
     """What became of a webhook: its session, how many of its frames were stored now, and why others were not."""
 
     session_id: str | None
@@ -41,7 +41,7 @@ class HookResult(NamedTuple):
     """`session_ended` or `session_erased`, where the session takes nothing any more."""
 
 
-class Hooks:
+class InboundWebhooks:
     """Takes the webhooks of other stacks."""
 
     def __init__(self, recorder: Recorder, sessions: Sessions, presence: Presence) -> None:
@@ -73,10 +73,10 @@ class Hooks:
 
     async def record(
         self, project: str, dialect: Dialect, reduced: list[ReducedFrame], session_id: str | None
-    ) -> HookResult:
+    ) -> InboundWebhookResult:
         """Journal the frames of a webhook; it returns after the commit. Raises `Refused`, `StoreUnavailable`."""
         if not reduced:
-            return HookResult(session_id, 0)
+            return InboundWebhookResult(session_id, 0)
         said = next((one.reduced.session_id for one in reduced if one.reduced and one.reduced.session_id), None)
         if session_id is None and said is None:
             raise Refused("missing_field", "The webhook does not say which session it is about.")
@@ -87,7 +87,7 @@ class Hooks:
                 stream, _ = await self.sessions.create(project, name, {})
             except Refused as refused:
                 if refused.code in OVER:
-                    return HookResult(name, 0, refused.code)
+                    return InboundWebhookResult(name, 0, refused.code)
                 raise
         reduced = await self.new_frames(stream, reduced)
         lease = ProducerLease(stream, f"{dialect.name}.hooks", None, may_call_out=False, may_set=False)
@@ -102,12 +102,12 @@ class Hooks:
             if result.ended:
                 await self.presence.close_when_ended(lease)
         if stream.state != "running":  # it may run again
-            self.sessions.notices_due.set()
-        return HookResult(name, stored, over if not stored else None)
+            self.sessions.webhooks_due.set()
+        return InboundWebhookResult(name, stored, over if not stored else None)
 
     async def new_frames(self, stream: Stream, reduced: list[ReducedFrame]) -> list[ReducedFrame]:
         """The frames that the session does not have yet: platforms send a webhook again if they are in doubt."""
-        with suppress(SessionSetAside):
+        with suppress(SessionQuarantined):
             await self.recorder.read_models.get_state(stream)
         has_frame = self.recorder.read_models.has_frame
         return [one for one in reduced if not (one.event.id and has_frame(stream.key, cast(FrameEvent, one.event)))]
