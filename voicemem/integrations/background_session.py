@@ -1,4 +1,7 @@
-"""A session for code that nothing may hold up: opened in the background, and read in bounded time or not at all."""
+"""A session for code that nothing may hold up: opened in the background, and read in bounded time or not at all.
+
+`AttachedMemory` is what integrations return for a call that they follow.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -18,7 +22,7 @@ from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
 EARLY_AT_ONCE = 100
-"""Of the events that waited for the session to be open, so many are handed on before the call goes on."""
+"""Of the events that waited for the session to be open, so many are sent before the event loop gets its turn."""
 NAMES_BYTES = 64
 """What the client adds to an event, besides the values of ids."""
 QUIET_S = 5.0
@@ -53,7 +57,7 @@ class BackgroundSession:
         self.error: ClientError | None = None
         """Why there will be no session."""
         self.early: deque[EarlyEvent] = deque()
-        """What waits for the session to be open, within the limits of the client's buffer."""
+        """Events that wait for the session to be open, within the limits of the client's buffer."""
         self.early_bytes = 0
         self.missing = 0
         """How many events have come since the last of these for which there was no room."""
@@ -87,13 +91,13 @@ class BackgroundSession:
         await self.send_early()
 
     async def send_early(self) -> None:
-        """Hand on what waited, a few events at a time: what comes meanwhile waits behind it."""
+        """Send what waited, a few events at a time; new events wait behind them."""
         while self.early:
             for _ in range(min(EARLY_AT_ONCE, len(self.early))):
                 event, ends, size, missing = self.early.popleft()
-                self.free(size)
+                self.release(size)
                 self.leave_gap(missing)
-                self.hand_on(event, ends)
+                self.forward(event, ends)
             await asyncio.sleep(0)
 
     def leave_gap(self, missing: int) -> None:
@@ -101,7 +105,7 @@ class BackgroundSession:
             self.session.leave_gap(missing)
 
     def send(self, event: JsonObject, ends: bool = False) -> None:
-        """Hand an event on at once, or keep it until the session is open. It should have its `ts`.
+        """Send an event at once, or keep it until the session is open. It should have its `ts`.
 
         `ends` says that it ends the session, as a `session.end` does anyway.
         """
@@ -110,9 +114,9 @@ class BackgroundSession:
         else:
             missing, self.missing = self.missing, 0
             self.leave_gap(missing)
-            self.hand_on(event, ends)
+            self.forward(event, ends)
 
-    def hand_on(self, event: JsonObject, ends: bool) -> None:
+    def forward(self, event: JsonObject, ends: bool) -> None:
         if self.session is not None:
             self.session.send(event, ends=ends)
         elif self.error is not None:
@@ -138,15 +142,15 @@ class BackgroundSession:
             error = BufferFull(len(self.early), self.early_bytes)
             self.drops.report(self.session_id, self.producer, error)
 
-    def free(self, size: int) -> None:
-        """So many bytes wait no longer."""
+    def release(self, size: int) -> None:
+        """Release the room of so many bytes that were waiting."""
         self.early_bytes -= size
         if self.client.options.room is not None:
             self.client.options.room.give_back(size)
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other of the same producer has come since."""
+        """Whether no other code has found the same producer's session since."""
         return self.session is None or self.session.times_found == self.times_found
 
     @property
@@ -173,7 +177,7 @@ class BackgroundSession:
         return await self.read(read)
 
     async def read(self, ask: Callable[[ProducerSession], Awaitable[T]]) -> T | None:
-        """What the session answers, or None."""
+        """Return what the session answers, or None."""
         if time.monotonic() < self.quiet_until:
             return None
         await asyncio.wait({self.opening}, timeout=self.client.options.context_timeout_s / 2)
@@ -204,9 +208,36 @@ class BackgroundSession:
                     "%d events of a call are lost. Session %s: it was never open.", len(self.early), self.session_id
                 )
             while self.early:
-                self.free(self.early.popleft().size)
+                self.release(self.early.popleft().size)
             return
         try:
             await self.session.flush(max(0.0, deadline_s - (time.monotonic() - began)))
         except ClientError as error:
             self.log_once("Not everything of a call is stored yet.", error)
+
+
+class AttachedMemory:
+    """The memory of one call that an integration follows; `end` reports the end of the call, with a reason."""
+
+    def __init__(self, session: BackgroundSession, end: Callable[[str | None], object]) -> None:
+        self.session = session
+        """What is sent and read; `session.session` is the client's session once it is open, else None."""
+        self.end = end
+
+    async def aclose(self, reason: str | None = None, *, timeout: float | None = None) -> None:
+        """End the call, if it has not ended, and wait until all of it is on disk; never raises.
+
+        It takes at most `timeout` seconds, by default the client's `close_timeout_s`. It can be a shutdown callback.
+        """
+        self.end(reason)
+        await self.session.aclose(timeout)
+
+
+def check_installed(module: str, name: str, extra: str) -> None:
+    """Raise `ImportError` if a framework is not installed, with the extra that installs it."""
+    try:
+        is_installed = find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        is_installed = False
+    if not is_installed:
+        raise ImportError(f"{name} is not installed: pip install 'voicemem-core[{extra}]'")

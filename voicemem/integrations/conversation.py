@@ -7,13 +7,14 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from voicemem.client import Client, SyncClient
 from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.runs import run_start, text_of
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -44,6 +45,8 @@ class Conversation:
         """What was heard of replies that were cut, for while the memory is away."""
         self.after_tools = 0
         """The earliest time of what comes next: an answer is later than the tools that were called for it."""
+        self.opening: frozenset[str] | None = None
+        """The framework's messages that were there before the memory knew anything, by their ids."""
 
     @property
     def is_over(self) -> bool:
@@ -129,6 +132,20 @@ class Conversation:
 
     def tool_returned(self, call_id: str, result: Any) -> None:
         self.send({"type": "tool.result", "call_id": call_id, "result": parsed(result)})
+
+    async def known_messages(self, own: Sequence[Any]) -> list[Any] | None:
+        """Return the messages of the memory, in OpenAI's form; `own` are the framework's, as `runs` has them."""
+        body = await self.session.context(style="openai", tools=True)
+        if body is None:
+            return None
+        messages: list[Any] = body["messages"]
+        if self.opening is None:
+            start = run_start(own)
+            said = {text_of(one.content) for one in own[start:]}
+            spoken = (one for one in messages if one["role"] in ("user", "assistant") and one["content"])
+            is_new = all(one["content"] in said for one in spoken)
+            self.opening = frozenset(one.id for one in own[:start] if one.id) if is_new else frozenset()
+        return messages
 
     def send(self, event: JsonObject) -> None:
         """Send an event at this time, without what is None in it."""

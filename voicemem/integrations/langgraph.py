@@ -16,11 +16,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.background_session import BackgroundSession, check_installed
 from voicemem.integrations.conversation import Call, Conversation, Sessions, parsed
 from voicemem.integrations.runs import as_heard, is_answer, rebuilt, run_start, text_of
 from voicemem.protocol.types import JsonObject
@@ -76,8 +75,6 @@ class ThreadMemory(Conversation):
         self.kinds = record
         self.recorded: OrderedDict[str, None] = OrderedDict()
         """Messages of the newest runs that are recorded, by their ids."""
-        self.opening: frozenset[str] | None = None
-        """Messages that were there before the memory knew anything."""
 
     def record(self, messages: Sequence[Any], item_of: Callable[[str], str] = str) -> None:
         """Record what a run has added since it was last asked."""
@@ -105,17 +102,7 @@ class ThreadMemory(Conversation):
     async def context(self, own: Sequence[Any], added: Sequence[Any]) -> list[Any] | None:
         """What the memory knows, in OpenAI's form, once this run is recorded as far as it has come."""
         self.record(added)
-        body = await self.session.context(style="openai", tools=True)
-        if body is None:
-            return None
-        if self.opening is None:
-            before = own[: run_start(own)]
-            said = {text_of(one.content) for one in own[len(before) :]}
-            news = (one for one in body["messages"] if one["role"] in ("user", "assistant") and one["content"])
-            is_new = all(one["content"] in said for one in news)
-            self.opening = frozenset(one.id for one in before if one.id) if is_new else frozenset()
-        messages: list[Any] = body["messages"]
-        return messages
+        return await self.known_messages(own)
 
 
 class StreamedTexts:
@@ -389,8 +376,7 @@ def middleware(
     Nothing raises into a run, and only the read before each model call holds it up, for at most the client's
     `context_timeout_s`. Raises `ImportError` without LangChain.
     """
-    if find_spec("langchain") is None:
-        raise ImportError("LangChain is not installed: pip install 'voicemem-core[langgraph]'")
+    check_installed("langchain", "LangChain", "langgraph")
     kinds = frozenset(record)
     threads = Sessions(client, lambda session: ThreadMemory(session, kinds), config, producer)
     return middleware_type()(threads, session_id, kinds)

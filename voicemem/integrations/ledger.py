@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
@@ -412,6 +413,11 @@ class Ledger:
         known = {"item": item, **more}
         rest = {name: value for name, value in known.items() if value is not None}
         self.send({"ts": round(at), **{k: v for k, v in event.items() if v is not None}, **rest})
+
+
+def now_ms() -> float:
+    """Return the time, in Unix ms."""
+    return time.time() * 1000.0
 
 
 def positive(value: float) -> float:

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from typing import Any, NamedTuple, Protocol
 
 from voicemem.client import Client
-from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.background_session import AttachedMemory, BackgroundSession
 from voicemem.integrations.conversation import Conversation, parsed
-from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
@@ -33,7 +32,7 @@ PLAYED_OUT_MS = 60.0
 """A reply of which no more than this is left was played to its end."""
 GUARDRAIL = "guardrail triggered: "
 """So begins what the SDK tells the model, in the user's name, when a guardrail has stopped a reply."""
-__all__ = ["AgentsSession", "RealtimeMemory", "attach", "input_items", "session"]
+__all__ = ["AgentsSession", "AttachedMemory", "attach", "input_items", "session"]
 
 
 def input_items(messages: Iterable[JsonObject]) -> list[JsonObject]:
@@ -203,7 +202,7 @@ class RealtimeListener:
         try:
             handler = self.handlers.get(event.type)
             if handler is not None:
-                now = time.time() * 1000.0
+                now = now_ms()
                 self.follow_player(now)
                 handler(event, now)
         except Exception as error:  # whatever it is, the call on the phone goes on
@@ -216,7 +215,7 @@ class RealtimeListener:
         @wraps(original)
         async def send_event(event: Any) -> None:
             try:
-                self.on_sending(event, time.time() * 1000.0)
+                self.on_sending(event, now_ms())
             except Exception as error:  # whatever it is, the call on the phone goes on
                 self.missed(event, error)
             await original(event)
@@ -324,15 +323,15 @@ class RealtimeListener:
         self.ledger.finished(item_id, at)
         self.spoken.pop(item_id, None)
 
-    def end(self) -> None:
+    def end(self, reason: str | None = None) -> None:
         """The call is over; what was not played by now is not heard."""
-        at = time.time() * 1000.0
+        at = now_ms()
         self.follow_player(at)
         current, played_ms = self.position()
         for item_id, spoken in list(self.spoken.items()):
             if self.tracker is None or (item_id == current and played_ms >= spoken.made_ms - PLAYED_OUT_MS):
                 self.finish(item_id, at)
-        self.ledger.end(at)
+        self.ledger.end(at, reason)
 
 
 def session(
@@ -349,20 +348,6 @@ def session(
     return AgentsSession(BackgroundSession(client, session_id, producer, config))
 
 
-class RealtimeMemory:
-    """The memory of one `RealtimeSession`."""
-
-    def __init__(self, session: BackgroundSession, listener: RealtimeListener) -> None:
-        self.session = session
-        """What is sent and read; `session.session` is the client's session once it is open, else None."""
-        self.listener = listener
-
-    async def aclose(self) -> None:
-        """End the call, and wait a few seconds until all of it is on disk. Never raises."""
-        self.listener.end()
-        await self.session.aclose()
-
-
 def attach(
     session: Any,
     client: Client,
@@ -372,7 +357,7 @@ def attach(
     config: Mapping[str, Any] | None = None,
     producer: str = "openai-agents",
     bytes_per_ms: float = 48.0,
-) -> RealtimeMemory:
+) -> AttachedMemory:
     """Remember a call of a `RealtimeSession`; to be used in a running event loop, before the session is entered.
 
     `tracker` is the `RealtimePlaybackTracker` that your player reports to and that the session was made with; without
@@ -384,4 +369,4 @@ def attach(
     listener = RealtimeListener(ledger, tracker, bytes_per_ms)
     session.model.add_listener(listener)
     listener.follow_sending(session.model)
-    return RealtimeMemory(background, listener)
+    return AttachedMemory(background, listener.end)

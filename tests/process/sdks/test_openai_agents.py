@@ -189,7 +189,7 @@ async def realtime_call(client: Client, tracker: Any) -> None:
         tracker.on_interrupted()
     await hear(said.RealtimeModelItemUpdatedEvent(item=user_item("u2")))
     await hear(said.RealtimeModelInputAudioTranscriptionCompletedEvent(item_id="u2", transcript="Thanks."))
-    await memory.listener.on_event(object())
+    await model.listeners[0].on_event(object())
     await memory.aclose()
 
 

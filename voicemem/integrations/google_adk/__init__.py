@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voicemem.client import Client, SyncClient
+from voicemem.integrations.background_session import check_installed
 from voicemem.integrations.conversation import Call, Sessions
 from voicemem.integrations.google_adk.session import (
     AdkSession,
@@ -90,7 +90,7 @@ class Plugin:
         if getattr(llm_request, "previous_interaction_id", None):  # Google has the conversation
             return
         own = own_contents(llm_request.contents)
-        known = await self.sessions.ask(run.session_id, lambda memory: memory.context(own))
+        known = await self.sessions.ask(run.session_id, lambda memory: memory.known_messages(own))
         try:
             self.remember(run, llm_request, own, known)
         except Exception as error:  # a version whose contents are others
@@ -173,6 +173,5 @@ def plugin(
     Nothing raises into a run, and only the read before each model call of a run of texts holds it up, for at most the
     client's `context_timeout_s`. Raises `ImportError` without `google-adk`.
     """
-    if find_spec("google") is None or find_spec("google.adk") is None:
-        raise ImportError("Google's ADK is not installed: pip install 'voicemem-core[google-adk]'")
+    check_installed("google.adk", "Google's ADK", "google-adk")
     return plugin_type()(Sessions(client, AdkSession, config, producer), session_id, context)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,8 +10,7 @@ from typing import Any, NamedTuple
 from voicemem.integrations.background_session import BackgroundSession
 from voicemem.integrations.conversation import Conversation, parsed
 from voicemem.integrations.google_adk.live import LiveListener
-from voicemem.integrations.ledger import Ledger
-from voicemem.integrations.runs import run_start
+from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.protocol.types import JsonObject
 
 OF_OTHERS = "For context:"
@@ -36,8 +34,6 @@ class AdkSession(Conversation):
         """Replies that are being streamed, by their agents and branches."""
         self.texts: OrderedDict[str, str] = OrderedDict()
         """The newest replies, whole."""
-        self.opening: frozenset[str] | None = None
-        """Contents that were there before the memory knew anything, by their places."""
 
     # Runs of texts
 
@@ -74,19 +70,6 @@ class AdkSession(Conversation):
                 self.tool_called(part.function_call.id, part.function_call.name, part.function_call.args or {})
             elif part.function_response is not None:
                 self.tool_returned(part.function_response.id, part.function_response.response)
-
-    async def context(self, own: Sequence[RunContent]) -> list[Any] | None:
-        """What the memory knows, in OpenAI's form."""
-        body = await self.session.context(style="openai", tools=True)
-        if body is None:
-            return None
-        if self.opening is None:
-            before = run_start(own)
-            said = {one.content for one in own[before:]}
-            is_new = all(one["content"] in said for one in body["messages"] if one["role"] in ("user", "assistant"))
-            self.opening = frozenset(one.id for one in own[:before]) if is_new else frozenset()
-        messages: list[Any] = body["messages"]
-        return messages
 
     def heard_texts(self) -> list[tuple[str, str]]:
         """Texts of replies that were cut, and what was heard of each."""
@@ -225,7 +208,3 @@ def cut(content: Any, heard: str) -> Any:
     parts = [part for part in content.parts if not part.text]
     made = type(content).model_validate({"role": "model", "parts": [{"text": heard}]})
     return made.model_copy(update={"parts": [*made.parts, *parts]})
-
-
-def now_ms() -> float:
-    return time.time() * 1000.0

@@ -13,35 +13,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from voicemem.client import Client
-from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, check_installed
 from voicemem.integrations.livekit.call import LiveKitCall
 from voicemem.integrations.livekit.remembering import Remembering, chat_context
 
 if TYPE_CHECKING:
     from livekit.agents import AgentSession
 
-__all__ = ["LiveKitMemory", "attach", "chat_context"]
-
-
-class LiveKitMemory:
-    """The memory of one call of an `AgentSession`."""
-
-    def __init__(self, session: BackgroundSession, call: LiveKitCall) -> None:
-        self.session = session
-        """What is sent and read; `session.session` is the client's session once it is open, else None."""
-        self.call = call
-
-    async def aclose(self, reason: str | None = None, *, timeout: float | None = None) -> None:
-        """End the call, if it has not ended, and wait until all of it is on disk; never raises.
-
-        It takes at most `timeout` seconds, by default the client's `close_timeout_s`. It can be a shutdown callback.
-        """
-        self.call.end(reason)
-        await self.session.aclose(timeout)
+__all__ = ["AttachedMemory", "attach", "chat_context"]
 
 
 def attach(
@@ -52,7 +34,7 @@ def attach(
     context: bool = False,
     config: Mapping[str, Any] | None = None,
     producer: str = "livekit",
-) -> LiveKitMemory:
+) -> AttachedMemory:
     """Remember a call; to be used in a running event loop, before `session.start`.
 
     With `context`, each request to the LLM gets the messages as they were heard, in the place of the framework's own,
@@ -61,10 +43,9 @@ def attach(
 
     Nothing raises into the framework, or holds it up, but for that. Raises `ImportError` without `livekit-agents`.
     """
-    if find_spec("livekit") is None or find_spec("livekit.agents") is None:
-        raise ImportError("LiveKit Agents is not installed: pip install 'voicemem-core[livekit]'")
+    check_installed("livekit.agents", "LiveKit Agents", "livekit")
     background = BackgroundSession(client, session_id, producer, config)
     remembering = Remembering(background, lambda: session.history.items) if context else None
     call = LiveKitCall(session, background.send, f"{secrets.token_hex(4)}-", remembering)
     call.listen()
-    return LiveKitMemory(background, call)
+    return AttachedMemory(background, call.end)

@@ -1,4 +1,4 @@
-"""What happens in an `AgentSession`, as a ledger is told of it. Verified with livekit-agents 1.8.9.
+"""Events of an `AgentSession`, reported to a ledger. Verified with livekit-agents 1.8.9.
 
 LiveKit speaks one segment after the other: `llm_node` makes the text of one or more, `tts_node` gets the text of one
 (or `realtime_audio_output_node` its audio), and `transcription_node` is called once for each, when it is about to be
@@ -8,13 +8,12 @@ played. Nothing links them but their order within one speech handle, which a con
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 from weakref import WeakSet
 
-from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.nodes import Nodes
 from voicemem.integrations.livekit.playback import Playback, Speeches, TypedMessages
 from voicemem.integrations.livekit.remembering import Remembering, text_of
@@ -33,7 +32,7 @@ def handler(
     @wraps(method)
     def guarded(call: LiveKitCall, event: Any, /, *arguments: P.args, **named: P.kwargs) -> None:
         try:
-            call.hook()
+            call.follow_agent()
             method(call, event, *arguments, **named)
         except Exception as error:  # whatever it is, the call on the phone goes on
             call.missed(method.__name__, error)
@@ -59,7 +58,7 @@ class LiveKitCall:
         self.misses: set[str] = set()
 
     def listen(self) -> None:
-        """Follow everything that the session emits, and what it is told to say."""
+        """Follow everything that the session emits, and what the program has it say."""
         for name in ("say", "generate_reply"):
             self.nodes.wrap(self.session, name)
         for name, callback in {
@@ -75,7 +74,7 @@ class LiveKitCall:
             except Exception as error:  # a version without this event
                 self.missed(name, error)
 
-    def hook(self) -> None:
+    def follow_agent(self) -> None:
         """Follow the current agent's nodes and the audio output, once each."""
         try:
             agent = self.session.current_agent
@@ -94,7 +93,7 @@ class LiveKitCall:
             LOG.warning("The memory misses part of this call: `%s` of LiveKit is not as expected: %r.", where, error)
 
     def end(self, reason: str | None = None) -> None:
-        self.ledger.end(time.time() * 1000, reason)
+        self.ledger.end(now_ms(), reason)
 
     # Events of the session
 
@@ -116,8 +115,8 @@ class LiveKitCall:
         item = event.item
         if getattr(item, "type", None) != "message":
             return
-        if item.role == "user" and self.typed.tell(item):
-            return  # what the caller says meanwhile is a turn of its own
+        if item.role == "user" and self.typed.report(item):
+            return  # what the caller says in the meantime is a turn of its own
         if item.role == "user":
             text = text_of(item) if not self.has_spoken else None
             if text:
@@ -125,7 +124,7 @@ class LiveKitCall:
             self.ledger.user_turn_ended()
             self.has_spoken = False
         elif item.role == "assistant" and not self.has_audio():
-            self.playback.text_ended(item.interrupted, text_of(item), time.time() * 1000)
+            self.playback.text_ended(item.interrupted, text_of(item), now_ms())
 
     def has_audio(self) -> bool:
         output = self.session.output

@@ -1,14 +1,13 @@
-"""The nodes of an agent, followed: what passes through them is unchanged, and a failure of ours stays here."""
+"""Followers of an agent's nodes: what passes through is reported to the ledger, unchanged; their failures stay here."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.playback import Playback, Speech, Speeches, TypedMessages
 from voicemem.integrations.livekit.remembering import Remembering, user_message
 
@@ -19,17 +18,15 @@ MAX_SEGMENTS = 64
 """Segments of a realtime model that may wait for their transcripts."""
 
 
-class Follower:
-    """Gets what passes through a node."""
+class Follower(Protocol):
+    """Takes the items that pass through a node, and learns whether they came to their end."""
 
-    def take(self, item: Any) -> None:
-        raise NotImplementedError
+    def take(self, item: Any) -> None: ...
 
-    def close(self, complete: bool = True) -> None:
-        raise NotImplementedError
+    def close(self, complete: bool = True) -> None: ...
 
 
-class TextFollower(Follower):
+class TextFollower:
     """The text of one reply that comes from no LLM of ours: what the agent is told to say, or a realtime model says."""
 
     def __init__(self, ledger: Ledger, reply: str, voiced: bool) -> None:
@@ -60,7 +57,7 @@ class VoicedFollower(TextFollower):
         """That the LLM has finished is known elsewhere."""
 
 
-class LlmFollower(Follower):
+class LlmFollower:
     """What an LLM generates: a reply up to each flush, and tool calls."""
 
     def __init__(self, ledger: Ledger, speeches: Speeches) -> None:
@@ -94,7 +91,7 @@ class LlmFollower(Follower):
             self.reply = None
 
 
-class AudioFollower(Follower):
+class AudioFollower:
     """The audio of one reply: how long it is."""
 
     def __init__(self, ledger: Ledger, reply: str) -> None:
@@ -160,10 +157,6 @@ class TtsFollower(AudioFollower):
         if self.begun is not None and self.begun[0].strip():
             text, start_ms = self.begun
             self.ledger.span_made(self.reply, now_ms(), text, at_ms - start_ms)
-
-
-def now_ms() -> float:
-    return time.time() * 1000
 
 
 class Nodes:

@@ -1,13 +1,12 @@
-"""What the audio output has played."""
+"""Which reply plays: the segments of each speech handle, how far the output has come, and typed messages."""
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict, deque
 from functools import wraps
 from typing import Any
 
-from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.remembering import text_of
 
 EVENTS = ("playback_started", "playback_progressed", "playback_finished")
@@ -76,7 +75,7 @@ class Playback:
     def playback_finished(self, event: Any) -> None:
         if self.reply is None:
             return
-        at = time.time() * 1000 if self.stopped_at is None else self.stopped_at
+        at = now_ms() if self.stopped_at is None else self.stopped_at
         if not event.interrupted:
             if self.is_paused:  # it ran to its end during a pause
                 self.ledger.resumed(self.reply, at)
@@ -154,7 +153,7 @@ class Speeches:
         speech = self.known.pop(name, None)
         if speech is not None:
             for number in range(1, speech.count + 1):
-                self.ledger.withdrawn(f"{name}.{number}", time.time() * 1000)
+                self.ledger.withdrawn(f"{name}.{number}", now_ms())
 
     def tool_called(self, call_id: str, reply: str) -> None:
         self.tools[call_id] = reply
@@ -175,7 +174,10 @@ def current_handle() -> Any:
 
 
 class TypedMessages:
-    """The newest of them, by id. LiveKit tells of one only when its answer is the next to be played."""
+    """Messages of the user that the program gives to `generate_reply`, the newest, by id.
+
+    They come before what the LLM answers to them. LiveKit reports one only when its answer is the next to be played.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -183,7 +185,7 @@ class TypedMessages:
         """Whether the memory has each already."""
 
     def expect(self, message_id: str) -> None:
-        """The program has handed a message over."""
+        """The program has given a message to `generate_reply`."""
         self.known[message_id] = False
         while len(self.known) > MAX_TYPED:
             self.known.popitem(last=False)
@@ -192,10 +194,10 @@ class TypedMessages:
         """The LLM is asked: what this context has of them is said before the answer."""
         if not all(self.known.values()):
             for item in chat_ctx.items:
-                self.tell(item)
+                self.report(item)
 
-    def tell(self, item: Any) -> bool:
-        """Remember a message, if it is one of these and was not remembered before; says whether it is one."""
+    def report(self, item: Any) -> bool:
+        """Report a message, if it is one of these and was not reported before; return whether it is one."""
         if item.id not in self.known:
             return False
         text = text_of(item)

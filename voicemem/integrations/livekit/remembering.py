@@ -1,4 +1,4 @@
-"""The way back: what the LLM gets is what was heard."""
+"""The way back, LiveKit's: chat items of the memory's messages, and requests to the LLM with what was heard."""
 
 from __future__ import annotations
 

@@ -15,11 +15,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from voicemem.client import Client
-from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.background_session import AttachedMemory, BackgroundSession, check_installed
 from voicemem.integrations.ledger import Ledger
 from voicemem.integrations.pipecat.frames import FrameListener
 from voicemem.integrations.pipecat.remembering import Remembering, context_messages
@@ -29,21 +28,7 @@ if TYPE_CHECKING:
     from pipecat.observers.base_observer import BaseObserver
     from pipecat.pipeline.worker import PipelineWorker
 
-__all__ = ["PipecatMemory", "attach", "context_messages", "observer"]
-
-
-class PipecatMemory:
-    """The memory of one call of a `PipelineWorker`."""
-
-    def __init__(self, session: BackgroundSession, listener: FrameListener) -> None:
-        self.session = session
-        """What is sent and read; `session.session` is the client's session once it is open, else None."""
-        self.listener = listener
-
-    async def aclose(self) -> None:
-        """End the call, if it has not ended, and wait a few seconds until all of it is on disk. Never raises."""
-        self.listener.end()
-        await self.session.aclose()
+__all__ = ["AttachedMemory", "attach", "context_messages", "observer"]
 
 
 def attach(
@@ -55,7 +40,7 @@ def attach(
     config: Mapping[str, Any] | None = None,
     producer: str = "pipecat",
     client_buffer_ms: float = 0.0,
-) -> PipecatMemory:
+) -> AttachedMemory:
     """Remember a call; to be used in a running event loop, before the worker runs.
 
     With `context`, each request to the LLM gets the messages as they were heard, in the place of Pipecat's own, and
@@ -65,7 +50,7 @@ def attach(
 
     Nothing raises into the framework, or holds it up, but for that. Raises `ImportError` without `pipecat-ai`.
     """
-    check_installed()
+    check_installed("pipecat", "Pipecat", "pipecat")
     background = BackgroundSession(client, session_id, producer, config)
     listener = new_listener(background.send, client_buffer_ms)
     worker.add_observer(observer_type()(listener))
@@ -73,7 +58,7 @@ def attach(
         remembering = Remembering(background, listener)
         for llm in llm_services(worker.pipeline):
             llm.add_event_handler("on_before_process_frame", remembering.before)
-    return PipecatMemory(background, listener)
+    return AttachedMemory(background, lambda reason: listener.end(reason=reason))
 
 
 def observer(send: Callable[[JsonObject], object], *, client_buffer_ms: float = 0.0) -> BaseObserver:
@@ -81,18 +66,13 @@ def observer(send: Callable[[JsonObject], object], *, client_buffer_ms: float = 
 
     Raises `ImportError` without `pipecat-ai`.
     """
-    check_installed()
+    check_installed("pipecat", "Pipecat", "pipecat")
     made: BaseObserver = observer_type()(new_listener(send, client_buffer_ms))
     return made
 
 
 def new_listener(send: Callable[[JsonObject], object], client_buffer_ms: float) -> FrameListener:
     return FrameListener(Ledger(send, f"{secrets.token_hex(4)}-"), client_buffer_ms)
-
-
-def check_installed() -> None:
-    if find_spec("pipecat") is None:
-        raise ImportError("Pipecat is not installed: pip install 'voicemem-core[pipecat]'")
 
 
 def llm_services(processor: Any) -> Iterator[Any]:
@@ -111,7 +91,7 @@ def observer_type() -> type[Any]:
     from pipecat.observers.base_observer import BaseObserver
 
     class VoicememObserver(BaseObserver):
-        """Tells a listener of every frame."""
+        """Reports every frame to a listener."""
 
         def __init__(self, listener: FrameListener) -> None:
             super().__init__()

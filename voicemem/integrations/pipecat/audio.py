@@ -1,4 +1,9 @@
-"""Where sentences and clauses stand in audio of which nothing is known but the text: pauses are where the marks are."""
+"""Audio between the TTS and the caller: what was made and played, and where its text is in it.
+
+`AudioTimeline` is what was made, in order, and how far the output has come. `Sound` finds clauses in audio of which
+nothing is known but the text: pauses are where the marks are. `WordClock` finds words by the presentation times that
+pipecat gives them.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +219,12 @@ class TimedWord(NamedTuple):
 
 
 class WordClock:
-    """The words of one TTS context. Times named `at_ns` and `pts` are of the pipeline's clock."""
+    """The words of one TTS context. Times named `at_ns` and `pts` are of the pipeline's clock.
+
+    A TTS service says when a word sounds in its audio. Pipecat adds the time at which the first audio passed, so that
+    the word can be shown when the clock gets there. If the audio is late (a slow TTS, a pause between sentences), the
+    clock is not: the word would be shown before it is heard. Here that time is taken off again.
+    """
 
     def __init__(self) -> None:
         self.base_ns: int | None = None

@@ -1,4 +1,4 @@
-"""Passes Pipecat's frames, seen between its processors, on to the tracker of replies and to the ledger."""
+"""Frames of Pipecat, seen between its processors, reported to the tracker of replies and to the ledger."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from voicemem.integrations.ledger import Ledger
+from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.pipecat.audio import NS_PER_MS
 from voicemem.integrations.pipecat.replies import Audio, ReplyTracker
 
 LOG = logging.getLogger("voicemem.integrations")
+Handler = Callable[[Any, float], None]
+"""Called with a push (`FramePushed` of pipecat) and its time, Unix ms."""
 CAUGHT_UP_S = 0.3
+"""How long a request to the LLM waits at most until what was pushed before it has been handled."""
 MAX_REQUESTS = 16
 
 
@@ -33,8 +37,18 @@ def plain(value: Any) -> Any:
         return str(value)
 
 
+def at_first_push(handler: Callable[[Any, float], None]) -> Handler:
+    """Return a handler of pushes that calls `handler` with each frame once, when it is pushed first."""
+
+    def on_push(pushed: Any, at: float) -> None:
+        if pushed.first_push:
+            handler(pushed.frame, at)
+
+    return on_push
+
+
 class FrameListener:
-    """Hears of each frame once for each processor that pushes it. It never raises and never waits."""
+    """Handles each frame once for each processor that pushes it. It never raises and never waits."""
 
     def __init__(self, ledger: Ledger, client_buffer_ms: float) -> None:
         from pipecat.frames import frames
@@ -52,30 +66,30 @@ class FrameListener:
         """Whether a TTS makes the audio, or else the LLM itself."""
         self.has_warned = False
         self.requested: OrderedDict[int, asyncio.Event] = OrderedDict()
-        """Requests to the LLM that somebody waits for, or that have passed."""
+        """Requests to the LLM that are waited for, or that have passed."""
         self.arrived = asyncio.Event()
         """Set while no interruption is on its way to the output."""
         self.arrived.set()
         user_turn = getattr(frames, "LLMContextUserTurnFrame", None)
         self.tells_user_turns = user_turn is not None
         """Whether the end of the caller's turn has a frame of its own; else the request to the LLM is it."""
-        self.handlers: dict[type, Callable[[Any, Any], None] | None] = {
+        self.handlers: dict[type, Handler | None] = {
             frames.StartFrame: self.on_start,
-            frames.TranscriptionFrame: self.on_transcription,
-            frames.InterimTranscriptionFrame: self.on_interim,
-            frames.LLMMessagesAppendFrame: self.on_messages,
+            frames.TranscriptionFrame: at_first_push(partial(self.on_transcription, True)),
+            frames.InterimTranscriptionFrame: at_first_push(partial(self.on_transcription, False)),
+            frames.LLMMessagesAppendFrame: at_first_push(self.on_messages),
             frames.LLMFullResponseStartFrame: self.on_response_start,
-            frames.LLMTextFrame: self.on_llm_text,
+            frames.LLMTextFrame: at_first_push(self.on_llm_text),
             frames.LLMFullResponseEndFrame: self.on_response_end,
-            frames.TTSSpeakFrame: self.on_speak,
+            frames.TTSSpeakFrame: at_first_push(self.on_speak),
             frames.AggregatedTextFrame: self.on_aggregated_text,
             frames.TTSTextFrame: self.on_tts_text,
             frames.TTSAudioRawFrame: self.on_audio,
             frames.TTSStoppedFrame: self.on_tts_stopped,
             frames.InterruptionFrame: self.on_interruption,
-            frames.FunctionCallInProgressFrame: self.on_tool_call,
-            frames.FunctionCallResultFrame: self.on_tool_result,
-            frames.FunctionCallCancelFrame: self.on_tool_cancel,
+            frames.FunctionCallInProgressFrame: at_first_push(self.on_tool_call),
+            frames.FunctionCallResultFrame: at_first_push(self.on_tool_result),
+            frames.FunctionCallCancelFrame: at_first_push(self.on_tool_cancel),
             frames.UserMuteStartedFrame: self.on_mute,
             frames.UserMuteStoppedFrame: self.on_unmute,
             frames.LLMContextFrame: self.on_context,
@@ -83,7 +97,7 @@ class FrameListener:
             frames.CancelFrame: self.on_cancel,
         }
         if user_turn is not None:
-            self.handlers[user_turn] = self.on_user_turn
+            self.handlers[user_turn] = at_first_push(lambda frame, at: self.ledger.user_turn_ended())
         self.is_muted = False
         """Whether the pipeline drops what the caller says."""
 
@@ -107,13 +121,10 @@ class FrameListener:
     def unix_ms(self, pushed: Any) -> float:
         """When a frame was pushed."""
         if not pushed.timestamp:  # the clock of the pipeline has not started
-            return time.time() * 1000.0
+            return now_ms()
         if self.unix_ns is None:
             self.unix_ns = time.time_ns() - pushed.source.get_clock().get_time()
         return float((self.unix_ns + pushed.timestamp) / NS_PER_MS)
-
-    def now_ms(self) -> float:
-        return time.time() * 1000.0
 
     def is_output(self, pushed: Any) -> bool:
         return isinstance(pushed.source, self.output_type)
@@ -128,33 +139,20 @@ class FrameListener:
 
     # The caller
 
-    def on_transcription(self, pushed: Any, at: float) -> None:
-        self.heard_user(pushed, at, final=True)
-
-    def on_interim(self, pushed: Any, at: float) -> None:
-        self.heard_user(pushed, at, final=False)
-
-    def heard_user(self, pushed: Any, at: float, final: bool) -> None:
-        frame = pushed.frame
-        if pushed.first_push and frame.text and not self.is_muted:
+    def on_transcription(self, final: bool, frame: Any, at: float) -> None:
+        if frame.text and not self.is_muted:
             language = None if frame.language is None else str(frame.language)
             self.ledger.user_said(frame.text, at, final=final, user=frame.user_id or None, language=language)
 
     def on_mute(self, pushed: Any, at: float) -> None:
-        """Until this ends, what is recognised comes to nobody."""
+        """Until this ends, what is recognised is dropped by the pipeline."""
         self.is_muted = True
 
     def on_unmute(self, pushed: Any, at: float) -> None:
         self.is_muted = False
 
-    def on_user_turn(self, pushed: Any, at: float) -> None:
-        if pushed.first_push:
-            self.ledger.user_turn_ended()
-
-    def on_messages(self, pushed: Any, at: float) -> None:
-        if not pushed.first_push:
-            return
-        for message in pushed.frame.messages:
+    def on_messages(self, frame: Any, at: float) -> None:
+        for message in frame.messages:
             if isinstance(message, dict) and message.get("role") == "user" and isinstance(message.get("content"), str):
                 self.ledger.user_typed(message["content"], at)
 
@@ -166,9 +164,8 @@ class FrameListener:
         if self.is_voice(pushed):
             self.replies.voicing_started(pushed.frame.id)
 
-    def on_llm_text(self, pushed: Any, at: float) -> None:
-        if pushed.first_push:
-            self.replies.generated(pushed.frame.text, bool(pushed.frame.skip_tts), at)
+    def on_llm_text(self, frame: Any, at: float) -> None:
+        self.replies.generated(frame.text, bool(frame.skip_tts), at)
 
     def on_response_end(self, pushed: Any, at: float) -> None:
         if pushed.first_push:
@@ -176,9 +173,8 @@ class FrameListener:
         if self.is_voice(pushed):
             self.replies.voicing_ended(at)
 
-    def on_speak(self, pushed: Any, at: float) -> None:
-        if pushed.first_push:
-            self.replies.speech_asked(pushed.frame.text, pushed.frame.interruptible)
+    def on_speak(self, frame: Any, at: float) -> None:
+        self.replies.speech_asked(frame.text, frame.interruptible)
 
     def on_aggregated_text(self, pushed: Any, at: float) -> None:
         frame = pushed.frame
@@ -226,7 +222,7 @@ class FrameListener:
         return event
 
     async def caught_up(self, frame_id: int) -> None:
-        """Wait until everything that was pushed before this request has been heard of; at most a moment.
+        """Wait until everything that was pushed before this request was handled; at most a moment.
 
         An interruption has come to the output then: a TTS may take its time to pass one on, and what was heard is known
         only behind it. One that does not come in time is not waited for again.
@@ -239,21 +235,16 @@ class FrameListener:
 
     # Tools and the end
 
-    def on_tool_call(self, pushed: Any, at: float) -> None:
-        frame = pushed.frame
-        if pushed.first_push:
-            self.ledger.tool_called(frame.tool_call_id, frame.function_name, plain(frame.arguments), at)
+    def on_tool_call(self, frame: Any, at: float) -> None:
+        self.ledger.tool_called(frame.tool_call_id, frame.function_name, plain(frame.arguments), at)
 
-    def on_tool_result(self, pushed: Any, at: float) -> None:
-        frame = pushed.frame
-        if pushed.first_push and getattr(frame.properties, "is_final", True):
+    def on_tool_result(self, frame: Any, at: float) -> None:
+        if getattr(frame.properties, "is_final", True):
             self.ledger.tool_returned(frame.tool_call_id, plain(frame.result), at, frame.function_name)
 
-    def on_tool_cancel(self, pushed: Any, at: float) -> None:
+    def on_tool_cancel(self, frame: Any, at: float) -> None:
         """A call that an interruption or its own timeout has ended; Pipecat tells the LLM the same."""
-        frame = pushed.frame
-        if pushed.first_push:
-            self.ledger.tool_returned(frame.tool_call_id, "CANCELLED", at, frame.function_name)
+        self.ledger.tool_returned(frame.tool_call_id, "CANCELLED", at, frame.function_name)
 
     def on_end(self, pushed: Any, at: float) -> None:
         """The end of the pipeline: the output passes it on when it has played what was before it."""
@@ -265,4 +256,4 @@ class FrameListener:
 
     def end(self, at: float | None = None, reason: Any = None) -> None:
         """The call is over, now if `at` is not given."""
-        self.replies.end(self.now_ms() if at is None else at, reason if isinstance(reason, str) and reason else None)
+        self.replies.end(now_ms() if at is None else at, reason if isinstance(reason, str) and reason else None)
