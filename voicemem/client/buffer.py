@@ -28,7 +28,7 @@ class Ack:
         self.waiters: list[asyncio.Future[None]] = []
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self.resolved
 
     def __await__(self) -> Generator[asyncio.Future[None], None, int]:

@@ -85,14 +85,14 @@ class Client:
 
     @property
     def transport(self) -> str | None:
-        """How events go to the server now: "websocket", "http", or None while there is no connection."""
+        """The transport in use: "websocket", "http", or None while there is no connection."""
         if self._transport is None:
             return None
         return "websocket" if isinstance(self._transport, WebsocketConnection) else "http"
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many events `send` could not take, in all sessions, by the code of the error."""
+        """Numbers of events that `send` could not take, in all sessions, by the code of the error."""
         with self._drops.lock:
             return dict(self._drops.counts)
 
@@ -134,7 +134,7 @@ class Client:
         return self._session(opened)
 
     async def search(self, query: str, **params: Unpack[SearchParams]) -> JsonObject:
-        """What was heard in earlier calls: the body of `POST /v1/memories/search`.
+        """Search what was heard in earlier calls: the body of `POST /v1/memories/search`.
 
         Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, and `ClientError` without a `rest_url`.
         """
@@ -150,7 +150,7 @@ class Client:
         return Memories(required(self.rest), self.options.read_timeout_s)
 
     async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
-        """All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too.
+        """Export all that is stored of a user, line by line (docs/privacy.md); with `events`, journals too.
 
         Needs a key with the scope `admin`. The last line is of the type `end`. Raises `RequestRefused`, `Closed`;
         `Unreachable` also for an export that is cut short; `ClientError` without a `rest_url`.
@@ -160,7 +160,7 @@ class Client:
                 yield line
 
     async def export(self, session_id: str, format: str = "vcon") -> str:
-        """A call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`.
+        """Export a call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`.
 
         Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, `Closed`; `ClientError` without a
         `rest_url`.
@@ -171,17 +171,17 @@ class Client:
     async def export_calls(
         self, format: str = "vcon", **filters: Unpack[CallFilters]
     ) -> AsyncGenerator[JsonObject, None]:
-        """Many calls as documents, line by line (docs/exports.md). Raises as `export_user`."""
+        """Export many calls as documents, line by line (docs/exports.md). Raises as `export_user`."""
         async with aclosing(read_calls(required(self.rest), format, filters)) as lines:
             async for line in lines:
                 yield line
 
     def is_open(self, session_id: str, producer: str = "main") -> bool:
-        """Whether this client has a session open, or is about to, for this producer."""
+        """Return whether this client has a session open, or is opening it, for this producer."""
         return (session_id, producer) in self._producers
 
     def find(self, session_id: str, producer: str = "main") -> ProducerSession | None:
-        """A session that this client has open, for another part of the program that is the same producer."""
+        """Return a session that this client has open, for another part of the program that is the same producer."""
         found = self._producers.get((session_id, producer))
         if found is None or not found.opened:
             return None

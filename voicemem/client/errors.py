@@ -1,4 +1,4 @@
-"""What can go wrong for a client. Each error has the code and the sentence that the server gave.
+"""Errors of a client. Each has the code and the sentence that the server gave.
 
 ::
 
@@ -57,7 +57,7 @@ CLIENT_FATAL_STATUSES = frozenset({401, 403})
 
 
 def is_transient(code: str, status: int | None) -> bool:
-    """Whether a refused request may succeed later. `status` is None for an error that came without one."""
+    """Return whether a refused request may succeed later. `status` is None for an error that came without one."""
     return code in TRANSIENT_CODES or status in TRANSIENT_STATUSES
 
 

@@ -13,7 +13,7 @@ from voicemem.protocol.types import JsonObject
 
 
 class MemoryFields(TypedDict, total=False):
-    """What a memory has besides its text; the server's defaults hold for what is absent."""
+    """Fields of a memory besides its text; the server's defaults hold for what is absent."""
 
     kind: str
     id: str | None
@@ -33,7 +33,7 @@ class MemoryFields(TypedDict, total=False):
 
 
 class ListParams(TypedDict, total=False):
-    """Which memories a list has."""
+    """Filters of a list of memories."""
 
     kind: str
     topic: str
@@ -47,7 +47,7 @@ class ListParams(TypedDict, total=False):
 
 
 class ForgetParams(TypedDict, total=False):
-    """Which memories to forget."""
+    """Filters of the memories to forget."""
 
     query: str
     kinds: Sequence[str]
@@ -73,7 +73,7 @@ class Memories:
         self._timeout_s = timeout_s
 
     async def add(self, text: str, **fields: Unpack[MemoryFields]) -> JsonObject:
-        """Keep a memory; returns it as it stands. What its owner has in the same words already is not kept twice."""
+        """Keep a memory; returns it as it is stored. What its owner has in the same words already is not kept twice."""
         answer = await self._send("POST", "/v1/memories", {"text": text, **fields})
         memory: JsonObject = answer["memories"][0]
         return memory
@@ -83,7 +83,7 @@ class Memories:
         params = query_params({"evidence": evidence or None})
         return await self._rest.get(memory_path(memory_id), params, self._timeout_s)
 
-    async def change(self, memory_id: str, **fields: Any) -> JsonObject:
+    async def change(self, /, memory_id: str, **fields: Any) -> JsonObject:
         """Change the fields that are given; None takes a value away. Returns the memory."""
         return await self._send("PATCH", memory_path(memory_id), fields)
 

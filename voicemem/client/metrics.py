@@ -28,7 +28,7 @@ class DroppedEvents:
         return sum(self.counts.values())
 
     def count(self, error: ClientError) -> int:
-        """Count an event; how many of this code there are now."""
+        """Count an event, and return how many of this code there are now."""
         with self.lock:
             self.counts[error.code] += 1
             return self.counts[error.code]

@@ -42,7 +42,7 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How much a client buffers, and how it retries. Times are in seconds.
+    """Settings of a client: how much it buffers, and how it retries. Times are in seconds.
 
     Delays between attempts have full jitter: each is a random time between zero and the delay given here. Raises
     `ValueError` for a number of events or attempts below 1.
@@ -110,7 +110,7 @@ class Backoff:
         self.attempts = 0
 
     def next_s(self, longest_s: float | None = None) -> float:
-        """How long to wait before the next attempt, in seconds. `longest_s` lowers the upper bound."""
+        """Return the delay before the next attempt, in seconds. `longest_s` lowers the upper bound."""
         ceiling_s = exponential_s(self.attempts, self.first_s, self.longest_s)
         ceiling_s = ceiling_s if longest_s is None else min(ceiling_s, longest_s)
         self.attempts += 1

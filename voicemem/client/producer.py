@@ -123,13 +123,13 @@ class Producer:
         return error if isinstance(error, Ack) else self.drop(error)
 
     def refusal(self) -> ClientError | None:
-        """Why no event can be taken any more."""
+        """Return why no event can be taken any more, or None."""
         if self.error is None and (self.end_seq is not None or self.state == "ended"):
             return SessionEnded("session_ended", self.ended_sentence())
         return self.error
 
     def add(self, event: Mapping[str, Any], ends: bool = False) -> Ack:
-        """Put an event into the buffer. Raises `ClientError`, and Python's errors about what is not JSON."""
+        """Put an event into the buffer, and return its ack. Raises `ClientError`, and errors of JSON."""
         if not isinstance(event, Mapping):
             raise EventRefused("not_events", "An event must be a mapping, such as a dict.")
         kind, turn = event.get("type"), event.get("turn_id")
@@ -144,7 +144,7 @@ class Producer:
         return ack
 
     def drop(self, error: ClientError) -> Ack:
-        """Count an event that was not taken, and tell the program; the event's ack."""
+        """Count an event that was not taken, report it to the program, and return its ack."""
         with self.lock:
             self.dropped += 1
         self.drops.report(self.session_id, self.name, error)
@@ -191,7 +191,7 @@ class Producer:
         return frame
 
     def on_ready(self, frame: ServerFrame) -> None:
-        """Continue where the server stands, after its answer to an open."""
+        """Continue from the server's position, after its answer to an open."""
         # The server raises the epoch by one for each open that it processes. If the epoch has risen by less than the
         # number of opens sent, the rest are strays: given up by this client, but possibly still on their way. One that
         # arrives late supersedes this very producer; `on_error` then opens once more instead of giving up.
@@ -208,7 +208,7 @@ class Producer:
         self.set_ready()
 
     def is_ours(self, frame: ServerFrame) -> bool:
-        """Whether everything that the server has under this producer was sent by this client.
+        """Return whether everything that the server has of this producer was sent by this client.
 
         If so, `next_seq` acknowledges what is below it. If another process or a restored store may have come in
         between, the same seqs may hold other events. Then everything is resent: stored events are acknowledged again,

@@ -130,7 +130,7 @@ class Replay:
         await self.wait_for_acks(0)
 
     async def pause(self, seconds: float) -> None:
-        """Wait, and process acks meanwhile."""
+        """Wait, and process acks in the meantime."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.wait_for_acks(0)

@@ -97,7 +97,7 @@ class ContextParams(TypedDict, total=False):
 
 
 class SearchParams(TypedDict, total=False):
-    """Where and for how much a `search` looks; the server's defaults hold for what is absent."""
+    """Filters and limits of a `search`; the server's defaults hold for what is absent."""
 
     user_id: str
     session_id: str
@@ -115,7 +115,7 @@ class SearchParams(TypedDict, total=False):
 
 
 class SessionFacts:
-    """What is known of a session without waiting."""
+    """Facts about a session that are known without waiting."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -138,7 +138,7 @@ class SessionFacts:
 
     @property
     def epoch(self) -> int | None:
-        """How many times this producer has been opened; None if only HTTP was used so far."""
+        """The number of times that this producer was opened; None if only HTTP was used so far."""
         return self._producer.epoch
 
     @property
@@ -173,12 +173,12 @@ class SessionFacts:
 
     @property
     def times_found(self) -> int:
-        """How often `Client.find` has returned it: another part of the program sends into it too."""
+        """The number of times that `Client.find` returned it: other parts of the program send into it too."""
         return self._producer.times_found
 
     @property
     def fullness(self) -> float:
-        """How full the buffer is, from 0 to 1."""
+        """The part of the buffer that is used, from 0 to 1."""
         buffer = self._producer.buffer
         return min(1.0, max(len(buffer) / buffer.max_events, buffer.size / buffer.max_bytes))
 
@@ -224,7 +224,7 @@ class ProducerSession(SessionFacts):
         return await self.send({"type": "session.end"} | ({} if reason is None else {"reason": reason})).result(timeout)
 
     async def history(self, *, timeout: float | None = None, **params: Unpack[HistoryParams]) -> JsonObject:
-        """The memory: `session_id`, `state`, `started_at`, `ended_at`, `position`, and the messages in `contents`.
+        """Read the memory: `session_id`, `state`, `started_at`, `ended_at`, `position`, and the messages in `contents`.
 
         It shows every event acknowledged before. Times are Unix ms. It takes at most `timeout` seconds, by default
         `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, `Closed`.
@@ -232,7 +232,7 @@ class ProducerSession(SessionFacts):
         return await self._read("/history", params, timeout)
 
     async def context(self, *, timeout: float | None = None, **params: Unpack[ContextParams]) -> JsonObject:
-        """The body of the next LLM request, in at most `timeout` seconds, by default `context_timeout_s`.
+        """Read the body of the next LLM request, in at most `timeout` seconds, by default `context_timeout_s`.
 
         Raises `RequestRefused`, `Unreachable`, `Closed`: then use the messages that the program has.
         """
@@ -240,7 +240,7 @@ class ProducerSession(SessionFacts):
         return await self._read("/context", params, timeout)
 
     async def turns(self, *, marks: bool = False, timeout: float | None = None) -> list[JsonObject]:
-        """Each turn's start, end, cause and latencies, in at most `timeout` seconds, by default `read_timeout_s`.
+        """Read each turn's start, end, cause and latencies, in at most `timeout` seconds, by default `read_timeout_s`.
 
         With `marks`, also when its parts and its tool calls were.
         Raises `RequestRefused`, `Unreachable`, `Closed`.
@@ -272,7 +272,7 @@ class ProducerSession(SessionFacts):
         return await self._write("POST", "/forget", body)
 
     async def memory(self) -> JsonObject:
-        """What the memory has besides its messages: `summaries`, `forgotten`, `carried`. Raises as `history`."""
+        """Read what the memory has besides its messages: `summaries`, `forgotten`, `carried`. Raises as `history`."""
         return await self._read("/memory")
 
     @property
@@ -282,10 +282,10 @@ class ProducerSession(SessionFacts):
         return Documents(required(self._rest), path, self._producer.options.read_timeout_s)
 
     async def data(self) -> JsonObject:
-        """The session's data, an object of your own. Raises `RequestRefused`, `Unreachable`, `Closed`."""
+        """Read the session's data, an object of your own. Raises `RequestRefused`, `Unreachable`, `Closed`."""
         return await self._read("/data")
 
-    async def update_data(self, **patch: Any) -> JsonObject:
+    async def update_data(self, /, **patch: Any) -> JsonObject:
         """Merge values into the data; None removes one. Returns the data; raises what `add` raises."""
         return await self._write("PATCH", "/data", patch)
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from voicemem.client.buffer import Ack
 from voicemem.client.client import Client
 from voicemem.client.errors import Closed, Unacknowledged
-from voicemem.client.memories import ForgetParams, ListParams, Memories, MemoryFields
+from voicemem.client.memories import Memories
 from voicemem.client.options import Options
-from voicemem.client.session import ContextParams, Documents, HistoryParams, ProducerSession, SearchParams, SessionFacts
-from voicemem.client.transport.rest import CallFilters
+from voicemem.client.session import Documents, ProducerSession, SessionFacts
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class LoopThread:
@@ -74,6 +75,28 @@ async def cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method of a synchronous class that waits for an asynchronous one, with the same arguments."""
+
+    @wraps(method)
+    def wait(owner: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return owner._thread.run(method(owner._wrapped, *arguments, **named))  # type: ignore[no-any-return]
+
+    return wait
+
+
+def iterating(
+    method: Callable[Concatenate[Any, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """Return a method of a synchronous class that waits for each item of an asynchronous generator."""
+
+    @wraps(method)
+    def iterate(owner: Any, /, *arguments: P.args, **named: P.kwargs) -> Iterator[T]:
+        return owner._thread.iterate(method(owner._wrapped, *arguments, **named))  # type: ignore[no-any-return]
+
+    return iterate
+
+
 class SyncAck:
     """The outcome of one event."""
 
@@ -86,7 +109,7 @@ class SyncAck:
         return self._ack.seq
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self._ack.done()
 
     def result(self, timeout: float | None = None) -> int:
@@ -101,128 +124,59 @@ class SyncProducerSession(SessionFacts):
 
     def __init__(self, session: ProducerSession, thread: LoopThread) -> None:
         super().__init__(session._producer)
-        self._session = session
+        self._wrapped = session
         self._thread = thread
 
     def send(self, event: Mapping[str, Any]) -> SyncAck:
         """As `ProducerSession.send`: returns at once, and never raises."""
-        return SyncAck(self._session.send(event), self._thread)
+        return SyncAck(self._wrapped.send(event), self._thread)
 
-    def flush(self, timeout: float | None = None) -> None:
-        """As `ProducerSession.flush`."""
-        self._thread.run(self._session.flush(timeout))
-
-    def end(self, reason: str | None = None, timeout: float | None = None) -> int:
-        """As `ProducerSession.end`. After `TimedOut` the end is sent all the same."""
-        return self._thread.run(self._session.end(reason, timeout))
-
-    def history(self, *, timeout: float | None = None, **params: Unpack[HistoryParams]) -> dict[str, Any]:
-        """As `ProducerSession.history`."""
-        return self._thread.run(self._session.history(timeout=timeout, **params))
-
-    def context(self, *, timeout: float | None = None, **params: Unpack[ContextParams]) -> dict[str, Any]:
-        """As `ProducerSession.context`."""
-        return self._thread.run(self._session.context(timeout=timeout, **params))
-
-    def turns(self, *, marks: bool = False, timeout: float | None = None) -> list[dict[str, Any]]:
-        """As `ProducerSession.turns`."""
-        return self._thread.run(self._session.turns(marks=marks, timeout=timeout))
-
-    def add(self, *messages: Mapping[str, Any]) -> dict[str, Any]:
-        """As `ProducerSession.add`."""
-        return self._thread.run(self._session.add(*messages))
-
-    def forget(
-        self, *, through_turn: int | None = None, keep_last: int | None = None, everything: bool = False
-    ) -> dict[str, Any]:
-        """As `ProducerSession.forget`."""
-        forgetting = self._session.forget(through_turn=through_turn, keep_last=keep_last, everything=everything)
-        return self._thread.run(forgetting)
-
-    def memory(self) -> dict[str, Any]:
-        """As `ProducerSession.memory`."""
-        return self._thread.run(self._session.memory())
+    flush = blocking(ProducerSession.flush)
+    end = blocking(ProducerSession.end)  # after `TimedOut` the end is sent all the same
+    history = blocking(ProducerSession.history)
+    context = blocking(ProducerSession.context)
+    turns = blocking(ProducerSession.turns)
+    add = blocking(ProducerSession.add)
+    forget = blocking(ProducerSession.forget)
+    memory = blocking(ProducerSession.memory)
+    data = blocking(ProducerSession.data)
+    update_data = blocking(ProducerSession.update_data)
 
     @property
     def working_memory(self) -> SyncDocuments:
         """As `ProducerSession.working_memory`."""
-        return SyncDocuments(self._session.working_memory, self._thread)
-
-    def data(self) -> dict[str, Any]:
-        """As `ProducerSession.data`."""
-        return self._thread.run(self._session.data())
-
-    def update_data(self, **patch: Any) -> dict[str, Any]:
-        """As `ProducerSession.update_data`."""
-        return self._thread.run(self._session.update_data(**patch))
+        return SyncDocuments(self._wrapped.working_memory, self._thread)
 
 
 class SyncDocuments:
     """`Documents` for synchronous code; its methods block."""
 
     def __init__(self, documents: Documents, thread: LoopThread) -> None:
-        self._documents = documents
+        self._wrapped = documents
         self._thread = thread
 
-    def read(self, version: int | None = None) -> dict[str, Any]:
-        """As `Documents.read`."""
-        return self._thread.run(self._documents.read(version))
-
-    def append(self, content: str | Mapping[str, Any], expected: int | None = None) -> dict[str, Any]:
-        """As `Documents.append`."""
-        return self._thread.run(self._documents.append(content, expected))
-
-    def replace(self, content: str | Mapping[str, Any], expected: int | None = None) -> dict[str, Any]:
-        """As `Documents.replace`."""
-        return self._thread.run(self._documents.replace(content, expected))
-
-    def clear(self, expected: int | None = None) -> dict[str, Any]:
-        """As `Documents.clear`."""
-        return self._thread.run(self._documents.clear(expected))
-
-    def tools(self) -> list[dict[str, Any]]:
-        """As `Documents.tools`."""
-        return self._thread.run(self._documents.tools())
-
-    def execute(self, tool_call: Mapping[str, Any]) -> dict[str, Any]:
-        """As `Documents.execute`."""
-        return self._thread.run(self._documents.execute(tool_call))
+    read = blocking(Documents.read)
+    append = blocking(Documents.append)
+    replace = blocking(Documents.replace)
+    clear = blocking(Documents.clear)
+    tools = blocking(Documents.tools)
+    execute = blocking(Documents.execute)
 
 
 class SyncMemories:
     """`Memories` for synchronous code; its methods block."""
 
     def __init__(self, memories: Memories, thread: LoopThread) -> None:
-        self._memories = memories
+        self._wrapped = memories
         self._thread = thread
 
-    def add(self, text: str, **fields: Unpack[MemoryFields]) -> dict[str, Any]:
-        """As `Memories.add`."""
-        return self._thread.run(self._memories.add(text, **fields))
-
-    def read(self, memory_id: str, evidence: bool = False) -> dict[str, Any]:
-        """As `Memories.read`."""
-        return self._thread.run(self._memories.read(memory_id, evidence))
-
-    def change(self, memory_id: str, **fields: Any) -> dict[str, Any]:
-        """As `Memories.change`."""
-        return self._thread.run(self._memories.change(memory_id, **fields))
-
-    def remove(self, memory_id: str) -> None:
-        """As `Memories.remove`."""
-        self._thread.run(self._memories.remove(memory_id))
-
-    def of_user(self, user_id: str, **params: Unpack[ListParams]) -> dict[str, Any]:
-        """As `Memories.of_user`."""
-        return self._thread.run(self._memories.of_user(user_id, **params))
-
-    def of_session(self, session_id: str, **params: Unpack[ListParams]) -> dict[str, Any]:
-        """As `Memories.of_session`."""
-        return self._thread.run(self._memories.of_session(session_id, **params))
-
-    def forget(self, user_id: str, **params: Unpack[ForgetParams]) -> dict[str, Any]:
-        """As `Memories.forget`."""
-        return self._thread.run(self._memories.forget(user_id, **params))
+    add = blocking(Memories.add)
+    read = blocking(Memories.read)
+    change = blocking(Memories.change)
+    remove = blocking(Memories.remove)
+    of_user = blocking(Memories.of_user)
+    of_session = blocking(Memories.of_session)
+    forget = blocking(Memories.forget)
 
 
 class SyncClient:
@@ -231,7 +185,7 @@ class SyncClient:
     def __init__(
         self, ingest_url: str, rest_url: str | None = None, key: str | None = None, *, options: Options | None = None
     ) -> None:
-        self._client = Client(ingest_url, rest_url, key, options=options)
+        self._wrapped = Client(ingest_url, rest_url, key, options=options)
         self._thread = LoopThread()
 
     def __enter__(self) -> Self:
@@ -249,16 +203,16 @@ class SyncClient:
     @property
     def transport(self) -> str | None:
         """As `Client.transport`."""
-        return self._client.transport
+        return self._wrapped.transport
 
     @property
     def dropped(self) -> dict[str, int]:
         """As `Client.dropped`."""
-        return self._client.dropped
+        return self._wrapped.dropped
 
     def metrics(self) -> str:
         """As `Client.metrics`."""
-        return self._client.metrics()
+        return self._wrapped.metrics()
 
     def open(
         self,
@@ -269,35 +223,24 @@ class SyncClient:
         timeout: float | None = None,
     ) -> SyncProducerSession:
         """As `Client.open`."""
-        opening = self._client.open(session_id, producer=producer, config=config, timeout=timeout)
+        opening = self._wrapped.open(session_id, producer=producer, config=config, timeout=timeout)
         return SyncProducerSession(self._thread.run(opening), self._thread)
 
-    def search(self, query: str, **params: Unpack[SearchParams]) -> dict[str, Any]:
-        """As `Client.search`."""
-        return self._thread.run(self._client.search(query, **params))
+    search = blocking(Client.search)
+    export = blocking(Client.export)
+    export_user = iterating(Client.export_user)
+    export_calls = iterating(Client.export_calls)
 
     @property
     def memories(self) -> SyncMemories:
         """As `Client.memories`."""
-        return SyncMemories(self._client.memories, self._thread)
-
-    def export_user(self, user_id: str, *, events: bool = False) -> Iterator[dict[str, Any]]:
-        """As `Client.export_user`."""
-        return self._thread.iterate(self._client.export_user(user_id, events=events))
-
-    def export(self, session_id: str, format: str = "vcon") -> str:
-        """As `Client.export`."""
-        return self._thread.run(self._client.export(session_id, format))
-
-    def export_calls(self, format: str = "vcon", **filters: Unpack[CallFilters]) -> Iterator[dict[str, Any]]:
-        """As `Client.export_calls`."""
-        return self._thread.iterate(self._client.export_calls(format, **filters))
+        return SyncMemories(self._wrapped.memories, self._thread)
 
     def close(self, timeout: float | None = None) -> None:
         """As `Client.close`; may be called again."""
         if self._thread.loop.is_closed():
             return
         try:
-            self._thread.run(self._client.close(timeout))
+            self._thread.run(self._wrapped.close(timeout))
         finally:
             self._thread.stop()

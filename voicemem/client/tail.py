@@ -96,7 +96,7 @@ class TailReader:
 
 
 def parse_event(event: SseEvent) -> TailEvent:
-    """Decode the data of an event; one without a name only says where the tail stands."""
+    """Decode the data of an event; one without a name only carries the position of the tail."""
     return TailEvent(event.id, event.event, msgspec.json.decode(event.data or b"{}"))
 
 

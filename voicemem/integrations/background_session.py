@@ -150,12 +150,12 @@ class BackgroundSession:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other code has found the same producer's session since."""
+        """Whether no other code has found the same producer's session since this one had it."""
         return self.session is None or self.session.times_found == self.times_found
 
     @property
     def dropped(self) -> int:
-        """How many events could not be taken, since the session was asked for."""
+        """The number of events that could not be taken so far."""
         return self.drops.total + (0 if self.session is None else self.session.dropped)
 
     async def context(self, **params: Any) -> JsonObject | None:
@@ -188,7 +188,7 @@ class BackgroundSession:
             return await ask(self.session)
         except ClientError as error:
             self.quiet_until = time.monotonic() + QUIET_S
-            self.log_once("The agent goes on with the framework's own messages.", error)
+            self.log_once("The agent continues with the framework's own messages.", error)
         return None
 
     def log_once(self, consequence: str, error: ClientError) -> None:

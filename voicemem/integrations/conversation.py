@@ -1,4 +1,8 @@
-"""A conversation whose framework tells texts and tools, and whose player, if it speaks, tells how far it came."""
+"""Conversations of frameworks that report texts and tools, while a player, if there is one, reports what was heard.
+
+`Conversation` sends what is reported of one session. `Sessions` keeps them on the event loop of the client, whatever
+thread or event loop a run has. `Call` is for the program that plays the replies.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ T = TypeVar("T")
 
 
 class Conversation:
-    """What is sent of one session, and the newest reply, which a player means when it names none.
+    """One session's reports: texts and tools of the framework, and playback of its replies, by default the newest.
 
     `item` is the id of an utterance or reply in the memory, by which any other producer may speak of it, too.
     """
@@ -58,7 +62,7 @@ class Conversation:
     def interrupted(
         self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
     ) -> None:
-        """The user cut a reply short, the newest by default: they had heard this text, or this much of its audio.
+        """Report that the user cut a reply, by default the newest: they had heard this text, or this much of its audio.
 
         Give `audio_end_ms` after `played`, or else the length of the audio is not known.
         """
@@ -80,7 +84,7 @@ class Conversation:
         *,
         item: str | None = None,
     ) -> None:
-        """How far a reply has been played, how long its audio is, and whether it was played to its end."""
+        """Report how far a reply was played, how long its audio is, and whether it was played to its end."""
         item = item or self.reply
         if item is not None:
             position, total = (None if ms is None else round(ms) for ms in (audio_ms, total_audio_ms))
@@ -88,20 +92,20 @@ class Conversation:
             self.send({"type": "tts", "item": item, **event})
 
     def announced(self, text: str) -> None:
-        """The agent says this without a model, such as a greeting."""
+        """Report a text of the agent that no model made, such as a greeting."""
         self.reply = self.new_item()
         said = {"role": "assistant", "source": "greeting", "text": text}
         self.send({"type": "message", "item": self.reply, **said})
 
     def end(self, reason: str | None = None) -> None:
-        """The call is over."""
+        """Report the end of the call."""
         self.send({"type": "session.end", "reason": reason})
 
     async def aclose(self) -> None:
         """Wait a few seconds until all of it is on disk. Never raises."""
         await self.session.aclose()
 
-    # What the framework tells
+    # What the framework reports
 
     def new_item(self) -> str:
         self.count += 1
@@ -168,7 +172,7 @@ M = TypeVar("M", bound=Conversation)
 
 
 class Sessions(Generic[M]):
-    """The sessions of one plugin, which `make` makes the conversations of. Nothing here raises."""
+    """The sessions of one plugin; `make` makes their conversations. No method raises."""
 
     def __init__(
         self,
@@ -177,7 +181,7 @@ class Sessions(Generic[M]):
         config: Mapping[str, Any] | None,
         producer: str,
     ) -> None:
-        self.client = client._client if isinstance(client, SyncClient) else client
+        self.client = client._wrapped if isinstance(client, SyncClient) else client
         self.loop: asyncio.AbstractEventLoop | None = client._thread.loop if isinstance(client, SyncClient) else None
         """Where sessions live; that of an asynchronous client is known once it is used."""
         self.make = make
@@ -187,7 +191,7 @@ class Sessions(Generic[M]):
         self.logged: set[str] = set()
 
     def session(self, session_id: str) -> M:
-        """A session's conversation; on the event loop only."""
+        """Return the conversation of a session. Only on the event loop of the client."""
         found = self.open.get(session_id)
         if found is None or found.is_over:
             background = BackgroundSession(self.client, session_id, self.producer, self.config)
@@ -204,12 +208,12 @@ class Sessions(Generic[M]):
         return running
 
     def soon(self, session_id: str, do: Callable[[M], object]) -> None:
-        """Do something with a session's conversation that waits for nothing: here, or soon on the event loop."""
+        """Call `do` with a session's conversation: now, or soon on the event loop of the client."""
 
         def safely() -> None:
             try:
                 do(self.session(session_id))
-            except Exception as error:  # whatever it is, the agent goes on
+            except Exception as error:  # whatever it is, the agent continues
                 self.log_once(f"The memory has missed something of a run: {error!r}.")
 
         try:
@@ -223,13 +227,13 @@ class Sessions(Generic[M]):
             self.log_once(f"Runs are not remembered: {error}.")
 
     async def ask(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> T | None:
-        """What a session's conversation answers; None if it does not."""
+        """Return what a session's conversation answers; None if it does not."""
         try:
             if self.find_loop() is self.loop:
                 return await ask(self.session(session_id))
             return await asyncio.wait_for(asyncio.wrap_future(self.submitted(session_id, ask)), self.limit_s)
-        except Exception as error:  # whatever it is, the agent goes on
-            self.log_once(f"The agent goes on with its own messages: {error!r}.")
+        except Exception as error:  # whatever it is, the agent continues
+            self.log_once(f"The agent continues with its own messages: {error!r}.")
             return None
 
     def wait(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> T | None:
@@ -238,8 +242,8 @@ class Sessions(Generic[M]):
             if self.find_loop() is self.loop:
                 raise RuntimeError("a run on the client's own event loop must be asynchronous, such as ainvoke")
             answer: T = self.submitted(session_id, ask).result(self.limit_s)
-        except Exception as error:  # whatever it is, the agent goes on
-            self.log_once(f"The agent goes on with its own messages: {error!r}.")
+        except Exception as error:  # whatever it is, the agent continues
+            self.log_once(f"The agent continues with its own messages: {error!r}.")
             return None
         return answer
 
@@ -248,7 +252,7 @@ class Sessions(Generic[M]):
         return self.client.options.context_timeout_s + GRACE_S
 
     def submitted(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> Any:
-        """A future of another event loop's answer. Raises `RuntimeError` if there is no such loop."""
+        """Return a future of the client's event loop. Raises `RuntimeError` if that does not run."""
         if self.loop is None or self.loop.is_closed():
             raise RuntimeError("the client's event loop does not run")
 
@@ -264,7 +268,7 @@ class Sessions(Generic[M]):
 
 
 class Call:
-    """What your player tells, from any thread; `item` names a reply, by default the newest.
+    """One call, for your player to report to from any thread; `item` names a reply, by default the newest.
 
     No method raises, and none but `aclose` and `close` waits.
     """
@@ -274,13 +278,13 @@ class Call:
         self.session_id = session_id
 
     def announced(self, text: str) -> None:
-        """The agent says this without a model, such as a greeting."""
+        """Report a text of the agent that no model made, such as a greeting."""
         self.sessions.soon(self.session_id, lambda memory: memory.announced(text))
 
     def interrupted(
         self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
     ) -> None:
-        """The user cut a reply short: they had heard this text, or this much of its audio.
+        """Report that the user cut a reply short: they had heard this text, or this much of its audio.
 
         Give `audio_end_ms` after `played`, or else the length of the audio is not known.
         """
@@ -294,11 +298,11 @@ class Call:
         *,
         item: str | None = None,
     ) -> None:
-        """How far a reply has been played, how long its audio is, and whether it was played to its end."""
+        """Report how far a reply was played, how long its audio is, and whether it was played to its end."""
         self.sessions.soon(self.session_id, lambda memory: memory.played(audio_ms, total_audio_ms, done, item=item))
 
     def end(self, reason: str | None = None) -> None:
-        """The call is over."""
+        """Report the end of the call."""
         self.sessions.soon(self.session_id, lambda memory: memory.end(reason))
 
     async def aclose(self) -> None:

@@ -59,7 +59,7 @@ def arguments_of(text: str) -> dict[str, Any]:
 
 
 def unrecorded(messages: Sequence[Any]) -> Sequence[Any]:
-    """What this run may have added: its user messages, its answers and tools."""
+    """Return what this run may have added: its user messages, its answers and tools."""
     ended = bool(messages) and is_answer(messages[-1])
     start = run_start(messages[:-1] if ended else messages)
     while start and messages[start - 1].type == "human":
@@ -68,7 +68,7 @@ def unrecorded(messages: Sequence[Any]) -> Sequence[Any]:
 
 
 class ThreadMemory(Conversation):
-    """What is remembered of one thread."""
+    """The memory of one thread of an agent."""
 
     def __init__(self, session: BackgroundSession, record: Collection[str]) -> None:
         super().__init__(session)
@@ -100,24 +100,24 @@ class ThreadMemory(Conversation):
             self.tool_returned(message.tool_call_id, text or message.content)
 
     async def context(self, own: Sequence[Any], added: Sequence[Any]) -> list[Any] | None:
-        """What the memory knows, in OpenAI's form, once this run is recorded as far as it has come."""
+        """Record this run as far as it has come, then return the messages of the memory, in OpenAI's form."""
         self.record(added)
         return await self.known_messages(own)
 
 
 class StreamedTexts:
-    """What the LLM runs of one model call have said so far. `grew` gets each piece and the item of its reply."""
+    """Texts that the LLM runs of one model call have streamed. `grew` gets each piece and the item of its reply."""
 
     def __init__(self, grew: Callable[[str, str], None]) -> None:
         self.grew = grew
         self.items: dict[Any, str] = {}
-        """The item of each run: the id of its message, as it is first told."""
+        """The item of each run: the first id of its message."""
         self.grown: set[str] = set()
         """The items of which something was said."""
         self.names: dict[str, str] = {}
         """The item of each id that a run's message has had; vendors may give another on the way."""
         self.others: set[Any] = set()
-        """Runs of other middleware, whose texts nobody hears."""
+        """Runs of other middleware, whose texts no one hears."""
 
     def said(self, run: Any, message_id: str | None, text: str) -> None:
         if run in self.others:
@@ -141,7 +141,7 @@ def listener_type() -> type[Any]:
     from langchain_core.callbacks import BaseCallbackHandler
 
     class TokenListener(BaseCallbackHandler):
-        """Tells of each token. It asks for no stream: without one there are no tokens."""
+        """Reports each token. It asks for no stream: without one there are no tokens."""
 
         run_inline = True  # also in asynchronous runs, so that tokens keep their order
 
@@ -196,7 +196,7 @@ class ModelCall:
                 system_message=with_more(self.request.system_message, instructions),
             )
         except Exception as error:  # a version whose messages are others
-            self.threads.log_once(f"The agent goes on with its own messages: {error!r}.")
+            self.threads.log_once(f"The agent continues with its own messages: {error!r}.")
             return self.request
 
     def grew(self, text: str, item: str) -> None:
@@ -231,7 +231,7 @@ class ModelCall:
             self.threads.soon(self.session_id, close_all)
 
     def answered(self, response: Any) -> None:
-        """Record what the model said; texts of attempts that were given up are none."""
+        """Record what the model said; texts of attempts that were given up are cancelled."""
         results = getattr(getattr(response, "model_response", response), "result", [response])
         messages = [*self.request.state["messages"], *results]
         self.close("llm.cancel", self.texts.grown - {self.texts.item_of(one.id) for one in results})
@@ -317,7 +317,7 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
 
     class VoicememMiddleware(Middleware, AgentMiddleware[Any, Any, Any]):
-        """What `voicemem.integrations.langgraph.middleware` makes."""
+        """The middleware that `voicemem.integrations.langgraph.middleware` returns."""
 
 
 @cache

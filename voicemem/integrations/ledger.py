@@ -1,4 +1,4 @@
-"""What was said, synthesised, played and cut on one call, as events of voicemem.v1. It knows no framework.
+"""The ledger of one call: what was said, synthesised, played and cut, as events of voicemem.v1. It knows no framework.
 
     ledger = Ledger(session.send)                         # anything that takes an event and returns at once
 
@@ -13,7 +13,7 @@
     ledger.cut("r1", 1200, at)                            # the caller broke in there
     ledger.end(at)
 
-Times named `at` are Unix ms, positions and lengths are ms of audio; both may have fractions. Where the TTS tells when
+Times named `at` are Unix ms, positions and lengths are ms of audio; both may have fractions. Where the TTS reports when
 each word sounds, `words_timed` takes the place of `voiced`, `audio_made` and `span_made`.
 
 No method raises, waits, or reads a clock. What comes after `end`, or is about a reply that is over, is dropped. A reply
@@ -43,7 +43,7 @@ P = ParamSpec("P")
 
 
 class Reply:
-    """What is known of one reply. Positions are ms of its audio."""
+    """One reply on its way from the LLM through the TTS to the caller's ear. Positions are ms of its audio."""
 
     def __init__(self, item: str, rate: VoiceRate) -> None:
         self.item = item
@@ -89,12 +89,12 @@ class Reply:
         return self.spoken.close_span(text, audio_ms)
 
     def voice_what_was_said(self) -> None:
-        """Where nothing says what the TTS was given, it was given what was said."""
+        """Take what was said as the text of the TTS, if nothing else is known of that."""
         if not self.spoken.text:
             self.spoken.voice(self.text)
 
     def evidence(self, position_ms: float | None, heard_text: str | None) -> JsonObject:
-        """What an interruption at a position says; `heard_text` is what somebody else thinks that was heard."""
+        """Return the evidence of an interruption at a position; `heard_text` is the framework's own idea of it."""
         if position_ms is None:
             return {"heard_text": heard_text, "estimated": True} if heard_text else {}
         if position_ms <= 0:
@@ -122,7 +122,7 @@ def never_raises(
             return
         try:
             method(ledger, *arguments, **named)
-        except Exception as error:  # whatever it is, the call on the phone goes on
+        except Exception as error:  # whatever it is, the phone call continues
             ledger.dropped += 1
             if ledger.dropped == 1:
                 LOG.warning("The memory has missed something of a call, in `%s`: %r.", method.__name__, error)
@@ -131,9 +131,9 @@ def never_raises(
 
 
 class Ledger:
-    """What happened on one call.
+    """Reports of one call, sent as events.
 
-    `send` gets each event at once. `prefix` stands before all ids, so that those of two processes differ.
+    `send` gets each event at once. `prefix` comes before all ids, so that those of two processes differ.
     """
 
     def __init__(self, send: Callable[[JsonObject], object], prefix: str = "") -> None:
@@ -168,7 +168,7 @@ class Ledger:
 
     @never_raises
     def user_turn_ended(self) -> None:
-        """What the caller says next is another utterance. A reply that begins to play ends the turn as well."""
+        """Begin another utterance of the caller. A reply that begins to play does this as well."""
         self.next_utterance()
 
     @never_raises
@@ -236,7 +236,7 @@ class Ledger:
 
     @never_raises
     def tool_returned(self, call_id: str, result: Any, at: float, name: str | None = None) -> None:
-        """What a tool answered: any JSON."""
+        """A tool returned a result: any JSON."""
         self.emit({"type": "tool.result", "call_id": call_id, "result": result}, at, name=name)
 
     # Audio
@@ -270,7 +270,7 @@ class Ledger:
 
     @never_raises
     def words_timed(self, reply: str, words: Iterable[tuple[str, float, float]], at: float) -> None:
-        """The TTS told when words sound: text, start and end, in ms from the start of the reply's audio."""
+        """The TTS reported when words sound: text, start and end, in ms from the start of the reply's audio."""
         known = self.reply(reply)
         if known is None:
             return
@@ -289,7 +289,7 @@ class Ledger:
 
     @never_raises
     def played(self, reply: str, position_ms: float, at: float) -> None:
-        """How far playback has come: 0 when it begins, then as often as you know it."""
+        """Playback has come to a position: 0 when it begins, then as often as you know it."""
         known = self.reply(reply)
         if known is None or known.is_cut:
             return
@@ -330,7 +330,7 @@ class Ledger:
 
     @never_raises
     def resumed(self, reply: str, at: float) -> None:
-        """The cut was a false alarm: playback goes on."""
+        """The cut was a false alarm: playback continues."""
         known = self.reply(reply)
         if known is not None and known.is_cut:
             known.is_cut = False

@@ -31,7 +31,7 @@ MAX_OWN_ITEMS = 1000
 PLAYED_OUT_MS = 60.0
 """A reply of which no more than this is left was played to its end."""
 GUARDRAIL = "guardrail triggered: "
-"""So begins what the SDK tells the model, in the user's name, when a guardrail has stopped a reply."""
+"""The beginning of what the SDK sends to the model, as the user, when a guardrail has stopped a reply."""
 __all__ = ["AgentsSession", "AttachedMemory", "attach", "input_items", "session"]
 
 
@@ -68,7 +68,7 @@ def newest(items: list[JsonObject], limit: int | None) -> list[JsonObject]:
 
 
 def text_of(item: Any) -> str:
-    """The text of an item; parts that are no text are left out."""
+    """The text of an item; parts without text are left out."""
     content = item.get("content")
     if isinstance(content, str):
         return content
@@ -96,7 +96,7 @@ class AgentsSession(Conversation):
     # What the SDK calls
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """What was heard, the newest `limit` items of it; what this process added while the memory is away."""
+        """Return what was heard, the newest `limit` items; while the memory is away, what this process added."""
         body = await self.session.context(style="openai", tools=True)
         items = [one.item for one in self.added] if body is None else input_items(body["messages"])
         return newest(items, limit)
@@ -134,7 +134,7 @@ class AgentsSession(Conversation):
     def interrupted(
         self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
     ) -> None:
-        """The user cut a reply short, the newest by default: they had heard this text, or this much of its audio.
+        """Report that the user cut a reply, by default the newest: they had heard this text, or this much of its audio.
 
         Give `audio_end_ms` after `played`, or else the length of the audio is not known.
         """
@@ -159,7 +159,7 @@ class AgentsSession(Conversation):
 
 
 class PlaybackTracker(Protocol):
-    """What is asked of the SDK's `RealtimePlaybackTracker`."""
+    """The part of the SDK's `RealtimePlaybackTracker` that is used here."""
 
     def get_state(self) -> Any:
         """A mapping with `current_item_id` and `elapsed_ms`."""
@@ -205,18 +205,18 @@ class RealtimeListener:
                 now = now_ms()
                 self.follow_player(now)
                 handler(event, now)
-        except Exception as error:  # whatever it is, the call on the phone goes on
+        except Exception as error:  # whatever it is, the phone call continues
             self.missed(event, error)
 
     def follow_sending(self, model: Any) -> None:
-        """Hear of what the SDK sends to the model: the results of tools are told to nobody else."""
+        """Follow what the SDK sends to the model: results of tools are in nothing else."""
         original = model.send_event
 
         @wraps(original)
         async def send_event(event: Any) -> None:
             try:
                 self.on_sending(event, now_ms())
-            except Exception as error:  # whatever it is, the call on the phone goes on
+            except Exception as error:  # whatever it is, the phone call continues
                 self.missed(event, error)
             await original(event)
 

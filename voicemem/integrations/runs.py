@@ -11,7 +11,7 @@ from typing import Any
 
 
 def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user_is_recorded: bool) -> list[Any]:
-    """What the program put there before the call, then the memory, then what the agent is now to answer.
+    """Return what the program put there before the call, then the memory, then what the agent is now to answer.
 
     The latter stays as the agent has it, with whatever parts the LLM wants to see again in its own tool calls.
     """
@@ -25,7 +25,7 @@ def rebuilt(own: Sequence[Any], known: Sequence[Any], opening: Set[str], *, user
 
 
 def place_of_run(run: Sequence[Any], known: Sequence[Any], user_is_recorded: bool) -> int:
-    """How much of the memory was before this run: the rest of it is the run itself, as far as it is recorded.
+    """Return how much of the memory was before this run: the rest of it is the run itself, as far as it is recorded.
 
     The user's words are found by their text, unless the memory has redacted that.
     """
@@ -62,14 +62,14 @@ def words(message: Any) -> str:
 
 
 def is_longer(known: Any, own: Any) -> bool:
-    """Whether the memory has these words with others that the user said before, and they are nothing but text."""
+    """Return whether the memory has these words after others of the user, and they are nothing but text."""
     if not (known.type == own.type == "human" and isinstance(own.content, str)):
         return False
     return words(known) != words(own) and words(known).endswith(words(own))
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content; blocks that are no text, such as reasoning, are left out."""
+    """The text of a message's content; blocks without text, such as reasoning, are left out."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
@@ -81,12 +81,12 @@ def text_of(content: Any) -> str:
 
 
 def is_answer(message: Any) -> bool:
-    """Whether the agent had finished with this message: it calls no tool."""
+    """Return whether the agent had finished with this message: it calls no tool."""
     return message.type == "ai" and not message.tool_calls
 
 
 def run_start(messages: Sequence[Any]) -> int:
-    """Where what the agent is now to answer begins: the user's newest message, or what follows the last answer."""
+    """Return where the agent's task begins: at the user's newest message, or behind the last answer."""
     newest = (at for at in range(len(messages) - 1, -1, -1) if messages[at].type == "human")
     answered = (at + 1 for at in range(len(messages) - 1, -1, -1) if is_answer(messages[at]))
     return max(next(newest, 0), next(answered, 0))

@@ -1,8 +1,8 @@
-"""Where the text of a reply stands in its audio, as far as the TTS has said or shown.
+"""The text of a reply in its audio, as far as the TTS has reported or shown where it is.
 
 Text goes to the TTS (`voice`), audio comes out (`add_audio`), and at some time a piece of text has all of its audio
 (`close_span`): a sentence, or all of the reply. In a span whose length is known, each word gets its share of the time.
-In the one that is still being made, the voice is assumed to go on as fast as before.
+In the one that is still being made, the voice is assumed to continue as fast as before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SpokenWord(NamedTuple):
 
 
 class VoiceRate:
-    """How fast a voice speaks, from the newest spans whose length is known. Units: see `units_of`."""
+    """The rate of a voice, from the newest spans whose length is known. Units: see `units_of`."""
 
     def __init__(self) -> None:
         self.spans: deque[tuple[int, float]] = deque(maxlen=SPANS_OF_A_RATE)
@@ -96,7 +96,7 @@ class SpokenText:
         return words
 
     def end_of(self, text: str | None) -> int:
-        """Where a span ends in the text. Text that the TTS was not known to have is added."""
+        """Return where a span ends in the text. Text that the TTS was not known to have is added."""
         if text is None:
             return len(self.text)
         bare = text.strip()
@@ -133,7 +133,7 @@ def spread(text: str, start_ms: float, end_ms: float) -> Iterator[SpokenWord]:
 
 
 def place_of(heard: str, text: str) -> int:
-    """Where text of the TTS ends in the reply's own, which may have marks that are not spoken."""
+    """Return where text of the TTS ends in the reply's own, which may have marks that are not spoken."""
     if text.startswith(heard):
         return len(heard)
     at = 0

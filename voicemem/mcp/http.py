@@ -37,7 +37,7 @@ ANY_SESSION = ("/v1/sessions", {"limit": "1", "fields": "overview"})
 
 
 class Refusal(NamedTuple):
-    """Why a request gets no answer; `error` is the code of RFC 6750."""
+    """A refusal of a request; `error` is the code of RFC 6750."""
 
     status: int
     error: str
@@ -92,7 +92,7 @@ class KeyCheck:
         return refusal
 
     async def refusal_of(self, caller: Caller) -> Refusal | None:
-        """What the service says about a caller."""
+        """Ask the service about a caller; return its refusal, or None."""
         path, query = ANY_SESSION if caller.session_id is None else (f"/v1/sessions/{caller.session_id}", {})
         try:
             await caller.get(path, query)
@@ -108,7 +108,7 @@ class KeyCheck:
 
 
 class HttpSettings(NamedTuple):
-    """Where the server listens; `public_url` is how clients reach it, if not there."""
+    """The address of the server; `public_url` is how clients reach it, if not there."""
 
     address: Address
     public_url: str | None = None
@@ -160,7 +160,7 @@ class GuardedApp:
 
 
 def metadata_of(resource: str, issuer: str | None) -> dict[str, Any]:
-    """What RFC 9728 has clients read. Without an issuer, the key comes from the operator of the service."""
+    """Return the metadata of RFC 9728. Without an issuer, the key comes from the operator of the service."""
     return {
         "resource": resource,
         "resource_name": "voicemem",

@@ -104,7 +104,7 @@ class Calls(CallsWithin, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class HeardIn(Struct, frozen=True):
-    """Where it was heard."""
+    """The call and the turns in which it was heard."""
 
     session_id: str
     turns: list[int]
@@ -147,7 +147,7 @@ class HeardMessage(Struct, frozen=True, omit_defaults=True):
 
 
 class HeardHistory(Struct, frozen=True):
-    """What was heard, the oldest first; `earlier` says that there is more before it."""
+    """Messages as they were heard, the oldest first; `earlier` says that there is more before it."""
 
     session_id: str
     state: str
@@ -164,7 +164,7 @@ class Remembered(Struct, frozen=True):
 
 
 class Forgotten(Struct, frozen=True):
-    """What is gone."""
+    """The id of the memory that was removed."""
 
     forgotten: str
 

@@ -43,7 +43,7 @@ async def search_memories(caller: Caller, arguments: schemas.SearchWithin) -> sc
 
 
 def moment(name: str, text: str, *, end: bool = False) -> int:
-    """The Unix ms of an argument. Raises `ClientError` for what is no date."""
+    """Return the Unix ms of an argument. Raises `ClientError` for what is not a date."""
     try:
         return parse_time_ms(text, end=end)
     except (ValueError, OverflowError):
@@ -68,7 +68,7 @@ async def get_context(caller: Caller, arguments: schemas.ContextWithin) -> schem
 
 
 async def get_history(caller: Caller, arguments: schemas.HistoryWithin) -> schemas.HeardHistory:
-    """What was heard on a call, the newest messages, without those that were forgotten."""
+    """Read the newest messages that were heard on a call, without those that were forgotten."""
     session_id = session_of(caller, arguments)
     body = await caller.get(session_path(session_id, "/history"), {"limit": str(arguments.last + 1)})
     forgotten = await forgotten_of(caller, session_id)
@@ -86,7 +86,7 @@ async def get_history(caller: Caller, arguments: schemas.HistoryWithin) -> schem
 
 
 async def forgotten_of(caller: Caller, session_id: str) -> set[tuple[Any, ...]]:
-    """The messages that the call was told to forget: a history has them still, and says why a context has not."""
+    """Return the messages that are forgotten: a history has them still, and says why a context has not."""
     if not (await caller.get(session_path(session_id, "/stats"), {}))["forgotten"]:
         return set()
     body = await caller.get(session_path(session_id, "/context"), {"peek": "true", "usage": "true"})
@@ -157,7 +157,7 @@ def shown_call(row: JsonObject, summary: str | None) -> schemas.Call:
 
 
 def line_about(row: JsonObject) -> str:
-    """What is known of a call without reading it."""
+    """Return a line about a call from its list entry."""
     parts = [row["name"]] if row["name"] else []
     figures = row["figures"]
     if figures is not None:
@@ -263,7 +263,7 @@ TOOLS = (
     Tool(
         "remember",
         "Remember",
-        "Store one statement about a user for later calls, when somebody asks for it or it will clearly matter again. "
+        "Store one statement about a user for later calls, when someone asks for it or it will clearly matter again. "
         "Search first whether it is known already. Never store card numbers, passwords or one-time codes.",
         schemas.Remember,
         schemas.RememberWithin,

@@ -48,7 +48,7 @@ WIRE_LOG.setLevel(logging.CRITICAL)  # at lower levels the library logs headers,
 
 
 class Interrupted(NamedTuple):
-    """Why a call is not observed, or not any more."""
+    """The reason for which a call is not observed, or no longer."""
 
     state: ObservationState
     """`waiting` where it is worth another attempt."""

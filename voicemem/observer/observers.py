@@ -36,7 +36,7 @@ READING_THREADS = 2
 
 
 class Patience(NamedTuple):
-    """How often and for how long connections are tried again."""
+    """Limits of repeated attempts to connect."""
 
     first_s: float = 0.25
     longest_s: float = 15.0
@@ -49,7 +49,7 @@ class Patience(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What an observation works with."""
+    """The parts of the service that an observation uses."""
 
     recorder: Recorder
     presence: Presence
@@ -182,7 +182,7 @@ class ObservedCall:
 
 
 class ObserverSettings(NamedTuple):
-    """What the operator has set; without a key nothing is observed."""
+    """Settings of the operator; without a key nothing is observed."""
 
     key: str | None
     urls: Mapping[str, str]

@@ -292,7 +292,7 @@ class Call:
 
 
 def reason_of(error: OSError) -> str:
-    """Why there is no connection, without the address."""
+    """Return why there is no connection, without the address."""
     if isinstance(error, ssl.SSLError):
         return error.reason or "TLS"
     if isinstance(error, socket.gaierror):

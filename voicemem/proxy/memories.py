@@ -116,7 +116,7 @@ class KeyCheck:
         self.remember(digest)
 
     async def read(self, request: CallRequest) -> Me:
-        """What the memory says about a key, or about the session of a token, which must be there."""
+        """Ask the memory about a key, or about the session of a token, which must exist."""
         path = session_path(request.session_id or "") if request.is_token else "/v1/me"
         headers = {"Authorization": f"Bearer {request.key}"}
         answer = await self.rest.request("GET", path, timeout_s=CHECK_S, headers=headers)
@@ -157,7 +157,7 @@ class Memories:
         self.memories: set[CallMemory] = set()
         """Those of calls that last, and of calls that are not delivered yet."""
         self.gone: Counter[str] = Counter()
-        """What became of the frames of the calls that are over."""
+        """Numbers of the frames of the calls that are over, by result."""
         self.tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, dialect: str, session_id: str | None, key: str | None) -> CallMemory:
@@ -205,16 +205,16 @@ class Memories:
             LOG.warning("Not everything of a call is stored.")
 
     def counts(self) -> Counter[str]:
-        """What became of all frames so far: taken, ignored, unknown, malformed, dropped."""
+        """Return the numbers of all frames so far by result: taken, ignored, unknown, malformed, dropped."""
         return sum((counts_of(memory) for memory in self.memories), start=+self.gone)
 
     @property
     def buffered_bytes(self) -> int:
-        """What the memory has not acknowledged."""
+        """Bytes that the memory has not acknowledged."""
         return self.room.used
 
     async def close(self) -> None:
-        """Deliver what is left, for a while. Sessions of calls that still last are not ended: they may go on."""
+        """Deliver what is left, for a while. Sessions of calls that still last are not ended: they may continue."""
         over = [memory for memory in self.memories if memory.left_at is not None]
         cut = [memory for memory in self.memories if memory.left_at is None]
         for memory in cut:
@@ -227,5 +227,5 @@ class Memories:
 
 
 def counts_of(memory: CallMemory) -> Counter[str]:
-    """What became of the frames of a call."""
+    """Return the numbers of a call's frames by result."""
     return Counter({**memory.counts, "dropped": memory.dropped})

@@ -194,7 +194,7 @@ class Direction:
             self.reader.feed(data)
         except Broken:
             self.recording.give_up("What crosses the connection is not a websocket's")
-        except Exception as error:  # the call goes on whatever it is
+        except Exception as error:  # the call continues whatever it is
             self.recording.give_up(f"It could not be read ({type(error).__name__})")
 
     # From the reader
@@ -222,13 +222,13 @@ class Recording:
         self.is_broken = False
 
     def give_up(self, reason: str) -> None:
-        """Read nothing more of this call, which goes on."""
+        """Read nothing more of this call, which continues."""
         self.is_broken = True
         LOG.warning("%s: the rest of the call is not remembered.", reason, extra={"session": self.memory.session_id})
 
     @property
     def close_code(self) -> int:
-        """How the connection was closed, or 1006 for one that was lost."""
+        """The close code of the connection, or 1006 for one that was lost."""
         codes = [one.close_code for one in (self.from_upstream, self.from_caller) if one.close_code is not None]
         return codes[0] if codes else 1006
 

@@ -32,7 +32,7 @@ HOP_BY_HOP = (
 )
 """Headers that are about one connection (RFC 9110, section 7.6.1)."""
 UNCOMPRESSED = "sec-websocket-extensions"
-"""Not passed on, so that nothing is compressed: the frames are read as they are."""
+"""Not forwarded, so that nothing is compressed: the frames are read as they are."""
 Headers = list[tuple[str, str]]
 PREFIX = "/v1/proxy/"
 KEY_HEADER, SESSION_HEADER = "x-voicemem-key", "x-voicemem-session"
@@ -83,7 +83,7 @@ def parse_request(head: bytes) -> Request:
 
 
 def is_handshake(request: Request) -> bool:
-    """Whether a request asks for a websocket (RFC 6455, section 4.2.1)."""
+    """Return whether a request asks for a websocket (RFC 6455, section 4.2.1)."""
     asks = "websocket" in request.words("upgrade") and "upgrade" in request.words("connection")
     return request.method == "GET" and asks and len(request.values("sec-websocket-key")) == 1
 

@@ -107,7 +107,7 @@ def result_of(call: Call) -> str:
 
 
 def crossed(call: Call) -> Counter[tuple[str, str, str]]:
-    """How many messages and bytes have crossed a call."""
+    """Return the numbers of messages and bytes that have crossed a call."""
     if call.recording is None:
         return Counter()
     ways = {"caller": call.recording.from_caller, "upstream": call.recording.from_upstream}
@@ -214,7 +214,7 @@ class ProxyServer:
         except VoicememError as refused:
             self.refuse(caller, refused)
             return
-        except Exception:  # the other calls go on
+        except Exception:  # the other calls continue
             LOG.exception("A call has failed")
             if call.status is None:
                 self.refuse(caller, Refused("internal"))

@@ -1,4 +1,4 @@
-"""What an operator sets, checked. Upstreams are named here and nowhere else."""
+"""Settings of `voicemem proxy`, checked. Upstreams are named here and nowhere else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUTHORIZATION = "Authorization"
 KEY_HEADERS = {"gemini-live": "x-goog-api-key", "elevenlabs-agents": "xi-api-key"}
 """Where a vendor expects its key, if not in `Authorization: Bearer`."""
 SCHEMES = {"deepgram-agent": "Token"}
-"""What stands before the key in `Authorization`, if not `Bearer`."""
+"""The scheme before the key in `Authorization`, if not `Bearer`."""
 PORTS = {"ws": 80, "wss": 443}
 HEADER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 
@@ -73,7 +73,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     connect_timeout: float = 10.0
     """Until the vendor has answered the handshake, seconds."""
     drain_timeout: float | None = None
-    """How long calls may go on after SIGTERM, seconds; None: as long as they last."""
+    """How long calls may continue after SIGTERM, seconds; None: as long as they last."""
     buffer_bytes: int = 64 * 1024 * 1024
     """What all calls together may keep for a memory that is away."""
     max_calls: int = 1_000

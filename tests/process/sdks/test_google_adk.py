@@ -244,7 +244,7 @@ async def test_without_a_memory_another_agent_is_told_what_was_heard() -> None:
 
 
 async def test_a_frozen_memory_holds_nobody_up(tmp_path: Path) -> None:
-    """The agent goes on with its own contents, and what was said meanwhile is stored afterwards."""
+    """The agent continues with its own contents, and what was said meanwhile is stored afterwards."""
     model = scripted(WEATHER, "Yes.")
     async with running_process(tmp_path / "calls.db") as process:
         settings = Options(open_timeout_s=FAR_S, close_timeout_s=FAR_S)

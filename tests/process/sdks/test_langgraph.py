@@ -381,7 +381,7 @@ async def test_a_run_without_a_thread_is_not_remembered(app: App, caplog: pytest
 
 
 async def test_a_frozen_memory_holds_nobody_up(tmp_path: Path) -> None:
-    """The agent goes on with its own messages, and what was said meanwhile is stored afterwards."""
+    """The agent continues with its own messages, and what was said meanwhile is stored afterwards."""
     model = scripted(WEATHER, "Yes.", "Bye.")
     async with running_process(tmp_path / "calls.db") as process:
         settings = Options(open_timeout_s=FAR_S, close_timeout_s=FAR_S)

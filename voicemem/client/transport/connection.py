@@ -92,7 +92,7 @@ def handshake_error(url: str, status: int, body: bytes | bytearray) -> Exception
 
 
 class Disconnect(NamedTuple):
-    """How a connection ended. `code` and `detail` are those of the server's last error, if it sent one."""
+    """The end of a connection. `code` and `detail` are those of the server's last error, if it sent one."""
 
     close_code: int
     code: str

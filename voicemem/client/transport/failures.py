@@ -43,7 +43,7 @@ def unreachable(url: str | URL, error: BaseException, timeout_s: float, method: 
 
 
 def reason_of(error: BaseException, timeout_s: float) -> str:
-    """Why an attempt failed."""
+    """Return why an attempt failed, in words."""
     for cause in (getattr(error, "os_error", None), error, error.__cause__):
         if reason := known_reason(cause, timeout_s):
             return reason
@@ -71,7 +71,7 @@ def known_reason(error: BaseException | None, timeout_s: float) -> str | None:
 
 
 def check_of(reason: str) -> str:
-    """What to check about a reason; empty if there is nothing to say."""
+    """Return what to check about a reason; empty if there is no advice."""
     return next((check for beginning, check in CHECKS.items() if reason.startswith(beginning)), "")
 
 
@@ -121,7 +121,7 @@ class Outage:
             self.reasons.clear()
 
     def explain(self, timeout_s: float) -> str:
-        """Why nothing has come of an attempt of so many seconds, and what to check."""
+        """Return why an attempt of so many seconds had no result, and what to check."""
         reasons = self.reasons or {self.url: f"{TIMED_OUT} after {timeout_s:g} s"}
         failures = [f"{address}: {as_sentence(reason)}" for address, reason in reasons.items()]
         return " ".join([*failures, *dict.fromkeys(check_of(reason) for reason in reasons.values())]).rstrip()

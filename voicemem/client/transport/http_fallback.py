@@ -169,7 +169,7 @@ class HttpFallback:
             self.blocked.add(producer)
 
     async def open(self, producer: Producer) -> None:
-        """Create the session if it does not exist, and ask where it stands. Raises as `RestClient.request`."""
+        """Create the session if it does not exist, and ask for its position. Raises as `RestClient.request`."""
         document: Any = {"state": "running"}
         try:
             body = msgspec.json.encode({**(producer.config or {}), "session_id": producer.session_id})

@@ -206,7 +206,7 @@ def query_text(value: Any) -> str:
 
 
 class CallFilters(TypedDict, total=False):
-    """Which calls to export; all without any. Times are Unix ms."""
+    """Filters of the calls to export. Times are Unix ms."""
 
     state: Literal["running", "ended"]
     user_id: str

@@ -72,8 +72,8 @@ class Plugin:
         """An agent says something, calls a tool, or has its result; in live runs, the user too."""
         run = self.run(invocation_context)
         if run is not None:
-            told = AdkSession.on_live_event if run.is_live else AdkSession.on_event
-            self.sessions.soon(run.session_id, lambda memory: told(memory, event))
+            report = AdkSession.on_live_event if run.is_live else AdkSession.on_event
+            self.sessions.soon(run.session_id, lambda memory: report(memory, event))
 
     async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
         """Note whether an agent wants to know of the conversation."""
@@ -94,7 +94,7 @@ class Plugin:
         try:
             self.remember(run, llm_request, own, known)
         except Exception as error:  # a version whose contents are others
-            self.sessions.log_once(f"The agent goes on with its own messages: {error!r}.")
+            self.sessions.log_once(f"The agent continues with its own messages: {error!r}.")
 
     async def after_run_callback(self, *, invocation_context: Any) -> None:
         """The run is over."""
@@ -140,7 +140,7 @@ if TYPE_CHECKING:
     from google.adk.plugins.base_plugin import BasePlugin
 
     class VoicememPlugin(Plugin, BasePlugin):
-        """What `voicemem.integrations.google_adk.plugin` makes."""
+        """The plugin that `voicemem.integrations.google_adk.plugin` returns."""
 
 
 @cache

@@ -28,7 +28,7 @@ class LiveReply:
         self.is_cut = False
 
     def position(self, at: float) -> float:
-        """How much of its audio was played."""
+        """Return how much of its audio was played."""
         if self.stated_ms is not None:
             return self.stated_ms
         return 0.0 if self.begun_at is None else max(1.0, min(self.made_ms, at - self.begun_at))  # 0 would be certain

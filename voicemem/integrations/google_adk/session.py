@@ -1,4 +1,4 @@
-"""What is remembered of one session of the ADK, in runs of texts and in live runs."""
+"""A session of the ADK, recorded in runs of texts and in live runs; contents of Gemini's form, and the memory's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.protocol.types import JsonObject
 
 OF_OTHERS = "For context:"
-"""So begins what the ADK tells one agent of another, in the user's role."""
+"""The beginning of what the ADK quotes to one agent from another, in the user's role."""
 SAID_BY_ANOTHER = re.compile(
     r"(?P<before>\[[^\]]+\] said:\s(?:<<<\w+>>>\s)?)(?P<text>.*?)(?P<after>(?:\s<<<\w+>>>)?)", re.DOTALL
 )
@@ -47,7 +47,7 @@ class AdkSession(Conversation):
         self.on_tools(message)
 
     def on_event(self, event: Any) -> None:
-        """What an agent has said, in parts and whole, and its tools."""
+        """Record what an agent said, in parts and whole, and its tools."""
         if event.author == "user":
             return
         agent, text = (event.author, getattr(event, "branch", None)), text_of(event.content)
@@ -87,7 +87,7 @@ class AdkSession(Conversation):
     def interrupted(
         self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
     ) -> None:
-        """The user cut a reply short; in a live run the newest."""
+        """Report that the user cut a reply short; in a live run the newest."""
         if self.live is None or item is not None:
             super().interrupted(heard_text, audio_end_ms, item=item)
         else:
@@ -101,7 +101,7 @@ class AdkSession(Conversation):
         *,
         item: str | None = None,
     ) -> None:
-        """How far a reply has been played; in a live run the newest, and its `audio_ms` alone."""
+        """Report how far a reply was played; in a live run the newest, and its `audio_ms` alone."""
         if self.live is None or item is not None:
             super().played(audio_ms, total_audio_ms, done, item=item)
         elif audio_ms is not None:
@@ -194,7 +194,7 @@ def cut_content(content: Any, texts: Mapping[str, str]) -> Any:
 
 
 def quoted(content: Any, texts: Mapping[str, str]) -> Any:
-    """What another agent said, as the ADK tells it, with replies that were cut as they were heard."""
+    """Return another agent's words, as the ADK quotes them, with replies that were cut as they were heard."""
     parts = []
     for part in content.parts:
         said = SAID_BY_ANOTHER.fullmatch(part.text or "")

@@ -34,7 +34,7 @@ def handler(
         try:
             call.follow_agent()
             method(call, event, *arguments, **named)
-        except Exception as error:  # whatever it is, the call on the phone goes on
+        except Exception as error:  # whatever it is, the phone call continues
             call.missed(method.__name__, error)
 
     return guarded

@@ -27,7 +27,7 @@ class Follower(Protocol):
 
 
 class TextFollower:
-    """The text of one reply that comes from no LLM of ours: what the agent is told to say, or a realtime model says."""
+    """The text of a reply that no LLM node makes: what the program has the agent say, or a realtime model says."""
 
     def __init__(self, ledger: Ledger, reply: str, voiced: bool) -> None:
         self.ledger = ledger
@@ -58,7 +58,7 @@ class VoicedFollower(TextFollower):
 
 
 class LlmFollower:
-    """What an LLM generates: a reply up to each flush, and tool calls."""
+    """Reports what an LLM generates: a reply up to each flush, and tool calls."""
 
     def __init__(self, ledger: Ledger, speeches: Speeches) -> None:
         self.ledger = ledger
@@ -225,7 +225,7 @@ class Nodes:
         return await result if asyncio.iscoroutine(result) else result
 
     def say(self, original: Any, text: Any, **named: Any) -> Any:
-        """What the session is told to say, with audio of the program or without."""
+        """Follow the audio of the program, if a text that it has the session say comes with some."""
         if not isinstance(named.get("audio"), AsyncIterable):
             return original(text, **named)
         follower = RealtimeFollower(self.ledger, "")
@@ -235,7 +235,7 @@ class Nodes:
         return handle
 
     def generate_reply(self, original: Any, **named: Any) -> Any:
-        """What the program says in the place of the user; it gets its id here, by which it is known again."""
+        """Expect a message that the program gives in place of the user; it gets its id here."""
         given: Any = named.get("user_input")
         if isinstance(given, str):
             given = named["user_input"] = self.guarded("generate_reply", partial(user_message, given)) or given
@@ -288,6 +288,6 @@ class Nodes:
     def guarded(self, name: str, work: Callable[[], Any]) -> Any:
         try:
             return work()
-        except Exception as error:  # whatever it is, the call on the phone goes on
+        except Exception as error:  # whatever it is, the phone call continues
             self.missed(name, error)
             return None

@@ -106,7 +106,7 @@ def rebuilt(own: Any, known: Any, of_call: Set[str]) -> Any:
 
 
 def is_added(item: Any, of_call: Set[str]) -> bool:
-    """Whether the program has put a message into the context: nobody has said it on this call."""
+    """Return whether the program has put a message into the context: no one has said it on this call."""
     return item.type == "message" and item.role not in INSTRUCTIONS and item.id not in of_call
 
 

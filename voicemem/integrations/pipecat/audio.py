@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 
 class Sound:
-    """Where audio sounds, as stretches between pauses. Positions are ms from the start of the audio."""
+    """The sounding stretches of audio, between pauses. Positions are ms from the start of the audio."""
 
     def __init__(self) -> None:
         self.end_ms = 0.0
@@ -137,7 +137,7 @@ class Track:
             self.written.popleft()
 
     def written_by(self, at: float) -> float:
-        """How much had been handed out at a time. Between two chunks the first one is being played."""
+        """Return how much had been handed out at a time. Between two chunks the first one is being played."""
         before = (0.0, 0.0)
         for when, position_ms in self.written:
             if when > at:
@@ -197,11 +197,11 @@ class AudioTimeline:
                     break
 
     def interrupted(self) -> None:
-        """What waits is thrown away, but for what may not be interrupted."""
+        """Drop what waits, but for what may not be interrupted."""
         self.waiting = deque(piece for piece in self.waiting if not piece.interruptible)
 
     def heard_ms(self, reply: str, at: float) -> float:
-        """How much of a reply has been heard at a time."""
+        """Return how much of a reply has been heard at a time."""
         return self.track(reply).written_by(at - self.delay_ms)
 
     def is_waiting(self, reply: str) -> bool:
@@ -278,7 +278,7 @@ class WordClock:
     def choose_base(self, pts: int) -> None:
         """The first word after a gap sounds where the audio before the gap ended.
 
-        The clock may have gone on, may have begun again with times that go on, or with times that begin again.
+        The clock may have continued, may have begun again with continued times, or with times that begin again.
         """
         place_ms, self.gap_at_ms = self.gap_at_ms or 0.0, None
         went_on = self.offset_ms(pts) - place_ms

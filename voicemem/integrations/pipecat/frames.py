@@ -113,13 +113,13 @@ class FrameListener:
             at = self.unix_ms(pushed)
             self.replies.settle(at)
             handler(pushed, at)
-        except Exception as error:  # whatever it is, the call on the phone goes on
+        except Exception as error:  # whatever it is, the phone call continues
             if not self.has_warned:
                 self.has_warned = True
                 LOG.warning("The memory has missed a %s of a call: %r.", kind.__name__, error)
 
     def unix_ms(self, pushed: Any) -> float:
-        """When a frame was pushed."""
+        """Return when a frame was pushed."""
         if not pushed.timestamp:  # the clock of the pipeline has not started
             return now_ms()
         if self.unix_ns is None:
@@ -130,7 +130,7 @@ class FrameListener:
         return isinstance(pushed.source, self.output_type)
 
     def is_voice(self, pushed: Any) -> bool:
-        """Whether a frame comes from what makes the audio."""
+        """Return whether a frame comes from what makes the audio."""
         return isinstance(pushed.source, self.tts_type) if self.has_tts else bool(pushed.first_push)
 
     def on_start(self, pushed: Any, at: float) -> None:
@@ -243,11 +243,11 @@ class FrameListener:
             self.ledger.tool_returned(frame.tool_call_id, plain(frame.result), at, frame.function_name)
 
     def on_tool_cancel(self, frame: Any, at: float) -> None:
-        """A call that an interruption or its own timeout has ended; Pipecat tells the LLM the same."""
+        """A call that an interruption or its own timeout has ended; the LLM gets the same from Pipecat."""
         self.ledger.tool_returned(frame.tool_call_id, "CANCELLED", at, frame.function_name)
 
     def on_end(self, pushed: Any, at: float) -> None:
-        """The end of the pipeline: the output passes it on when it has played what was before it."""
+        """The end of the pipeline: the output forwards it when it has played what was before it."""
         if self.is_output(pushed):
             self.end(at, pushed.frame.reason)
 

@@ -91,7 +91,7 @@ def role_of(message: Any) -> str | None:
 
 
 def is_settled(message: Any, returned: set[str]) -> bool:
-    """Whether a message tells the LLM what has become of a tool that ran on, and the memory has it as its result."""
+    """Return whether a message reports the result of a tool that ran on, and the memory has that result."""
     content = message.get("content") if role_of(message) == "developer" else None
     if not isinstance(content, str) or '"tool_call_id"' not in content:
         return False
@@ -114,6 +114,6 @@ def text_of(message: Any) -> str:
 
 
 def is_said(own: Any, known: list[JsonObject]) -> bool:
-    """Whether the newest words of the caller that the memory has are these."""
+    """Return whether the newest words of the caller in the memory are these."""
     newest = next((message for message in reversed(known) if role_of(message) == "user"), None)
     return newest is not None and bool(text_of(own)) and text_of(newest).endswith(text_of(own))

@@ -1,8 +1,8 @@
-"""Which reply the text and the audio of a pipeline are of, told to the ledger.
+"""The tracker of replies: which reply the text and the audio of a pipeline belong to, reported to the ledger.
 
 The LLM, the TTS and the output each report on their own, and far apart in time: a reply may be generated, synthesised
-and played while the one before is still heard. What joins them are the response frame of the LLM, which the TTS passes
-on before the audio of that reply, and the id that the TTS gives its audio (a context).
+and played while the one before is still heard. What joins them are the response frame of the LLM, which the TTS
+forwards before the audio of that reply, and the id that the TTS gives its audio (a context).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reply:
 
     name: str
     has_text: bool = False
-    """An answer of the LLM that only calls tools has none, and is no reply."""
+    """An answer of the LLM that only calls tools has none, and is not a reply."""
     generated: bool = False
     """Whether its text is complete."""
     passed: bool = False
@@ -74,7 +74,7 @@ class Context:
     text: str = ""
     """Text since then."""
     is_open: bool = False
-    """Whether audio has come since the TTS last stopped; a context that waited for text too long stops, and goes on."""
+    """Whether audio has come since the TTS last stopped; a context that waits too long for text stops and continues."""
     stopped: int = 0
     """How often the TTS has stopped."""
     played: int = 0
@@ -86,7 +86,7 @@ class Context:
 
 
 class ReplyTracker:
-    """What the frames of one pipeline say about replies.
+    """The replies of one pipeline, by its frames.
 
     `delay_ms` is what the client holds before it plays. Times named `at` are Unix ms; `at_ns` and `pts` are of the
     pipeline's clock.
@@ -351,7 +351,7 @@ class ReplyTracker:
                 del self.interruptions[next(iter(self.interruptions))]
 
     def is_interrupting(self) -> bool:
-        """Whether an interruption is on its way that will cut a reply."""
+        """Return whether an interruption is on its way that will cut a reply."""
         return any(one.name in self.open and one.interruptible for met in self.interruptions.values() for one in met)
 
     def interrupted(self, frame_id: int, at: float) -> None:

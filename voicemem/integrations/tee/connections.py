@@ -26,7 +26,7 @@ Method = Callable[..., Awaitable[Any]]
 
 
 class Tap(Protocol):
-    """What is told of a connection; none of it raises or waits."""
+    """Receives what crosses a connection, and how it ends; no method raises or waits."""
 
     def received(self, data: RawMessage, is_text: bool = False) -> None: ...
 
@@ -131,7 +131,7 @@ def wrap_closing(connection: Any, tap: Tap) -> None:
 
 
 def safely(tap: Tap, on_message: Callable[..., None], *arguments: Any, **named: Any) -> None:
-    """Copy a message, or lose the copy: the call goes on."""
+    """Copy a message, or lose the copy: the call continues."""
     try:
         on_message(*arguments, **named)
     except Exception as error:  # such as a signature that a later version of the SDK has changed
@@ -139,7 +139,7 @@ def safely(tap: Tap, on_message: Callable[..., None], *arguments: Any, **named: 
 
 
 def is_clean(error: ConnectionClosed) -> bool:
-    """Whether a connection was closed, and not lost; a close without a code is one."""
+    """Return whether a connection was closed, and not lost; a close without a code counts as closed."""
     return error.rcvd is not None and error.rcvd.code in CLEAN_CODES
 
 
@@ -297,6 +297,6 @@ def wrap_starlette(connection: Any, tap: Tap) -> None:
 
 
 def data_of(message: Mapping[str, Any]) -> tuple[str | bytes, bool]:
-    """What a message of ASGI carries, and whether it is text."""
+    """Return what a message of ASGI carries, and whether it is text."""
     text = message.get("text")
     return (message["bytes"], False) if text is None else (text, True)

@@ -1,4 +1,7 @@
-"""What a connection has of its memory: the session, the context of the next LLM call, and the end."""
+"""The memory of a teed connection: its frames are put aside as they are, and reduced once the event loop is free.
+
+What is put aside is bounded, and is reduced before anything else waits; so it is short-lived, whatever the memory does.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ MAX_ASIDE = 10_000
 MAX_ASIDE_BYTES = 4 * MAX_DIALECT_FRAME_BYTES
 """Frames put aside, at most; beyond that they are dropped and counted."""
 SLICE_NS = 1_000_000
-"""How long frames are reduced before the call goes on."""
-ADD_UP_S = 0.25
-"""Counts of audio that are equal otherwise are added up for so long, unless another frame comes."""
+"""How long frames are reduced at a time, while the call waits."""
+MERGE_S = 0.25
+"""Counts of audio that are equal otherwise are merged for so long, unless another frame comes."""
 MAX_NAMED = 100
 """Types of unknown frames that the log names."""
 RawMessage = str | bytes | bytearray | memoryview
@@ -45,7 +48,7 @@ CLOSED_S, LOST_S = 5.0, 60.0
 LINGER_S = 600.0
 """How long a call that is over is still delivered."""
 CLOSED = "closed"
-"""The reason of an end for which nobody has given another."""
+"""The default reason of an end."""
 
 
 class Crossing(NamedTuple):
@@ -60,7 +63,7 @@ class Crossing(NamedTuple):
 
 
 class ReducedCrossing(NamedTuple):
-    """What is kept of it."""
+    """The part of a message that is kept."""
 
     frame: Frame
     side: Side
@@ -68,15 +71,15 @@ class ReducedCrossing(NamedTuple):
 
 
 class FrameQueue:
-    """Takes messages in the path of the call, and hands on what their dialect keeps, in order.
+    """Takes messages in the path of the call, and forwards what their dialect keeps, in order.
 
     `put` costs a microsecond or two, and nothing here raises.
     """
 
-    def __init__(self, dialect: Dialect, keep_typed: bool, hand_on: Callable[[ReducedCrossing], object]) -> None:
+    def __init__(self, dialect: Dialect, keep_typed: bool, forward: Callable[[ReducedCrossing], object]) -> None:
         self.dialect = dialect
         self.keep_typed = keep_typed
-        self.hand_on = hand_on
+        self.forward = forward
         self.counts: Counter[str] = Counter()
         """What became of the messages: taken, ignored, unknown, malformed, dropped."""
         self.named: set[str] = set()
@@ -113,7 +116,7 @@ class FrameQueue:
             self.aside.clear()
 
     def work(self) -> None:
-        """Reduce for a while, then let the call go on."""
+        """Reduce for a while, then let the call continue."""
         self.is_scheduled = False
         until = time.perf_counter_ns() + SLICE_NS
         while self.aside:
@@ -123,10 +126,10 @@ class FrameQueue:
                 return
 
     def finish(self) -> None:
-        """Reduce all that was put aside, and hand on what was being added up."""
+        """Reduce all that was put aside, and forward what was being merged."""
         while self.aside:
             self.take(self.aside.popleft())
-        self.hand_on_audio()
+        self.forward_audio()
 
     def take(self, crossing: Crossing) -> None:
         """Reduce one message, and count what became of it."""
@@ -144,7 +147,7 @@ class FrameQueue:
             self.reject(error)
             return
         if frame is not None:
-            self.hand_on_in_order(ReducedCrossing(frame, crossing.side, crossing.ts))
+            self.forward_in_order(ReducedCrossing(frame, crossing.side, crossing.ts))
 
     def reject(self, error: Exception) -> None:
         """Count a message that says nothing to the dialect; the log says the reason of the first."""
@@ -160,29 +163,29 @@ class FrameQueue:
             self.named.add(name)
             LOG.info("Frames of an unknown type are left out: %s, %s", self.dialect.name, name)
 
-    def hand_on_in_order(self, reduced: ReducedCrossing) -> None:
-        """Hand a frame on after those before it; a count of audio may wait to be added to."""
+    def forward_in_order(self, reduced: ReducedCrossing) -> None:
+        """Forward a frame after those before it; a count of audio may wait to be added to."""
         if self.audio is not None:
-            sum_of_both = added_up(self.audio, reduced)
-            if sum_of_both is not None:
-                self.audio = sum_of_both
+            both = merged(self.audio, reduced)
+            if both is not None:
+                self.audio = both
                 return
-            self.hand_on_audio()
+            self.forward_audio()
         if reduced.frame.counts_audio:
             self.audio = reduced
-            self.loop.call_later(ADD_UP_S, self.hand_on_audio_of, reduced.ts)
+            self.loop.call_later(MERGE_S, self.forward_audio_of, reduced.ts)
         else:
-            self.hand_on(reduced)
+            self.forward(reduced)
 
-    def hand_on_audio_of(self, ts: int) -> None:
-        """Hand on a count of audio that began then, if it still waits."""
+    def forward_audio_of(self, ts: int) -> None:
+        """Forward a count of audio that began then, if it still waits."""
         if self.audio is not None and self.audio.ts == ts:
-            self.hand_on_audio()
+            self.forward_audio()
 
-    def hand_on_audio(self) -> None:
+    def forward_audio(self) -> None:
         if self.audio is not None:
             audio, self.audio = self.audio, None
-            self.hand_on(audio)
+            self.forward(audio)
 
 
 def raw_frame(crossing: Crossing) -> RawFrame:
@@ -203,8 +206,8 @@ def raw_frame(crossing: Crossing) -> RawFrame:
     return value
 
 
-def added_up(one: ReducedCrossing, other: ReducedCrossing) -> ReducedCrossing | None:
-    """One count for two of audio that are equal otherwise; None if they are not."""
+def merged(one: ReducedCrossing, other: ReducedCrossing) -> ReducedCrossing | None:
+    """Return one count for two of audio that are equal otherwise; None if they are not."""
     if not other.frame.counts_audio or one.side != other.side:
         return None
     content, added = one.frame.content, other.frame.content[AUDIO_BYTES]
@@ -283,12 +286,12 @@ class CallMemory:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What became of the messages so far: `taken`, `ignored`, `unknown`, `malformed`, `dropped`."""
+        """Numbers of the messages so far by result: `taken`, `ignored`, `unknown`, `malformed`, `dropped`."""
         return dict(self.queue.counts)
 
     @property
     def dropped(self) -> int:
-        """How many frames and events could not be kept: too much is unacknowledged, or the session has ended."""
+        """The number of frames and events that were not kept: too much is unacknowledged, or the session has ended."""
         background = 0 if self.background is None else self.background.dropped
         return self.queue.counts["dropped"] + self.lost + background
 
@@ -296,7 +299,7 @@ class CallMemory:
         """Send an event of voicemem.v1, in order with the frames: `tool.call`, `message`, `tts` …; returns at once."""
         self.queue.finish()
         if isinstance(event, Mapping):
-            self.hand_on({"ts": now_ms(), **event}, event.get("type") == "session.end")
+            self.forward({"ts": now_ms(), **event}, event.get("type") == "session.end")
         else:
             self.failed(TypeError("An event must be a mapping, such as a dict."))
 
@@ -335,7 +338,7 @@ class CallMemory:
         self.queue.put(data, self.sender, is_text, ts)
 
     def closed(self, is_clean: bool = True, by_app: bool = False) -> None:
-        """The connection was closed, or lost; whoever uses it may hear of that more than once."""
+        """The connection was closed, or lost; this may be reported more than once."""
         gives_up = by_app and not self.closed_by_app
         self.closed_by_app |= by_app
         if self.leaving is not None or (self.left_at is not None and not gives_up):
@@ -364,7 +367,7 @@ class CallMemory:
     # To the memory
 
     def take(self, crossing: ReducedCrossing) -> None:
-        """Hand on a frame, to the session that it may be the first to name."""
+        """Send a frame, to the session that it may be the first to name."""
         frame = crossing.frame
         if self.background is None and frame.session_id:
             self.begin(session_id_of(frame.session_id))
@@ -375,9 +378,9 @@ class CallMemory:
             "ts": crossing.ts,
             "frame": frame.content,
         }
-        self.hand_on(event, frame.end is not None)
+        self.forward(event, frame.end is not None)
 
-    def hand_on(self, event: JsonObject, ends: bool = False) -> None:
+    def forward(self, event: JsonObject, ends: bool = False) -> None:
         if self.ended:
             self.lost += 1
             return
@@ -386,18 +389,18 @@ class CallMemory:
             self.background.send(event, ends)
             return
         if not self.waiting:
-            self.queue.loop.call_later(MAX_WAIT_S, self.wait_no_longer)
+            self.queue.loop.call_later(MAX_WAIT_S, self.stop_waiting)
         self.waiting.append(WaitingEvent(event, ends))
         if len(self.waiting) >= MAX_WAITING:
-            self.wait_no_longer()
+            self.stop_waiting()
 
-    def wait_no_longer(self) -> None:
-        """Go on without the vendor's id."""
+    def stop_waiting(self) -> None:
+        """Open the session without the vendor's id."""
         if self.background is None:
             self.begin(None)
 
     def begin(self, session_id: str | None) -> None:
-        """Open the session, and hand on what waited for it."""
+        """Open the session, and send what waited for it."""
         self.background = BackgroundSession(self.client, session_id, self.producer, self.config)
         waiting, self.waiting = self.waiting, []
         for event, ends in waiting:
@@ -409,11 +412,11 @@ class CallMemory:
         self.queue.finish()
         if not self.ended and (self.background is not None or self.waiting):
             ts = now_ms() if self.left_at is None else self.left_at
-            self.hand_on({"type": "session.end", "reason": reason, "ts": ts}, ends=True)
+            self.forward({"type": "session.end", "reason": reason, "ts": ts}, ends=True)
         self.ended = True
 
     def leave_alone(self) -> None:
-        """End the session of a connection that did not come back, unless another one goes on with it."""
+        """End the session of a connection that did not come back, unless another connection continues it."""
         self.timer = None
         if self.ends and (self.background is None or self.background.is_alone):
             self.end(CLOSED)
