@@ -17,14 +17,13 @@ from voicemem.config.service import MIB, NO_WEBHOOK, Address, Settings
 from voicemem.context.policies import load_policies
 from voicemem.errors import StoreRuined
 from voicemem.runtime import Clock, Runtime
-from voicemem.security.gate import Gate
-from voicemem.security.page_origin import PageOrigin
+from voicemem.security.access import Gate
 from voicemem.server import page
 from voicemem.server.http.connections import PortConnections, ingest_limits, rest_limits
-from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import listen
-from voicemem.server.http.request import DECODING, GAUGES
+from voicemem.server.http.request import DECODING, GAUGES, Decoding
 from voicemem.server.ingest.server import IngestServer
+from voicemem.server.page.login import PageOrigin
 from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges

@@ -38,15 +38,15 @@ from voicemem.protocol.frames import Frame
 from voicemem.security.audit import Act
 from voicemem.server import ams
 from voicemem.server.rest.context import ContextQuery
+from voicemem.server.rest.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.events import AppendQuery, JournalQuery
 from voicemem.server.rest.history import HistoryQuery
-from voicemem.server.rest.memory.working_memory import ROUTES as WORKING_MEMORY_ROUTES
-from voicemem.server.rest.memory.working_memory import VersionQuery, VersionsQuery, WorkingMemoryDocument
-from voicemem.server.rest.operator.keys import NewKey, NewToken
+from voicemem.server.rest.keys import NewKey, NewToken
 from voicemem.server.rest.sessions import Ending, SessionsQuery
 from voicemem.server.rest.tails import MessageChanges, MessageUpsert, SessionOver, SessionTailsQuery, TailCut
-from voicemem.server.rest.webhooks.deliveries import DeliveryQuery, Since
-from voicemem.server.rest.webhooks.endpoints import NewSecret, NewWebhook, WebhookChange
+from voicemem.server.rest.webhooks import NewSecret, NewWebhook, WebhookChange
+from voicemem.server.rest.working_memory import ROUTES as WORKING_MEMORY_ROUTES
+from voicemem.server.rest.working_memory import VersionQuery, VersionsQuery, WorkingMemoryDocument
 from voicemem.store.troubles import BEGUN, OVER
 from voicemem.telemetry.metrics import Metrics
 

@@ -15,7 +15,7 @@ from tests.support.callers.rest import RestClient, client_with_key, make_key
 from tests.support.samples.audit_lines import ADMIN_KEY
 from tests.support.services import Serve
 from voicemem.app import App
-from voicemem.security.page_cookies import NAME
+from voicemem.server.page.login import NAME
 
 CALLS = "[...document.querySelectorAll('.calls tbody tr')].map((row) => row.dataset.id)"
 KEPT = "JSON.stringify([{ ...localStorage }, { ...sessionStorage }, location.href, document.cookie, document.title])"

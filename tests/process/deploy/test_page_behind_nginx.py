@@ -13,7 +13,7 @@ from tests.support.callers.browser import browser_page
 from tests.support.callers.rest import RestClient
 from tests.support.samples.audit_lines import ADMIN_KEY
 from tests.support.services import Serve
-from voicemem.security.page_cookies import SECURE_NAME
+from voicemem.server.page.login import SECURE_NAME
 
 TABS = 8
 """More than the six connections that a browser opens to a host over HTTP/1.1."""

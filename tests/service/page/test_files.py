@@ -11,8 +11,7 @@ import pytest
 
 from tests.support.callers.page import PageClient
 from tests.support.services import Serve
-from voicemem.server.page.files import FOLDER, page_files, takes_gzip
-from voicemem.server.page.headers import HEADERS
+from voicemem.server.page.files import FOLDER, HEADERS, page_files, takes_gzip
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "

@@ -17,8 +17,8 @@ from tests.support.routes import ROUTES
 from tests.support.samples.audit_lines import ADMIN_KEY, acts
 from tests.support.services import Serve, node_on
 from voicemem.app import App
-from voicemem.security.page_cookies import LIFE_S, NAME, SECURE_NAME
 from voicemem.security.rate_limits import WRONG_KEYS_BURST
+from voicemem.server.page.login import LIFE_S, NAME, SECURE_NAME
 from voicemem.store.sqlite.store import InMemoryStore
 
 NAMED = "https://memory.example"

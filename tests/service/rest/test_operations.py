@@ -8,7 +8,7 @@ import re
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.events import final
 from tests.support.services import Serve
-from voicemem.server.rest.operator.operations import is_failing
+from voicemem.server.rest.operations import is_failing
 from voicemem.store.records import Endpoint
 
 OWN = "an operator's own key"

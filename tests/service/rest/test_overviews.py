@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.memory import overviews
 from voicemem.protocol.types import JsonObject
-from voicemem.server.rest.lists.overviews import PAGE
+from voicemem.server.rest.session_lists import PAGE
 from voicemem.store import looks
 from voicemem.store.records import SessionFilter
 

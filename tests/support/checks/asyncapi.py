@@ -6,7 +6,7 @@ import json
 from functools import cache
 
 from voicemem.protocol.types import JsonObject
-from voicemem.server.rest.operator.asyncapi import asyncapi_json
+from voicemem.server.rest.asyncapi import asyncapi_json
 
 
 @cache

@@ -12,7 +12,7 @@ from aiohttp import web
 from voicemem.compat.agora import agents, apps
 from voicemem.compat.agora.apps import APPS, AppRegistry
 from voicemem.compat.agora.requests import ERRORS, SCHEMES, AppId, translate_problem, with_bearer
-from voicemem.security.gate import Gate
+from voicemem.security.access import Gate
 from voicemem.server.http.guard import guard_route
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.problems import Handler, problems

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
@@ -17,12 +20,9 @@ from voicemem.documents import json_schema
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.strict_json import decode_body
-from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject
+from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, matching
 from voicemem.security.access import Grant
-from voicemem.server.http.bodies import FREE_BYTES, BodySlots
-from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.listener import BROKEN_BODY, decompress
-from voicemem.server.http.request_turns import RequestTurns
 from voicemem.server.http.routes import Route
 from voicemem.services import Services
 from voicemem.sessions.gauges import Gauges
@@ -30,11 +30,115 @@ from voicemem.store.streams import Stream
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
+Label = Annotated[str, matching("^[^:=]+[:=]", "A label to filter by must be KEY:VALUE")]
+"""In the query of a list."""
 BODY_TIMEOUT_S = 30.0
 """aiohttp itself sets no limit."""
+LARGE_BYTES = 16 * 1024
+"""Anything up to this size is decoded at once: within a millisecond or two, and mostly within a tenth of one."""
+DECODING_THREADS = 2
+"""So few that a flood of large bodies waits for itself, and not the small ones, the store or name servers."""
+LARGE_BODIES = 16
+"""Large bodies of a project that are received at a time: hundreds of them may come at once, and never end."""
+LARGE_BODY_BYTES = 64 * 1024
+"""Bodies up to this size, and as much of each larger one, never wait."""
+STARTED_PER_ROUND = 4
+"""Requests that begin in one round of the event loop; each may work for a millisecond before it waits for something."""
+
+
+class Decoding:
+    """Decodes large bodies and frames in threads, so that others are served meanwhile, until it is closed."""
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(DECODING_THREADS, "decoding")  # makes its threads when they are needed
+        self.resuming = asyncio.Lock()
+
+    async def decode(self, size: int, decode: Callable[[], T]) -> T:
+        """Return what `decode` returns or raises, for something of this size in bytes."""
+        if size <= LARGE_BYTES:
+            return decode()
+        return await self.run(decode)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns or raises, in a thread.
+
+        Callers continue one at a time, each in a round of the event loop of its own: what they do with so much next may
+        take some milliseconds, and dozens of them in one round would hold up everybody for their sum.
+        """
+        done = await asyncio.get_running_loop().run_in_executor(self.pool, work)
+        async with self.resuming:
+            await asyncio.sleep(0)
+        return done
+
+    def close(self) -> None:
+        """Let the threads end, without waiting for what is being decoded."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+class BodySlots:
+    """Slots for large bodies that are being received; those of a project that find none free wait, unread."""
+
+    def __init__(self, at_once: int = LARGE_BODIES) -> None:
+        self.at_once = at_once
+        self.slots: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
+
+    def of(self, project: str | None) -> asyncio.Semaphore:
+        """Return the slots of a project; None stands for callers without a key."""
+        slots = self.slots.get(project)
+        if slots is None:
+            slots = self.slots[project] = asyncio.Semaphore(self.at_once)
+        return slots
+
+
+class FairQueue:
+    """Starts a few requests in each round of the event loop: one of each project after the other, the oldest first.
+
+    So a flood of one project's requests is spread over many rounds.
+    """
+
+    def __init__(self, per_round: int = STARTED_PER_ROUND) -> None:
+        self.per_round = per_round
+        self.left = per_round
+        self.waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By project; the project that is next comes first."""
+        self.scheduled = False
+
+    async def wait(self, project: str) -> None:
+        """Return when a request may start: at once, unless many have started in this round."""
+        loop = asyncio.get_running_loop()
+        if self.left and not self.waiting:
+            self.left -= 1
+            self.schedule(loop)
+            return
+        start = loop.create_future()
+        self.waiting.setdefault(project, deque()).append(start)
+        self.schedule(loop)
+        await start
+
+    def schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self.scheduled:
+            self.scheduled = True
+            loop.call_soon(self.next_round)
+
+    def next_round(self) -> None:
+        self.scheduled = False
+        self.left = self.per_round
+        while self.left and self.waiting:
+            project = next(iter(self.waiting))
+            line = self.waiting.pop(project)
+            start = line.popleft()
+            if line:
+                self.waiting[project] = line
+            if not start.done():  # its caller may have hung up
+                start.set_result(None)
+                self.left -= 1
+        if self.left < self.per_round:
+            self.schedule(asyncio.get_running_loop())
+
+
 SERVICES = web.AppKey("services", Services)
 DECODING = web.AppKey("decoding", Decoding)
-TURNS = web.AppKey("turns", RequestTurns)
+FAIR_QUEUE = web.AppKey("fair_queue", FairQueue)
 BODIES = web.AppKey("bodies", BodySlots)
 BODY = web.RequestKey("body", bytes)
 """The body, once it was read."""
@@ -62,6 +166,14 @@ def check_session_id(value: Any) -> str:
 async def get_stream(request: web.Request) -> Stream:
     """Return the session that the path names, in the caller's project. Raises `Refused`."""
     return await services_of(request).sessions.get(request[GRANT].project, check_session_id(request.match_info["id"]))
+
+
+def parse_label(text: str | None) -> tuple[str, str] | None:
+    """Split the label of a query into its key and value."""
+    if text is None:
+        return None
+    key, value = re.split("[:=]", text, maxsplit=1)
+    return key, value
 
 
 def parse_query(request: web.Request, kind: type[T]) -> T:
@@ -103,13 +215,13 @@ async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
     body, slots, holds_slot = bytearray(), request.app[BODIES].of(project), False
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            if (request.content_length or 0) > FREE_BYTES:
+            if (request.content_length or 0) > LARGE_BODY_BYTES:
                 holds_slot = await slots.acquire()
             async for piece in request.content.iter_any():
                 body += piece
                 if len(body) > most:
                     raise InvalidFrame("too_big", f"A body may be at most {most // 1024**2} MiB.")
-                if len(body) > FREE_BYTES and not holds_slot:
+                if len(body) > LARGE_BODY_BYTES and not holds_slot:
                     holds_slot = await slots.acquire()
     except (web.RequestPayloadError, ConnectionResetError):
         raise InvalidFrame("invalid_http", BROKEN_BODY) from None

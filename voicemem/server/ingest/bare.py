@@ -25,7 +25,7 @@ from voicemem.protocol.frames import PATH, PROTOCOL
 from voicemem.protocol.types import SESSION_ID_PATTERN
 from voicemem.security.access import Grant
 from voicemem.security.session_tokens import looks_like_token
-from voicemem.server.http.decoding import LARGE_BYTES
+from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.connection import Connection
 from voicemem.server.ingest.control import CLEAN_CLOSES, WINDOW_BYTES, IngestHost
 from voicemem.server.ingest.leases import OpenLease

@@ -24,7 +24,7 @@ from voicemem.protocol.codec import (
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
 from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.security.access import Grant
-from voicemem.server.http.decoding import LARGE_BYTES
+from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.answers import error_frame
 from voicemem.server.ingest.control import WINDOW_BYTES, ConnectionControl, IngestHost
 from voicemem.server.ingest.leases import OpenLease

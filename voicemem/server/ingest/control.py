@@ -14,7 +14,7 @@ from voicemem.protocol.events import SessionOpen
 from voicemem.protocol.frames import GOAWAY
 from voicemem.security.access import Grant
 from voicemem.security.rate_limits import EventBuckets
-from voicemem.server.http.decoding import Decoding
+from voicemem.server.http.request import Decoding
 from voicemem.server.ingest.answers import error_frame, ready_frame
 from voicemem.server.ingest.leases import Leases, OpenLease
 from voicemem.server.ingest.throttle import Throttle

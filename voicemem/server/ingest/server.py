@@ -22,12 +22,11 @@ from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.frames import PROTOCOL
 from voicemem.protocol.types import MAX_FRAME_BYTES
-from voicemem.security.access import Grant
-from voicemem.security.gate import Gate
+from voicemem.security.access import Gate, Grant
 from voicemem.security.rate_limits import EventBuckets
 from voicemem.server.http.connections import BACKLOG, ConnectionLimits, PortConnections
-from voicemem.server.http.decoding import Decoding
 from voicemem.server.http.problems import SERVER
+from voicemem.server.http.request import Decoding
 from voicemem.server.ingest.bare import BareConnection, Door, find_door
 from voicemem.server.ingest.connection import Connection
 from voicemem.server.ingest.control import ConnectionControl

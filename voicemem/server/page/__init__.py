@@ -1,19 +1,15 @@
-"""The page at `/ui/`: its files, its door, and the API behind that door (docs/page.md)."""
+"""The page at `/ui/`: its files, its login, and the API behind that login (docs/page.md)."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
-from voicemem.security.gate import Gate
-from voicemem.security.page_origin import PageOrigin
+from voicemem.security.access import Gate
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.problems import Handler
 from voicemem.server.http.request import DOCUMENTED
-from voicemem.server.page.door import Door, guard_page
-from voicemem.server.page.files import get_asset, get_shell, page_files
-from voicemem.server.page.headers import add_headers
-from voicemem.server.page.sign_in import PATH as SIGN_IN_PATH
-from voicemem.server.page.sign_in import SignIn
+from voicemem.server.page.files import add_headers, get_asset, get_shell, page_files
+from voicemem.server.page.login import SESSION_PATH, Login, PageOrigin, guard_page
 
 BASES = ("/ui", "/ui/p/{project}")
 """Without the name of a project, the first one that the browser is signed in to."""
@@ -33,29 +29,29 @@ PAGES = (
 
 def mount(app: web.Application, gate: Gate, origin: PageOrigin) -> None:
     """Add the page to the REST application; behind its login are those of the routes so far that need a key."""
-    door = Door(gate, origin)
+    login = Login(gate, origin)
     page_files()
     app.on_response_prepare.append(add_headers)
-    app.on_response_prepare.append(door.renew)
+    app.on_response_prepare.append(login.renew)
     app.router.add_route("GET", "/", to_page, expect_handler=answer_expect)
     app.router.add_route("GET", "/ui", to_page, expect_handler=answer_expect)
-    app.router.add_get("/ui/assets/{version}/{path:.+}", on_host(get_asset, door), expect_handler=answer_expect)
-    for method, handler in SignIn(door).handlers().items():
-        app.router.add_route(method, SIGN_IN_PATH, handler, expect_handler=answer_expect)
+    app.router.add_get("/ui/assets/{version}/{path:.+}", on_host(get_asset, login), expect_handler=answer_expect)
+    for method, handler in (("GET", login.show), ("POST", login.sign_in), ("DELETE", login.sign_out)):
+        app.router.add_route(method, SESSION_PATH, handler, expect_handler=answer_expect)
     behind = [route for route in app[DOCUMENTED] if route.scope is not None and route.path.startswith("/v1/")]
     for base in BASES:
         for page in PAGES:
-            app.router.add_get(base + page, on_host(get_shell, door), expect_handler=answer_expect)
+            app.router.add_get(base + page, on_host(get_shell, login), expect_handler=answer_expect)
         for route in behind:
-            guarded = guard_page(route, door)
+            guarded = guard_page(route, login)
             app.router.add_route(route.method, base + route.path, guarded, expect_handler=answer_expect)
 
 
-def on_host(handler: Handler, door: Door) -> Handler:
-    """A handler of files: they hold nothing of anybody, so only the host is checked."""
+def on_host(handler: Handler, login: Login) -> Handler:
+    """Wrap a handler of files: these hold no one's data, so only the host is checked."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        await door.check_host(request)
+        await login.check_host(request)
         return await handler(request)
 
     return handle

@@ -9,35 +9,44 @@ from typing import Any
 from aiohttp import web
 
 from voicemem.protocol.types import MAX_FRAME_BYTES
-from voicemem.security.gate import Gate
+from voicemem.security.access import Gate
 from voicemem.server import ams
-from voicemem.server.http.bodies import BodySlots
-from voicemem.server.http.guard import guard_route, name_server
+from voicemem.server.http.guard import guard_route, name_server, observe_requests
 from voicemem.server.http.listener import answer_expect
-from voicemem.server.http.observe import observe_requests
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.http.problems import problems
-from voicemem.server.http.request import ASYNCAPI_DOCUMENT, BODIES, DOCUMENTED, OPENAPI_DOCUMENT, SERVICES, TURNS
-from voicemem.server.http.request_turns import RequestTurns
+from voicemem.server.http.request import (
+    ASYNCAPI_DOCUMENT,
+    BODIES,
+    DOCUMENTED,
+    FAIR_QUEUE,
+    OPENAPI_DOCUMENT,
+    SERVICES,
+    BodySlots,
+    FairQueue,
+)
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
+    asyncapi,
     chat,
     checkpoints,
     context,
+    deliveries,
     events,
     exports,
     history,
     hooks,
+    keys,
+    memories,
     messages,
     observations,
+    operations,
     sessions,
     tails,
     users,
+    webhooks,
+    working_memory,
 )
-from voicemem.server.rest.memory import account, extraction, memories, working_memory
-from voicemem.server.rest.operator import asyncapi, health, hook_secrets, keys, me, operations
-from voicemem.server.rest.webhooks import deliveries, delivery_lists
-from voicemem.server.rest.webhooks import endpoints as webhooks
 from voicemem.services import Services
 
 ROUTES: tuple[Route[Any], ...] = (
@@ -45,26 +54,20 @@ ROUTES: tuple[Route[Any], ...] = (
     *context.ROUTES,
     *sessions.ROUTES,
     *events.ROUTES,
-    *health.ROUTES,
-    *keys.ROUTES,
-    *me.ROUTES,
     *operations.ROUTES,
+    *keys.ROUTES,
     *tails.ROUTES,
     *webhooks.ROUTES,
     *deliveries.ROUTES,
-    *delivery_lists.ROUTES,
     *chat.ROUTES,
     *working_memory.ROUTES,
-    *account.ROUTES,
     *checkpoints.ROUTES,
     *messages.ROUTES,
     *users.ROUTES,
     *exports.ROUTES,
     *memories.ROUTES,
-    *extraction.ROUTES,
     *hooks.ROUTES,
     *observations.ROUTES,
-    *hook_secrets.ROUTES,
     *ams.ROUTES,
 )
 
@@ -77,7 +80,7 @@ def application(services: Services, gate: Gate) -> web.Application:
     )
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
-    app[BODIES], app[TURNS] = BodySlots(), RequestTurns()
+    app[BODIES], app[FAIR_QUEUE] = BodySlots(), FairQueue()
     documented: list[Route[Any]] = []
     openapi: Callable[[], bytes] = cache(partial(openapi_json, documented))
     async_api: Callable[[], bytes] = cache(asyncapi.asyncapi_json)

@@ -18,6 +18,7 @@ from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber, matching
+from voicemem.server.http.openapi import reference
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
 from voicemem.server.http.request import (
     GRANT,
@@ -29,7 +30,6 @@ from voicemem.server.http.request import (
     stream_body,
 )
 from voicemem.server.http.routes import JSON, JSON_LINES, BodySpec, ResponseSpec, Route, json_ok
-from voicemem.server.http.schemas import reference
 from voicemem.server.rest.tails import (
     TAIL_CODES,
     CallData,

@@ -12,10 +12,9 @@ from voicemem.exports.formats import FORMATS, FormatName, file_name
 from voicemem.memory.exports.calls import CallsLine, export_calls, write_call
 from voicemem.protocol.types import JsonObject
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, get_stream, services_of, stream_body
+from voicemem.server.http.request import GRANT, Label, get_stream, parse_label, services_of, stream_body
 from voicemem.server.http.routes import JSON_LINES, ResponseSpec, Route
 from voicemem.server.rest.history import read_at_once
-from voicemem.server.rest.lists.filters import Label, parse_label
 from voicemem.server.rest.sessions import Millis
 from voicemem.store.records import SessionFilter
 

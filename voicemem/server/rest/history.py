@@ -1,4 +1,4 @@
-"""Reading a memory: history and turns."""
+"""Reading a memory: its history, its turns, and what it has besides messages."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from voicemem.config.session import parse_config
+from voicemem.memory.account import MemoryAccount
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
-from voicemem.server.http.request import get_stream, json_response, services_of
+from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
 from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
 from voicemem.sessions.session_info import StateName
@@ -210,7 +211,12 @@ async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     return json_response(Raw(await services_of(request).read_models.read(stream, encode)))
 
 
-ROUTES = (
+async def read_session_memory(request: web.Request, _: NoQuery) -> web.Response:
+    """Read what the memory has besides its messages: summaries, what was forgotten, what was carried over."""
+    return json_response(await services_of(request).accounts.read(await get_stream(request)))
+
+
+ROUTES: tuple[Route[Any], ...] = (
     Route(
         "GET",
         "/v1/sessions/{id}/history",
@@ -227,6 +233,15 @@ ROUTES = (
         "read",
         TurnsQuery,
         json_ok(Turns),
+        codes=("session_set_aside",),
+    ),
+    Route(
+        "GET",
+        "/v1/sessions/{id}/memory",
+        read_session_memory,
+        "read",
+        NoQuery,
+        json_ok(MemoryAccount),
         codes=("session_set_aside",),
     ),
 )

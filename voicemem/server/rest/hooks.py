@@ -1,16 +1,29 @@
-"""Webhooks of other stacks' platforms, which call this service (docs/dialects.md)."""
+"""Inbound webhooks: those of other stacks' platforms, which call this service, and their signing secrets."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from aiohttp import web
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject, Name, Reason, SessionId
 from voicemem.security.access import DEFAULT_PROJECT, bearer_token
-from voicemem.security.hook_secrets import find_hooked
-from voicemem.server.http.request import decode_large, json_response, read_body, services_of
-from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
+from voicemem.security.audit import Act, audit
+from voicemem.security.hook_secrets import ShownHookSecret, find_hooked, new_hook_secret
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    convert_body,
+    decode_large,
+    json_response,
+    read_body,
+    read_object,
+    services_of,
+)
+from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.rest.webhooks import NewSecret
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES
 
 
@@ -77,7 +90,69 @@ async def project_of_key(request: web.Request, query: HookQuery) -> str:
     return grant.project
 
 
-ROUTES = (
+class HookSecret(Struct, frozen=True):
+    """That a dialect's webhooks are signed; the secrets themselves are not shown. Times are Unix ms.
+
+    `set_at` is null where only the operator has set one, when the service was started (`in_settings`); both verify.
+    `old_secret_until` is when the secret before the last change stops verifying.
+    """
+
+    dialect: str
+    set_at: int | None
+    old_secret_until: int | None
+    in_settings: bool
+
+
+class HookSecretSet(HookSecret, frozen=True):
+    """The same, with `secret` where the service has made it: only this answer shows it."""
+
+    secret: Annotated[str, Meta(extra_json_schema={"readOnly": True})] | UnsetType = UNSET
+
+
+class HookSecretList(Struct, frozen=True):
+    """The dialects whose webhooks are signed, by name."""
+
+    hooks: list[HookSecret]
+
+
+def view(shown: ShownHookSecret) -> HookSecret:
+    return HookSecret(shown.dialect, shown.set_ms, shown.old_until_ms, shown.in_settings)
+
+
+def audit_hook(request: web.Request, act: Act) -> None:
+    audit(act, request[GRANT], request[GRANT].project, None, dialect=request.match_info["dialect"])
+
+
+async def list_hook_secrets(request: web.Request, _: NoQuery) -> web.Response:
+    """List the dialects whose webhooks are signed in the project, without the secrets."""
+    shown = await services_of(request).hook_secrets.list(request[GRANT].project)
+    return json_response(HookSecretList([view(one) for one in shown]))
+
+
+async def set_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
+    """Set what signs webhooks of a dialect in the project, or rotate it; for a while the old secret verifies too.
+
+    Without a `secret` the service makes one, which the answer shows.
+    """
+    body = convert_body(await read_object(request), NewSecret)
+    secret = new_hook_secret() if body.secret is UNSET else body.secret
+    project, dialect = request[GRANT].project, request.match_info["dialect"]
+    shown = await services_of(request).hook_secrets.set(project, dialect, secret, body.overlap_seconds)
+    audit_hook(request, "hook_secret_set")
+    made = secret if body.secret is UNSET else UNSET
+    return json_response(HookSecretSet(**structs.asdict(view(shown)), secret=made))
+
+
+async def remove_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
+    """Remove what the project has set; without another secret, webhooks of the dialect need a key."""
+    await services_of(request).hook_secrets.remove(request[GRANT].project, request.match_info["dialect"])
+    audit_hook(request, "hook_secret_removed")
+    return web.Response(status=204)
+
+
+PLACE = "/v1/hooks/{dialect}/secret"
+
+ROUTES: tuple[Route[Any], ...] = (
     Route(
         "POST",
         "/v1/hooks/{dialect}",
@@ -90,5 +165,25 @@ ROUTES = (
             *("unauthorized", "token_expired", "forbidden", "rate_limited", "unknown_dialect", "malformed_frame"),
             *("missing_field", "seq_required"),
         ),
+    ),
+    Route("GET", "/v1/hooks", list_hook_secrets, "admin", NoQuery, json_ok(HookSecretList)),
+    Route(
+        "PUT",
+        PLACE,
+        set_hook_secret,
+        "admin",
+        NoQuery,
+        json_ok(HookSecretSet),
+        BodySpec({JSON: NewSecret}, required=False),
+        ("invalid_field", "unknown_dialect"),
+    ),
+    Route(
+        "DELETE",
+        PLACE,
+        remove_hook_secret,
+        "admin",
+        NoQuery,
+        {204: ResponseSpec()},
+        codes=("unknown_hook_secret",),
     ),
 )

@@ -16,25 +16,25 @@ from voicemem.protocol.checks import check_text
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.security.audit import audit
+from voicemem.server.http.openapi import reference
 from voicemem.server.http.request import (
     GRANT,
+    Label,
     NoQuery,
     check_session_id,
     convert_body,
     get_stream,
     json_response,
+    parse_label,
     prepare_schema_of,
     read_object,
     services_of,
     stream_body,
 )
 from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
-from voicemem.server.http.schemas import reference
-from voicemem.server.http.token_reach import token_reach
-from voicemem.server.rest.lists.filters import Label, parse_label
-from voicemem.server.rest.lists.live import LiveListData, answer_live
-from voicemem.server.rest.lists.overviews import OverviewPage, answer_overviews
+from voicemem.server.rest.session_lists import LiveListData, OverviewPage, answer_live, answer_overviews
 from voicemem.server.rest.tails import wants_tail
+from voicemem.server.rest.token_reach import token_reach
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.session_info import SessionInfo, info_of
 from voicemem.store.ports.heard_index import NAMESPACE_LABEL

@@ -17,11 +17,10 @@ from voicemem.protocol import sse
 from voicemem.protocol.codec import on_one_line
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
-from voicemem.server.http.request import GRANT, services_of, stream_body
+from voicemem.server.http.openapi import reference
+from voicemem.server.http.request import GRANT, Label, parse_label, services_of, stream_body
 from voicemem.server.http.routes import ResponseSpec, Route
-from voicemem.server.http.schemas import reference
 from voicemem.server.rest.history import TurnReport
-from voicemem.server.rest.lists.filters import Label, parse_label
 from voicemem.sessions.session_info import StateName
 from voicemem.sessions.tails.call import AccountChange, StateChange, TurnChange
 from voicemem.sessions.tails.session import MemoryChange, NewEntry, Tail, TailEnd, TailItem, TailView

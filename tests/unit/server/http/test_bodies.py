@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from voicemem.server.http.bodies import BodySlots
+from voicemem.server.http.request import BodySlots
 
 
 async def test_a_project_has_some_slots_and_no_others() -> None:

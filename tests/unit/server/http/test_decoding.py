@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from voicemem.server.http.decoding import LARGE_BYTES, Decoding
+from voicemem.server.http.request import LARGE_BYTES, Decoding
 
 
 @pytest.fixture

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from voicemem.server.http.request_turns import RequestTurns
+from voicemem.server.http.request import FairQueue
 
 
-async def begin(turns: RequestTurns, project: str, began: list[str]) -> None:
-    await turns.take(project)
+async def begin(queue: FairQueue, project: str, began: list[str]) -> None:
+    await queue.wait(project)
     began.append(project)
 
 
 async def test_a_flood_lets_others_in_between() -> None:
     """The request of another project begins in the next round, however many came before it."""
-    turns = RequestTurns(at_once=2)
+    queue = FairQueue(per_round=2)
     began: list[str] = []
-    flood = [asyncio.ensure_future(begin(turns, "flood", began)) for _ in range(50)]
+    flood = [asyncio.ensure_future(begin(queue, "flood", began)) for _ in range(50)]
     await asyncio.sleep(0)
-    other = asyncio.ensure_future(begin(turns, "other", began))
+    other = asyncio.ensure_future(begin(queue, "other", began))
     await asyncio.gather(*flood, other)
     assert len(began) == 51
     assert began.index("other") <= 6
@@ -26,10 +26,10 @@ async def test_a_flood_lets_others_in_between() -> None:
 
 async def test_few_requests_begin_at_once() -> None:
     """Nobody waits for a round of the event loop when there is no crowd."""
-    turns = RequestTurns(at_once=2)
+    queue = FairQueue(per_round=2)
     for _ in range(3):
         for _ in range(2):
-            turn = turns.take("p")
+            turn = queue.wait("p")
             try:
                 turn.send(None)
             except StopIteration:
@@ -40,11 +40,11 @@ async def test_few_requests_begin_at_once() -> None:
 
 async def test_who_hangs_up_costs_nobody_a_turn() -> None:
     """A request that was cancelled while it waited is passed over."""
-    turns = RequestTurns(at_once=1)
+    queue = FairQueue(per_round=1)
     began: list[str] = []
-    waiting = [asyncio.ensure_future(begin(turns, f"p{n}", began)) for n in range(3)]
+    waiting = [asyncio.ensure_future(begin(queue, f"p{n}", began)) for n in range(3)]
     await asyncio.sleep(0)
     waiting[1].cancel()
     await asyncio.wait(waiting)
     assert began == ["p0", "p2"]
-    assert not turns.waiting
+    assert not queue.waiting

@@ -1,8 +1,8 @@
-"""Keys of the caller's own project, and tokens that open one session."""
+"""Keys of the caller's own project, tokens that open one session, and who the caller is."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.types import Natural, SessionId
+from voicemem.security.access import ADMIN_KEY_ID, ANY_SCOPE
 from voicemem.security.audit import audit
 from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
 from voicemem.server.http.request import (
@@ -24,6 +25,7 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import JSON, BodySpec, KeyId, ResponseSpec, Route, json_ok
 from voicemem.store.records import ApiKey, KeyLimits
+from voicemem.version import __version__
 
 Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_length=1, max_length=3)]
 
@@ -147,7 +149,26 @@ async def create_token(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(MadeToken(token, stream.id, expires_ms), 201)
 
 
-ROUTES = (
+class Me(Struct, frozen=True):
+    """The caller's key; `key_id` and `name` are null while no key is needed."""
+
+    project: str
+    scopes: tuple[str, ...]
+    key_id: str | None
+    name: str | None
+    keys_required: bool
+    version: str
+
+
+async def read_me(request: web.Request, _: NoQuery) -> web.Response:
+    """Read which key this is, of which project, and what it may do."""
+    grant, access = request[GRANT], services_of(request).access
+    key = None if grant.key_id in (None, ADMIN_KEY_ID) else await access.find_key(str(grant.key_id))
+    name = None if key is None else key.name
+    return json_response(Me(grant.project, grant.scopes, grant.key_id, name, await access.needs_key(), __version__))
+
+
+ROUTES: tuple[Route[Any], ...] = (
     Route("GET", "/v1/keys", list_keys, "admin", NoQuery, json_ok(Keys)),
     Route(
         "POST",
@@ -180,4 +201,5 @@ ROUTES = (
         BodySpec({JSON: NewToken}, required=False),
         ("no_keys",),
     ),
+    Route("GET", "/v1/me", read_me, ANY_SCOPE, NoQuery, json_ok(Me)),
 )

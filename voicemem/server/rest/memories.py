@@ -1,7 +1,8 @@
-"""Memories that last beyond a call: keep, read, change, remove and find them, and find what was said."""
+"""Memories that last beyond a call: keep, make, read, change, remove and find them, and find what was said."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import msgspec
@@ -9,6 +10,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, structs
 
 from voicemem.errors import RateLimited, Refused
+from voicemem.memory.extraction.state import ExtractionState
 from voicemem.memory.long_term.drafts import MAX_GIVEN, GivenMemory, MemoryPatch, draft_of
 from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_of
 from voicemem.memory.long_term.lists import MemoriesQuery, MemoryPage, list_filter, memory_page
@@ -27,7 +29,7 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
-from voicemem.server.http.token_reach import token_reach
+from voicemem.server.rest.token_reach import token_reach
 from voicemem.server.rest.users import user_id_of
 from voicemem.store.ports.heard_index import scope_of
 from voicemem.store.ports.memories import AnyOf
@@ -201,6 +203,19 @@ async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
 
 PATH = "/v1/memories/{memory_id}"
 GIVEN_CODES = ("invalid_field", "text_too_long", "too_big")
+
+
+async def extract_memories(request: web.Request, _: NoQuery) -> web.Response:
+    """Make memories of what was heard in a session since the last time, without waiting for a pause or its end.
+
+    It happens in the background: the statistics of the session say how far it is.
+    """
+    stream, services = await get_stream(request), services_of(request)
+    services.extractions.ask(stream)
+    state = await services.read_models.get_state(stream)
+    return json_response(services.extractions.state_of(stream, state.extracted), HTTPStatus.ACCEPTED)
+
+
 ROUTES: tuple[Route[Any], ...] = (
     Route(
         "POST",
@@ -275,5 +290,14 @@ ROUTES: tuple[Route[Any], ...] = (
         MemoriesQuery,
         json_ok(MemoryPage),
         codes=("invalid_cursor",),
+    ),
+    Route(
+        "POST",
+        "/v1/sessions/{id}/memories/extract",
+        extract_memories,
+        "ingest",
+        NoQuery,
+        {202: ResponseSpec({JSON: ExtractionState})},
+        codes=("no_extraction", "llm_not_configured", "session_set_aside"),
     ),
 )

@@ -16,8 +16,8 @@ from voicemem.errors import CODES
 from voicemem.protocol.events import Auth, FrameEvent, ProducedEvent, SessionOpen
 from voicemem.protocol.frames import PATH, PROTOCOL, AckFrame, Error, GoAway, Ready
 from voicemem.protocol.types import JsonObject
+from voicemem.server.http.openapi import COMPONENTS, Schemas
 from voicemem.server.http.routes import MergePatch
-from voicemem.server.http.schemas import COMPONENTS, Schemas
 from voicemem.server.rest.sessions import GivenConfig
 from voicemem.version import __version__
 

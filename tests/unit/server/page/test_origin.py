@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from voicemem.errors import Refused
-from voicemem.security.page_origin import PageOrigin
+from voicemem.server.page.login import PageOrigin
 
 NAMED = "https://memory.example:8443"
 JSON = {"Content-Type": "application/json"}

@@ -10,8 +10,8 @@ from tests.support.clock import ManualClock
 from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.security.access import Access, Grant
-from voicemem.security.page_cookies import LIFE_S, MOST, NAME, SECURE_NAME, PageCookies, SignedIn, free_number
 from voicemem.security.session_tokens import sign_token
+from voicemem.server.page.login import LIFE_S, MOST, NAME, SECURE_NAME, PageCookies, SignedIn, free_number
 from voicemem.store.sqlite.store import InMemoryStore
 
 ADMIN_KEY = "the operator's own key"

@@ -1,0 +1,337 @@
+"""The page's login: which requests its paths answer, signing in, and cookies in place of keys (docs/page.md).
+
+Only requests of the page itself are answered, at an address that the operator named. This is the rule of Go's
+`CrossOriginProtection`, stricter by one step: reads must come from the page as well. A cookie goes with the requests of
+every port of a host, and of anyone who bends a name to it (DNS rebinding); none of them is ours.
+
+A browser has one cookie for each project that it is signed in to: `<key id>.<expiry>.<mac>`. The mac is made with a
+secret that is derived from the hash of the key, so that no session token stands for a cookie, and no cookie for a
+token; it dies with the key, and needs no table.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from voicemem.config.service import is_loopback
+from voicemem.errors import Refused, StoreUnavailable
+from voicemem.security.access import DEFAULT_PROJECT, HOST, SCOPES, Access, Gate, Grant
+from voicemem.security.audit import audit
+from voicemem.server.http.listener import authenticated
+from voicemem.server.http.problems import Handler
+from voicemem.server.http.request import (
+    FAIR_QUEUE,
+    GRANT,
+    NoQuery,
+    convert_body,
+    json_response,
+    parse_query,
+    read_object,
+)
+from voicemem.server.http.routes import Route
+
+SAFE_METHODS = ("GET", "HEAD")
+NAME_IT = "The page answers loopback names only. To open it under another name, start the service with --ui-origin https://NAME."
+OTHER_NAME = "The page answers loopback names, and the name in --ui-origin."
+ANOTHERS = "These paths answer only the page that this service serves."
+NOT_JSON = "The page sends what it changes as application/json."
+
+
+class PageOrigin(NamedTuple):
+    """Where the page may be: on loopback, at `named` (`https://memory.example`), and with `anywhere` under any name."""
+
+    named: str | None = None
+    anywhere: bool = False
+
+    @property
+    def named_host(self) -> str | None:
+        return None if self.named is None else urlsplit(self.named).hostname
+
+    def check_host(self, host: str | None) -> None:
+        """Check the `Host` of a request. Raises `Refused` (`foreign_host`)."""
+        name = host_name(host)
+        if name and (is_loopback(name) or self.anywhere or name == self.named_host):
+            return
+        raise Refused("foreign_host", NAME_IT if self.named is None else OTHER_NAME)
+
+    def check_sender(self, method: str, headers: Mapping[str, str]) -> None:
+        """Check that the page itself sends a request, whose host was checked. Raises `Refused` (`foreign_origin`)."""
+        site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
+        if site not in (None, "same-origin"):
+            raise Refused("foreign_origin", ANOTHERS)
+        if origin is not None and origin not in self.origins(headers.get("Host", "")):
+            raise Refused("foreign_origin", ANOTHERS)
+        if method in SAFE_METHODS:
+            return
+        if site is None and origin is None:
+            raise Refused("foreign_origin", ANOTHERS)
+        if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
+            raise Refused("foreign_origin", NOT_JSON)
+
+    def origins(self, host: str) -> tuple[str, ...]:
+        """Return what a browser may name as the page's origin when it asks this host."""
+        own = f"http://{host.lower()}"
+        return (own,) if self.named is None else (own, self.named)
+
+    def is_https(self, host: str | None, origin: str | None) -> bool:
+        """Whether the browser sees the page over https: only a proxy knows, so it is what the operator says."""
+        if self.named is None or not self.named.startswith("https:"):
+            return False
+        return origin == self.named or (host_name(host) == self.named_host and not is_loopback(host_name(host)))
+
+
+def host_name(host: str | None) -> str:
+    """Return the name in a `Host` header, without its port; empty where there is none."""
+    match = HOST.match(host or "")
+    return match[1].strip("[]").lower() if match else ""
+
+
+LIFE_S = 12 * 3600
+MOST = 8
+"""Cookies that one browser may have."""
+NAME, SECURE_NAME = "voicemem_ui_", "__Secure-voicemem_ui_"
+VALUE = re.compile(r"([0-9a-z]{11,12})\.([0-9]{10,11})\.([0-9a-f]{64})\Z", re.ASCII)
+PURPOSE = b"page"
+COOKIE_PATH = "/ui"
+NOT_SIGNED_IN = "No one is signed in to this project here; sign in with a key."
+KEYS_ONLY = "A session token opens one session, and not the page; sign in with a key."
+READ_NEEDED = "This key may only send events. To look at calls, sign in with one that has the scope read or admin."
+
+
+class SignedIn(Struct, frozen=True):
+    """A valid cookie, and what its holder may do."""
+
+    name: str
+    number: int
+    grant: Grant
+    expires_s: int
+
+    def is_half_over(self, now_s: int) -> bool:
+        return self.expires_s - now_s < LIFE_S // 2
+
+
+class PageCookies:
+    """Makes and reads the page's cookies."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+
+    async def make(self, grant: Grant) -> tuple[str, int]:
+        """Return the value of a cookie for the holder of a key, and when it expires, Unix s. Raises `Refused`."""
+        if grant.session_id is not None:
+            raise Refused("forbidden", KEYS_ONLY)
+        if not grant.allows("read"):
+            raise Refused("forbidden", READ_NEEDED)
+        assert grant.key_id is not None
+        _, secret = await self.access.find_signer(grant.key_id)
+        expires_s = self.access.clock() // 1000 + LIFE_S
+        return f"{grant.key_id}.{expires_s}.{mac(secret, grant.key_id, expires_s)}", expires_s
+
+    async def read(self, cookies: Mapping[str, str]) -> list[SignedIn]:
+        """Return the valid cookies of a request, in the order of their numbers; of a project the one that lasts."""
+        found: dict[str, SignedIn] = {}
+        for number in range(MOST):
+            for name in (f"{SECURE_NAME}{number}", f"{NAME}{number}"):
+                one = await self.verify(name, number, cookies[name]) if name in cookies else None
+                if one is None:
+                    continue
+                known = found.setdefault(one.grant.project, one)
+                if one.expires_s > known.expires_s:
+                    found[one.grant.project] = one
+        return list(found.values())
+
+    async def verify(self, name: str, number: int, value: str) -> SignedIn | None:
+        """Return what a cookie opens; None for one that is not ours, has expired, or whose key was revoked."""
+        match, now_s = VALUE.match(value), self.access.clock() // 1000
+        if match is None or not now_s < int(match[2]) <= now_s + LIFE_S:
+            return None
+        try:
+            grant, secret = await self.access.find_signer(match[1])
+        except Refused:
+            return None
+        expires_s = int(match[2])
+        if not hmac.compare_digest(mac(secret, match[1], expires_s), match[3]) or not grant.allows("read"):
+            return None
+        return SignedIn(
+            name, number, msgspec.structs.replace(grant, expires_ms=expires_s * 1000, via="page"), expires_s
+        )
+
+
+def mac(secret: bytes, key_id: str, expires_s: int) -> str:
+    """Return the proof that a cookie was made here, by a holder of the hash of this key."""
+    return hmac.digest(hmac.digest(secret, PURPOSE, "sha256"), f"{key_id}.{expires_s}".encode(), "sha256").hex()
+
+
+def free_number(cookies: Mapping[str, str], signed_in: list[SignedIn], project: str) -> int:
+    """Return the number of the cookie for a project: its own, else an unused one, else one that is not valid.
+
+    Others are left alone, since a service on another port of the host has its cookies in the same place.
+    """
+    own = [one.number for one in signed_in if one.grant.project == project]
+    taken = {number for number in range(MOST) for name in (NAME, SECURE_NAME) if f"{name}{number}" in cookies}
+    standing = {one.number for one in signed_in}
+    unused = [number for number in range(MOST) if number not in taken]
+    fallen = [number for number in range(MOST) if number not in standing]
+    return (own + unused + fallen + [MOST - 1])[0]
+
+
+SESSION_PATH = "/ui/session"
+EVERYBODY = Grant(DEFAULT_PROJECT, SCOPES, via="page")
+"""The grant of every sender while there is no key."""
+RENEWED = web.RequestKey("renewed", SignedIn)
+"""Who is to get a new cookie with the answer."""
+
+
+class GivenKey(Struct, frozen=True, forbid_unknown_fields=True):
+    """The key to sign in with."""
+
+    key: str
+
+
+class ShownProject(Struct, frozen=True):
+    """A project that this browser may look at."""
+
+    project: str
+    scopes: tuple[str, ...]
+    key_id: str | None
+
+
+class ShownSession(Struct, frozen=True):
+    """Whether the page has to ask for a key, and what it may show."""
+
+    signed_in: bool
+    keys_required: bool
+    projects: list[ShownProject]
+
+
+class SignOutQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """The project to sign out of; by default all."""
+
+    project: str | None = None
+
+
+class Login:
+    """Admits the page itself, for those who have signed in; while there is no key, everyone on this machine."""
+
+    def __init__(self, gate: Gate, origin: PageOrigin) -> None:
+        self.gate = gate
+        self.origin = origin
+        self.cookies = PageCookies(gate.access)
+
+    async def check_host(self, request: web.Request) -> bool:
+        """Check the host, and return whether a key is needed; without one only loopback is answered, as by REST.
+
+        Raises `Refused` (`foreign_host`, `foreign_origin`).
+        """
+        host = request.headers.get("Host")
+        self.origin.check_host(host)
+        return await self.gate.check_origin(host, request.headers.get("Origin"))
+
+    async def check(self, request: web.Request) -> bool:
+        """Check that the page itself sends this, and return whether a key is needed. Raises likewise."""
+        needed = await self.check_host(request)
+        self.origin.check_sender(request.method, request.headers)
+        return needed
+
+    async def admit(self, request: web.Request) -> Grant:
+        """Return what the sender may do, in the project of the path, or else the first one. Raises `Refused`."""
+        needed = await self.check(request)
+        project = request.match_info.get("project")
+        if not needed:
+            if project not in (None, DEFAULT_PROJECT):
+                raise Refused("unauthorized", NOT_SIGNED_IN)
+            return EVERYBODY
+        signed_in = await self.cookies.read(request.cookies)
+        one = next((one for one in signed_in if project in (None, one.grant.project)), None)
+        if one is None:
+            raise Refused("unauthorized", NOT_SIGNED_IN)
+        self.gate.limits.count_request(one.grant.caller)
+        if one.is_half_over(self.gate.access.clock() // 1000):
+            request[RENEWED] = one
+        return one.grant
+
+    async def renew(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Give who uses the page a new cookie in time; called when an answer is about to be sent."""
+        one = request.get(RENEWED)
+        if one is None:
+            return
+        with suppress(Refused, StoreUnavailable):  # the answer stands all the same
+            value, _ = await self.cookies.make(one.grant)
+            set_cookie(response, one.name, value)
+            # By now aiohttp has made headers of the cookies.
+            response.headers.add("Set-Cookie", response.cookies[one.name].output(header="").strip())
+
+    def name_cookie(self, request: web.Request, number: int) -> str:
+        """Return the name of a cookie with this number, which over https says that it stays there."""
+        https = self.origin.is_https(request.headers.get("Host"), request.headers.get("Origin"))
+        return f"{SECURE_NAME if https else NAME}{number}"
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Answer whether the page has to ask for a key."""
+        needed = await self.check(request)
+        parse_query(request, NoQuery)
+        if not needed:
+            return json_response(ShownSession(True, False, [shown(EVERYBODY)]))
+        signed_in = await self.cookies.read(request.cookies)
+        return json_response(ShownSession(bool(signed_in), True, [shown(one.grant) for one in signed_in]))
+
+    async def sign_in(self, request: web.Request) -> web.Response:
+        """Take a key for a cookie."""
+        needed = await self.check(request)
+        parse_query(request, NoQuery)
+        given = convert_body(await read_object(request), GivenKey)
+        response = web.Response(status=204)
+        if not needed:
+            return response
+        grant = await self.gate.grant_token(given.key.strip(), request.remote)
+        value, _ = await self.cookies.make(grant)
+        self.gate.limits.count_request(grant.caller)
+        authenticated(request)
+        signed_in = await self.cookies.read(request.cookies)
+        number = free_number(request.cookies, signed_in, grant.project)
+        set_cookie(response, self.name_cookie(request, number), value)
+        audit("page_signed_in", grant, grant.project)
+        return response
+
+    async def sign_out(self, request: web.Request) -> web.Response:
+        """Take the cookies away again; others that the key has let in stay in until it is revoked."""
+        await self.check(request)
+        project = parse_query(request, SignOutQuery).project
+        response = web.Response(status=204)
+        for one in await self.cookies.read(request.cookies):
+            if project in (None, one.grant.project):
+                set_cookie(response, one.name, "", max_age=0)
+        return response
+
+
+def set_cookie(response: web.StreamResponse, name: str, value: str, max_age: int = LIFE_S) -> None:
+    """Give the browser a cookie, for the page's paths alone; with `max_age` 0 take it away."""
+    secure = name.startswith(SECURE_NAME)
+    response.set_cookie(name, value, max_age=max_age, path=COOKIE_PATH, httponly=True, samesite="Strict", secure=secure)
+
+
+def guard_page(route: Route[Any], login: Login) -> Handler:
+    """Return a route's handler behind the login instead of the gate."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        grant = await login.admit(request)
+        grant.require(str(route.scope))
+        authenticated(request)
+        request[GRANT] = grant
+        await request.app[FAIR_QUEUE].wait(grant.project)
+        return await route.handler(request, parse_query(request, route.query))
+
+    return handler
+
+
+def shown(grant: Grant) -> ShownProject:
+    return ShownProject(grant.project, grant.scopes, grant.key_id)

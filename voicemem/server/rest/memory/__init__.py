@@ -1,1 +1,0 @@
-"""What is remembered besides messages: memories, working memory, and what an LLM makes of calls."""

@@ -1,1 +1,0 @@
-"""Webhooks of the project: its endpoints, and what is sent to them."""
