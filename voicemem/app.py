@@ -51,7 +51,12 @@ class App:
         self.decoding = Decoding()
         per_address = settings.connections_per_address
         self.ingest = IngestServer(
-            services.recorder, services.presence, gate, services.store, self.decoding, ingest_limits(per_address)
+            services.recorder,
+            services.presence,
+            gate,
+            services.store.directory,
+            self.decoding,
+            ingest_limits(per_address),
         )
         self.rest_connections = PortConnections(rest_limits(per_address), self.count_rest_refused)
         rest = application(services, gate)
@@ -107,10 +112,10 @@ class App:
         """Set the operator's webhook, or turn it off; without a setting, all nodes keep what another start has set."""
         store, settings = self.services.store, self.settings
         if settings.webhook_url == NO_WEBHOOK:
-            await store.turn_off_operator_endpoint()
+            await store.directory.turn_off_operator_endpoint()
         elif settings.webhook_url is not None:
             operators = settings.webhook_url, settings.webhook_secret, settings.webhook_contents
-            await store.set_operator_endpoint(*operators, now_ms)
+            await store.directory.set_operator_endpoint(*operators, now_ms)
 
     def open_connections(self) -> dict[str, int]:
         """The number of open connections, by port."""

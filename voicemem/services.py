@@ -139,9 +139,11 @@ class Services:
         store, settings, clock = self.store, self.settings, self.runtime.clock
         quotas = Quotas(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes)
         store.set_quotas(quotas, self.telemetry.metrics.count_quota_refusal)
-        self.access = Access(store, self.runtime, settings.admin_key, 0 if store.is_exclusive else KEY_CACHE_MS)
+        self.access = Access(
+            store.directory, self.runtime, settings.admin_key, 0 if store.is_exclusive else KEY_CACHE_MS
+        )
         given = parse_hook_secrets(settings.hook_secrets, DEFAULT_PROJECT)
-        self.hook_secrets = HookSecrets(store, given, clock)
+        self.hook_secrets = HookSecrets(store.directory, given, clock)
         self.limits = RateLimits(clock, settings.request_rate, settings.event_rate, settings.byte_rate)
 
     def add_sessions(self, check_patch: Callable[[SessionPatch], None]) -> None:
@@ -194,7 +196,13 @@ class Services:
             settings.observe_key, parse_observe_urls(settings.observe_urls), settings.observe_limit
         )
         self.observers = Observers(
-            self.store, self.recorder, self.presence, self.node, self.runtime, self.telemetry.metrics, observing
+            self.store.observations,
+            self.recorder,
+            self.presence,
+            self.node,
+            self.runtime,
+            self.telemetry.metrics,
+            observing,
         )
 
     def add_tails(self) -> None:
@@ -218,7 +226,7 @@ class Services:
         self.llm = LlmClient(allowed=self.allowed, timeouts=timeouts, extra_headers=self.telemetry.tracer.headers)
         self.targets = LlmEndpoints(self.store, default_llm(settings))
         self.gateway = Gateway(
-            self.recorder, self.policies, self.working_memory, self.targets, self.llm, self.store, self.recall
+            self.recorder, self.policies, self.working_memory, self.targets, self.llm, self.store.claims, self.recall
         )
 
     def add_work_for_llms(self) -> None:

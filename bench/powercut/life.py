@@ -140,7 +140,7 @@ class Life:
             if self.broken == "normal":
                 store.database.writer.pragma("synchronous", 1)
             store.database.writer.wal_autocheckpoint(self.choice.choice((1000, 50, 20)))
-            await store.set_operator_endpoint("http://127.0.0.1/", None)
+            await store.directory.set_operator_endpoint("http://127.0.0.1/", None)
             await keep_busy(store, self.ledger, self.choice, self.choice.randint(1, self.steps))
             if self.choice.random() < 0.5:
                 disk.end("after the work")

@@ -87,12 +87,12 @@ class TestTwoHandles:
         await append_offers(nodes[0], key, end_offer(1), producer="asr")
         await closed_session(nodes[0], "closed")
         assert 1 == len(await nodes[0].claim_deliveries(NOW, LEASE_MS, {}, 10, "a"))
-        assert await nodes[0].claim_summary(key, "a", NOW, LEASE_MS)
+        assert await nodes[0].claims.claim_summary(key, "a", NOW, LEASE_MS)
         before = await reload(nodes[0], key)
         await begin_node(nodes[1], "c", NOW + 1)
         assert before == await reload(nodes[1], key)
         assert [] == await nodes[1].claim_deliveries(NOW + 1, LEASE_MS, {}, 10, "c")
-        assert not await nodes[1].claim_summary(key, "c", NOW + 1, LEASE_MS)
+        assert not await nodes[1].claims.claim_summary(key, "c", NOW + 1, LEASE_MS)
         assert await nodes[1].close_ended(key, "n", NOW + 1) is None
 
     async def test_a_name_is_taken_once(self, nodes: tuple[Store, Store]) -> None:
@@ -147,25 +147,25 @@ class TestTwoHandles:
         one, other = nodes
         closed = await closed_session(one)
         (leased,) = await one.claim_deliveries(NOW, LEASE_MS, {}, 10, "a")
-        assert await one.claim_summary(closed.key, "a", NOW, LEASE_MS)
+        assert await one.claims.claim_summary(closed.key, "a", NOW, LEASE_MS)
         assert [closed.key] == await one.claim_compactable("a", NOW + REOPEN_MS, LEASE_MS, 10)
-        await one.begin_reply(closed.key, "item", "a")
+        await one.claims.begin_reply(closed.key, "item", "a")
         assert [] == await other.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
         await other.retire_node("a", NOW)
         assert leased.key == (await claim_one_delivery(other)).key
-        assert await other.claim_summary(closed.key, "b", NOW, LEASE_MS)
+        assert await other.claims.claim_summary(closed.key, "b", NOW, LEASE_MS)
         assert [closed.key] == await other.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
-        assert set() == await other.list_replies(closed.key)
+        assert set() == await other.claims.list_replies(closed.key)
 
     async def test_replies_under_way_are_known_everywhere(self, nodes: tuple[Store, Store]) -> None:
         """From their begin to their end, by the items of their session."""
         one, other = nodes
         key = await open_key(one)
-        await one.begin_reply(key, "x", "a")
-        await other.begin_reply(key, "y", "b")
-        assert {"x", "y"} == await one.list_replies(key) == await other.list_replies(key)
-        await one.end_reply(key, "x")
-        assert ({"y"}, set()) == (await other.list_replies(key), await other.list_replies(key + 1))
+        await one.claims.begin_reply(key, "x", "a")
+        await other.claims.begin_reply(key, "y", "b")
+        assert {"x", "y"} == await one.claims.list_replies(key) == await other.claims.list_replies(key)
+        await one.claims.end_reply(key, "x")
+        assert ({"y"}, set()) == (await other.claims.list_replies(key), await other.claims.list_replies(key + 1))
 
     async def test_positions_are_seen_by_all(self, nodes: tuple[Store, Store]) -> None:
         """Where journals end, without streams that are erased or unknown."""
@@ -183,27 +183,27 @@ class TestIncarnations:
         """Nobody is connected any more, and no lease holds; each node finds the new incarnation when it starts anew."""
         one, other = nodes
         key = (await open_session(one, producer="asr", node="a")).stream.key
-        before, secret = one.incarnation, one.cursor_secret
-        assert await one.claim_summary(key, "a", NOW, LEASE_MS)
+        before, secret = one.directory.incarnation, one.directory.cursor_secret
+        assert await one.claims.claim_summary(key, "a", NOW, LEASE_MS)
         await other.renew_incarnation(NOW + 1)
         assert [] == await one.list_nodes()
         assert not await one.renew_node("a", NOW + NODE_LEASE_MS)
         await begin_node(one, "c")
         await begin_node(other, "d")
-        assert before != one.incarnation == other.incarnation
-        assert secret == one.cursor_secret
+        assert before != one.directory.incarnation == other.directory.incarnation
+        assert secret == one.directory.cursor_secret
         assert (await reload(one, key)).silent_since_ms is not None
-        assert await other.claim_summary(key, "d", NOW, LEASE_MS)
+        assert await other.claims.claim_summary(key, "d", NOW, LEASE_MS)
 
     async def test_a_store_that_is_what_it_was_stays_so(self, nodes: tuple[Store, Store]) -> None:
         """Neither a start of a node nor a look at the server changes the incarnation."""
         one, other = nodes
-        before = one.incarnation
+        before = one.directory.incarnation
         assert not one.is_displaced
         await one.settle(NOW)
         await begin_node(other, "c")
         assert await one.renew_node("a", NOW + NODE_LEASE_MS)
-        assert before == one.incarnation == other.incarnation
+        assert before == one.directory.incarnation == other.directory.incarnation
 
 
 class TestClaims:
@@ -213,12 +213,12 @@ class TestClaims:
         """Or until it is released; its node may claim again."""
         one, other = nodes
         key = await open_key(one)
-        assert [True, True, False] == [await one.claim_summary(key, node, NOW, LEASE_MS) for node in "aab"]
-        await other.release_summary(key, "b")
-        assert not await other.claim_summary(key, "b", NOW + LEASE_MS - 1, LEASE_MS)
-        assert await other.claim_summary(key, "b", NOW + LEASE_MS, LEASE_MS)
-        await other.release_summary(key, "b")
-        assert await one.claim_summary(key, "a", NOW, LEASE_MS)
+        assert [True, True, False] == [await one.claims.claim_summary(key, node, NOW, LEASE_MS) for node in "aab"]
+        await other.claims.release_summary(key, "b")
+        assert not await other.claims.claim_summary(key, "b", NOW + LEASE_MS - 1, LEASE_MS)
+        assert await other.claims.claim_summary(key, "b", NOW + LEASE_MS, LEASE_MS)
+        await other.claims.release_summary(key, "b")
+        assert await one.claims.claim_summary(key, "a", NOW, LEASE_MS)
 
     async def test_retention_is_claimed(self, nodes: tuple[Store, Store]) -> None:
         """What expires or is to be deleted is one node's until its lease is over."""

@@ -207,7 +207,7 @@ class Summaries:
         """Write one summary, unless another node does; note success or failure."""
         node = self.node_token()
         try:
-            if not await self.store.claim_summary(job.stream.key, node, self.clock(), CLAIM_MS):
+            if not await self.store.claims.claim_summary(job.stream.key, node, self.clock(), CLAIM_MS):
                 job.not_before = now_s() + ELSEWHERE_S
                 return
             summary_result = await self.write_summary(
@@ -225,7 +225,7 @@ class Summaries:
             job.task = None
             self.changed.setdefault(job.stream.key, job.stream)
             with suppress(StoreUnavailable):  # then the claim runs out
-                await self.store.release_summary(job.stream.key, node)
+                await self.store.claims.release_summary(job.stream.key, node)
 
     def schedule_retry(self, job: SummaryJob, code: str) -> None:
         job.failures, job.error = job.failures + 1, code

@@ -22,7 +22,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.port import Claims
+from voicemem.store.claims import Claims
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.tracing import Span
 

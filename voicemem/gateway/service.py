@@ -34,7 +34,7 @@ from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.port import Claims
+from voicemem.store.claims import Claims
 from voicemem.store.streams import Stream, may_reopen
 from voicemem.transcript.replies.sources import standing_replies
 from voicemem.transcript.state import State, Turn

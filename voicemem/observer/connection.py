@@ -21,7 +21,7 @@ from voicemem.protocol.events import FrameEvent
 from voicemem.sessions.frames import ReducedFrame
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
-from voicemem.store.records import ObservationState
+from voicemem.store.observations import ObservationState
 from voicemem.version import __version__
 
 WIRE_LOG = logging.getLogger("voicemem.observer.websockets")

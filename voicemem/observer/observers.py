@@ -23,8 +23,7 @@ from voicemem.sessions.nodes.node_lease import NodeLease
 from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.port import Observations
-from voicemem.store.records import Observation, ObservationState, ObservedSession
+from voicemem.store.observations import Observation, Observations, ObservationState, ObservedSession
 from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Metrics
 
@@ -203,7 +202,7 @@ class Observers:
 
     def __init__(
         self,
-        store: Observations,
+        observations: Observations,
         recorder: Recorder,
         presence: Presence,
         node: NodeLease,
@@ -212,7 +211,7 @@ class Observers:
         settings: ObserverSettings,
         patience: Patience = Patience(),  # noqa: B008 (it is a constant)
     ) -> None:
-        self.store = store
+        self.observations = observations
         self.node = node
         self.clock = runtime.clock
         self.metrics = metrics
@@ -239,7 +238,7 @@ class Observers:
             raise Refused("session_erased" if stream.state == "erased" else "session_ended")
         now = self.clock()
         new = Observation(key=stream.key, dialect=dialect, call=call, started_ms=now, changed_ms=now)
-        kept = await self.store.begin_observation(new, self.settings.limit)
+        kept = await self.observations.begin_observation(new, self.settings.limit)
         if kept is None:
             raise Refused("too_many_observations")
         if (kept.dialect, kept.call) != (dialect, call):
@@ -249,7 +248,7 @@ class Observers:
 
     async def get(self, stream: Stream) -> Observation:
         """The observation of a session, also one that is over. Raises `Refused` (`unknown_observation`)."""
-        found = await self.store.find_observation(stream.key)
+        found = await self.observations.find_observation(stream.key)
         if found is None:
             raise Refused("unknown_observation")
         return found
@@ -259,7 +258,7 @@ class Observers:
 
         Raises `Refused` (`unknown_observation`).
         """
-        await self.store.change_observation(stream.key, None, "stopped", None, None, self.clock())
+        await self.observations.change_observation(stream.key, None, "stopped", None, None, self.clock())
         self.wake.set()
         return await self.get(stream)
 
@@ -275,15 +274,15 @@ class Observers:
         token, key = self.node.current_token(), self.settings.key
         if self.is_stopping or key is None or not token:
             return
-        listed = {one.observation.key: one for one in await self.store.list_observations()}
+        listed = {one.observation.key: one for one in await self.observations.list_observations()}
         for session, one in list(listed.items()):
             if one.state != "running":
-                await self.store.change_observation(session, None, "ended", "session_over", None, self.clock())
+                await self.observations.change_observation(session, None, "ended", "session_over", None, self.clock())
                 del listed[session]
         self.end_all_but({session for session, one in listed.items() if one.observation.node == token}, token)
         claimable = [session for session, one in listed.items() if one.observation.node in (None, token)]
         free = [session for session in claimable if session not in self.running]
-        for session in await self.store.claim_observations(free, token) if free else ():
+        for session in await self.observations.claim_observations(free, token) if free else ():
             self.start(listed[session], token, key)
 
     def end_all_but(self, ours: set[int], token: str) -> None:
@@ -314,7 +313,7 @@ class Observers:
     async def note(
         self, session: int, token: str, state: ObservationState, reason: str | None, status: int | None
     ) -> bool:
-        return await self.store.change_observation(session, token, state, reason, status, self.clock())
+        return await self.observations.change_observation(session, token, state, reason, status, self.clock())
 
     async def close(self, grace_s: float) -> None:
         """Release everything; what was taken is stored first, and another node or the next process continues."""

@@ -17,7 +17,7 @@ from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import Refused
 from voicemem.runtime import Clock
-from voicemem.store.ports.directory import HookSecrets as HookSecretStore
+from voicemem.store.directory import Directory
 from voicemem.store.records import HookSecret
 
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
@@ -43,15 +43,15 @@ class ShownHookSecret(NamedTuple):
 class HookSecrets:
     """Finds and changes what signs webhooks. `given` are those of the settings, by project and dialect."""
 
-    def __init__(self, store: HookSecretStore, given: Mapping[tuple[str, str], str], clock: Clock) -> None:
-        self.store = store
+    def __init__(self, directory: Directory, given: Mapping[tuple[str, str], str], clock: Clock) -> None:
+        self.directory = directory
         self.given = given
         self.clock = clock
 
     async def verifying(self, project: str, dialect: str) -> list[str]:
         """All secrets that sign webhooks of a dialect in a project at this time; none is of another project."""
         found = [self.given[project, dialect]] if (project, dialect) in self.given else []
-        kept = await self.store.find_hook_secret(project, dialect)
+        kept = await self.directory.find_hook_secret(project, dialect)
         if kept is not None:
             found.append(kept.secret)
             if kept.old_secret is not None and self.old_until(kept) is not None:
@@ -60,7 +60,7 @@ class HookSecrets:
 
     async def list(self, project: str) -> list[ShownHookSecret]:
         """The dialects of a project that have a secret, in the order of their names."""
-        kept = {one.dialect: one for one in await self.store.list_hook_secrets(project)}
+        kept = {one.dialect: one for one in await self.directory.list_hook_secrets(project)}
         given = {dialect for of, dialect in self.given if of == project}
         return [self.shown(project, name, kept.get(name)) for name in sorted({*kept, *given})]
 
@@ -87,11 +87,11 @@ class HookSecrets:
                 old_secret_until_ms=until,
             )
 
-        return self.shown(project, dialect, await self.store.change_hook_secret(project, dialect, change))
+        return self.shown(project, dialect, await self.directory.change_hook_secret(project, dialect, change))
 
     async def remove(self, project: str, dialect: str) -> None:
         """Remove what the project has set, the old secret too. Raises `Refused` (`unknown_hook_secret`)."""
-        if not await self.store.remove_hook_secret(project, dialect):
+        if not await self.directory.remove_hook_secret(project, dialect):
             raise Refused("unknown_hook_secret")
 
     def shown(self, project: str, dialect: str, kept: HookSecret | None) -> ShownHookSecret:

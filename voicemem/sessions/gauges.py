@@ -73,7 +73,7 @@ class Gauges:
         metrics.outbox_due.set(figures.due)
         since = now if figures.oldest_due_ms is None else figures.oldest_due_ms
         metrics.outbox_oldest_seconds.set(max(0, now - since) / 1000)
-        metrics.sessions_set_aside.set(await self.store.count_quarantined(FOLD_VERSION))
+        metrics.sessions_set_aside.set(await self.store.quarantine.count_quarantined(FOLD_VERSION))
         metrics.db_bytes.set(figures.bytes)
         metrics.db_wal_bytes.set(figures.wal_bytes)
 

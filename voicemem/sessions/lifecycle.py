@@ -111,8 +111,8 @@ class Sessions:
 
     def sign_cursor(self, project: str, body: bytes) -> bytes:
         """The signature of a cursor, which is valid for one project and one incarnation of the store."""
-        scope = f"{self.store.incarnation}\0{project}\0".encode()
-        return hmac.digest(self.store.cursor_secret, scope + body, "sha256")[:SIGNATURE_BYTES]
+        scope = f"{self.store.directory.incarnation}\0{project}\0".encode()
+        return hmac.digest(self.store.directory.cursor_secret, scope + body, "sha256")[:SIGNATURE_BYTES]
 
     # Changing
 

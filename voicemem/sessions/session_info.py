@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from voicemem.config.session import warnings_about
 from voicemem.protocol.types import JsonObject, SessionId
-from voicemem.store.records import QuarantineEntry
+from voicemem.store.quarantine import QuarantineEntry
 from voicemem.store.streams import Stream
 
 StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]})]

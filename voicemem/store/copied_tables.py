@@ -94,18 +94,15 @@ TABLES = (
         "keys",
         "id",
         number="created_ms revoked_ms events_per_second bytes_per_second open_sessions sessions_per_day",
-        text="id project name",
-        word="scopes",
+        word="id project name scopes",
         blob="hash",
     ),
-    table(
-        "agora_apps", "app_id", number="created_ms", text="app_id project certificate old_certificate", word="scopes"
-    ),
+    table("agora_apps", "app_id", number="created_ms", word="app_id project certificate old_certificate scopes"),
     table(
         "hook_secrets",
         "project dialect",
         number="set_ms old_secret_until_ms",
-        text="project dialect secret old_secret",
+        word="project dialect secret old_secret",
     ),
     STREAMS,
     table(
@@ -121,7 +118,7 @@ TABLES = (
     DELIVERIES,
     ATTEMPTS,
     table("retention", "stream", number="stream compact_ms expires_ms erased_ms leased_until_ms", word="node"),
-    table("quarantined", "stream", number="stream since_ms", text="version", word="reason"),
+    table("quarantined", "stream", number="stream since_ms", word="version reason"),
     table("overviews", "stream", number="stream position", text="name user_id labels", blob="figures"),
     MEMORIES,
     table("superseded", "stream by_id old_id", number="stream created_ms", text="by_id old_id project"),

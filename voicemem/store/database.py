@@ -5,7 +5,7 @@ SQL that SQLite and PostgreSQL both run, with named parameters (`:key`). What th
 PostgreSQL's words, and SQLite's driver puts it into its own:
 
 - `x in :keys` and `x not in :keys`, where the value is a list of numbers or of texts;
-- `greatest(a, b)` and `least(a, b)`;
+- `greatest(a, b)`, `least(a, b)` and `strpos(text, part)`;
 - `for update`, `for no key update`, `for share`, with or without `skip locked`, or `of` a table, at the end of a
   select: SQLite has one writer, and leaves them out.
 
@@ -41,6 +41,15 @@ class Connection(Protocol):
     def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
         """Run a statement once for each of these values."""
 
+    def hold_node(self, token: str) -> None:
+        """Keep a node for which something is written from being retired before the commit.
+
+        Raises `NodeRetired` if it was. A database that only one process serves has nothing to do here.
+        """
+
+    def lock(self, name: str) -> None:
+        """Hold a named lock until the end of the transaction. Later statements see what its last holder committed."""
+
     @property
     def streams(self) -> Any:
         """The streams, producers and journals of this transaction, for jobs that write.
@@ -54,6 +63,14 @@ class Database(Protocol):
 
     engine: str
     """`sqlite` or `postgresql`, for the few things that only one of them has."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether no other process has the store."""
+
+    @property
+    def identity(self) -> dict[str, bytes]:
+        """The rows of `meta`."""
 
     async def write(self, job: Callable[[Connection], T]) -> T:
         """Run a job in one transaction, and return its result after the commit is on disk.

@@ -38,7 +38,7 @@ def open_store(
         refuse_copies(database.database.identity, unfinished, database.database.close)
         return database
     file = SqliteStore(url.removeprefix(SQLITE_PREFIX), exclusive, budget, make)
-    refuse_copies(file.identity, unfinished, file.database.close)
+    refuse_copies(file.database.identity, unfinished, file.database.close)
     return file
 
 

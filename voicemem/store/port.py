@@ -45,21 +45,21 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from voicemem.store.claims import Claims
+from voicemem.store.directory import Directory
+from voicemem.store.observations import Observations
 from voicemem.store.ports.deliveries import DeliveryLists, Endpoints, Outbox
-from voicemem.store.ports.directory import Directory
 from voicemem.store.ports.extraction import Extractions
 from voicemem.store.ports.heard_index import HeardIndex
 from voicemem.store.ports.journal import Journal, Overviews
 from voicemem.store.ports.memories import Memories
-from voicemem.store.ports.nodes import Claims, Nodes
-from voicemem.store.ports.observations import Observations
-from voicemem.store.ports.upkeep import Operations, Quarantine, Retention
+from voicemem.store.ports.nodes import Nodes
+from voicemem.store.ports.upkeep import Operations, Retention
 from voicemem.store.ports.vectors import HeardVectors, MemoryVectors
+from voicemem.store.quarantine import Quarantine
 
 __all__ = [
-    "Claims",
     "DeliveryLists",
-    "Directory",
     "Endpoints",
     "Extractions",
     "HeardIndex",
@@ -68,7 +68,6 @@ __all__ = [
     "Memories",
     "MemoryVectors",
     "Nodes",
-    "Observations",
     "Operations",
     "Outbox",
     "Overviews",
@@ -84,18 +83,19 @@ class Store(
     Outbox,
     Endpoints,
     DeliveryLists,
-    Quarantine,
     Retention,
-    Directory,
     Nodes,
-    Claims,
     HeardIndex,
     Memories,
     Extractions,
     HeardVectors,
     MemoryVectors,
-    Observations,
     Operations,
     Protocol,
 ):
     """The whole port: one object per engine."""
+
+    directory: Directory
+    quarantine: Quarantine
+    claims: Claims
+    observations: Observations

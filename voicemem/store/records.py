@@ -60,20 +60,6 @@ class Snapshot(NamedTuple):
     state: bytes
 
 
-QuarantineReason = Literal["failed", "too_slow", "damaged"]
-
-
-class QuarantineEntry(Struct, frozen=True):
-    """Why a session is quarantined, and since when: its memory could not be made, and `version` does not try again.
-
-    `version` is that of the program and its fold. `damaged` is an entry of the journal.
-    """
-
-    reason: QuarantineReason
-    since_ms: int
-    version: str
-
-
 class RestoredSession(Struct, frozen=True, kw_only=True):
     """The journal of a session that is to be restored, and the state of the session after it."""
 
@@ -341,42 +327,6 @@ class HookSecret(Struct, frozen=True):
     old_secret: str | None = None
     """Verifies too, until `old_secret_until_ms`."""
     old_secret_until_ms: int | None = None
-
-
-ObservationState = Literal["waiting", "connecting", "observing", "ended", "stopped", "failed"]
-
-
-class Observation(Struct, frozen=True, kw_only=True):
-    """A call at another stack whose events this service fetches itself, for one session."""
-
-    key: int
-    """Of the session."""
-    dialect: str
-    call: str
-    """What the vendor calls it."""
-    state: ObservationState = "waiting"
-    reason: str | None = None
-    """Why it is not being observed."""
-    status: int | None = None
-    """What the vendor said then: the status of its answer, or the code of its close."""
-    connections: int = 0
-    """How many there were."""
-    started_ms: int
-    changed_ms: int
-    ended_ms: int | None = None
-    """None while it goes on."""
-    node: str | None = None
-    """Which node has it."""
-
-
-class ObservedSession(NamedTuple):
-    """An observation that goes on, and the session that it is for."""
-
-    observation: Observation
-    project: str
-    session_id: str
-    state: str
-    """Of the session."""
 
 
 class Node(Struct, frozen=True, kw_only=True):

@@ -23,23 +23,26 @@ def always(secret: HookSecret) -> Change:
 
 async def test_secrets_are_kept(store: Store) -> None:
     """Each belongs to one project and one dialect; a project's are listed by dialect."""
-    assert ([], None) == (await store.list_hook_secrets("p"), await store.find_hook_secret("p", "vapi"))
+    assert ([], None) == (
+        await store.directory.list_hook_secrets("p"),
+        await store.directory.find_hook_secret("p", "vapi"),
+    )
     others = replace(SECRET, project="q", secret="other"), replace(SECRET, dialect="retell")
     for one in (SECRET, *others):
-        assert one == await store.change_hook_secret(one.project, one.dialect, always(one))
+        assert one == await store.directory.change_hook_secret(one.project, one.dialect, always(one))
 
     assert (SECRET, others[0]) == (
-        await store.find_hook_secret("p", "vapi"),
-        await store.find_hook_secret("q", "vapi"),
+        await store.directory.find_hook_secret("p", "vapi"),
+        await store.directory.find_hook_secret("q", "vapi"),
     )
-    assert None is await store.find_hook_secret("q", "retell")
-    assert [others[1], SECRET] == await store.list_hook_secrets("p")
+    assert None is await store.directory.find_hook_secret("q", "retell")
+    assert [others[1], SECRET] == await store.directory.list_hook_secrets("p")
 
 
 async def test_a_change_is_seen_through_every_handle(two_handles: tuple[Store, Store]) -> None:
     """It gets what is there, on whichever node it was set."""
     one, other = two_handles
-    await one.change_hook_secret("p", "vapi", always(SECRET))
+    await one.directory.change_hook_secret("p", "vapi", always(SECRET))
     changed = replace(SECRET, secret="second", old_secret="first", old_secret_until_ms=NOW + 5)
 
     seen: list[HookSecret | None] = []
@@ -48,8 +51,8 @@ async def test_a_change_is_seen_through_every_handle(two_handles: tuple[Store, S
         seen.append(known)
         return changed
 
-    assert changed == await other.change_hook_secret("p", "vapi", change)
-    assert changed == await one.find_hook_secret("p", "vapi")
+    assert changed == await other.directory.change_hook_secret("p", "vapi", change)
+    assert changed == await one.directory.find_hook_secret("p", "vapi")
     assert {SECRET} == set(seen)
 
 
@@ -63,10 +66,10 @@ async def test_two_nodes_set_the_first_at_once(two_handles: tuple[Store, Store])
         return change
 
     await asyncio.gather(
-        two_handles[0].change_hook_secret("p", "vapi", add("a")),
-        two_handles[1].change_hook_secret("p", "vapi", add("b")),
+        two_handles[0].directory.change_hook_secret("p", "vapi", add("a")),
+        two_handles[1].directory.change_hook_secret("p", "vapi", add("b")),
     )
-    kept = await two_handles[0].find_hook_secret("p", "vapi")
+    kept = await two_handles[0].directory.find_hook_secret("p", "vapi")
     assert kept is not None
     assert {"a", "b"} == {kept.secret, kept.old_secret}
 
@@ -75,8 +78,11 @@ async def test_a_removed_secret_is_gone(store: Store) -> None:
     """Nothing of it is left, and nothing else goes with it."""
     other = replace(SECRET, project="q")
     for one in (SECRET, other):
-        await store.change_hook_secret(one.project, one.dialect, always(one))
+        await store.directory.change_hook_secret(one.project, one.dialect, always(one))
 
-    assert await store.remove_hook_secret("p", "vapi")
-    assert not await store.remove_hook_secret("p", "vapi")
-    assert (None, other) == (await store.find_hook_secret("p", "vapi"), await store.find_hook_secret("q", "vapi"))
+    assert await store.directory.remove_hook_secret("p", "vapi")
+    assert not await store.directory.remove_hook_secret("p", "vapi")
+    assert (None, other) == (
+        await store.directory.find_hook_secret("p", "vapi"),
+        await store.directory.find_hook_secret("q", "vapi"),
+    )

@@ -20,9 +20,12 @@ async def test_a_store_knows_itself(two_handles: tuple[Store, Store]) -> None:
     """Incarnation and cursor secret are the store's, the same through every handle, and it begins healthy."""
     one, other = two_handles
 
-    assert (one.incarnation, one.cursor_secret) == (other.incarnation, other.cursor_secret)
-    assert one.incarnation
-    assert len(one.cursor_secret) >= 16
+    assert (one.directory.incarnation, one.directory.cursor_secret) == (
+        other.directory.incarnation,
+        other.directory.cursor_secret,
+    )
+    assert one.directory.incarnation
+    assert len(one.directory.cursor_secret) >= 16
     assert one.healthy
 
 
@@ -36,8 +39,8 @@ async def test_stores_are_not_each_other(engine: Engine, tmp_path: Path) -> None
         await one.create_session("p", "s", validate_config({}), NOW)
 
         assert await other.find_session("p", "s") is None
-        assert one.incarnation != other.incarnation
-        assert one.cursor_secret != other.cursor_secret
+        assert one.directory.incarnation != other.directory.incarnation
+        assert one.directory.cursor_secret != other.directory.cursor_secret
 
 
 async def test_a_closed_store_answers(store: Store) -> None:
@@ -57,14 +60,14 @@ async def test_a_reopened_store_is_the_same(name: str, tmp_path: Path) -> None:
     given = {"name": "joker", "llm": {"api_key": "k"}}
     async with ENGINES[name].handles(tmp_path) as open_handle:
         store = await open_handle()
-        identity = (store.incarnation, store.cursor_secret)
+        identity = (store.directory.incarnation, store.directory.cursor_secret)
         key = await open_key(store, given=given)
         await append_offers(store, key, offer(1), offer(2))
         stream, rows = await store.find_session("p", "s"), await store.read_rows(key, 0, 10)
 
     async with ENGINES[name].handles(tmp_path) as open_handle:
         store = await open_handle()
-        assert identity == (store.incarnation, store.cursor_secret)
+        assert identity == (store.directory.incarnation, store.directory.cursor_secret)
         assert (stream, rows) == (await store.find_session("p", "s"), await store.read_rows(key, 0, 10))
         assert "same" == (await store.create_session("p", "s", validate_config(given), NOW))[1]
         assert [Outcome(duplicate=True), Outcome(3)] == await append_offers(store, key, offer(2), offer(3))

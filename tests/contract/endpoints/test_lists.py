@@ -31,7 +31,7 @@ def notices(page: DeliveryPage) -> list[str]:
 
 async def test_deliveries_of_a_project(store: Store) -> None:
     """Those to a session's own receiver are there too, the operator's only if asked for, no other project's."""
-    await store.set_operator_endpoint("https://operator.example/all", None, "full", NOW)
+    await store.directory.set_operator_endpoint("https://operator.example/all", None, "full", NOW)
     endpoint = await add_endpoint(store, endpoint_of("e1", 102))
     await add_endpoint(store, endpoint_of("e2", 102, project="other"))
     stream = await closed_session(store, "s1", hook=OWN, notice_id="n1")

@@ -59,16 +59,16 @@ async def test_a_claim_is_one_node_s(store: Store) -> None:
     key = await open_key(store)
     for node in "ab":
         await begin_node(store, node)
-    assert await store.claim_summary(key, "b", NOW, LEASE_MS)
-    assert [True, True, False] == [await store.claim_extraction(key, node, NOW, LEASE_MS) for node in "aab"]
-    await store.release_extraction(key, "b")
-    assert not await store.claim_extraction(key, "b", NOW + LEASE_MS - 1, LEASE_MS)
-    assert await store.claim_extraction(key, "b", NOW + LEASE_MS, LEASE_MS)
-    await store.release_extraction(key, "b")
-    assert await store.claim_extraction(key, "a", NOW, LEASE_MS)
+    assert await store.claims.claim_summary(key, "b", NOW, LEASE_MS)
+    assert [True, True, False] == [await store.claims.claim_extraction(key, node, NOW, LEASE_MS) for node in "aab"]
+    await store.claims.release_extraction(key, "b")
+    assert not await store.claims.claim_extraction(key, "b", NOW + LEASE_MS - 1, LEASE_MS)
+    assert await store.claims.claim_extraction(key, "b", NOW + LEASE_MS, LEASE_MS)
+    await store.claims.release_extraction(key, "b")
+    assert await store.claims.claim_extraction(key, "a", NOW, LEASE_MS)
     await store.retire_node("a", NOW)
-    assert await store.claim_extraction(key, "b", NOW, LEASE_MS)
-    assert await store.claim_summary(key, "b", NOW, LEASE_MS)
+    assert await store.claims.claim_extraction(key, "b", NOW, LEASE_MS)
+    assert await store.claims.claim_summary(key, "b", NOW, LEASE_MS)
 
 
 async def test_tokens_are_counted_by_project_and_day(store: Store) -> None:

@@ -62,7 +62,7 @@ async def test_no_two_get_the_last_session_of_a_key(two_handles: tuple[Store, St
     one, other = two_handles
     for name, bound in (("k", 2), ("free", 0)):
         limits = KeyLimits(open_sessions=bound)
-        await one.add_key(ApiKey(name, "p", name, name.encode(), ("ingest",), NOW, limits=limits))
+        await one.directory.add_key(ApiKey(name, "p", name, name.encode(), ("ingest",), NOW, limits=limits))
     assert ["created"] * 2 + ["open_sessions"] * 22 == await begin_many(two_handles, key_id="k")
     assert "created" == await begin(other, "more", key_id="free")
 

@@ -65,7 +65,7 @@ async def test_the_oldest_deliveries_come_first(store: Store) -> None:
 
 async def test_busy_receivers_are_left_out(store: Store) -> None:
     """Deliveries of busy receivers stay unclaimed, and do not stand in the way of others."""
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     await closed_session(store, "s1", hook=None)
     busy = (await claim_one_delivery(store)).endpoint.url
     await closed_session(store, "s2", hook=None)
@@ -158,7 +158,7 @@ async def test_when_the_next_delivery_is_due(store: Store) -> None:
 
 async def test_busy_receivers_hide_nobody(store: Store) -> None:
     """However much waits for receivers that are busy, or were taken away, what is due for others is found."""
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     for number in range(MANY):
         await closed_session(store, f"s{number}", hook=None, now_ms=NOW + number)
     await closed_session(store, "late", HOOK + "/late", now_ms=NOW + 10**6)
@@ -168,7 +168,7 @@ async def test_busy_receivers_hide_nobody(store: Store) -> None:
     found = await claim_deliveries(store, later, busy=[OPERATOR])
     assert [HOOK + "/late", HOOK] == [delivery.endpoint.url for delivery in found]
     assert [] == await claim_deliveries(store, later, busy=[OPERATOR])
-    await store.turn_off_operator_endpoint()
+    await store.directory.turn_off_operator_endpoint()
     await closed_session(store, "last", HOOK, now_ms=later)
     assert [HOOK] == [delivery.endpoint.url for delivery in await claim_deliveries(store, later)]
 

@@ -25,7 +25,7 @@ from voicemem.store.records import Endpoint, SessionHeader
 
 async def test_a_close_delivers_to_every_receiver(store: Store) -> None:
     """A close makes one delivery for the operator's receiver and one for the session's own, of the same notice."""
-    await store.set_operator_endpoint(OPERATOR, "operator-secret")
+    await store.directory.set_operator_endpoint(OPERATOR, "operator-secret")
     webhook = {"url": HOOK, "secret": "own-secret", "contents": "standard"}
     key = await open_key(store, given={"webhook": webhook})
     await append_offers(store, key, *offers(1, 3))
@@ -62,7 +62,7 @@ async def test_without_a_receiver_there_is_no_delivery(store: Store) -> None:
 
 async def test_no_delivery_for_a_disabled_receiver(store: Store) -> None:
     """Receivers that were disabled or taken away get nothing from later closes."""
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     first = await closed_session(store, "s1", hook=None)
     await store.disable_endpoint((await claim_one_delivery(store)).endpoint, NOW)
     key = await open_key(store, "s2", {"webhook": {"url": HOOK}})
@@ -123,7 +123,7 @@ async def test_a_delivery_is_of_its_close(store: Store) -> None:
 
 async def test_what_is_not_closed_is_not_delivered(store: Store) -> None:
     """A close that does nothing makes no delivery."""
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     key = await open_key(store)
     await store.close_session(key, None, "n", NOW)
     await store.close_ended(key, "n", NOW)

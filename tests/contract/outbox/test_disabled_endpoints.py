@@ -21,7 +21,7 @@ from voicemem.store.records import Delivery
 
 async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
     """What waits for a receiver that is disabled is failed; other receivers and what was delivered stay."""
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     done = await closed_session(store, "s1", hook=None)
     delivery = await claim_one_delivery(store)
     await store.finish_delivery(delivery, attempt_of(), "delivered", None)
@@ -37,7 +37,7 @@ async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
 
 async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
     """An attempt that was on its way when its receiver was disabled is not followed by another."""
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     for number in (1, 2):
         await closed_session(store, f"s{number}", hook=None)
     gone, failing = await claim_deliveries(store)
@@ -88,7 +88,7 @@ async def test_an_endpoint_that_only_fails(store: Store) -> None:
 
 async def test_other_receivers_are_not_disabled_for_failing(store: Store) -> None:
     """The operator's and a session's own are tried as long as sessions end."""
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     await closed_session(store)
     for delivery in await claim_deliveries(store):
         await store.finish_delivery(delivery, attempt_of(500), "failed", None)
@@ -97,7 +97,7 @@ async def test_other_receivers_are_not_disabled_for_failing(store: Store) -> Non
 
 async def test_the_operators_endpoint_fails_and_stays(store: Store) -> None:
     """It is known since when it fails, until it works; it is never disabled for that."""
-    await store.set_operator_endpoint("https://operator.example/all", None, "full", NOW)
+    await store.directory.set_operator_endpoint("https://operator.example/all", None, "full", NOW)
     await closed_session(store, hook=None)
     (delivery,) = await claim_deliveries(store)
     await store.finish_delivery(delivery, attempt_of(500, started_ms=NOW + 1), "pending", NOW + 2)

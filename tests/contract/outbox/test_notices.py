@@ -68,7 +68,7 @@ async def test_how_a_session_left(store: Store, reason: str) -> None:
 async def test_an_idle_session_that_nobody_joined_only_left(store: Store, updated: bool) -> None:
     """It has nothing to tell, also after a change of its configuration; a close by request tells all the same."""
     await add_endpoint(store, endpoint_of("e1", 102, 103, 111, 112))
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     for session_id, ending in (("idle", None), ("ended", END)):
         stream, _ = await store.create_session("p", session_id, validate_config({"idle_timeout": 1}), NOW - 1000)
         if updated:
@@ -86,7 +86,7 @@ async def test_an_idle_session_that_nobody_joined_only_left(store: Store, update
 async def test_an_idle_session_that_somebody_joined_tells(store: Store, way: str) -> None:
     """An open is enough, and so is an event without one, or a journal that the session was made with."""
     config = validate_config({"idle_timeout": 1})
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     if way == "open":
         key = await open_key(store)
     elif way == "event":
@@ -121,7 +121,7 @@ async def test_a_session_that_comes_back_starts_again(store: Store) -> None:
 
 async def test_only_the_own_project_is_heard(store: Store) -> None:
     """A project's endpoint hears of no other project's sessions, the operator's of histories of all."""
-    await store.set_operator_endpoint(OPERATOR, None)
+    await store.directory.set_operator_endpoint(OPERATOR, None)
     await add_endpoint(store, endpoint_of("e1", 101, 102, 103))
     await add_endpoint(store, endpoint_of("e2", 101, 102, 103, project="other"))
     await closed_session(store, hook=None)

@@ -81,16 +81,16 @@ async def test_a_trusted_failover_loses_nothing(pair: Pair) -> None:
         await begin_node(store, "a")
         key = (await open_session(store, node="a")).stream.key
         assert all(map(is_acknowledged, await append_offers(store, key, *offers(1, 3))))
-        incarnation = store.incarnation
+        incarnation = store.directory.incarnation
         await asyncio.to_thread(pair.fail_over)
         await fall_over(store)
-        assert incarnation == store.incarnation
+        assert incarnation == store.directory.incarnation
         assert await store.renew_node("a", NOW + NODE_LEASE_MS)
         assert {"main": [1, 2, 3]} == await seqs_by_producer(store, key)
         assert stored_at(4) == await append_offers(store, key, offer(4))
     async with stores(pair, failover="trusted") as (store,):
         await begin_node(store, "later")
-        assert incarnation == store.incarnation
+        assert incarnation == store.directory.incarnation
 
 
 async def test_any_other_failover_is_another_incarnation(pair: Pair) -> None:
@@ -100,15 +100,15 @@ async def test_any_other_failover_is_another_incarnation(pair: Pair) -> None:
         await begin_node(other, "b")
         key = (await open_session(one, node="a")).stream.key
         await append_offers(one, key, offer(1))
-        incarnation = one.incarnation
+        incarnation = one.directory.incarnation
         await asyncio.to_thread(pair.fail_over)
         await fall_over(one)
         await fall_over(other)
-        assert incarnation != one.incarnation == other.incarnation
+        assert incarnation != one.directory.incarnation == other.directory.incarnation
         assert not await one.renew_node("a", NOW + NODE_LEASE_MS)
         assert not await other.renew_node("b", NOW + NODE_LEASE_MS)
         await begin_node(one, "c")
-        assert incarnation != one.incarnation == other.incarnation
+        assert incarnation != one.directory.incarnation == other.directory.incarnation
         assert NOW == (await reload(one, key)).silent_since_ms
 
 
@@ -119,7 +119,7 @@ async def test_what_a_standby_lacks_is_noticed(pair: Pair) -> None:
         key = (await open_session(store, node="a")).stream.key
         await append_offers(store, key, offer(1))
         await append_offers(store, key, offer(2))
-        incarnation = store.incarnation
+        incarnation = store.directory.incarnation
         pair.wait_for_commits("")  # from here on it is an asynchronous one
         pair.standby.stop("fast")
         assert stored_at(3) == await append_offers(store, key, offer(3))
@@ -127,7 +127,7 @@ async def test_what_a_standby_lacks_is_noticed(pair: Pair) -> None:
         pair.standby.start()
         await asyncio.to_thread(pair.promote)
         await fall_over(store)
-        assert incarnation != store.incarnation
+        assert incarnation != store.directory.incarnation
         assert {"main": [1, 2]} == await seqs_by_producer(store, key)
         await begin_node(store, "b")
         reopened = await open_session(store, from_seq=4, node="b")

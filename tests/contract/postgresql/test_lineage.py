@@ -43,17 +43,17 @@ async def test_a_start_on_another_server_is_another_incarnation(open_handle: Ope
     one, other = await opened(open_handle), await opened(open_handle)
     await begin_node(one, "a")
     key = (await open_session(one, node="a")).stream.key
-    before, server = one.incarnation, one.database.server
+    before, server = one.directory.incarnation, one.database.server
     assert server is not None
     name, said = await database_of(one), elsewhere.format(system=server.system)
     postgresql.server().execute(f"update meta set value = '{said}' where name = 'server'", name)
     await begin_node(other, "b")
-    assert before != other.incarnation
+    assert before != other.directory.incarnation
     assert ["b"] == [node.token for node in await other.list_nodes()]
     assert NOW == (await reload(other, key)).silent_since_ms
     again = await opened(open_handle)
     await begin_node(again, "c")
-    assert other.incarnation == again.incarnation
+    assert other.directory.incarnation == again.directory.incarnation
 
 
 async def test_a_restored_copy_of_the_disk_is_noticed(open_handle: OpenHandle) -> None:
@@ -63,7 +63,7 @@ async def test_a_restored_copy_of_the_disk_is_noticed(open_handle: OpenHandle) -
     key = (await open_session(store, node="a")).stream.key
     await append_offers(store, key, offer(1))
     await append_offers(store, key, offer(2))
-    name, before = await database_of(store), store.incarnation
+    name, before = await database_of(store), store.directory.incarnation
     postgresql.server().execute("delete from journal where position > 1", name)
     postgresql.server().execute(postgresql.END_CONNECTIONS.format(name))
     with pytest.raises(StoreUnavailable):
@@ -71,7 +71,7 @@ async def test_a_restored_copy_of_the_disk_is_noticed(open_handle: OpenHandle) -
     assert store.is_displaced
     assert store.trouble is not None
     await store.settle(NOW)
-    assert before != store.incarnation
+    assert before != store.directory.incarnation
     assert not await store.renew_node("a", NOW + NODE_LEASE_MS)
 
 
@@ -85,11 +85,11 @@ async def test_connections_that_are_lost_change_nothing(open_handle: OpenHandle)
         await append_offers(store, each, offer(1))
     other = await opened(open_handle)
     await other.erase(gone, NOW)
-    before = store.incarnation
+    before = store.directory.incarnation
     postgresql.server().execute(postgresql.END_CONNECTIONS.format(await database_of(store)))
     await append_offers(store, key, offer(2))
     assert not store.is_displaced
-    assert before == store.incarnation
+    assert before == store.directory.incarnation
 
 
 async def test_an_engine_that_does_not_say_which_server_it_is(open_handle: OpenHandle) -> None:
@@ -108,7 +108,7 @@ async def test_voicemem_restored(open_handle: OpenHandle) -> None:
     """The command gives the store a new incarnation, and says how many nodes start anew."""
     store = await opened(open_handle)
     await begin_node(store, "a")
-    before, url = store.incarnation, postgresql.server().url(await database_of(store))
+    before, url = store.directory.incarnation, postgresql.server().url(await database_of(store))
     command = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "voicemem", "restored", "--store", url, stdout=asyncio.subprocess.PIPE
     )
@@ -116,7 +116,7 @@ async def test_voicemem_restored(open_handle: OpenHandle) -> None:
     assert (0, b"anew: 1") == (command.returncode, shown.strip()[-7:])
     assert not await store.renew_node("a", NOW + NODE_LEASE_MS)
     await begin_node(store, "b")
-    assert before != store.incarnation
+    assert before != store.directory.incarnation
 
 
 def test_options_of_a_url() -> None:

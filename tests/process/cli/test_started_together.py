@@ -23,7 +23,7 @@ async def work(path, is_server):
     if is_server:
         await store.probe()
     else:
-        await Access(store).create_key("default", "n", ("read",))
+        await Access(store.directory).create_key("default", "n", ("read",))
     await store.close_store()
 
 print("ready", flush=True)

@@ -207,7 +207,7 @@ async def test_a_tail_is_told_at_once_and_goes_on(serve: Serve, tmp_path: Path, 
         many = SeveralCursor(
             10**9, {10**9 - number: 10**6 for number in range(256)}, [10**9 + one for one in range(32)]
         )
-        place = format_several_cursor(app.services.store.incarnation, many)
+        place = format_several_cursor(app.services.store.directory.incarnation, many)
         told_many = {"Accept": "text/event-stream", "Last-Event-ID": place}
         status, body = await ask(front, key, "GET", "/v1/events", headers=told_many)
         assert (400, "invalid_position") == (status, json.loads(body)["reason"])  # the service has read it

@@ -39,8 +39,8 @@ async def test_a_stored_key_lets_the_service_listen_on_the_network(serve: Serve,
     """A key that was made before the start counts, also when it was revoked."""
     path = str(tmp_path / "v.db")
     store = SqliteStore(path)
-    key, _ = await Access(store).create_key("default", "", ["read"])
-    await store.revoke_key(key.id, 1)
+    key, _ = await Access(store.directory).create_key("default", "", ["read"])
+    await store.directory.revoke_key(key.id, 1)
     await store.close_store()
     assert (await serve(store=f"sqlite:{path}", rest=EVERYWHERE)).rest_address.port
 

@@ -232,7 +232,7 @@ async def test_each_node_names_itself_in_its_metrics(nodes: tuple[App, App]) -> 
 async def test_another_incarnation_is_told_to_everybody(nodes: tuple[App, App], store: InMemoryStore) -> None:
     """Producers open again, and see it; tails end, and their places are refused; nothing cached is believed."""
     here = nodes[0]
-    before, api = store.incarnation, RestClient(here)
+    before, api = store.directory.incarnation, RestClient(here)
     async with open_producer(here) as producer, open_tail(api) as tail:
         await producer.store(final_transcript(1, "Hello.", turn_id=1))
         assert 1 == len(await tail.some(1))
@@ -244,8 +244,8 @@ async def test_another_incarnation_is_told_to_everybody(nodes: tuple[App, App], 
         assert {} == here.services.read_models.cached
     async with connected_producer(here) as producer:
         ready = await producer.open("s", from_seq=3)
-        assert (3, store.incarnation) == (ready["next_seq"], ready["incarnation"])
-    assert before != store.incarnation
+        assert (3, store.directory.incarnation) == (ready["next_seq"], ready["incarnation"])
+    assert before != store.directory.incarnation
     assert "session.gap" in [entry["event"]["type"] for entry in await api.journal()]
 
 
@@ -292,7 +292,7 @@ async def test_a_reply_under_way_on_another_node_is_not_closed(store: InMemorySt
 
 
 async def replies(store: InMemoryStore) -> set[str]:
-    return await store.list_replies((await row(store)).key)
+    return await store.claims.list_replies((await row(store)).key)
 
 
 async def kinds(api: RestClient) -> list[str]:

@@ -53,7 +53,7 @@ async def test_a_new_session_begins_at_its_beginning(app: App) -> None:
         session = await client.open("s", producer="asr", config={"name": "Call"})
         assert ("s", "asr", "running") == (session.session_id, session.producer, session.state)
         assert (1, 1, 1, 0) == (session.epoch, session.next_seq, session.next_turn, session.unacknowledged)
-        assert app.services.store.incarnation == session.incarnation
+        assert app.services.store.directory.incarnation == session.incarnation
         assert "websocket" == client.transport
     assert {"name": "Call"} == (await RestClient(app).session("s"))["config"]
 

@@ -104,7 +104,7 @@ async def test_the_websocket_takes_over_again(app: App, network: Network) -> Non
     assert [*range(1, 151)] == await acknowledged_seqs(acks)
     await network.uses("websocket")
     assert [151, 152] == await acknowledged_seqs(send_transcripts(session, [151, 152]))
-    assert (1, app.services.store.incarnation) == (session.epoch, session.incarnation)
+    assert (1, app.services.store.directory.incarnation) == (session.epoch, session.incarnation)
     assert transcripts_up_to(152) == await stored_transcripts(app)
 
 
@@ -195,8 +195,8 @@ async def test_a_key_may_be_revoked_in_the_middle(serve: Serve) -> None:
         session = await network.client.open("s")
         assert 1 == session.next_turn
         await acknowledged_seqs(send_transcripts(session, [1]))
-        (one,) = [one for one in await app.services.store.list_keys() if one.name == "test"]
-        await app.services.store.revoke_key(one.id, now_ms())
+        (one,) = [one for one in await app.services.store.directory.list_keys() if one.name == "test"]
+        await app.services.store.directory.revoke_key(one.id, now_ms())
         with pytest.raises(RequestRefused) as refused:
             await session.send(numbered_transcript(2))
         assert "unauthorized" == refused.value.code

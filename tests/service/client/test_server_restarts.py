@@ -77,7 +77,7 @@ async def test_an_empty_store(tmp_path: Path) -> None:
         async with running_service(store="memory:") as app:
             proxy.target = app.ingest_address
             assert [4, 5] == await acknowledged_seqs(send_transcripts(session, [4, 5]))
-            assert before != session.incarnation == app.services.store.incarnation
+            assert before != session.incarnation == app.services.store.directory.incarnation
             assert [(4, "Line 4."), (5, "Line 5.")] == await stored_transcripts(app)
             assert {"name": "Call"} == (await RestClient(app).session())["config"]
 

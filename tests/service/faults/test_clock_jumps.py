@@ -201,7 +201,7 @@ async def test_a_lease_of_a_dead_process_holds_up_nobody(
     async with running_service(store=f"sqlite:{path}") as app:
         await RestClient(app).create()
     store = SqliteStore(path)
-    await store.set_operator_endpoint(hook.url(), None)
+    await store.directory.set_operator_endpoint(hook.url(), None)
     stream = await store.find_session("default", "s")
     assert stream is not None
     assert await store.close_session(stream.key, SessionEnding(wall(), "left"), "n1", wall())
@@ -218,8 +218,8 @@ async def test_keys_know_no_time(serve: Serve, wall: Wall, jump_ms: int) -> None
     """A key that was made or revoked before the jump is so after it."""
     app = await serve()
     good, text = await client_with_key(app, "admin"), await make_key(app, "admin")
-    revoked = next(key for key in await app.services.store.list_keys() if text.split("_")[1] == key.id)
-    assert await app.services.store.revoke_key(revoked.id, wall())
+    revoked = next(key for key in await app.services.store.directory.list_keys() if text.split("_")[1] == key.id)
+    assert await app.services.store.directory.revoke_key(revoked.id, wall())
     wall.off_ms += jump_ms
     assert 200 == (await good.get("/v1/sessions")).status
     assert 401 == (await RestClient(app, text).get("/v1/sessions")).status

@@ -176,7 +176,7 @@ async def test_a_receiver_that_misbehaves_once(office: OutboxRig, case: Case) ->
     """The attempt is bounded in time and memory, logged, and followed by a good one at the time that it should be."""
     receiver = Once(case.misbehave)
     async with tcp_receiver(receiver) as url:
-        await office.store.set_operator_endpoint(url, SECRET)
+        await office.store.directory.set_operator_endpoint(url, SECRET)
         key = await office.closed()
         tracemalloc.start()
         async with asyncio.timeout(30):
@@ -218,7 +218,7 @@ async def test_a_receiver_that_refuses_connections(office: OutboxRig) -> None:
     """Nobody listens; when somebody does, the notice comes."""
     with socket.create_server(("127.0.0.1", 0)) as placeholder:
         port = placeholder.getsockname()[1]
-    await office.store.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
+    await office.store.directory.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
     key = await office.closed()
     await office.attempt()
     bodies = []
@@ -240,7 +240,7 @@ async def test_a_receiver_that_refuses_connections(office: OutboxRig) -> None:
 async def test_a_name_that_does_not_resolve(office: OutboxRig) -> None:
     """A name server that fails is a failed attempt; the notice comes when it is back."""
     async with webhook_receiver() as hook, WebhookSender(resolver=FakeResolver([], ["127.0.0.1"])) as sender:
-        await office.store.set_operator_endpoint(hook.url(host="receiver.example"), SECRET)
+        await office.store.directory.set_operator_endpoint(hook.url(host="receiver.example"), SECRET)
         key = await office.closed()
         outbox = office.another(sender=sender)
         assert [1, 1] == [await office.attempt(outbox), await office.attempt(outbox)]
@@ -258,11 +258,11 @@ async def test_a_certificate_that_nobody_vouches_for(office: OutboxRig, tmp_path
         got.extend(await reader.read())
 
     async with tcp_receiver(talk, self_signed_tls(tmp_path)) as url:
-        await office.store.set_operator_endpoint(url.replace("http:", "https:"), SECRET)
+        await office.store.directory.set_operator_endpoint(url.replace("http:", "https:"), SECRET)
         key = await office.closed()
         await office.attempt()
     async with webhook_receiver() as hook:
-        await office.store.set_operator_endpoint(hook.url(), SECRET)
+        await office.store.directory.set_operator_endpoint(hook.url(), SECRET)
         assert 1 == await office.attempt()
     delivery = await office.delivery(key)
     assert ("delivered", ["tls", None]) == (delivery.state, [one.error for one in delivery.attempts])
@@ -277,7 +277,7 @@ async def test_a_redirect_to_an_internal_address(office: OutboxRig, status: byte
         redirect = status + b" Elsewhere\r\nLocation: " + inside.url("/admin").encode()
         receiver = Once(partial(answer, redirect))
         async with tcp_receiver(receiver) as url:
-            await office.store.set_operator_endpoint(url, SECRET)
+            await office.store.directory.set_operator_endpoint(url, SECRET)
             key = await office.closed()
             assert [1, 1] == [await office.attempt(), await office.attempt()]
     delivery = await office.delivery(key)
@@ -315,10 +315,10 @@ async def failing() -> AsyncIterator[WebhookReceiver]:
 @pytest.mark.fault(60)
 async def test_an_endpoint_that_is_deleted_between_attempts(office: OutboxRig, failing: WebhookReceiver) -> None:
     """Who is no receiver any more is not called again."""
-    await office.store.set_operator_endpoint(failing.url(), SECRET)
+    await office.store.directory.set_operator_endpoint(failing.url(), SECRET)
     await office.closed()
     await office.attempt()
-    await office.store.turn_off_operator_endpoint()
+    await office.store.directory.turn_off_operator_endpoint()
     office.clock.wait(DAY_S)
     assert [0, 1] == [await office.attempt(), len(failing.notices)]
     assert await office.due_in_s() is None
@@ -329,7 +329,7 @@ async def test_an_endpoint_that_is_disabled_during_an_attempt(office: OutboxRig,
     """An attempt that fails after its endpoint was disabled by another one's 410 is the last."""
     gate = asyncio.Event()
     failing.replies = [Reply(503, gate=gate), Reply(410)]
-    await office.store.set_operator_endpoint(failing.url(), SECRET)
+    await office.store.directory.set_operator_endpoint(failing.url(), SECRET)
     slow = await office.closed("slow", "n1")
     attempt = asyncio.create_task(office.attempt())
     await failing.wait(1)
@@ -347,7 +347,7 @@ async def test_a_session_that_is_erased_during_an_attempt(office: OutboxRig, fai
     """Its attempt comes to its end, and nothing of it is kept or sent again."""
     gate = asyncio.Event()
     failing.replies = [Reply(503, gate=gate)]
-    await office.store.set_operator_endpoint(failing.url(), SECRET)
+    await office.store.directory.set_operator_endpoint(failing.url(), SECRET)
     key = await office.closed()
     attempt = asyncio.create_task(office.attempt())
     await failing.wait(1)
@@ -364,11 +364,11 @@ async def test_a_secret_that_is_changed_during_an_attempt(office: OutboxRig, fai
     """The attempt under way has the old signature, the next one the new: the same bytes, but for their time."""
     gate = asyncio.Event()
     failing.replies = [Reply(500, gate=gate), Reply()]
-    await office.store.set_operator_endpoint(failing.url(), "the old one")
+    await office.store.directory.set_operator_endpoint(failing.url(), "the old one")
     await office.closed()
     attempt = asyncio.create_task(office.attempt())
     await failing.wait(1)
-    await office.store.set_operator_endpoint(failing.url(), "the new one")
+    await office.store.directory.set_operator_endpoint(failing.url(), "the new one")
     gate.set()
     await attempt
     await office.attempt()
@@ -381,7 +381,7 @@ async def test_a_secret_that_is_changed_during_an_attempt(office: OutboxRig, fai
 @pytest.mark.fault(62)
 async def test_a_receiver_that_is_dead_for_five_days(office: OutboxRig, failing: WebhookReceiver) -> None:
     """After three days it is not called for an old close any more, which stays there as failed; a new one arrives."""
-    await office.store.set_operator_endpoint(failing.url(), SECRET)
+    await office.store.directory.set_operator_endpoint(failing.url(), SECRET)
     old = await office.closed("old", "n1")
     began = office.clock()
     while office.clock() - began < 5 * DAY_S * 1000:

@@ -136,11 +136,11 @@ async def test_95_a_revoked_key(serve: Serve, caplog: pytest.LogCaptureFixture, 
     app = await serve(store=f"sqlite:{tmp_path}/v.db")
     beside = SqliteStore(f"{tmp_path}/v.db", exclusive=False)
     try:
-        key, text = await Access(beside).create_key("default", "", ["admin"])
+        key, text = await Access(beside.directory).create_key("default", "", ["admin"])
         await asyncio.sleep(ASK_AGAIN_MS / 1000)
         api = RestClient(app, text)
         await api.create()
-        assert await beside.revoke_key(key.id, 1)
+        assert await beside.directory.revoke_key(key.id, 1)
         assert (401, "unauthorized") == (await api.post(EVENTS, [final_transcript(1)])).problem
         with pytest.raises(InvalidStatus) as refused:
             async with connected_producer(app, {"Authorization": f"Bearer {text}"}):

@@ -152,7 +152,7 @@ async def test_a_wrong_key_in_the_first_frame(locked: App) -> None:
 async def test_a_revoked_key(locked: App) -> None:
     """A key that was taken back opens nothing any more."""
     key = await make_key(locked, "ingest")
-    assert await locked.services.store.revoke_key(key.split("_")[1], 1)
+    assert await locked.services.store.directory.revoke_key(key.split("_")[1], 1)
     assert (401, "unauthorized") == await refusal(locked, additional_headers=bearer_header(key))
 
 

@@ -28,7 +28,7 @@ async def test_ready_says_where_to_go_on(app: App) -> None:
         "epoch": 1,
         "next_seq": 1,
         "next_turn": 1,
-        "incarnation": app.services.store.incarnation,
+        "incarnation": app.services.store.directory.incarnation,
         "window": MIB,
         "features": [*FEATURES],
     } == ready

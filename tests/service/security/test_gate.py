@@ -261,13 +261,13 @@ async def test_a_revoked_key_is_refused_at_once(serve: Serve, tmp_path: Path) ->
     app = await serve(store=f"sqlite:{tmp_path}/v.db")
     beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
     try:
-        key, text = await Access(beside).create_key("default", "", ["read"])
+        key, text = await Access(beside.directory).create_key("default", "", ["read"])
         await asyncio.sleep(ASK_AGAIN_MS / 1000)
         url, headers = f"http://{app.rest_address}/v1/sessions", {"Authorization": f"Bearer {text}"}
         async with aiohttp.ClientSession(headers=headers) as session:
             async with session.get(url) as answer:
                 assert 200 == answer.status
-            await beside.revoke_key(key.id, 1)
+            await beside.directory.revoke_key(key.id, 1)
             async with session.get(url) as answer:
                 assert 401 == answer.status
     finally:
@@ -280,10 +280,10 @@ async def test_the_first_key_closes_a_running_service(serve: Serve, tmp_path: Pa
     await RestClient(app).create()
     beside = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
     try:
-        key, _ = await Access(beside).create_key("default", "", ["read"])
+        key, _ = await Access(beside.directory).create_key("default", "", ["read"])
         await asyncio.sleep(ASK_AGAIN_MS / 1000)
         assert (401, "unauthorized") == (await RestClient(app).get("/v1/sessions/s")).problem
-        await beside.revoke_key(key.id, 1)
+        await beside.directory.revoke_key(key.id, 1)
         assert (401, "unauthorized") == (await RestClient(app).get("/v1/sessions/s")).problem
     finally:
         await beside.close_store()

@@ -148,7 +148,7 @@ async def test_revoking_a_key_of_one_project_closes_nothing_in_the_other(serve: 
     """Keys of projects come and go alone."""
     app = await serve()
     keys = [await app.services.access.create_key(project, "test", ["admin"]) for project in PROJECTS]
-    await app.services.store.revoke_key(keys[0][0].id, app.services.runtime.clock())
+    await app.services.store.directory.revoke_key(keys[0][0].id, app.services.runtime.clock())
     assert [401, 200] == [(await RestClient(app, text).get("/v1/sessions")).status for _, text in keys]
 
 

@@ -127,7 +127,7 @@ async def test_places_of_the_form_before_are_resumed(api: RestClient, app: App) 
     for name in ("a", "b", "c"):
         await call(api, name)
     keys = await app.services.store.list_keys_after("default", 0, 10)
-    place = f"{app.services.store.incarnation}.{keys[1]}_{keys[0]}-0_{keys[1]}-1"
+    place = f"{app.services.store.directory.incarnation}.{keys[1]}_{keys[0]}-0_{keys[1]}-1"
     async with open_tail(api, SEVERAL, place) as tail:
         assert {("a", 1), ("c", 1)} == set(entries(await tail.some(2)))
 
@@ -135,7 +135,7 @@ async def test_places_of_the_form_before_are_resumed(api: RestClient, app: App) 
 async def test_a_place_that_names_unknown_sessions_is_refused(api: RestClient, app: App) -> None:
     """Keys that no session of the project has were never given out."""
     await call(api, "a")
-    here = app.services.store.incarnation
+    here = app.services.store.directory.incarnation
     for place in (f"{here}.7", f"{here}.1_7", f"{here}.1_7-0", f"{here}.{10**15}"):
         assert (400, "invalid_position") == await refused_tail(api, SEVERAL, place), place
 

@@ -229,7 +229,7 @@ async def test_places_of_another_incarnation_are_told_apart(tmp_path: Path) -> N
 async def test_what_is_no_place_of_this_tail_is_refused(api: RestClient, app: App) -> None:
     """Garbage, a place of another session, one beyond the end, and one of the other kind of tail."""
     await api.create("other")
-    here = app.services.store.incarnation
+    here = app.services.store.directory.incarnation
     for place in ("7", "ü", f"{here}.1-1", f"{here}.2-0", f"{here}.1_1-0", f"{here}.1-{10**15}"):
         assert (400, "invalid_position") == await refused_tail(api, last_id=place), place
     for place in ("7", f"{here}.1-0", f"{here}.1_1-5"):
@@ -278,7 +278,7 @@ async def test_a_revoked_key_ends_its_tails(serve: Serve) -> None:
     async with open_tail(reader) as tail, open_tail(admin) as other:
         await admin.send(final(1, "One."))
         await tail.some(1)
-        await app.services.store.revoke_key(key.split("_")[1], 1)
+        await app.services.store.directory.revoke_key(key.split("_")[1], 1)
         assert [("error", "unauthorized")] == [(one.event, one.data["reason"]) for one in await tail.rest()]
         await admin.send(final(2, "Two."))
         assert 2 == (await other.some(2))[-1].data["position"]

@@ -197,7 +197,7 @@ async def test_webhooks_are_counted_by_result_and_gauged_while_they_wait(serve: 
 async def test_what_is_due_and_not_under_way_is_a_queue(serve: Serve) -> None:
     """Webhooks that wait for a receiver that takes its time are due, and the oldest says since when."""
     app = await serve()
-    await app.services.store.set_operator_endpoint("http://127.0.0.1:9/", None)
+    await app.services.store.directory.set_operator_endpoint("http://127.0.0.1:9/", None)
     for task in app.tasks:
         task.cancel()
     await asyncio.gather(*app.tasks, return_exceptions=True)

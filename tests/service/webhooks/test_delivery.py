@@ -403,7 +403,7 @@ async def test_stopping_does_not_wait_for_a_receiver_that_hangs(tmp_path: Path, 
 async def test_what_a_dead_process_did_not_send_is_sent_by_the_next(tmp_path: Path, hook: WebhookReceiver) -> None:
     """A close that was committed just before its process died is delivered by the next, once."""
     store = SqliteStore(str(tmp_path / "v.db"))
-    await store.set_operator_endpoint(hook.url(), None)
+    await store.directory.set_operator_endpoint(hook.url(), None)
     sessions = Sessions(store, Runtime(lambda: 1_778_390_400_000, lambda: "n1"), lambda settled: None)
     stream, _ = await sessions.create("default", "s", {"name": "Call"})
     await sessions.end(stream, "left")

@@ -48,7 +48,7 @@ async def office() -> AsyncIterator[OutboxRig]:
 async def hook(office: OutboxRig) -> AsyncIterator[WebhookReceiver]:
     """The operator's receiver."""
     async with webhook_receiver() as receiver:
-        await office.store.set_operator_endpoint(receiver.url(), SECRET)
+        await office.store.directory.set_operator_endpoint(receiver.url(), SECRET)
         yield receiver
 
 
@@ -234,14 +234,14 @@ async def test_a_receiver_that_is_down_is_tried_again(office: OutboxRig, caplog:
     """A refused connection is logged with its word, and the notice comes when the receiver does."""
     with socket.create_server(("127.0.0.1", 0)) as placeholder:
         port = placeholder.getsockname()[1]
-    await office.store.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
+    await office.store.directory.set_operator_endpoint(f"http://127.0.0.1:{port}/hook", SECRET)
     key = await office.closed()
     await office.attempt()
     assert "attempt 1 of notice n1 to 127.0.0.1 failed (refused)" in caplog.text
     assert "/hook" not in caplog.text
     assert [(None, "refused")] == [(one.status, one.error) for one in (await office.delivery(key)).attempts]
     async with webhook_receiver() as receiver:
-        await office.store.set_operator_endpoint(receiver.url(), SECRET)
+        await office.store.directory.set_operator_endpoint(receiver.url(), SECRET)
         await office.attempt()
         assert ["n1"] == [notice.id for notice in receiver.notices]
 
@@ -265,7 +265,7 @@ async def test_a_new_secret_signs_the_next_attempt(office: OutboxRig, hook: Webh
     hook.replies = [Reply(500)]
     await office.closed()
     await office.attempt()
-    await office.store.set_operator_endpoint(hook.url(), "another secret")
+    await office.store.directory.set_operator_endpoint(hook.url(), "another secret")
     await office.attempt()
     first, second = hook.notices
     assert all(verify(first.headers, first.body, SECRET, NOW // 1000).values())
@@ -449,7 +449,7 @@ async def test_two_processes_on_one_file_deliver_each_delivery_once(tmp_path: Pa
     stores = [SqliteStore(str(tmp_path / "v.db"), exclusive=False) for _ in range(2)]
     async with webhook_receiver() as hook, WebhookSender() as sender:
         office = OutboxRig(stores[0], sender, ManualClock())
-        await stores[0].set_operator_endpoint(hook.url(), SECRET)
+        await stores[0].directory.set_operator_endpoint(hook.url(), SECRET)
         expected = await close_many(office, 40)
         async with at_work(office.outbox, office.another(stores[1])):
             await hook.wait(40)
@@ -523,7 +523,7 @@ async def test_an_outbox_outlives_an_outage_of_the_store(tmp_path: Path) -> None
     store = SqliteStore(str(tmp_path / "v.db"))
     async with webhook_receiver() as hook, WebhookSender() as sender:
         office = OutboxRig(store, sender, ManualClock())
-        await store.set_operator_endpoint(hook.url(), SECRET)
+        await store.directory.set_operator_endpoint(hook.url(), SECRET)
         await office.closed()
         await store.database.write(lambda connection: connection.set_busy_timeout(0))
         holder = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
@@ -550,7 +550,7 @@ async def until_unhealthy(store: Store, wake: asyncio.Event) -> None:
 @pytest.mark.fault(59)
 async def test_a_name_that_leads_inside_is_not_called(office: OutboxRig, hook: WebhookReceiver) -> None:
     """A session's receiver with a public name and a private address is refused when it is called, and tried again."""
-    await office.store.turn_off_operator_endpoint()
+    await office.store.directory.turn_off_operator_endpoint()
     key = await office.closed(webhook={"url": hook.url(host="receiver.example")})
     async with WebhookSender(resolver=FakeResolver(["127.0.0.1"])) as guard_route:
         assert 1 == await office.attempt(office.another(sender=guard_route))
@@ -561,7 +561,7 @@ async def test_a_name_that_leads_inside_is_not_called(office: OutboxRig, hook: W
 
 async def test_a_literal_that_came_into_the_store_is_not_called(office: OutboxRig, hook: WebhookReceiver) -> None:
     """Also without the check of the API in front, a private address of a session is never connected to."""
-    await office.store.turn_off_operator_endpoint()
+    await office.store.directory.turn_off_operator_endpoint()
     await office.closed(webhook={"url": hook.url()})
     async with WebhookSender() as guard_route:
         await office.attempt(office.another(sender=guard_route))
@@ -578,7 +578,7 @@ async def test_an_allowed_network_is_called(office: OutboxRig, hook: WebhookRece
 
 async def test_the_operators_receiver_may_be_private(office: OutboxRig, hook: WebhookReceiver) -> None:
     """The operator knows the house."""
-    await office.store.set_operator_endpoint(hook.url(host="receiver.internal"), SECRET)
+    await office.store.directory.set_operator_endpoint(hook.url(host="receiver.internal"), SECRET)
     await office.closed()
     async with WebhookSender(resolver=FakeResolver(["127.0.0.1"])) as guard_route:
         await office.attempt(office.another(sender=guard_route))

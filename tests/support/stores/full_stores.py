@@ -28,6 +28,7 @@ from voicemem.errors import Refused
 from voicemem.search.words import query_words
 from voicemem.store.port import Store
 from voicemem.store.ports.memories import MemoryFilter, tombstone
+from voicemem.store.quarantine import QuarantineEntry
 from voicemem.store.records import (
     AgoraApp,
     ApiKey,
@@ -35,7 +36,6 @@ from voicemem.store.records import (
     HookSecret,
     KeyLimits,
     Node,
-    QuarantineEntry,
     SavedFigures,
     SessionFilter,
     Snapshot,
@@ -189,17 +189,19 @@ class FullStore:
 
     async def add_key(self, choice: int, amount: int) -> None:
         key = ApiKey(f"k{self.now}", PROJECTS[choice % 3], ODD_NAMES[amount % 20], bytes([amount]) * 32, (), self.now)
-        await self.store.add_key(replace(key, scopes=("read", "ingest")[: amount % 3], limits=KeyLimits(1, 2, amount)))
+        await self.store.directory.add_key(
+            replace(key, scopes=("read", "ingest")[: amount % 3], limits=KeyLimits(1, 2, amount))
+        )
         if amount % 2:
-            await self.store.revoke_key(key.id, self.now)
+            await self.store.directory.revoke_key(key.id, self.now)
 
     async def add_app(self, choice: int, amount: int) -> None:
-        await self.store.add_agora_app(AgoraApp(f"a{self.now}", "p", "first", ("read",), self.now))
-        await self.store.change_agora_app(f"a{self.now}", lambda app: replace(app, old_certificate="old"))
+        await self.store.directory.add_agora_app(AgoraApp(f"a{self.now}", "p", "first", ("read",), self.now))
+        await self.store.directory.change_agora_app(f"a{self.now}", lambda app: replace(app, old_certificate="old"))
         if amount % 2:
-            await self.store.remove_agora_app(f"a{self.now}")
+            await self.store.directory.remove_agora_app(f"a{self.now}")
         secret = HookSecret("p", f"d{choice}", "secret", self.now, "old" if amount % 3 else None, self.now)
-        await self.store.change_hook_secret("p", secret.dialect, lambda known: secret)
+        await self.store.directory.change_hook_secret("p", secret.dialect, lambda known: secret)
 
     async def add_receiver(self, choice: int, amount: int) -> None:
         given = endpoint_of(f"e{self.now}", 101, 102, 103, project=PROJECTS[choice % 3], description="ours\0")
@@ -214,9 +216,9 @@ class FullStore:
 
     async def set_operator(self, choice: int, amount: int) -> None:
         if amount % 4 == 3:
-            await self.store.turn_off_operator_endpoint()
+            await self.store.directory.turn_off_operator_endpoint()
         else:
-            await self.store.set_operator_endpoint(OPERATOR, f"secret {amount % 2}", now_ms=self.now)
+            await self.store.directory.set_operator_endpoint(OPERATOR, f"secret {amount % 2}", now_ms=self.now)
 
     async def deliver(self, choice: int, amount: int) -> None:
         """Claim, freeze, and finish, postpone or keep the lease."""
@@ -231,7 +233,7 @@ class FullStore:
 
     async def quarantine(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
-            await self.store.quarantine(key, QuarantineEntry("failed", self.now, f"v{amount % 2}"))
+            await self.store.quarantine.add(key, QuarantineEntry("failed", self.now, f"v{amount % 2}"))
 
     async def figure(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
@@ -255,7 +257,7 @@ ACTS = st.lists(
 
 async def answers(full: FullStore, store: Store) -> dict[str, Any]:
     """What the port answers to every read, about all that was done."""
-    found: dict[str, Any] = {"identity": (store.incarnation, store.cursor_secret)}
+    found: dict[str, Any] = {"identity": (store.directory.incarnation, store.directory.cursor_secret)}
     for project in sorted({*PROJECTS}):
         found[project] = await of_project(store, project)
     keys = {stream.key for project in PROJECTS for stream in found[project]["all"]}
@@ -265,13 +267,23 @@ async def answers(full: FullStore, store: Store) -> dict[str, Any]:
     found["users"] = users
     found["journals of users"] = [await store.read_rows(user.key, 0, 100) for user in users if user is not None]
     found["sessions"] = [await store.find_session(*one) for one in full.ids]
-    found["keys"] = await store.list_keys(), await store.has_keys(), await store.revoked_keys([f"k{NOW}"])
-    found["apps"] = await store.list_agora_apps(), [await store.find_agora_app(f"a{NOW + n}") for n in range(100)]
-    found["hooks"] = await store.list_hook_secrets("p")
+    found["keys"] = (
+        await store.directory.list_keys(),
+        await store.directory.has_keys(),
+        await store.directory.revoked_keys([f"k{NOW}"]),
+    )
+    found["apps"] = (
+        await store.directory.list_agora_apps(),
+        [await store.directory.find_agora_app(f"a{NOW + n}") for n in range(100)],
+    )
+    found["hooks"] = await store.directory.list_hook_secrets("p")
     found["operator"] = await store.find_operator_endpoint()
     found["due"] = sorted(await store.find_due(LATER, 1000)), await store.next_delivery_ms()
     for version in ("v0", "v1"):
-        found[version] = await store.count_quarantined(version), await store.list_quarantined(version, 100)
+        found[version] = (
+            await store.quarantine.count_quarantined(version),
+            await store.quarantine.list_quarantined(version, 100),
+        )
     found["running"] = (await store.read_figures(LATER)).running
     return found
 
@@ -319,7 +331,7 @@ async def of_stream(store: Store, key: int) -> dict[str, Any]:
         "position": await store.read_positions([key]),
         "secrets": await store.load_secrets(key),
         "deliveries": await store.list_deliveries(key),
-        "set aside": [await store.find_quarantined(key, version) for version in ("v0", "v1")],
+        "set aside": [await store.quarantine.find_quarantined(key, version) for version in ("v0", "v1")],
         "seqs": [await store.has_seqs(key, name) for name in PRODUCERS],
         "superseded": sorted(await store.find_superseded([(key, name, 0) for name in PRODUCERS])),
     }

@@ -30,7 +30,7 @@ async def store() -> AsyncIterator[Store]:
 @pytest.fixture
 def access(store: Store) -> Access:
     """The keys of an empty store."""
-    return Access(store)
+    return Access(store.directory)
 
 
 def every_byte(folder: Path) -> bytes:
@@ -79,7 +79,7 @@ async def test_only_a_hash_is_stored(access: Access, store: Store) -> None:
     """The store has the SHA-256 of a key's secret, and nothing else of it."""
     _, text = await access.create_key("shop", "", ["read"])
     secret = text.rpartition("_")[2]
-    (kept,) = await store.list_keys()
+    (kept,) = await store.directory.list_keys()
     assert hashlib.sha256(secret.encode()).digest() == kept.hash
     assert secret not in repr(kept)
 
@@ -87,7 +87,7 @@ async def test_only_a_hash_is_stored(access: Access, store: Store) -> None:
 async def test_no_file_holds_the_secret(tmp_path: Path) -> None:
     """Neither the database nor its log has the key's text."""
     store = SqliteStore(str(tmp_path / "keys.db"))
-    _, text = await Access(store).create_key("shop", "", ["read"])
+    _, text = await Access(store.directory).create_key("shop", "", ["read"])
     secret = text.rpartition("_")[2].encode()
     assert secret not in every_byte(tmp_path)
     await store.close_store()
@@ -103,7 +103,7 @@ async def test_two_keys_are_never_alike(access: Access) -> None:
 async def test_revoked_keys_are_refused_at_once_and_keep_the_service_closed(access: Access, store: Store) -> None:
     """A revoked key opens nothing, and when all are revoked nobody gets in without one."""
     key, text = await access.create_key("shop", "", ["admin"])
-    assert await store.revoke_key(key.id, 1)
+    assert await store.directory.revoke_key(key.id, 1)
     assert "unauthorized" == await refusal(access, text) == await refusal(access, None)
     assert await access.needs_key()
 
@@ -111,7 +111,7 @@ async def test_revoked_keys_are_refused_at_once_and_keep_the_service_closed(acce
 async def test_revoking_one_key_leaves_the_others(access: Access, store: Store) -> None:
     """Keys are revoked one by one."""
     (gone, _), (_, kept) = [await access.create_key("shop", "", ["read"]) for _ in range(2)]
-    assert await store.revoke_key(gone.id, 1)
+    assert await store.directory.revoke_key(gone.id, 1)
     assert "shop" == (await access.grant(kept)).project
 
 
@@ -174,7 +174,7 @@ async def test_unknown_scopes_are_refused(access: Access, store: Store, scopes: 
     """A key is made of known scopes, at least one, or not at all."""
     with pytest.raises(Refused):
         await access.create_key("shop", "", scopes)
-    assert [] == await store.list_keys()
+    assert [] == await store.directory.list_keys()
 
 
 @pytest.mark.parametrize("project", ["", "a b", "a/b", "é", "x" * 129, "a\n", "..\0", "%"])
@@ -192,7 +192,7 @@ async def test_a_scope_given_twice_counts_once(access: Access) -> None:
 
 async def test_the_operators_key_gives_everything_in_the_default_project(store: Store) -> None:
     """The key from the environment works where no command can make one, and closes the service."""
-    access = Access(store, admin_key=ADMIN_KEY)
+    access = Access(store.directory, admin_key=ADMIN_KEY)
     assert await access.needs_key()
     grant = await access.grant(ADMIN_KEY)
     assert ("default", SCOPES) == (grant.project, grant.scopes)
@@ -201,7 +201,7 @@ async def test_the_operators_key_gives_everything_in_the_default_project(store: 
 
 async def test_the_operators_key_stands_beside_stored_keys(store: Store) -> None:
     """With the operator's key, keys of the store work as well."""
-    access = Access(store, admin_key=ADMIN_KEY)
+    access = Access(store.directory, admin_key=ADMIN_KEY)
     _, text = await access.create_key("shop", "", ["read"])
     assert "shop" == (await access.grant(text)).project
     assert "default" == (await access.grant(ADMIN_KEY)).project

@@ -42,7 +42,7 @@ def hooks() -> None:
 
 
 def secrets_in(store: Store) -> HookSecrets:
-    return HookSecrets(store, {}, now_ms)
+    return HookSecrets(store.directory, {}, now_ms)
 
 
 @hooks.command("set", short_help="Set a secret, or rotate it.")

@@ -74,7 +74,7 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...], **l
     path = new_or_existing(store)
 
     async def work(opened: Store) -> str:
-        key, text = await Access(opened).create_key(project, name, scopes, KeyLimits(**limits))
+        key, text = await Access(opened.directory).create_key(project, name, scopes, KeyLimits(**limits))
         await wait_for_services()
         audit("key_created", COMMAND_LINE, project, key=key.id, scopes=key.scopes)
         click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
@@ -94,7 +94,7 @@ def list_keys(store: str) -> None:
     """
 
     async def work(opened: Store) -> list[ApiKey]:
-        return await opened.list_keys()
+        return await opened.directory.list_keys()
 
     for key in run(with_store(existing(store), work)):
         state = "revoked" if key.revoked_ms is not None else "active"
@@ -121,8 +121,8 @@ def change_limits(store: str, key_id: str, **limits: int | None) -> None:
     given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
 
     async def work(opened: Store) -> bool:
-        key = await opened.find_key(key_id)
-        if key is None or not await opened.set_key_limits(key_id, key.limits._replace(**given)):
+        key = await opened.directory.find_key(key_id)
+        if key is None or not await opened.directory.set_key_limits(key_id, key.limits._replace(**given)):
             return False
         audit("key_limits_changed", COMMAND_LINE, key.project, key=key_id, limits=given)
         return True
@@ -146,8 +146,8 @@ def revoke_key(store: str, key_id: str) -> None:
     """
 
     async def work(opened: Store) -> bool:
-        key = await opened.find_key(key_id)
-        revoked = key is not None and await opened.revoke_key(key_id, now_ms())
+        key = await opened.directory.find_key(key_id)
+        revoked = key is not None and await opened.directory.revoke_key(key_id, now_ms())
         if key is not None and revoked:
             audit("key_revoked", COMMAND_LINE, key.project, key=key_id)
         return revoked

@@ -63,7 +63,7 @@ def add_app(store: str, project: str, scopes: tuple[str, ...], certificate: str 
     text = read_certificate(certificate)
 
     async def work(opened: Store) -> None:
-        app = await AppRegistry(Access(opened)).add(project, app_id, text, scopes)
+        app = await AppRegistry(Access(opened.directory)).add(project, app_id, text, scopes)
         await wait_for_services()
         audit("agora_app_added", COMMAND_LINE, project, app=app_id, scopes=app.scopes)
 
@@ -82,7 +82,7 @@ def list_apps(store: str) -> None:
     """
 
     async def work(opened: Store) -> list[AgoraApp]:
-        return await AppRegistry(Access(opened)).list(EVERY_PROJECT)
+        return await AppRegistry(Access(opened.directory)).list(EVERY_PROJECT)
 
     for app in run(with_store(existing(store), work)):
         certificates = "1 certificate " if app.old_certificate is None else "2 certificates"
@@ -103,7 +103,7 @@ def rotate_certificate(store: str, certificate: str | None, app_id: str) -> None
     text = read_certificate(certificate)
 
     async def work(opened: Store) -> None:
-        app = await AppRegistry(Access(opened)).rotate(EVERY_PROJECT, app_id, text)
+        app = await AppRegistry(Access(opened.directory)).rotate(EVERY_PROJECT, app_id, text)
         audit("agora_certificate_rotated", COMMAND_LINE, app.project, app=app_id)
 
     run(with_store(existing(store), work))
@@ -122,7 +122,7 @@ def retire_certificate(store: str, app_id: str) -> None:
     """
 
     async def work(opened: Store) -> None:
-        app = await AppRegistry(Access(opened)).retire(EVERY_PROJECT, app_id)
+        app = await AppRegistry(Access(opened.directory)).retire(EVERY_PROJECT, app_id)
         audit("agora_certificate_retired", COMMAND_LINE, app.project, app=app_id)
 
     run(with_store(existing(store), work))
@@ -141,7 +141,7 @@ def remove_app(store: str, app_id: str) -> None:
     """
 
     async def work(opened: Store) -> None:
-        app = await AppRegistry(Access(opened)).remove(EVERY_PROJECT, app_id)
+        app = await AppRegistry(Access(opened.directory)).remove(EVERY_PROJECT, app_id)
         audit("agora_app_removed", COMMAND_LINE, app.project, app=app_id)
 
     run(with_store(existing(store), work))

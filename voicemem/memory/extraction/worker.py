@@ -209,7 +209,7 @@ class ExtractionWorker:
         """Send what is new of a session, unless another node does; note success or failure."""
         node, claimed = self.node_token(), False
         try:
-            claimed = await self.store.claim_extraction(stream.key, node, self.clock(), CLAIM_MS)
+            claimed = await self.store.claims.claim_extraction(stream.key, node, self.clock(), CLAIM_MS)
             if not claimed:
                 self.put_off(stream.key, waiting, self.clock() + ELSEWHERE_MS)
             elif await self.extract(job, stream, config, waiting):
@@ -228,7 +228,7 @@ class ExtractionWorker:
             job.task = None
             if claimed:
                 with suppress(StoreUnavailable):  # then the claim runs out
-                    await self.store.release_extraction(stream.key, node)
+                    await self.store.claims.release_extraction(stream.key, node)
 
     async def extract(self, job: Job, stream: Stream, config: ExtractConfig, waiting: Waiting) -> bool:
         """Send one section after the other; False when the rest must wait for tokens."""

@@ -34,7 +34,7 @@ from voicemem.server.ingest.websocket import EventSocket, rejection_response
 from voicemem.sessions.nodes.presence import Presence
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.port import Directory
+from voicemem.store.directory import Directory
 
 LOG = logging.getLogger("voicemem.websockets")
 LOG.setLevel(logging.WARNING)  # below that the library logs every connection, and at DEBUG what was said
@@ -73,7 +73,7 @@ class IngestServer:
         recorder: Recorder,
         presence: Presence,
         gate: Gate,
-        store: Directory,
+        directory: Directory,
         decoding: Decoding,
         limits: ConnectionLimits,
     ) -> None:
@@ -81,7 +81,7 @@ class IngestServer:
         self.presence = presence
         self.metrics = recorder.telemetry.metrics
         self.gate = gate
-        self.store = store
+        self.directory = directory
         self.waiting_frame_bytes = 0
         self.decoding = decoding
         self.port = PortConnections(limits, self.count_refused)
@@ -97,7 +97,7 @@ class IngestServer:
     @property
     def incarnation(self) -> str:
         """The store's, which changes when events of it were lost."""
-        return self.store.incarnation
+        return self.directory.incarnation
 
     async def start(self, address: Address) -> Address:
         """Listen; return the address with the port that was taken. Raises `OSError`."""

@@ -136,7 +136,7 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.Respons
     """Read the memory, during the phone call and after it: all of it, unless the query says otherwise."""
     stream = await get_stream(request)
     services = services_of(request)
-    etag = etag_of(request, services.store.incarnation, stream)
+    etag = etag_of(request, services.store.directory.incarnation, stream)
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if not tags.isdisjoint({etag, "*"}):
         return web.Response(status=304, headers={"ETag": etag})

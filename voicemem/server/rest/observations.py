@@ -21,7 +21,7 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
-from voicemem.store.records import Observation, ObservationState
+from voicemem.store.observations import Observation, ObservationState
 from voicemem.store.streams import Stream
 
 CALL_RULE = "The id of a call is 1 to 256 characters of A-Za-z0-9._:-, and does not begin with a dot"

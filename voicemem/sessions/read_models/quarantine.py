@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable
 from voicemem.sessions.read_models.off_loop import BudgetExhausted
-from voicemem.store.port import Quarantine
-from voicemem.store.records import QuarantineEntry, QuarantineReason
+from voicemem.store.quarantine import Quarantine, QuarantineEntry, QuarantineReason
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.state import SNAPSHOT_VERSION
 from voicemem.version import __version__
@@ -34,8 +33,8 @@ class QuarantineReport(NamedTuple):
 class QuarantinedSessions:
     """Knows what is quarantined. All of it is in the store, so a start has nothing to try again."""
 
-    def __init__(self, store: Quarantine, clock: Callable[[], int]) -> None:
-        self.store = store
+    def __init__(self, quarantine: Quarantine, clock: Callable[[], int]) -> None:
+        self.quarantine = quarantine
         self.clock = clock
         self.report = QuarantineReport()
         """As of the last `refresh`, for readers that must not wait for the store."""
@@ -47,26 +46,26 @@ class QuarantinedSessions:
 
     async def find(self, key: int) -> QuarantineEntry | None:
         """Why a stream is quarantined; None when it is not."""
-        return await self.store.find_quarantined(key, FOLD_VERSION)
+        return await self.quarantine.find_quarantined(key, FOLD_VERSION)
 
     async def add(self, key: int, error: BaseException) -> None:
         """Quarantine a stream. While the store cannot note it, the next read finds it out again."""
         reason = reason_of(error)
         with suppress(StoreUnavailable):
-            stream = await self.store.quarantine(key, QuarantineEntry(reason, self.clock(), FOLD_VERSION))
+            stream = await self.quarantine.add(key, QuarantineEntry(reason, self.clock(), FOLD_VERSION))
             if stream is not None:
                 log_quarantined(stream, reason, error)
                 await self.refresh()
 
     async def put_back(self, key: int) -> None:
         """A stream's memory could be made: let its deliveries go. Raises `StoreUnavailable`."""
-        await self.store.put_back(key, self.clock())
+        await self.quarantine.release(key, self.clock())
         await self.refresh()
 
     async def refresh(self) -> None:
         """Bring the report up to date. Raises `StoreUnavailable`."""
-        count = await self.store.count_quarantined(FOLD_VERSION)
-        newest = await self.store.list_quarantined(FOLD_VERSION, MAX_SHOWN) if count else []
+        count = await self.quarantine.count_quarantined(FOLD_VERSION)
+        newest = await self.quarantine.list_quarantined(FOLD_VERSION, MAX_SHOWN) if count else []
         self.report = QuarantineReport(count, tuple((stream.project, stream.id) for stream in newest))
 
 

@@ -32,7 +32,7 @@ class ReadModelWork(KeptReadModels):
         super().__init__(budget, capacity)
         self.journal = journal
         self.off_loop = OffLoop(cpu_budget_s)
-        self.quarantined = QuarantinedSessions(journal, clock)
+        self.quarantined = QuarantinedSessions(journal.quarantine, clock)
 
     async def perform(
         self,

@@ -57,7 +57,7 @@ class TailHub:
         Raises `Refused` (`invalid_position`, `other_incarnation`).
         """
         if cursor is not None:
-            after = parse_session_cursor(self.store.incarnation, stream.key, cursor)
+            after = parse_session_cursor(self.store.directory.incarnation, stream.key, cursor)
             if after > stream.position:
                 raise Refused("invalid_position")
         return Tail(self.sources, view, [FollowedSession(stream, after)])
@@ -87,7 +87,7 @@ class TailHub:
 
     async def resume_several(self, wanted: SessionFilter, view: TailView, cursor: str) -> TailOfSeveral:
         """A tail that goes on at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
-        floor, positions, seen = parse_several_cursor(self.store.incarnation, cursor)
+        floor, positions, seen = parse_several_cursor(self.store.directory.incarnation, cursor)
         named = {floor, *positions, *seen} - {0}
         streams = {stream.key: stream for stream in await self.store.find_sessions(wanted.project, [*named])}
         if named != streams.keys() or any(

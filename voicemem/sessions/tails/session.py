@@ -116,7 +116,7 @@ class Tail:
     def __init__(self, sources: TailSources, view: TailView, followed: list[FollowedSession]) -> None:
         self.sources = sources
         self.store = sources.store
-        self.incarnation = sources.store.incarnation
+        self.incarnation = sources.store.directory.incarnation
         """In which its places hold; in another one it ends."""
         self.view = view
         self.followed = {session.stream.key: session for session in followed}
@@ -190,7 +190,7 @@ class Tail:
         """
         time = asyncio.get_running_loop().time
         poll_at = time() + self.poll_s
-        while not self.sources.draining.is_set() and self.store.incarnation == self.incarnation:
+        while not self.sources.draining.is_set() and self.store.directory.incarnation == self.incarnation:
             looked_at = time()
             async for items in self.read_changed():
                 yield items

@@ -35,12 +35,6 @@ class Extractions(Protocol):
     async def note_extracted(self, key: int, position: int) -> None:
         """Note that a session was looked at up to a position; does nothing for an erased one."""
 
-    async def claim_extraction(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-        """Claim a session's next extraction; False while another node has it. It is freed as other claims are."""
-
-    async def release_extraction(self, key: int, node: str) -> None:
-        """Give the claim back; does nothing when another node has it."""
-
     async def spend_tokens(self, project: str, day: int, tokens: int, limit: int) -> bool:
         """Count tokens that a project spends on a day (since 1970), unless they would be more than `limit` with it.
 

@@ -87,29 +87,3 @@ class Nodes(Protocol):
 
     async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
         """Which of these leases (key, producer, epoch) are no longer the newest of their producer."""
-
-
-class Claims(Protocol):
-    """Work that only one node should do at a time.
-
-    A claim holds until it is released, its lease is over, or its node is retired. A node may claim again what it holds,
-    which prolongs the lease. Claims only spare work: what is done twice does no harm.
-    """
-
-    async def claim_summary(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-        """Claim the writing of a session's next summary; False while another node has it."""
-
-    async def release_summary(self, key: int, node: str) -> None:
-        """Give the claim back; does nothing when another node has it."""
-
-    async def begin_reply(self, key: int, item: str, node: str) -> None:
-        """Note that a node is streaming a reply, so that no other node ends it as one that was left open.
-
-        An exclusive store need not keep it: a node knows its own.
-        """
-
-    async def end_reply(self, key: int, item: str) -> None:
-        """Forget it again: the journal has the end of the reply."""
-
-    async def list_replies(self, key: int) -> set[str]:
-        """The items of a session's replies that are under way, on any node."""

@@ -1,4 +1,4 @@
-"""Sessions whose memory cannot be made, ended sessions, figures and health. See `voicemem.store.port`."""
+"""Ended sessions, figures and health. See `voicemem.store.port`."""
 
 from __future__ import annotations
 
@@ -6,31 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from voicemem.store.ports.memories import MemoryRow
-from voicemem.store.records import (
-    Figures,
-    QuarantineEntry,
-    Quotas,
-)
-from voicemem.store.streams import Stream
-
-
-class Quarantine(Protocol):
-    """Streams whose memory could not be made. Entries of another `version` count as not there."""
-
-    async def quarantine(self, key: int, entry: QuarantineEntry) -> Stream | None:
-        """Note that a stream is quarantined; its row, or None when it is erased or was quarantined by this version."""
-
-    async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
-        """Why a stream is quarantined; None when it is not, and for an erased one. Asked at each first read."""
-
-    async def put_back(self, key: int, now_ms: int) -> None:
-        """Forget that a stream is quarantined, and make its deliveries due that have waited for it."""
-
-    async def count_quarantined(self, version: str) -> int:
-        """How many streams are quarantined."""
-
-    async def list_quarantined(self, version: str, limit: int) -> list[Stream]:
-        """Sessions that are quarantined, the newest entry first."""
+from voicemem.store.records import Figures, Quotas
 
 
 class Retention(Protocol):

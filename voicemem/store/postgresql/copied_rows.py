@@ -90,7 +90,7 @@ def read_of_streams(session: Session, table: CopiedTable, after: Row | None, str
     behind, values = condition(table, after, 2)
     query = f"""
         select {columns(table)} from unnest($1::bigint[]) as wanted (key)
-        join {table.name} t on t.bucket = wanted.key % 64 and t.stream = wanted.key
+        join {table.name} t on t.stream = wanted.key
         where {behind} order by {keys(table)}
     """
     size = FETCHED_ARCHIVES if table is ARCHIVES else FETCHED_ROWS
@@ -140,8 +140,9 @@ def insert(session: Session, table: CopiedTable, rows: Sequence[Row]) -> None:
     names = list(table.columns)
     flags = [index for index, kind in enumerate(table.columns.values()) if kind == FLAG]
     sharded = names.index(table.key[0]) if table is STREAMS or table.key[0] == "stream" else None
-    inserted = [*names, *(DERIVED if table is STREAMS else ()), *(() if sharded is None else ("bucket",))]
     types = column_types(session, table.name)
+    sharded = sharded if "bucket" in types else None
+    inserted = [*names, *(DERIVED if table is STREAMS else ()), *(() if sharded is None else ("bucket",))]
     statement = f"copy {table.name} ({', '.join(inserted)}) from stdin (format binary)"
     with session.connection.cursor() as cursor, cursor.copy(statement.encode()) as copying:
         copying.set_types([types[name] for name in inserted])

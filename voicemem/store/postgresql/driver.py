@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from voicemem.store.database import Row
 from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import Database
+from voicemem.store.postgresql.database.turns import take_turn
 from voicemem.store.postgresql.journal.rows import Rows
 
 T = TypeVar("T")
@@ -58,6 +59,12 @@ class PostgresqlConnection:
         self.session = session
         self.rows_of_job = rows_of_job
 
+    def hold_node(self, token: str) -> None:
+        self.streams.hold_node(token)
+
+    def lock(self, name: str) -> None:
+        take_turn(self.session, name)
+
     @property
     def streams(self) -> Rows:
         assert self.rows_of_job is not None, "a job that only reads"
@@ -89,6 +96,7 @@ class PostgresqlDatabase:
     """A `voicemem.store.database.Database` on one PostgreSQL database."""
 
     engine = "postgresql"
+    is_exclusive = False
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -100,6 +108,10 @@ class PostgresqlDatabase:
         return await self.database.read(lambda session: job(PostgresqlConnection(session)))
 
     read_inline = scan = read
+
+    @property
+    def identity(self) -> dict[str, bytes]:
+        return self.database.identity
 
     def draw_key(self) -> int:
         return self.database.keys.draw()

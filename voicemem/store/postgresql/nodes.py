@@ -98,17 +98,6 @@ RELEASE_ALL_CLAIMS = (
     "update observations set node = null where node is not null",
     "delete from replies",
 )
-CLAIM = """
-    insert into claims values ($1 % 64, $1, $2, $4) on conflict (bucket, stream) do update
-    set node = excluded.node, until_ms = excluded.until_ms where claims.node = $2 or claims.until_ms <= $3
-"""
-RELEASE_CLAIM = "delete from claims where bucket = $1 % 64 and stream = $1 and node = $2"
-BEGIN_REPLY = """
-    insert into replies values ($1 % 64, $1, $2, $3)
-    on conflict (bucket, stream, item) do update set node = excluded.node
-"""
-END_REPLY = "delete from replies where bucket = $1 % 64 and stream = $1 and item = $2"
-SELECT_REPLIES = "select item from replies where bucket = $1 % 64 and stream = $1"
 SELECT_POSITIONS = f"""
     select s.key, {POSITION} from unnest($1::bigint[]) as wanted (key)
     join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key where s.state != 'erased'
@@ -202,43 +191,6 @@ class PostgresqlNodes:
         values = (streams, [name.encode() for name in names], epochs)
         rows = await self.database.read(lambda session: session.rows(SELECT_SUPERSEDED, values))
         return [(stream, name.decode(), epoch) for stream, name, epoch in rows]
-
-
-class PostgresqlClaims:
-    """The methods are documented in `voicemem.store.port.Claims`."""
-
-    database: Database
-
-    async def claim_summary(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-        return await claim(self.database, key, node, now_ms, lease_ms)
-
-    async def release_summary(self, key: int, node: str) -> None:
-        await self.database.write(lambda rows: rows.session.change(RELEASE_CLAIM, (key, Word(node))))
-
-    async def begin_reply(self, key: int, item: str, node: str) -> None:
-        def job(rows: Rows) -> None:
-            rows.hold_node(node)
-            rows.session.execute(BEGIN_REPLY, (key, item, Word(node)))
-
-        await self.database.write(job)
-
-    async def end_reply(self, key: int, item: str) -> None:
-        await self.database.write(lambda rows: rows.session.change(END_REPLY, (key, item)))
-
-    async def list_replies(self, key: int) -> set[str]:
-        rows = await self.database.read(lambda session: session.rows(SELECT_REPLIES, (key,)))
-        return {item.decode() for (item,) in rows}
-
-
-async def claim(database: Database, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-    """Lease the work that has this key to a node; False while another node has it."""
-    values = (key, Word(node), now_ms, now_ms + lease_ms)
-
-    def job(rows: Rows) -> bool:
-        rows.hold_node(node)
-        return bool(rows.session.change(CLAIM, values))
-
-    return await database.write(job)
 
 
 def free_everything(session: Session, now_ms: int) -> None:

@@ -27,9 +27,12 @@ class ContentTable(NamedTuple):
     """Whether its bytes are those that a project has stored."""
 
 
+PLAIN = ("observations", "quarantined", "replies")
+
+
 def of_stream(table: str, key: str, size: str, cast: str = "bigint", is_counted: bool = False) -> ContentTable:
     """A table that is led by the bucket, and its rows of one session told apart by a column."""
-    own = "bucket = $1 % 64 and stream = $1"
+    own = "stream = $1" if table in PLAIN else "bucket = $1 % 64 and stream = $1"
     return ContentTable(
         f"select {key}, {size} from {table} where {own} order by {key} limit $2",
         f"delete from {table} where {own} and {key} = any($2::{cast}[])",
@@ -68,7 +71,7 @@ CONTENT_TABLES = (
     ),
     of_stream("heard_sessions", "stream", "0"),
     of_stream("secrets", "name", "octet_length(value)", "bytea"),
-    of_stream("replies", "item", "octet_length(item)", "bytea"),
+    of_stream("replies", "item", "octet_length(item)", "text"),
     ContentTable(
         "select key, octet_length(url) from endpoints where stream = $1 limit $2",
         "delete from endpoints where key = any($2::bigint[]) and stream = $1",

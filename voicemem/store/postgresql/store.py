@@ -7,13 +7,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.claims import Claims
+from voicemem.store.directory import Directory
 from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.observations import Observations
 from voicemem.store.postgresql.database.connection import Session, Word
 from voicemem.store.postgresql.database.pool import SELECT_NOW, Database
 from voicemem.store.postgresql.deliveries.endpoints import PostgresqlEndpoints
 from voicemem.store.postgresql.deliveries.lists import PostgresqlDeliveryLists
 from voicemem.store.postgresql.deliveries.outbox import PostgresqlOutbox
-from voicemem.store.postgresql.directory import PostgresqlDirectory
+from voicemem.store.postgresql.driver import PostgresqlDatabase
 from voicemem.store.postgresql.heard_index.index import PostgresqlHeardIndex
 from voicemem.store.postgresql.heard_index.vectors import PostgresqlHeardVectors
 from voicemem.store.postgresql.journal.archive import PostgresqlArchive
@@ -23,11 +26,10 @@ from voicemem.store.postgresql.memories.extraction import PostgresqlExtractions
 from voicemem.store.postgresql.memories.memories import PostgresqlMemories
 from voicemem.store.postgresql.memories.moving import PostgresqlMovedMemories
 from voicemem.store.postgresql.memories.vectors import PostgresqlMemoryVectors
-from voicemem.store.postgresql.nodes import PostgresqlClaims, PostgresqlNodes
-from voicemem.store.postgresql.observations import PostgresqlObservations
+from voicemem.store.postgresql.nodes import PostgresqlNodes
 from voicemem.store.postgresql.overviews import PostgresqlOverviews
 from voicemem.store.postgresql.retention import PostgresqlErasure
-from voicemem.store.postgresql.set_aside import PostgresqlQuarantine
+from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
 
 PROBE_BYTES = 64 * 1024
@@ -47,16 +49,12 @@ class PostgresqlStore(
     PostgresqlOutbox,
     PostgresqlEndpoints,
     PostgresqlDeliveryLists,
-    PostgresqlQuarantine,
     PostgresqlErasure,
     PostgresqlArchive,
-    PostgresqlDirectory,
     PostgresqlNodes,
-    PostgresqlClaims,
     PostgresqlHeardIndex,
     PostgresqlMemories,
     PostgresqlExtractions,
-    PostgresqlObservations,
     PostgresqlHeardVectors,
     PostgresqlMovedMemories,
     PostgresqlMemoryVectors,
@@ -69,6 +67,11 @@ class PostgresqlStore(
         Raises `CannotStart`.
         """
         self.database = Database(url, budget, upgrade, make)
+        seam = PostgresqlDatabase(self.database)
+        self.directory = Directory(seam)
+        self.quarantine = Quarantine(seam)
+        self.claims = Claims(seam)
+        self.observations = Observations(seam)
 
     @property
     def healthy(self) -> bool:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 LIST_PARAMETER = re.compile(r"\bin (:\w+)")
 IN_LIST = r"in (select value from json_each(\1))"
 LOCKS = re.compile(r"\s+for (?:no key )?(?:update|share)\b(?: of \w+)?(?: skip locked)?")
-FUNCTIONS = (("greatest(", "max("), ("least(", "min("))
+FUNCTIONS = (("greatest(", "max("), ("least(", "min("), ("strpos(", "instr("))
 SELECT_LAST_KEY = """
     select max(
         ifnull((select max(key) from endpoints), 0), ifnull((select max(key) from deliveries), 0),
@@ -54,6 +54,12 @@ class SqliteConnection:
         self.raw = raw
         self.rows_of_writer = rows_of_writer
 
+    def hold_node(self, token: str) -> None:
+        return
+
+    def lock(self, name: str) -> None:
+        return
+
     @property
     def streams(self) -> RowCache:
         return self.rows_of_writer
@@ -86,6 +92,7 @@ class SqliteDatabase:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.path = database.path
         self.keys = KeySource(int(time.time() * 1000), time.monotonic)
         self.keys.last = int(database.writer.execute(SELECT_LAST_KEY).get)
 
@@ -104,6 +111,14 @@ class SqliteDatabase:
     def with_connection(self, job: Callable[[SqliteConnection], T]) -> Callable[[apsw.Connection], T]:
         rows = self.database.rows
         return lambda raw: job(SqliteConnection(raw, rows))
+
+    @property
+    def is_exclusive(self) -> bool:
+        return self.database.is_exclusive
+
+    @property
+    def identity(self) -> dict[str, bytes]:
+        return self.database.identity
 
     def draw_key(self) -> int:
         return self.keys.draw()

@@ -57,21 +57,12 @@ RELEASE_ALL_DELIVERIES = f"""
     where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > ?1))
 """
 RELEASE_RETENTION = "update retention set node = null, leased_until_ms = 0 where node is not null and ?1 in (node, '*')"
-RELEASE_SUMMARIES = "delete from summary_claims where ?1 in (node, '*')"
-RELEASE_EXTRACTIONS = "delete from extraction_claims where ?1 in (node, '*')"
+RELEASE_WORK = "delete from claims where ?1 in (node, '*')"
 FORGET_REPLIES = "delete from replies where ?1 in (node, '*')"
 RELEASE_OBSERVATIONS = "update observations set node = null where node is not null and ?1 in (node, '*')"
-RELEASE_CLAIMS = (RELEASE_RETENTION, RELEASE_SUMMARIES, RELEASE_EXTRACTIONS, RELEASE_OBSERVATIONS, FORGET_REPLIES)
+RELEASE_CLAIMS = (RELEASE_RETENTION, RELEASE_WORK, RELEASE_OBSERVATIONS, FORGET_REPLIES)
 EVERY_NODE = "*"
 
-CLAIM_SUMMARY = """
-    insert into summary_claims values (?1, ?2, ?4)
-    on conflict (stream) do update set node = ?2, leased_until_ms = ?4 where node = ?2 or leased_until_ms <= ?3
-"""
-RELEASE_SUMMARY = "delete from summary_claims where stream = ? and node = ?"
-BEGIN_REPLY = "insert or replace into replies values (?, ?, ?)"
-END_REPLY = "delete from replies where stream = ? and item = ?"
-SELECT_REPLIES = "select item from replies where stream = ?"
 SELECT_POSITIONS = f"""
     select key, {POSITION} from streams where key in (select value from json_each(?)) and state != 'erased'
 """
@@ -85,7 +76,6 @@ class SqliteNodes:
     """The methods are documented in `voicemem.store.port.Nodes`."""
 
     database: Database
-    identity: dict[str, bytes]
 
     @property
     def is_exclusive(self) -> bool:
@@ -99,7 +89,7 @@ class SqliteNodes:
             connection.execute(INSERT_NODE, astuple(node))
             return dict(connection.execute(SELECT_IDENTITY))
 
-        self.identity = await self.database.write(job)
+        self.database.identity = await self.database.write(job)
 
     def free_everything(self, connection: apsw.Connection, now_ms: int) -> None:
         """Free what all nodes held; every running session is silent from now on."""
@@ -169,35 +159,6 @@ class SqliteNodes:
     async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
         values = (json.dumps(list(leases)),)
         return await self.database.read(lambda connection: list(connection.execute(SELECT_SUPERSEDED, values)))
-
-
-class SqliteClaims:
-    """The methods are documented in `voicemem.store.port.Claims`."""
-
-    database: Database
-
-    async def claim_summary(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-        def job(connection: apsw.Connection) -> bool:
-            connection.execute(CLAIM_SUMMARY, (key, node, now_ms, now_ms + lease_ms))
-            return bool(connection.changes())
-
-        return await self.database.write(job)
-
-    async def release_summary(self, key: int, node: str) -> None:
-        await self.database.write(lambda connection: connection.execute(RELEASE_SUMMARY, (key, node)).fetchall())
-
-    async def begin_reply(self, key: int, item: str, node: str) -> None:
-        if not self.database.is_exclusive:
-            await self.database.write(lambda connection: connection.execute(BEGIN_REPLY, (key, item, node)).fetchall())
-
-    async def end_reply(self, key: int, item: str) -> None:
-        if not self.database.is_exclusive:
-            await self.database.write(lambda connection: connection.execute(END_REPLY, (key, item)).fetchall())
-
-    async def list_replies(self, key: int) -> set[str]:
-        return await self.database.read_inline(
-            lambda connection: {item for (item,) in connection.execute(SELECT_REPLIES, (key,))}
-        )
 
 
 def fall_silent(connection: apsw.Connection, rows: Iterable[tuple[Any, ...]], now_ms: int) -> None:

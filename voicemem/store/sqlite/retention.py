@@ -125,7 +125,6 @@ class SqliteErasure:
     """Erasure and expiry; the methods are documented in `voicemem.store.port`."""
 
     database: Database
-    identity: dict[str, bytes]
     heard: IndexFile
     scrubbed_s = float("-inf")
     """When the file was last cleared of traces, by a clock that is never set."""
@@ -157,7 +156,7 @@ class SqliteErasure:
     async def delete_erased(self, keys: Sequence[int]) -> bool:
         def job(connection: apsw.Connection) -> bool:
             self.database.rows.flush()
-            if delete_portion(connection, keys, self.identity["cursor_secret"]):
+            if delete_portion(connection, keys, self.database.identity["cursor_secret"]):
                 return True
             connection.execute(MARK_DELETED, (json.dumps(keys),))
             return False

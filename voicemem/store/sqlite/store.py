@@ -9,16 +9,19 @@ from collections.abc import Callable
 import apsw
 
 from voicemem.errors import CannotStart, StoreRuined
+from voicemem.store.claims import Claims
+from voicemem.store.directory import Directory
 from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.observations import Observations
+from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
 from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
-from voicemem.store.sqlite.database.schema import SELECT_IDENTITY
 from voicemem.store.sqlite.database.transactions import transaction
 from voicemem.store.sqlite.database.writer import RUINED
 from voicemem.store.sqlite.deliveries.endpoints import SqliteEndpoints
 from voicemem.store.sqlite.deliveries.lists import SqliteDeliveryLists
 from voicemem.store.sqlite.deliveries.outbox import SqliteOutbox
-from voicemem.store.sqlite.directory import SqliteDirectory
+from voicemem.store.sqlite.driver import SqliteDatabase
 from voicemem.store.sqlite.heard_index.index import SqliteHeardIndex, new_index_file
 from voicemem.store.sqlite.heard_index.vectors import SqliteHeardVectors
 from voicemem.store.sqlite.journal.archive import SqliteArchive
@@ -30,11 +33,9 @@ from voicemem.store.sqlite.memories.memories import SqliteMemories
 from voicemem.store.sqlite.memories.moving import SqliteMovedMemories
 from voicemem.store.sqlite.memories.rows import make_words
 from voicemem.store.sqlite.memories.vectors import SqliteMemoryVectors
-from voicemem.store.sqlite.nodes import SqliteClaims, SqliteNodes
-from voicemem.store.sqlite.observations import SqliteObservations
+from voicemem.store.sqlite.nodes import SqliteNodes
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
-from voicemem.store.sqlite.set_aside import SqliteQuarantine
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
@@ -69,16 +70,12 @@ class SqliteStore(
     SqliteOutbox,
     SqliteEndpoints,
     SqliteDeliveryLists,
-    SqliteQuarantine,
     SqliteErasure,
     SqliteArchive,
-    SqliteDirectory,
     SqliteNodes,
-    SqliteClaims,
     SqliteHeardIndex,
     SqliteMemories,
     SqliteExtractions,
-    SqliteObservations,
     SqliteHeardVectors,
     SqliteMovedMemories,
     SqliteMemoryVectors,
@@ -95,8 +92,12 @@ class SqliteStore(
     ) -> None:
         """Open the file and migrate it; only with `make` is a missing one made. Raises `CannotStart`."""
         self.database = Database(path, exclusive, budget, make)
-        self.identity = dict(self.database.writer.execute(SELECT_IDENTITY))
-        self.heard = new_index_file(self.database, self.identity["incarnation"])
+        seam = SqliteDatabase(self.database)
+        self.directory = Directory(seam)
+        self.quarantine = Quarantine(seam)
+        self.claims = Claims(seam)
+        self.observations = Observations(seam)
+        self.heard = new_index_file(self.database, self.database.identity["incarnation"])
         self.counts_bytes: bool | None = None
         """Whether the bytes of projects are counted; None until somebody has said it."""
         if exclusive:
@@ -106,7 +107,7 @@ class SqliteStore(
         """Make the words of memories again where another program made them. Raises `CannotStart`."""
         try:
             with transaction(self.database.writer):
-                make_words(self.database.writer, self.identity["cursor_secret"])
+                make_words(self.database.writer, self.database.identity["cursor_secret"])
         except apsw.Error as error:
             self.database.close()
             raise CannotStart(f"The words of memories cannot be made again: {error}.") from None

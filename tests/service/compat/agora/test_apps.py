@@ -40,7 +40,7 @@ async def test_the_life_of_an_app(app: App, admin: RestClient, caplog: pytest.Lo
     retired = await admin.post(f"{PLACE}/retire-certificate")
     assert made.json == retired.json
     assert {"agora_apps": [made.json]} == listed.json == (await admin.get(APPS)).json
-    kept = await app.services.store.find_agora_app(APP_ID)
+    kept = await app.services.store.directory.find_agora_app(APP_ID)
     assert kept is not None
     assert (OTHER_CERTIFICATE, None) == (kept.certificate, kept.old_certificate)
     assert 204 == (await admin.delete(PLACE)).status

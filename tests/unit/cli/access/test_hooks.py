@@ -37,7 +37,7 @@ def kept(store: str, project: str) -> list[HookSecret]:
     async def read() -> list[HookSecret]:
         opened = open_store(store, exclusive=False)
         try:
-            return await opened.list_hook_secrets(project)
+            return await opened.directory.list_hook_secrets(project)
         finally:
             await opened.close_store()
 

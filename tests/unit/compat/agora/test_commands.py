@@ -39,7 +39,7 @@ def apps(store: str) -> list[AgoraApp]:
     async def read() -> list[AgoraApp]:
         opened = open_store(store, exclusive=False)
         try:
-            return await opened.list_agora_apps()
+            return await opened.directory.list_agora_apps()
         finally:
             await opened.close_store()
 

@@ -27,7 +27,7 @@ def clock() -> ManualClock:
 async def access(clock: ManualClock) -> AsyncIterator[Access]:
     """The keys of an empty store, and the operator's."""
     store = InMemoryStore()
-    yield Access(store, Runtime(clock=clock), ADMIN_KEY)
+    yield Access(store.directory, Runtime(clock=clock), ADMIN_KEY)
     await store.close_store()
 
 

@@ -26,7 +26,7 @@ from voicemem.sessions.read_models.maintenance import catch_up_lagging, maintain
 from voicemem.sessions.read_models.quarantine import FOLD_VERSION
 from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, SLOW_S, ReadModel
 from voicemem.store.admission import Offer
-from voicemem.store.records import QuarantineEntry
+from voicemem.store.quarantine import QuarantineEntry
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Stream
 from voicemem.transcript import fold
@@ -127,7 +127,7 @@ async def test_what_is_quarantined_is_not_tried_again(store: InMemoryStore, read
 async def test_another_version_tries_again(store: InMemoryStore, read_models: ReadModelCache) -> None:
     """What an older fold could not do says nothing about this one."""
     stream = await call(store, *spoken(2))
-    await store.quarantine(stream.key, QuarantineEntry("failed", NOW, "0.0.1/1"))
+    await store.quarantine.add(stream.key, QuarantineEntry("failed", NOW, "0.0.1/1"))
     assert 2 == len((await read_models.get(stream)).messages())
 
 

@@ -127,7 +127,7 @@ async def test_the_files_hold_nothing_of_erased_sessions(store: SqliteStore, pat
 
 async def test_what_is_not_erased_stays(store: SqliteStore, path: str) -> None:
     """Other sessions read as before, theirs and the operator's deliveries too."""
-    await store.set_operator_endpoint("https://operator.example/", "operator's")
+    await store.directory.set_operator_endpoint("https://operator.example/", "operator's")
     gone, kept = [await begin(store, name) for name in ("gone", "kept")]
     for key in (gone, kept):
         assert await store.close_session(key, END, f"notice {key}", NOW) is not None

@@ -68,11 +68,11 @@ async def test_a_second_server_is_refused(sqlite: SqliteStore, path: str) -> Non
 async def test_commands_work_beside_a_server(sqlite: SqliteStore, path: str) -> None:
     """A store that is not exclusive opens beside a server, and each sees what the other wrote."""
     async with opened_session(path, exclusive=False) as beside:
-        await beside.add_key(ApiKey("k", "p", "name", b"\0", ("read",), NOW))
+        await beside.directory.add_key(ApiKey("k", "p", "name", b"\0", ("read",), NOW))
         key = await begin(sqlite)
         await send(sqlite, key, offer(1))
 
-        assert await sqlite.find_key("k") is not None
+        assert await sqlite.directory.find_key("k") is not None
         assert [1] == await stored_seqs(beside, key)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import QueryWord
+from voicemem.store.claims import INDEX_CHECK, Claims
 from voicemem.store.ports.heard_index import (
     MAX_HEARD_LOOKS,
     FoundMessage,
@@ -23,12 +24,9 @@ from voicemem.store.postgresql.database.connection import Row, Session, Word
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.heard_index.ranking import ranked
 from voicemem.store.postgresql.journal.rows import POSITION, STREAM_COLUMNS, Rows, to_stream
-from voicemem.store.postgresql.nodes import claim
 from voicemem.store.streams import SESSION_KIND
 
 BUCKETS, KEY_BITS = 64, 53
-NO_STREAM = 0
-"""The key under which the look at all sessions is claimed; no stream has it."""
 SELECT_STATE = "select state from streams where bucket = $1 % 64 and key = $1 for share"
 """Whoever erases the session waits until this transaction is over, and then deletes what it wrote."""
 SELECT_INDEXED = """
@@ -96,6 +94,7 @@ class PostgresqlHeardIndex:
     """The methods are documented in `voicemem.store.port.HeardIndex`."""
 
     database: Database
+    claims: Claims
 
     async def index_heard(self, updates: Sequence[HeardMessages]) -> list[int]:
         secret = self.database.identity["incarnation"]
@@ -132,7 +131,7 @@ class PostgresqlHeardIndex:
         return IndexCheck(behind, len(found), (bucket + 1) << KEY_BITS if bucket + 1 < BUCKETS else None)
 
     async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
-        return await claim(self.database, NO_STREAM, node, now_ms, lease_ms)
+        return await self.claims.claim(INDEX_CHECK, 0, node, now_ms, lease_ms)
 
     async def clear_index(self) -> None:
         def job(rows: Rows) -> None:

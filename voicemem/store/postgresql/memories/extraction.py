@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from voicemem.store.ports.extraction import EXTRACT, ExtractionCheck
-from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.heard_index.index import BUCKETS, KEY_BITS, SELECT_STATE, SELECT_STREAMS
 from voicemem.store.postgresql.journal.rows import POSITION, Rows, to_stream
-from voicemem.store.postgresql.nodes import RELEASE_CLAIM, claim
 from voicemem.store.streams import SESSION_KIND
 
 LOOK_AT_SESSIONS = f"""
@@ -56,20 +55,9 @@ class PostgresqlExtractions:
 
         await self.database.write(job)
 
-    async def claim_extraction(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-        return await claim(self.database, work_of(key), node, now_ms, lease_ms)
-
-    async def release_extraction(self, key: int, node: str) -> None:
-        await self.database.write(lambda rows: rows.session.change(RELEASE_CLAIM, (work_of(key), Word(node))))
-
     async def spend_tokens(self, project: str, day: int, tokens: int, limit: int) -> bool:
         def job(rows: Rows) -> bool:
             rows.session.execute(FORGET_OLD_DAYS, (project, day - KEPT_DAYS))
             return bool(rows.session.change(SPEND, (project, day, tokens, limit)))
 
         return await self.database.write(job)
-
-
-def work_of(key: int) -> int:
-    """The key under which a session's extraction is claimed; that of its summary is the session's own."""
-    return -key

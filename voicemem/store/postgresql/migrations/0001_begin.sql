@@ -31,24 +31,23 @@ create table nodes (
     expires_ms bigint not null
 );
 
--- Work that one node does at a time: the next summary of a stream. A lease of retention stands in `retention`, one of a
--- delivery in `deliveries`.
+-- Work that one node does at a time, by its kind and the key of its session. A lease of retention stands in `retention`,
+-- one of a delivery in `deliveries`.
 create table claims (
-    bucket smallint not null,
-    stream bigint not null,
+    work text not null,
+    key bigint not null,
     node text not null,
     until_ms bigint not null,
-    primary key (bucket, stream)
+    primary key (work, key)
 );
 create index claims_by_node on claims (node);
 
 -- Replies that a node is streaming.
 create table replies (
-    bucket smallint not null,
     stream bigint not null,
-    item bytea not null,
+    item text not null,
     node text not null,
-    primary key (bucket, stream, item)
+    primary key (stream, item)
 );
 create index replies_by_node on replies (node);
 
@@ -237,12 +236,10 @@ create table secrets (
 
 -- Streams whose memory could not be made, so that no later start tries it again.
 create table quarantined (
-    bucket smallint not null,
-    stream bigint not null,
+    stream bigint primary key,
     reason text not null,
     since_ms bigint not null,
-    version bytea not null,
-    primary key (bucket, stream)
+    version text not null
 );
 
 -- Receivers of webhooks. A session's own has its `stream`, a project's its `project` and `id`, the operator's neither
@@ -314,9 +311,9 @@ create table attempts (
 
 -- API keys; of each secret only its SHA-256. `scopes` are joined by commas. Limits are 0 where there are none.
 create table keys (
-    id bytea primary key,
-    project bytea not null,
-    name bytea not null,
+    id text collate "C" primary key,
+    project text not null,
+    name text not null,
     hash bytea not null,
     scopes text not null,
     created_ms bigint not null,
@@ -329,10 +326,10 @@ create table keys (
 
 -- Apps of Agora's whose tokens are accepted; one that was removed stays without certificates.
 create table agora_apps (
-    app_id bytea primary key,
-    project bytea not null,
-    certificate bytea,
-    old_certificate bytea,
+    app_id text collate "C" primary key,
+    project text not null,
+    certificate text,
+    old_certificate text,
     scopes text not null,
     created_ms bigint not null
 );
@@ -492,21 +489,20 @@ create table spent_tokens (
 -- What signs the webhooks of other stacks' platforms, by project and dialect. The secret before the last rotation verifies
 -- as well, until its time is over.
 create table hook_secrets (
-    project bytea not null,
-    dialect bytea not null,
-    secret bytea not null,
+    project text collate "C" not null,
+    dialect text collate "C" not null,
+    secret text not null,
     set_ms bigint not null,
-    old_secret bytea,
+    old_secret text,
     old_secret_until_ms bigint,
     primary key (project, dialect)
 );
 
 -- Calls at other stacks whose events the service fetches itself, one for a session, and which node does it.
 create table observations (
-    bucket smallint not null,
-    stream bigint not null,
+    stream bigint primary key,
     dialect text not null,
-    call bytea not null,
+    call text not null,
     state text not null,
     reason text,
     status bigint,
@@ -514,7 +510,6 @@ create table observations (
     started_ms bigint not null,
     changed_ms bigint not null,
     ended_ms bigint,
-    node text,
-    primary key (bucket, stream)
+    node text
 );
 create index observations_going_on on observations (stream) where ended_ms is null;

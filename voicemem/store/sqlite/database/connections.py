@@ -17,7 +17,7 @@ from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, REDO_SUFFIX, lock_file, make_private, rewrite_log
 from voicemem.store.sqlite.database.opening import Opening, is_complete, refuse_missing
-from voicemem.store.sqlite.database.schema import mark_new, migrate, refuse_unmarked
+from voicemem.store.sqlite.database.schema import SELECT_IDENTITY, mark_new, migrate, refuse_unmarked
 from voicemem.store.sqlite.database.writer import CLOSED, QueuedJob, Writer
 from voicemem.store.sqlite.journal.row_cache import RowCache
 
@@ -63,6 +63,8 @@ class Database:
             # An empty log leaves the next start little to secure.
             self.writer.execute(TRUNCATE_LOG).fetchall()
             migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
+            self.identity = dict(self.writer.execute(SELECT_IDENTITY))
+            """The rows of `meta`."""
             self.rows = RowCache(self.writer, exclusive, budget or MemoryBudget())
             self.reader = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
             self.inline_reader = None if path == IN_MEMORY else open_connection(path, read_only=True)

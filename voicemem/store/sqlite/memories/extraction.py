@@ -24,11 +24,6 @@ NOTE = """
     insert into extracted select ?1, ?2 where exists (select 1 from streams where key = ?1 and state != 'erased')
     on conflict (stream) do update set position = max(position, ?2)
 """
-CLAIM = """
-    insert into extraction_claims values (?1, ?2, ?4)
-    on conflict (stream) do update set node = ?2, leased_until_ms = ?4 where node = ?2 or leased_until_ms <= ?3
-"""
-RELEASE = "delete from extraction_claims where stream = ? and node = ?"
 SPEND = """
     insert into spent_tokens select ?1, ?2, max(0, ?3) where ?4 = 0 or ?3 <= ?4
     on conflict (project, day) do update set tokens = max(0, tokens + ?3) where ?4 = 0 or ?3 < 0 or tokens + ?3 <= ?4
@@ -55,16 +50,6 @@ class SqliteExtractions:
 
     async def note_extracted(self, key: int, position: int) -> None:
         await self.database.write(lambda connection: connection.execute(NOTE, (key, position)).fetchall())
-
-    async def claim_extraction(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-        def job(connection: apsw.Connection) -> bool:
-            connection.execute(CLAIM, (key, node, now_ms, now_ms + lease_ms))
-            return bool(connection.changes())
-
-        return await self.database.write(job)
-
-    async def release_extraction(self, key: int, node: str) -> None:
-        await self.database.write(lambda connection: connection.execute(RELEASE, (key, node)).fetchall())
 
     async def spend_tokens(self, project: str, day: int, tokens: int, limit: int) -> bool:
         def job(connection: apsw.Connection) -> bool:

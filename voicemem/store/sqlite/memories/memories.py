@@ -57,7 +57,6 @@ class SqliteMemories:
     """The methods are documented in `voicemem.store.port.Memories`."""
 
     database: Database
-    identity: dict[str, bytes]
 
     async def write_memories(
         self,
@@ -69,7 +68,7 @@ class SqliteMemories:
         replaced: Sequence[ReplacedMemory] = (),
     ) -> Stream | None:
         check_rows(rows)
-        secret = self.identity["cursor_secret"]
+        secret = self.database.identity["cursor_secret"]
 
         def job(connection: apsw.Connection) -> Stream | None:
             view = StreamView(self.database.rows)
@@ -123,7 +122,7 @@ class SqliteMemories:
             return []
         clauses, values = conditions(wanted)
         query = FIND_BY_WORDS.format(conditions=clauses)
-        asked = match_expression(single_scope(wanted), words, self.identity["cursor_secret"])
+        asked = match_expression(single_scope(wanted), words, self.database.identity["cursor_secret"])
 
         def job(connection: apsw.Connection) -> list[tuple[MemoryRow, float]]:
             found: list[tuple[Any, ...]] = connection.execute(query, (asked, *values, limit)).fetchall()

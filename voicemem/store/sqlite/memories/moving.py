@@ -28,7 +28,6 @@ class SqliteMovedMemories:
     """The methods are documented in `voicemem.store.port.Retention`."""
 
     database: Database
-    identity: dict[str, bytes]
 
     async def list_memories_of(self, key: int, after: str, limit: int) -> list[MemoryRow]:
         return await self.database.read(
@@ -39,7 +38,7 @@ class SqliteMovedMemories:
         self, key: int, user_id: str, payloads: Sequence[bytes], rows: Sequence[MemoryRow], now_ms: int
     ) -> bool:
         check_rows(rows)
-        secret = self.identity["cursor_secret"]
+        secret = self.database.identity["cursor_secret"]
 
         def job(connection: apsw.Connection) -> bool:
             view = StreamView(self.database.rows)

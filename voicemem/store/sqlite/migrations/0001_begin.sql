@@ -270,12 +270,14 @@ create table nodes (
     expires_ms integer not null
 ) strict, without rowid;
 
--- Which node writes a session's next summary.
-create table summary_claims (
-    stream integer primary key,
+-- Work that one node does at a time, by its kind and the key of its session.
+create table claims (
+    work text not null,
+    key integer not null,
     node text not null,
-    leased_until_ms integer not null
-) strict;
+    until_ms integer not null,
+    primary key (work, key)
+) strict, without rowid;
 
 -- Replies that a node is streaming: any other one that the journal shows without an end was left open.
 create table replies (
@@ -353,13 +355,6 @@ create index memory_vectors_by_embedder on memory_vectors (number, embedder);
 create table extracted (
     stream integer primary key,
     position integer not null
-) strict;
-
--- Which node makes memories of a session.
-create table extraction_claims (
-    stream integer primary key,
-    node text not null,
-    leased_until_ms integer not null
 ) strict;
 
 -- How many tokens a project has spent on that, on a day since 1970.

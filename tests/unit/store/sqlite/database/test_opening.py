@@ -72,7 +72,7 @@ def test_what_is_half_made_is_made_whole(path: str) -> None:
     with closing(Database(path)) as made:
         made.writer.execute("delete from meta where name = 'incarnation'")
     store = SqliteStore(path, exclusive=False)
-    assert {"incarnation", "cursor_secret"} <= set(store.identity)
+    assert {"incarnation", "cursor_secret"} <= set(store.database.identity)
     store.database.close()
 
 

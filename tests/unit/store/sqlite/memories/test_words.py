@@ -155,7 +155,7 @@ async def test_a_restored_backup_finds_its_memories(store: SqliteStore) -> None:
     back_up(path, f"{path}.backup", False, lambda done, total: None)
     restore_backup(f"{path}.backup", path, True, lambda done, total: None)
     restored = SqliteStore(path)
-    assert store.identity["incarnation"] != restored.identity["incarnation"]
+    assert store.database.identity["incarnation"] != restored.database.identity["incarnation"]
     assert ["s 7"] == await found(restored, "quixotic7", limit=1)
     row = await one(restored, "s 7")
     assert await write(restored, await session_of(restored, "s"), tombstone(row, 61, NOW)) is not None

@@ -13,7 +13,7 @@ from tests.support.stores.contract import (
     start_alone,
 )
 from voicemem.store.port import Store
-from voicemem.store.records import QuarantineEntry
+from voicemem.store.quarantine import QuarantineEntry
 
 FAILED = QuarantineEntry("failed", NOW, "1/1")
 
@@ -21,49 +21,52 @@ FAILED = QuarantineEntry("failed", NOW, "1/1")
 async def test_a_stream_is_quarantined_once(store: Store) -> None:
     """The first entry of a version stays; that of a later version takes its place."""
     key = await open_key(store)
-    assert await store.find_quarantined(key, "1/1") is None
-    stream = await store.quarantine(key, FAILED)
+    assert await store.quarantine.find_quarantined(key, "1/1") is None
+    stream = await store.quarantine.add(key, FAILED)
     assert stream is not None
     assert ("p", "s") == (stream.project, stream.id)
-    assert await store.quarantine(key, QuarantineEntry("too_slow", NOW + 5, "1/1")) is None
-    assert FAILED == await store.find_quarantined(key, "1/1")
-    assert await store.find_quarantined(key, "1/2") is None
-    assert await store.quarantine(key, QuarantineEntry("damaged", NOW + 9, "1/2")) is not None
-    assert QuarantineEntry("damaged", NOW + 9, "1/2") == await store.find_quarantined(key, "1/2")
-    assert await store.find_quarantined(key, "1/1") is None
+    assert await store.quarantine.add(key, QuarantineEntry("too_slow", NOW + 5, "1/1")) is None
+    assert FAILED == await store.quarantine.find_quarantined(key, "1/1")
+    assert await store.quarantine.find_quarantined(key, "1/2") is None
+    assert await store.quarantine.add(key, QuarantineEntry("damaged", NOW + 9, "1/2")) is not None
+    assert QuarantineEntry("damaged", NOW + 9, "1/2") == await store.quarantine.find_quarantined(key, "1/2")
+    assert await store.quarantine.find_quarantined(key, "1/1") is None
 
 
 async def test_what_is_quarantined_is_counted_and_named(store: Store) -> None:
     """By version, the newest first; a user's stream counts, and has no session to name."""
     keys = [await open_key(store, name) for name in ("a", "b", "c", "other")]
     for number, key in enumerate(keys[:3]):
-        await store.quarantine(key, QuarantineEntry("failed", NOW + number, "1/1"))
-    await store.quarantine(keys[3], QuarantineEntry("failed", NOW, "0/1"))
+        await store.quarantine.add(key, QuarantineEntry("failed", NOW + number, "1/1"))
+    await store.quarantine.add(keys[3], QuarantineEntry("failed", NOW, "0/1"))
     user = await store.ensure_user("p", "anna", NOW)
-    await store.quarantine(user.key, FAILED)
-    assert (4, 1, 0) == tuple([await store.count_quarantined(version) for version in ("1/1", "0/1", "2/2")])
-    assert ["c", "b"] == [stream.id for stream in await store.list_quarantined("1/1", 2)]
+    await store.quarantine.add(user.key, FAILED)
+    assert (4, 1, 0) == tuple([await store.quarantine.count_quarantined(version) for version in ("1/1", "0/1", "2/2")])
+    assert ["c", "b"] == [stream.id for stream in await store.quarantine.list_quarantined("1/1", 2)]
 
 
 async def test_what_is_put_back_is_not_set_aside(store: Store) -> None:
     """A stream that is put back may be set aside again; putting back what is not set aside changes nothing."""
     key = await open_key(store)
-    await store.put_back(key, NOW)
-    await store.quarantine(key, FAILED)
-    await store.put_back(key, NOW)
-    assert (None, 0) == (await store.find_quarantined(key, "1/1"), await store.count_quarantined("1/1"))
-    assert await store.quarantine(key, FAILED) is not None
+    await store.quarantine.release(key, NOW)
+    await store.quarantine.add(key, FAILED)
+    await store.quarantine.release(key, NOW)
+    assert (None, 0) == (
+        await store.quarantine.find_quarantined(key, "1/1"),
+        await store.quarantine.count_quarantined("1/1"),
+    )
+    assert await store.quarantine.add(key, FAILED) is not None
 
 
 async def test_an_erased_session_is_not_set_aside(store: Store) -> None:
     """Nothing says so any more after its erasure, and nothing can be noted about it."""
     key = await open_key(store)
-    await store.quarantine(key, FAILED)
+    await store.quarantine.add(key, FAILED)
     await store.erase(key, NOW)
-    found = (await store.find_quarantined(key, "1/1"), await store.count_quarantined("1/1"))
+    found = (await store.quarantine.find_quarantined(key, "1/1"), await store.quarantine.count_quarantined("1/1"))
     assert (None, 0) == found
-    assert [] == await store.list_quarantined("1/1", 10)
-    assert await store.quarantine(key, FAILED) is None
+    assert [] == await store.quarantine.list_quarantined("1/1", 10)
+    assert await store.quarantine.add(key, FAILED) is None
     while await store.delete_erased([key]):
         pass
     assert await store.finish_erased()
@@ -102,7 +105,7 @@ async def test_what_waited_for_a_session_is_due_when_it_is_put_back(store: Store
     streams = [await closed_session(store, name, notice_id=name) for name in ("back", "other")]
     for claimed in await claim_deliveries(store):
         await store.postpone_delivery(claimed, "session_set_aside", NOW + 10 * LEASE_MS)
-    await store.put_back(streams[0].key, NOW + 1)
+    await store.quarantine.release(streams[0].key, NOW + 1)
     assert ["back"] == [delivery.notice_id for delivery in await claim_deliveries(store, NOW + 1)]
     (made,) = await store.list_deliveries(streams[0].key)
     assert made.waiting_for is None

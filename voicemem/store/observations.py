@@ -1,0 +1,139 @@
+"""Calls at other stacks that the service fetches events of, and which node fetches them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from voicemem.store.database import Connection, Database, Row
+
+ObservationState = Literal["waiting", "connecting", "observing", "ended", "stopped", "failed"]
+OVER = ("ended", "stopped", "failed")
+
+
+class Observation(Struct, frozen=True, kw_only=True):
+    """A call at another stack whose events this service fetches itself, for one session."""
+
+    key: int
+    """Of the session."""
+    dialect: str
+    call: str
+    """What the vendor calls it."""
+    state: ObservationState = "waiting"
+    reason: str | None = None
+    """Why it is not being observed."""
+    status: int | None = None
+    """What the vendor said then: the status of its answer, or the code of its close."""
+    connections: int = 0
+    """How many there were."""
+    started_ms: int
+    changed_ms: int
+    ended_ms: int | None = None
+    """None while it runs."""
+    node: str | None = None
+    """Which node has it."""
+
+
+class ObservedSession(NamedTuple):
+    """An observation that has not ended, and the session that it is for."""
+
+    observation: Observation
+    project: str
+    session_id: str
+    state: str
+    """Of the session."""
+
+
+FIELDS = Observation.__struct_fields__
+NAMES = ("stream", *FIELDS[1:])
+SELECT = f"select {', '.join(NAMES)} from observations where stream = :key"
+COUNT = "select count(*) from observations where ended_ms is null"
+SAVE = f"""
+    insert into observations ({", ".join(NAMES)}) select {", ".join(f":{name}" for name in FIELDS)}
+    where exists (select 1 from streams where key = :key and state <> 'erased')
+    on conflict (stream) do update set {", ".join(f"{name} = excluded.{name}" for name in NAMES[1:])}
+"""
+LIST = f"""
+    select s.project, s.id, s.state, {", ".join(f"o.{name}" for name in NAMES)}
+    from observations o join streams s on s.key = o.stream where o.ended_ms is null order by o.stream
+"""
+CLAIM = """
+    update observations set node = :node where ended_ms is null and (node is null or node = :node)
+    and stream in :keys returning stream
+"""
+CHANGE = """
+    update observations set state = :state, reason = :reason, status = :status, changed_ms = :now_ms,
+    connections = connections + case when :state = 'observing' then 1 else 0 end,
+    ended_ms = case when :is_over then :now_ms end, node = case when :is_over then null else node end
+    where stream = :key and ended_ms is null and (cast(:node as text) is null or node = :node)
+"""
+
+
+class Observations:
+    """Calls that are observed, at most one for a session. A node holds what it observes until it is retired."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def begin_observation(self, observation: Observation, limit: int) -> Observation | None:
+        """Keep a new observation, in place of one that is over; the one that has not ended, if there is one.
+
+        None if `limit` of them have not ended, or the session is erased.
+        """
+
+        def job(connection: Connection) -> Observation | None:
+            connection.lock("observations")  # two nodes that begin one at once must not both see room for it
+            known = load(connection, observation.key)
+            if known is not None and known.ended_ms is None:
+                return known
+            if connection.one(COUNT) >= (limit,):
+                return None
+            return observation if connection.execute(SAVE, **asdict(observation)) else None
+
+        return await self.database.write(job)
+
+    async def find_observation(self, key: int) -> Observation | None:
+        """The observation of a session, also one that is over; None where there was none."""
+        return await self.database.read_inline(lambda connection: load(connection, key))
+
+    async def list_observations(self) -> list[ObservedSession]:
+        """All observations that have not ended, on any node. Asked once a second."""
+        rows = await self.database.read(lambda connection: connection.rows(LIST))
+        return [ObservedSession(to_observation(row[3:]), *map(as_text, row[:3])) for row in rows]
+
+    async def claim_observations(self, keys: Sequence[int], node: str) -> list[int]:
+        """Take observations that have not ended and that no node has; which of them this node has now."""
+
+        def job(connection: Connection) -> list[int]:
+            connection.hold_node(node)
+            return sorted(key for (key,) in connection.rows(CLAIM, node=node, keys=list(keys)))
+
+        return await self.database.write(job)
+
+    async def change_observation(
+        self, key: int, node: str | None, state: ObservationState, reason: str | None, status: int | None, now_ms: int
+    ) -> bool:
+        """Record how an observation stands; False if it has ended, or the node does not have it.
+
+        Without a node it is changed, whichever node has it. `observing` counts a connection; `ended`, `stopped` and
+        `failed` end it.
+        """
+        values = {"key": key, "node": node, "state": state, "reason": reason, "status": status, "now_ms": now_ms}
+        values["is_over"] = state in OVER
+        return bool(await self.database.write(lambda connection: connection.execute(CHANGE, **values)))
+
+
+def load(connection: Connection, key: int) -> Observation | None:
+    row = connection.row(SELECT, key=key)
+    return None if row is None else to_observation(row)
+
+
+def to_observation(row: Row) -> Observation:
+    return Observation(**dict(zip(FIELDS, row, strict=True)))
+
+
+def as_text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,93 @@
+"""Streams whose memory could not be made, so that no later read or start tries it again."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from voicemem.store.database import Connection, Database
+from voicemem.store.stream_rows import STREAM_COLUMNS, to_stream
+from voicemem.store.streams import SESSION_KIND, Stream
+
+QuarantineReason = Literal["failed", "too_slow", "damaged"]
+
+
+class QuarantineEntry(Struct, frozen=True):
+    """Why a stream is quarantined, and since when: its memory could not be made, and `version` does not try again.
+
+    `version` is that of the program and its fold. `damaged` is an entry of the journal.
+    """
+
+    reason: QuarantineReason
+    since_ms: int
+    version: str
+
+
+SELECT_STREAM = f"select {STREAM_COLUMNS} from streams s where key = :key and state <> 'erased'"
+SELECT_ENTRY = """
+    select q.reason, q.since_ms, q.version from quarantined q join streams s on s.key = q.stream
+    where q.stream = :key and q.version = :version and s.state <> 'erased'
+"""
+SAVE_ENTRY = """
+    insert into quarantined (stream, reason, since_ms, version) values (:key, :reason, :since_ms, :version)
+    on conflict (stream) do update
+    set reason = excluded.reason, since_ms = excluded.since_ms, version = excluded.version
+"""
+DELETE_ENTRY = "delete from quarantined where stream = :key"
+MAKE_DUE = """
+    update deliveries set due_ms = case when due_ms > :now_ms then :now_ms else due_ms end, waiting_for = null
+    where stream = :key and waiting_for is not null
+"""
+ENTRIES = "quarantined q join streams s on s.key = q.stream where q.version = :version and s.state <> 'erased'"
+COUNT_ENTRIES = f"select count(*) from {ENTRIES}"
+SELECT_SESSIONS = f"""
+    select {STREAM_COLUMNS} from {ENTRIES} and s.kind = '{SESSION_KIND}'
+    order by q.since_ms desc, s.key desc limit :limit
+"""
+
+
+class Quarantine:
+    """Streams whose memory could not be made. Entries of another `version` count as not there."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def add(self, key: int, entry: QuarantineEntry) -> Stream | None:
+        """Quarantine a stream; its row, or None when it is erased or was quarantined by this version."""
+
+        def job(connection: Connection) -> Stream | None:
+            row = connection.row(f"{SELECT_STREAM} for share of s", key=key)
+            if row is None or connection.row(SELECT_ENTRY, key=key, version=entry.version) is not None:
+                return None
+            connection.execute(SAVE_ENTRY, key=key, **asdict(entry))
+            return to_stream(row)
+
+        return await self.database.write(job)
+
+    async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
+        """Why a stream is quarantined; None when it is not, and for an erased one. Asked at each first read."""
+        row = await self.database.read_inline(lambda connection: connection.row(SELECT_ENTRY, key=key, version=version))
+        return None if row is None else QuarantineEntry(*row)
+
+    async def release(self, key: int, now_ms: int) -> None:
+        """Forget that a stream is quarantined, and make its deliveries due that have waited for it."""
+
+        def job(connection: Connection) -> None:
+            connection.execute(DELETE_ENTRY, key=key)
+            connection.execute(MAKE_DUE, key=key, now_ms=now_ms)
+
+        await self.database.write(job)
+
+    async def count_quarantined(self, version: str) -> int:
+        """How many streams are quarantined."""
+        (count,) = await self.database.read(lambda connection: connection.one(COUNT_ENTRIES, version=version))
+        return int(count)
+
+    async def list_quarantined(self, version: str, limit: int) -> list[Stream]:
+        """Sessions that are quarantined, the newest entry first."""
+        rows = await self.database.read(
+            lambda connection: connection.rows(SELECT_SESSIONS, version=version, limit=limit)
+        )
+        return [to_stream(row) for row in rows]
