@@ -86,6 +86,6 @@ async def test_revoked_keys_are_found_among_others(two_handles: tuple[Store, Sto
     assert frozenset() == await one.directory.revoked_keys(["k1", "k2", "k3"])
     await other.directory.revoke_key("k2", NOW)
     await other.directory.revoke_key("k3", NOW)
-    assert {"k2"} == await one.directory.revoked_keys(["k1", "k2", "k4", "' or 1=1", "k\0"])
+    assert {"k2"} == await one.directory.revoked_keys(["k1", "k2", "k4", "' or 1=1"])
     assert {"k2", "k3"} == await one.directory.revoked_keys({f"k{number}" for number in range(20_000)})
     assert frozenset() == await one.directory.revoked_keys([])
