@@ -33,8 +33,8 @@ from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import ContextConfig, Policies
 from voicemem.context.recall import Recall
 from voicemem.llm.tokens import counter
-from voicemem.memory.long_term.drafts import MemoryDraft
 from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.records import MemoryDraft
 from voicemem.protocol.codec import decode_journaled
 from voicemem.runtime import now_ms
 from voicemem.sessions.read_models.cache import ReadModelCache

@@ -27,17 +27,12 @@ from voicemem.memory.agent_memory.views import SummaryViews
 from voicemem.memory.agent_memory.working.memories import WorkingMemories
 from voicemem.memory.extraction.extractor import DailyBudget, Extractor
 from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
-from voicemem.memory.long_term.forgetting import expire_memories_forever
-from voicemem.memory.long_term.keeping import MemoryKeeper
+from voicemem.memory.long_term.forgetting import MemoryKeeper, expire_memories_forever
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.overviews import Overviews, make_overviews_forever
-from voicemem.memory.search.by_meaning import Vectors
-from voicemem.memory.search.calls import CallSearch
-from voicemem.memory.search.finder import MemoryFinder
-from voicemem.memory.search.indexer import TranscriptIndexer, index_forever
-from voicemem.memory.search.query_vectors import QueryVectors
-from voicemem.memory.search.transcript import TranscriptSearch
-from voicemem.memory.search.vector_maker import VectorMaker, make_vectors_forever
+from voicemem.memory.search import CallSearch, MemoryFinder, TranscriptSearch, Vectors
+from voicemem.memory.statistics import Overviews, make_overviews_forever
+from voicemem.memory.transcript_index import TranscriptIndexer, index_forever
+from voicemem.memory.vectors import QueryVectors, VectorMaker, make_vectors_forever
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.observer.observers import Observers, ObserverSettings, observe_forever
 from voicemem.observer.vendors import parse_observe_urls

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.documentation import TEXTS, code_blocks
 from tests.support.paths import PACKAGE
-from voicemem.memory.exports.user_lines import ExportLine
+from voicemem.memory.exports import ExportLine
 from voicemem.store.sqlite.heard_index.rows import SCHEMA
 from voicemem.telemetry.metrics import Metrics
 

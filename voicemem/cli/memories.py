@@ -22,8 +22,8 @@ from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
 from voicemem.context.policies import Policies
 from voicemem.errors import CannotStart, LlmFailed
 from voicemem.exports.plain_text import one_line
-from voicemem.memory.search.searches import MAX_PAGE
-from voicemem.memory.search.vector_maker import VectorMaker
+from voicemem.memory.search import MAX_PAGE
+from voicemem.memory.vectors import VectorMaker
 from voicemem.protocol.memories import GivenKind
 from voicemem.runtime import Runtime
 from voicemem.services import Services

@@ -8,11 +8,9 @@ from msgspec import UNSET, structs
 
 from voicemem.errors import Refused
 from voicemem.library.arguments import check_arguments, check_user_id, converted, plain_json
-from voicemem.memory.long_term.drafts import GivenMemory, MemoryPatch, draft_of
 from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_of
-from voicemem.memory.long_term.lists import MemoriesQuery, MemoryPage, list_filter, memory_page
-from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.memory import KnownMemory, Memory
+from voicemem.memory.long_term.memories import LongTermMemory, MemoriesQuery, MemoryPage, list_filter, memory_page
+from voicemem.memory.long_term.records import GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
 from voicemem.store.port import Store
 from voicemem.store.ports.heard_index import scope_of
 from voicemem.store.ports.memories import AnyOf

@@ -35,14 +35,12 @@ from voicemem.library.arguments import (
 from voicemem.library.documents import Documents
 from voicemem.library.memories import Memories
 from voicemem.memory.account import MemoryAccount
-from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
-from voicemem.memory.checkpoints.checkpoint import parse_checkpoint, restore_checkpoint, write_checkpoint
-from voicemem.memory.checkpoints.fork import fork
-from voicemem.memory.exports.calls import export_calls, write_call
-from voicemem.memory.exports.user import export_user
-from voicemem.memory.forget import ForgetRequest, Forgot, forget
+from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
+from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
+from voicemem.memory.exports import export_calls, export_user, write_call
+from voicemem.memory.fork import fork
 from voicemem.memory.long_term.forgetting import forget_user
-from voicemem.memory.search.searches import FoundMemories, MemorySearch
+from voicemem.memory.search import FoundMemories, MemorySearch
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.memory.working_memory import DocumentOwner, owner_of_session
 from voicemem.protocol.codec import RejectedEvent, decode_event

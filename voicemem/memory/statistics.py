@@ -1,21 +1,44 @@
-"""Statistics of a session: messages, turns, interruptions, tokens, latencies, tools."""
+"""Statistics of a session, and the figures of slim rows in lists of sessions.
+
+Figures are made from what is in memory, else in the background, and kept in the store. Nothing is folded for a list:
+what it lacks is made within seconds, and shown by the next one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 
+import msgspec
 from msgspec import Struct
 
 from voicemem.context.usage import SummaryState
+from voicemem.errors import SessionQuarantined, StoreUnavailable
 from voicemem.llm.tokens import TokenCounter
-from voicemem.memory.extraction.state import ExtractionState
+from voicemem.memory.extraction.extractor import ExtractionState
+from voicemem.protocol.types import MAX_INTEGER
+from voicemem.sessions.read_models.cache import ReadModelCache, is_ready
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store import port
+from voicemem.store.records import SavedFigures, SessionOverview
 from voicemem.store.streams import Stream
-from voicemem.transcript.messages import Extracted, Message
+from voicemem.transcript.history import turn_messages
+from voicemem.transcript.messages import Extracted, Message, Role
 from voicemem.transcript.state import State
+from voicemem.transcript.turns.call_timeline import CallTimeline, call_timeline
 from voicemem.transcript.turns.marks import false_alarms_of
+from voicemem.transcript.turns.report import compact_number, is_end_to_end
+
+MAX_LAST_TEXT = 160
+"""Characters of the last words."""
+MAX_WANTED, SLICE = 10_000, 100
+"""Sessions whose figures wait to be made, and how many are made at a time. More are made when they are listed again."""
+PAUSE_S = 1.0
 
 
 class Roles(Struct, frozen=True):
@@ -147,3 +170,133 @@ def count_tools(state: State) -> ToolCounts:
     by_name = Counter(tool_call.name or "" for tool_call in tool_calls)
     answered = sum(tool_call.answered for tool_call in tool_calls)
     return ToolCounts(len(tool_calls), answered, dict(sorted(by_name.items())))
+
+
+class LastWords(Struct, frozen=True):
+    """The beginning of the last message; `open` while it is in progress."""
+
+    role: Role
+    text: str
+    open: bool
+
+
+class OverviewFigures(Struct, frozen=True):
+    """What a slim row shows of a memory. `unheard` is in characters, `slowest_ms` the longest end-to-end latency.
+
+    `strip` is not there in figures that an older version has made.
+    """
+
+    turns: int
+    interruptions: int
+    unheard: int
+    slowest_ms: float | None
+    last: LastWords | None
+    strip: CallTimeline | None = None
+
+
+class Overviews:
+    """Knows the figures of slim rows."""
+
+    def __init__(self, store: port.Overviews, read_models: ReadModelCache) -> None:
+        self.store = store
+        self.read_models = read_models
+        self.wanted: dict[int, int] = {}
+        """By key, the position of sessions whose figures are to be made."""
+
+    def figures(self, row: SessionOverview) -> bytes | None:
+        """The figures of a row as JSON: of now where the memory is at hand, else as last saved, perhaps None."""
+        read_model = self.read_models.cached.get(row.key)
+        if read_model is not None and is_ready(read_model, row.position, with_messages=False) and is_small(read_model):
+            made = made_figures(row.key, read_model)
+            if (made.interruptions, made.slowest_ms) != (row.interruptions or 0, row.slowest_ms):
+                self.want(row.key, row.position)  # filters go by what is saved
+            return made.figures
+        if row.figures_position != row.position:
+            self.want(row.key, row.position)
+        return row.figures
+
+    def want(self, key: int, position: int) -> None:
+        """Have the figures of a session made in the background."""
+        if len(self.wanted) < MAX_WANTED:
+            self.wanted[key] = position
+
+    def on_closed(self, stream: Stream) -> None:
+        self.want(stream.key, stream.position)
+
+    async def make_wanted(self) -> None:
+        """Make and save some of the figures that are wanted. Raises `StoreUnavailable`."""
+        made = []
+        for key in list(islice(self.wanted, SLICE)):
+            position = self.wanted.pop(key)
+            with suppress(SessionQuarantined):
+                made.append(await self.compute(key, position))
+        if made:
+            await self.store.save_figures(made)
+
+    async def compute(self, key: int, position: int) -> SavedFigures:
+        """The figures of a memory at `position` or later. Raises `SessionQuarantined`."""
+        read_models, make = self.read_models, partial(made_figures, key)
+        read_model = read_models.cached.get(key)
+        if read_model is not None and read_model.loaded:
+            async with read_model.lock:
+                if read_models.cached.get(key) is read_model:
+                    await read_models.prepare(key, read_model, position, background=True)
+                    return await read_models.perform(
+                        key, read_model, partial(make, read_model), read_model.is_large, True
+                    )
+        return await read_models.compute_as_of(key, position, make, background=True)
+
+
+def is_small(read_model: ReadModel) -> bool:
+    """Whether its figures can be made on the event loop."""
+    return not (read_model.is_large or read_model.has_large_refresh)
+
+
+def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
+    """The figures of a memory; they are made once for each position."""
+    if read_model.figures is None or read_model.figures.position != read_model.position:
+        made = figures_of(read_model)
+        slowest = None if made.slowest_ms is None else int(min(max(made.slowest_ms, -MAX_INTEGER), MAX_INTEGER))
+        read_model.figures = SavedFigures(
+            key, read_model.position, msgspec.json.encode(made), made.interruptions, slowest
+        )
+    return read_model.figures
+
+
+def figures_of(read_model: ReadModel) -> OverviewFigures:
+    messages, state = read_model.current_messages(), read_model.state
+    return OverviewFigures(
+        turns=len({message.turn_id for message in messages}),
+        interruptions=sum("interrupted" in message.metadata for message in messages),
+        unheard=unheard(messages).characters,
+        slowest_ms=slowest_ms(state),
+        last=last_words(read_model, messages),
+        strip=call_timeline(state, messages),
+    )
+
+
+def slowest_ms(state: State) -> float | None:
+    latencies = (latency for turn in state.turns.values() for latency in turn.latencies or ())
+    slowest = max((latency.latency_ms for latency in latencies if is_end_to_end(latency.name)), default=None)
+    return None if slowest is None else compact_number(slowest)
+
+
+def last_words(read_model: ReadModel, messages: list[Message]) -> LastWords | None:
+    """The last message; also one in progress, if it is of the newest turn."""
+    state = read_model.state
+    if not state.turn_numbers:
+        return None
+    newest = turn_messages(state, state.turns[state.turn_numbers[-1]], unfinished=True)
+    if not newest and not messages:
+        return None
+    last = newest[-1] if newest else messages[-1]
+    is_open = bool(newest) and last not in read_model.turn_messages[state.turn_numbers[-1]]
+    return LastWords(last.role, last.content[:MAX_LAST_TEXT], is_open)
+
+
+async def make_overviews_forever(overviews: Overviews) -> None:
+    """Background task: make the figures that are wanted, once a second."""
+    while True:
+        await asyncio.sleep(PAUSE_S)
+        with suppress(StoreUnavailable):  # they are wanted again when they are listed
+            await overviews.make_wanted()

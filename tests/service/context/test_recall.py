@@ -19,7 +19,7 @@ from tests.support.servers.llm_server import Script, llm_server
 from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.memory.long_term.drafts import MemoryDraft
+from voicemem.memory.long_term.records import MemoryDraft
 from voicemem.protocol.types import JsonObject
 
 ON: JsonObject = {"memory": {"memories": {}}}

@@ -12,7 +12,7 @@ import pytest
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.dialects import RECORDINGS
 from tests.support.services import Serve, running_service
-from voicemem.memory.checkpoints.checkpoint import Digest
+from voicemem.memory.checkpoints import Digest
 from voicemem.protocol.types import JsonObject
 
 CALL = next(one for one in RECORDINGS if (one.dialect, one.name) == ("openai-realtime", "barge_in_and_hang_up"))

@@ -13,7 +13,7 @@ from tests.support.samples.cut_call import CUT_CALL
 from tests.support.services import node_on
 from voicemem.app import App
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName
-from voicemem.memory.exports.calls import export_calls
+from voicemem.memory.exports import export_calls
 from voicemem.protocol.types import JsonObject
 from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter

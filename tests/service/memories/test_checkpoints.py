@@ -10,7 +10,7 @@ from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.events import final
 from tests.support.services import Serve
 from voicemem.app import App
-from voicemem.memory.long_term.drafts import MemoryDraft
+from voicemem.memory.long_term.records import MemoryDraft
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import Evidence
 from voicemem.protocol.types import JsonObject

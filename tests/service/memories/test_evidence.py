@@ -10,7 +10,7 @@ from tests.support.profiles import examples
 from tests.support.random_calls.strategies import calls
 from tests.support.stores.contract import example_numbers
 from voicemem.app import App
-from voicemem.memory.long_term.drafts import MemoryDraft
+from voicemem.memory.long_term.records import MemoryDraft
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import Evidence
 from voicemem.protocol.types import JsonObject

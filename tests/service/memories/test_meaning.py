@@ -208,7 +208,7 @@ async def test_an_embedder_that_fails_is_logged_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Words go on meanwhile, and nothing of what it answered is kept."""
-    monkeypatch.setattr("voicemem.memory.search.vector_maker.MIN_RETRY_S", 0.01)
+    monkeypatch.setattr("voicemem.memory.vectors.MIN_RETRY_S", 0.01)
     for name, value in trouble.items():
         setattr(embedder, name, value)
     with caplog.at_level(logging.WARNING, "voicemem"):

@@ -13,7 +13,7 @@ from tests.support.events import delta, dialogue, done, event, final, interrupt
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.memory import overviews
+from voicemem.memory import statistics as overviews
 from voicemem.protocol.types import JsonObject
 from voicemem.server.rest.session_lists import PAGE
 from voicemem.store import looks

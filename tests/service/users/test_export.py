@@ -29,7 +29,7 @@ from voicemem.client import RequestRefused, SyncClient, Unreachable
 from voicemem.client.options import Options
 from voicemem.client.transport.rest import RestClient as ClientRest
 from voicemem.client.transport.rest import read_export
-from voicemem.memory.exports.user import SESSIONS_AT_ONCE, TURNS_AT_ONCE, export_user
+from voicemem.memory.exports import SESSIONS_AT_ONCE, TURNS_AT_ONCE, export_user
 from voicemem.protocol.types import JsonObject
 from voicemem.store.port import Store
 

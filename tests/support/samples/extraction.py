@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voicemem.config.context import ExtractConfig, Strategy
-from voicemem.memory.extraction.answers import DraftedMemory
-from voicemem.memory.extraction.lines import Line, Section
-from voicemem.memory.extraction.prompts import KnownMemory, Prompt, build_prompt
+from voicemem.memory.extraction.checks import DraftedMemory
+from voicemem.memory.extraction.prompts import KnownMemory, Line, Prompt, Section, build_prompt
 
 CALL_MS = 1_777_809_600_000
 """Sunday, 3 May 2026."""

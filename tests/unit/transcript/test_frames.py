@@ -12,7 +12,7 @@ from tests.support.transcripts import closed, message_dicts, reopened
 from voicemem.dialects.clock import interrupt_by_clock
 from voicemem.dialects.dialect import Dialect, Known, MadeEvent
 from voicemem.dialects.registry import DIALECTS
-from voicemem.memory.checkpoints.fork import fork_events
+from voicemem.memory.fork import fork_events
 from voicemem.protocol.events import (
     Asr,
     FrameEvent,

@@ -15,9 +15,8 @@ from voicemem.memory.agent_memory.ranking import Recency, rerank
 from voicemem.memory.agent_memory.records import strategy_of, view_of
 from voicemem.memory.agent_memory.sessions import MOST_SAME_ID
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.memory import Memory, to_memory
-from voicemem.memory.search.by_meaning import Vectors, find_memories_by_meaning
-from voicemem.memory.search.searches import MAX_QUERY
+from voicemem.memory.long_term.records import Memory, to_memory
+from voicemem.memory.search import MAX_QUERY, Vectors, find_memories_by_meaning
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.store.records import SessionFilter
 

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from voicemem.memory.agent_memory.models import MemoryType
 from voicemem.memory.agent_memory.ranking import DAY_MS, Recency
 from voicemem.memory.agent_memory.records import type_of
-from voicemem.memory.long_term.memory import Memory
+from voicemem.memory.long_term.records import Memory
 from voicemem.protocol.types import Natural
 
 MOST_LOOKED = 10_000

@@ -21,10 +21,9 @@ from voicemem.memory.agent_memory.records import (
     says_the_same,
 )
 from voicemem.memory.agent_memory.sessions import SESSION_ID, OwnedSessions
-from voicemem.memory.long_term.drafts import MemoryDraft, normalised
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.memory import Memory
-from voicemem.memory.long_term.owners import MemoryOwner, settle_owner
+from voicemem.memory.long_term.plans import MemoryOwner, settle_owner
+from voicemem.memory.long_term.records import Memory, MemoryDraft, normalised
 from voicemem.store.ports.memories import AnyOf, MemoryFilter
 from voicemem.store.streams import Stream
 

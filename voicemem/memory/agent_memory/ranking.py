@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from voicemem.memory.long_term.memory import Memory
+from voicemem.memory.long_term.records import Memory
 
 DAY_MS = 86_400_000
 

@@ -20,7 +20,7 @@ from voicemem.memory.agent_memory.models import RecordView
 from voicemem.memory.agent_memory.ranking import DAY_MS
 from voicemem.memory.agent_memory.records import view_of
 from voicemem.memory.agent_memory.times import format_ms
-from voicemem.memory.long_term.owners import NOBODY
+from voicemem.memory.long_term.plans import NO_USER
 from voicemem.memory.working_memory import DocumentChange, DocumentOwner, WorkingMemory
 from voicemem.protocol.types import JsonObject
 
@@ -194,7 +194,7 @@ class SummaryViews:
 
 
 def owner_of_views(project: str) -> DocumentOwner:
-    return DocumentOwner("user", project, NOBODY)
+    return DocumentOwner("user", project, NO_USER)
 
 
 def task_of(view_id: str, ms: int) -> ViewTask:

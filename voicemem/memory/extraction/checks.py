@@ -10,13 +10,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from msgspec import structs
+import msgspec
+from msgspec import Struct, structs
 
-from voicemem.memory.extraction.answers import DraftedMemory
-from voicemem.memory.extraction.lines import Line, one_line
-from voicemem.memory.extraction.prompts import MAX_MEMORIES, Prompt
+from voicemem.errors import LlmFailed
+from voicemem.memory.extraction.prompts import MAX_MEMORIES, Line, Prompt, one_line
 from voicemem.memory.extraction.said import (
     gives_orders,
     is_greeting,
@@ -26,9 +26,17 @@ from voicemem.memory.extraction.said import (
     tells_secret,
 )
 from voicemem.protocol.memories import MAX_MEMORY_BYTES, MAX_TOPICS, TIME_PATTERN, TOPIC_PATTERN, GivenKind, time_ms
+from voicemem.protocol.strict_json import MALFORMED, has_too_many_values
 from voicemem.redaction.rules import Rules
 from voicemem.redaction.texts import redact_value
 
+UNUSABLE = "unusable_answer"
+"""The word for an answer that is no list of memories."""
+FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+MAX_ITEMS = 60
+"""Of an answer; one with more is none."""
+MAX_ANSWER = 256 * 1024
+"""Characters of an answer."""
 Refusal = Literal[
     "malformed",
     "wrong_kind",
@@ -51,6 +59,52 @@ HIGHEST, DEFAULT_CONFIDENCE, UNCERTAIN = 0.9, 0.8, 0.7
 """The most that an LLM's confidence counts, what it is without any, and the share of it that is left where nobody
 knows for certain that the lines were heard so."""
 OF_THE_CALLER = ("fact", "preference")
+
+
+class DraftedMemory(Struct, frozen=True, rename={"lines": "from"}):
+    """One memory, as an LLM wrote it."""
+
+    text: str
+    kind: str
+    lines: list[int]
+    topics: list[str] = []
+    entities: list[str] = []
+    event_at: str | None = None
+    confidence: float | None = None
+    supersedes: list[str] = []
+
+
+class Answer(Struct, frozen=True):
+    """The whole of it; each memory is read alone."""
+
+    memories: list[Any]
+
+
+def read_answer(text: str) -> list[DraftedMemory | None]:
+    """The memories of an answer; None for one that is not made as it was asked for. Raises `LlmFailed`.
+
+    Servers without schemas put the JSON into a fence, which is taken off. Anything else around it is prose.
+    """
+    if len(text) > MAX_ANSWER:
+        raise LlmFailed(UNUSABLE)
+    fenced = FENCE.match(text)
+    body = (fenced[1] if fenced else text).encode(errors="replace")
+    if has_too_many_values(body):
+        raise LlmFailed(UNUSABLE)
+    try:
+        answer = msgspec.json.decode(body, type=Answer)
+    except (*MALFORMED, RecursionError):
+        raise LlmFailed(UNUSABLE) from None
+    if len(answer.memories) > MAX_ITEMS:
+        raise LlmFailed(UNUSABLE)
+    return [read_memory(one) for one in answer.memories]
+
+
+def read_memory(value: Any) -> DraftedMemory | None:
+    try:
+        return msgspec.convert(value, DraftedMemory)
+    except msgspec.ValidationError:
+        return None
 
 
 class ExtractedMemory(NamedTuple):

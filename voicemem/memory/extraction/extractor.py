@@ -6,29 +6,31 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from voicemem.config.context import DEFAULT_STRATEGY, ExtractConfig
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable
 from voicemem.llm.background import BackgroundLlm, LlmText
-from voicemem.memory.extraction.answers import read_answer
-from voicemem.memory.extraction.checks import Checked, ExtractedMemory, check_answer
-from voicemem.memory.extraction.lines import CountTokens, Line, Section, next_section, said_between
+from voicemem.memory.extraction.checks import Checked, ExtractedMemory, check_answer, read_answer
 from voicemem.memory.extraction.prompts import (
     MAX_KNOWN,
     PROMPT_VERSION,
+    CountTokens,
     KnownMemory,
+    Line,
     Prompt,
+    Section,
     build_prompt,
+    next_section,
     response_format,
+    said_between,
 )
-from voicemem.memory.long_term.drafts import MemoryDraft
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.long_term.memory import Memory
-from voicemem.memory.long_term.owners import MemoryOwner
+from voicemem.memory.long_term.plans import MemoryOwner
+from voicemem.memory.long_term.records import Memory, MemoryDraft
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import MAX_EVIDENCE, Evidence
 from voicemem.redaction.rules import Rules
@@ -44,6 +46,7 @@ from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Metrics
 from voicemem.transcript.messages import Extracted
 
+StateName = Literal["current", "waiting", "running", "failing", "out_of_budget", "finished"]
 METRIC_USE = "extraction"
 MAX_CALLS = 8
 """LLM requests for one session."""
@@ -52,6 +55,20 @@ ANSWER_TOKENS = 800
 MAX_NAME = 128
 CHANGED = "changed"
 """The word for lines that became others while the LLM was asked."""
+
+
+class ExtractionState(Struct, frozen=True):
+    """How far memories were made of a session. `finished`: it has had all the LLM requests that it may have.
+
+    `through` is the position of the journal up to which its messages were sent, in `calls` requests.
+    """
+
+    state: StateName
+    through: int
+    calls: int
+    failures: int = 0
+    """Failed attempts since the last success."""
+    error: str | None = None
 
 
 class DailyBudget:

@@ -21,8 +21,7 @@ from voicemem.config.session import parse_config
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed, Refused, SessionQuarantined, StoreUnavailable, VoicememError
 from voicemem.llm.background import ConcurrencyLimiter
-from voicemem.memory.extraction.extractor import MAX_CALLS, Extractor
-from voicemem.memory.extraction.state import ExtractionState, StateName
+from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
 from voicemem.runtime import Runtime
 from voicemem.store.records import AppendResult
 from voicemem.store.streams import SESSION_KIND, Stream

@@ -1,4 +1,4 @@
-"""Memories that last beyond their call: added, changed and removed.
+"""Memories that last beyond their call: read, added, changed, removed and listed.
 
 What changes is planned from what stands, and written at the position of the journal up to which that was read. If
 something else was journaled first, all of that is repeated. So writers on any number of nodes lose nothing.
@@ -9,51 +9,72 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from hashlib import blake2b
+from typing import Annotated, Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from msgspec import structs
+from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.memory.long_term.drafts import (
+from voicemem.memory.long_term.plans import (
+    MemoryOwner,
+    Plan,
+    Settled,
+    check_superseded,
+    continued,
+    ensure_stream,
+    find_cycle,
+    owned,
+    owner_of,
+    settle_owner,
+    stream_of,
+    strengthened,
+    without_cycles,
+)
+from voicemem.memory.long_term.records import (
+    EvidenceLine,
+    Memory,
     MemoryDraft,
     MemoryPatch,
+    Namespace,
+    changed_row,
+    details_of,
     memory_id,
     naming,
     normalised,
     prepare_draft,
     prepare_patch,
-)
-from voicemem.memory.long_term.memory import (
-    Memory,
-    changed_row,
-    details_of,
     row_of,
     to_memory,
 )
-from voicemem.memory.long_term.owners import MemoryOwner, ensure_stream, settle_owner, stream_of
-from voicemem.memory.long_term.plans import Plan, Settled, continued, owned, owner_of, strengthened
-from voicemem.memory.long_term.reading import MemoryReader
-from voicemem.memory.long_term.superseding import check_superseded, find_cycle, without_cycles
+from voicemem.protocol.cursors import format_place, parse_place
 from voicemem.protocol.events import MemoriesExtracted
-from voicemem.protocol.memories import RemovalReason
+from voicemem.protocol.memories import Evidence, GivenKind, RemovalReason, Topic
+from voicemem.protocol.types import Integer, Name
 from voicemem.redaction.rules import Rules
+from voicemem.search.passages import passages_in
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MAX_ROWS, MemoryRow
+from voicemem.store.ports.memories import MAX_ROWS, AnyOf, MemoryFilter, MemoryRow, Tags
 from voicemem.store.streams import Stream
 
 SAME_LOOKED_AT = 5
 """Of the memories that have words in common with a new one, those that are looked at for the same text."""
+MAX_USED = 10_000
+"""Memories of a project of which it is noted at a time that they were used."""
+MAX_TOUCHED = 200
 MAX_CHAIN = 100
 """Memories that say the same, each of another session, that are removed with the newest."""
 TOO_FAST = "Memories change faster than this change can be stored; try again."
 
 
-class LongTermMemory(MemoryReader):
-    """Memories of all projects of a store. `ttl_ms` says how long kinds of memories are kept."""
+class LongTermMemory:
+    """The memories of all projects of a store.
+
+    `clock` gives Unix ms, `ttl_ms` says how long kinds of memories are kept.
+    """
 
     def __init__(
         self,
@@ -63,13 +84,91 @@ class LongTermMemory(MemoryReader):
         rules: Rules | None = None,
         ttl_ms: Mapping[str, int] | None = None,
     ) -> None:
-        super().__init__(store, read_models, clock)
+        self.store = store
+        self.read_models = read_models
+        self.clock = clock
         self.rules = rules
         self.ttl_ms = ttl_ms or {}
         self.listeners: list[Callable[[Iterable[int]], None]] = []
-        """Told of the streams in which memories were written, by key."""
+        """Called with the keys of the streams in which memories were written."""
         self.locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         """By stream: writers of one journal in this process take turns, so they do not repeat each other's attempts."""
+        self.used: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        """By project: memories that were found since this was last noted in the store."""
+
+    # Reading
+
+    async def find(self, project: str, id: str) -> Memory:
+        """A memory. Raises `Refused` (`unknown_memory`)."""
+        return to_memory(await self.require_row(project, id))
+
+    async def find_all(self, project: str, ids: Sequence[str]) -> list[Memory]:
+        """Those of these memories that are there, in the order of the ids."""
+        rows = {row.id: row for row in await self.store.find_memories(project, ids) if row.removed_ms is None}
+        return [to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
+
+    async def list_memories(self, project: str, filter: MemoryFilter) -> list[Memory]:
+        """Memories for which all conditions hold, the newest first; expired ones are never among them."""
+        return [to_memory(row) for row in await self.store.list_memories(self.restricted(project, filter))]
+
+    async def find_by_words(
+        self, project: str, filter: MemoryFilter, query: str, limit: int
+    ) -> list[tuple[Memory, float]]:
+        """Memories with words of a query and how well they fit, the best first; as `list_memories` otherwise."""
+        words = query_words(query)
+        found = await self.store.find_memories_by_words(self.restricted(project, filter), words, limit)
+        return [(to_memory(row), score) for row, score in found]
+
+    def restricted(self, project: str, filter: MemoryFilter) -> MemoryFilter:
+        """The same filter, but of this project, and without what has expired."""
+        expired_ms = self.clock() if filter.unexpired_at_ms is None else filter.unexpired_at_ms
+        return structs.replace(filter, project=project, unexpired_at_ms=expired_ms)
+
+    async def evidence(self, project: str, memory: Memory) -> list[EvidenceLine]:
+        """The messages that a memory comes from, as they were heard; of sessions that are gone there are none."""
+        lines: list[EvidenceLine] = []
+        for source in memory.evidence:
+            stream = None if source.evidence else await self.store.find_session(project, source.session_id)
+            if stream is not None:
+                lines += await self.lines_of(stream, source)
+        return lines
+
+    async def lines_of(self, stream: Stream, source: Evidence) -> list[EvidenceLine]:
+        """The messages of a session that began between two positions of its journal."""
+
+        def read(memory: Any) -> list[EvidenceLine]:
+            return [
+                EvidenceLine(stream.id, one.turn_id, one.position, one.role, one.said_ms, one.text)
+                for number in sorted(set(source.turn_ids))
+                for one in passages_in(memory.state, number)
+                if source.first <= one.position <= source.last
+            ]
+
+        return await self.read_models.read(stream, read)
+
+    def count_use(self, project: str, ids: Iterable[str]) -> None:
+        """Have it noted soon that these memories were used; a search does not wait for that."""
+        used = self.used[project]
+        if len(used) < MAX_USED:
+            used.update(dict.fromkeys(ids))
+
+    async def note_used(self) -> None:
+        """Note which memories were used. Raises `StoreUnavailable`."""
+        while self.used:
+            project, ids = self.used.popitem()
+            used = list(ids)
+            for first in range(0, len(used), MAX_TOUCHED):
+                await self.store.touch_memories(project, used[first : first + MAX_TOUCHED], self.clock())
+
+    async def find_row(self, project: str, id: str) -> MemoryRow | None:
+        found = await self.store.find_memories(project, [id])
+        return next((row for row in found if row.removed_ms is None), None)
+
+    async def require_row(self, project: str, id: str) -> MemoryRow:
+        row = await self.find_row(project, id)
+        if row is None or (row.expires_ms is not None and row.expires_ms <= self.clock()):
+            raise Refused("unknown_memory")
+        return row
 
     # Adding
 
@@ -151,8 +250,8 @@ class LongTermMemory(MemoryReader):
 
     async def refuse_erased(self, owner: MemoryOwner, session: Stream | None) -> None:
         """Raise `Refused` (`session_erased`) for a memory of a session that was erased: it would outlive that."""
-        wanted = owner.session_id if session is None else None
-        if wanted is not None and await self.store.was_erased(owner.project, wanted):
+        session_id = owner.session_id if session is None else None
+        if session_id is not None and await self.store.was_erased(owner.project, session_id):
             raise Refused("session_erased")
 
     async def write_or_refuse(self, plan: Plan, session: Stream | None) -> bool:
@@ -223,9 +322,9 @@ class LongTermMemory(MemoryReader):
         """The memory of the same owner that says the same."""
         text = normalised(draft.text)
         planned = (row for row in plan.rows.values() if row.removed_ms is None)
-        wanted = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms)
+        filter = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms)
         words = query_words(draft.text, in_all_forms=False)
-        found = await self.store.find_memories_by_words(wanted, words, SAME_LOOKED_AT)
+        found = await self.store.find_memories_by_words(filter, words, SAME_LOOKED_AT)
         stored = (row for row, _ in found if row.id not in plan.rows)
         return next(
             (row for row in (*planned, *stored) if normalised(row.text) == text and owner_of(row).key == owner.key),
@@ -283,13 +382,13 @@ class LongTermMemory(MemoryReader):
     async def remove(self, project: str, ids: Sequence[str], reason: RemovalReason = "deleted") -> list[str]:
         """Remove memories with their texts, and those that say the same of the same owner; the ids of all of them."""
         found: dict[str, MemoryRow] = {}
-        wanted = list(dict.fromkeys(ids))
+        waiting = list(dict.fromkeys(ids))
         for _ in range(MAX_CHAIN):
-            rows = await self.store.find_memories(project, wanted) if wanted else []
+            rows = await self.store.find_memories(project, waiting) if waiting else []
             there = {row.id: row for row in rows if row.removed_ms is None and row.id not in found}
             found |= there
-            wanted = [same for row in there.values() if (same := details_of(row).same_as) is not None]
-            if not wanted:
+            waiting = [same for row in there.values() if (same := details_of(row).same_as) is not None]
+            if not waiting:
                 break
         return await self.remove_rows(found.values(), reason)
 
@@ -330,3 +429,70 @@ class LongTermMemory(MemoryReader):
 def check_expiry(expires_at: int, now: int) -> None:
     if expires_at <= now:
         raise Refused("invalid_field", "The time must be in the future, in Unix ms: `expires_at`")
+
+
+class MemoriesQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`superseded=true` also shows memories whose place a newer one has taken.
+
+    `as_of` (Unix ms) shows what was known then, without what was removed since.
+    """
+
+    kind: GivenKind | None = None
+    topic: Topic | None = None
+    entity: Topic | None = None
+    namespace: Namespace | None = None
+    pinned: bool | None = None
+    superseded: bool = False
+    as_of: Integer | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: str | None = None
+
+
+class MemoryPage(Struct, frozen=True):
+    """Memories, the newest first; `next_cursor` is null on the last page."""
+
+    memories: list[Memory]
+    next_cursor: str | None
+
+
+class LastShown(NamedTuple):
+    """The last memory of a page."""
+
+    created_ms: Integer
+    id: Name
+
+
+async def memory_page(long_term: LongTermMemory, filter: MemoryFilter, cursor: str | None) -> MemoryPage:
+    """A page of memories. Raises `Refused` (`invalid_cursor`), `StoreUnavailable`."""
+    digest = list_digest(filter)
+    after = None if cursor is None else parse_place(cursor, digest, LastShown)
+    with_one_more = structs.replace(filter, after=after, limit=filter.limit + 1)
+    found = await long_term.list_memories(filter.project, with_one_more)
+    page = found[: filter.limit]
+    if len(found) == len(page):
+        return MemoryPage(page, None)
+    return MemoryPage(page, format_place(digest, LastShown(page[-1].created_at, page[-1].id)))
+
+
+def list_digest(filter: MemoryFilter) -> bytes:
+    """Tells one list from another, whatever the size of its pages."""
+    return blake2b(repr(structs.replace(filter, after=None, limit=0)).encode(), digest_size=8).digest()
+
+
+def list_filter(
+    project: str, query: MemoriesQuery, user_ids: AnyOf | None = None, session_ids: AnyOf | None = None
+) -> MemoryFilter:
+    """The memories that a list has."""
+    return MemoryFilter(
+        project=project,
+        user_ids=user_ids,
+        session_ids=session_ids,
+        kinds=None if query.kind is None else AnyOf((query.kind,)),
+        namespaces=None if query.namespace is None else AnyOf((query.namespace,)),
+        topics=None if query.topic is None else Tags(any=(query.topic,)),
+        entities=None if query.entity is None else Tags(any=(query.entity,)),
+        pinned=query.pinned,
+        as_of_ms=query.as_of,
+        with_superseded=query.superseded,
+        limit=query.limit,
+    )

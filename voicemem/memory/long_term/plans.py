@@ -1,4 +1,8 @@
-"""Changes of the memories in one journal, planned before they are written in one step."""
+"""Changes of the memories in one journal, planned before they are written in one step.
+
+A memory stands in the journal of its session, of its user, or of the project (`MemoryOwner`). It makes older ones out
+of date without any cycle: a memory in one would never be found.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,91 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import structs
 
-from voicemem.memory.long_term.drafts import MemoryDraft, merged
-from voicemem.memory.long_term.memory import added_event, changed_row, details_of, edited_event, is_same_content
-from voicemem.memory.long_term.owners import MemoryOwner
+from voicemem.errors import Refused
+from voicemem.memory.long_term.records import (
+    MemoryDraft,
+    added_event,
+    changed_row,
+    details_of,
+    edited_event,
+    is_same_content,
+    merged,
+)
 from voicemem.protocol.events import MemoryRemoved
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, RemovalReason
-from voicemem.store.ports.memories import MemoryRow, ReplacedMemory, tombstone
+from voicemem.store.port import Journal
+from voicemem.store.ports.heard_index import scope_of
+from voicemem.store.ports.memories import AnyOf, Memories, MemoryFilter, MemoryRow, ReplacedMemory, tombstone
 from voicemem.store.streams import SESSION_KIND, Stream
+
+NO_USER = ""
+"""Stands for the user of memories that have none: no user can have this id."""
+
+
+class MemoryOwner(NamedTuple):
+    """Whose a memory is. Without a user its session owns it, and without both the project."""
+
+    project: str
+    namespace: str | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+
+    @property
+    def key(self) -> tuple[str | None, ...]:
+        """What two memories that say the same must have in common to be one."""
+        return (self.project, self.namespace, self.user_id, None if self.user_id is not None else self.session_id)
+
+    @property
+    def filter(self) -> MemoryFilter:
+        """The memories of the same owner."""
+        project, namespace, user_id, session_id = self.key
+        assert project is not None
+        return MemoryFilter(
+            project=project,
+            namespaces=AnyOf((namespace,)),
+            user_ids=AnyOf((user_id,)),
+            session_ids=None if user_id is not None else AnyOf((session_id,)),
+        )
+
+
+async def settle_owner(journal: Journal, owner: MemoryOwner) -> tuple[MemoryOwner, Stream | None]:
+    """Whose a memory is that was given with these, and the session in whose journal it stands, if it does in one.
+
+    That is a session that is there, and whose user has no other id: erasing a user must find all that is the user's.
+    Its user and namespace are the memory's, where none is given.
+    """
+    if owner.session_id is None:
+        return owner, None
+    stream = await journal.find_session(owner.project, owner.session_id)
+    if stream is None or stream.kind != SESSION_KIND:
+        return owner, None
+    scope = scope_of(stream)
+    if owner.user_id not in (None, scope.user_id):
+        return owner, None
+    namespace = scope.namespace if owner.namespace is None else owner.namespace
+    return owner._replace(namespace=namespace, user_id=scope.user_id), stream
+
+
+async def ensure_stream(journal: Journal, owner: MemoryOwner, session: Stream | None, now_ms: int) -> Stream:
+    """The stream in whose journal a memory of this owner stands, as it is now.
+
+    Raises `Refused` (`unknown_session`) for a session that was erased meanwhile.
+    """
+    if session is None:
+        return await journal.ensure_user(owner.project, owner.user_id or NO_USER, now_ms)
+    current = await journal.find_session(owner.project, session.id)
+    if current is None or current.key != session.key:
+        raise Refused("unknown_session")
+    return current
+
+
+async def stream_of(journal: Journal, row: MemoryRow) -> Stream | None:
+    """The stream in whose journal a memory stands; None if it is gone."""
+    session = None if row.session_id is None else await journal.find_session(row.project, row.session_id)
+    if session is not None and session.key == row.key:
+        return session
+    user = await journal.find_user(row.project, row.user_id or NO_USER)
+    return user if user is not None and user.key == row.key else None
 
 
 class Plan:
@@ -102,3 +184,42 @@ def continued(draft: MemoryDraft, same: MemoryRow) -> MemoryDraft:
         event_at=draft.event_at or same.event_at,
         pinned=draft.pinned or same.pinned,
     )
+
+
+CYCLE = "A memory cannot be out of date by itself, or by one that is out of date by it: `supersedes`"
+
+
+async def check_superseded(store: Memories, draft: MemoryDraft, owner: MemoryOwner) -> tuple[str, ...]:
+    """The ids of memories that a draft makes out of date, and that are there. Raises `Refused`."""
+    if not draft.supersedes:
+        return ()
+    rows = await store.find_memories(owner.project, draft.supersedes)
+    there = {row.id for row in rows if row.removed_ms is None and owner_of(row).key == owner.key}
+    missing = [place for place, id in enumerate(draft.supersedes) if id not in there]
+    if missing and draft.source != "extracted":
+        raise Refused("invalid_field", f"The same owner has no memory with this id: `supersedes[{missing[0]}]`")
+    return tuple(id for id in draft.supersedes if id in there)
+
+
+async def without_cycles(store: Memories, plan: Plan, draft: MemoryDraft, id: str) -> MemoryDraft:
+    """The draft of the memory `id`, without those that make it out of date itself. Raises `Refused`."""
+    cycle = await find_cycle(store, plan, draft, id)
+    if cycle and draft.source != "extracted":
+        raise Refused("invalid_field", CYCLE)
+    return structs.replace(draft, supersedes=tuple(old for old in draft.supersedes if old not in cycle))
+
+
+async def find_cycle(store: Memories, plan: Plan, draft: MemoryDraft, id: str) -> set[str]:
+    """Those that a draft makes out of date which, themselves or by others, do that to the memory `id`."""
+    return {old for old in draft.supersedes if await reaches(store, plan, old, id)}
+
+
+async def reaches(store: Memories, plan: Plan, first: str, last: str) -> bool:
+    """Whether one memory makes another out of date, itself or by others between them."""
+    seen, next_ids = set[str](), {first}
+    while next_ids and last not in next_ids:
+        seen |= next_ids
+        stored = {row.id: row for row in await store.find_memories(plan.stream.project, sorted(next_ids))}
+        rows = [plan.rows.get(one) or stored.get(one) for one in next_ids]
+        next_ids = {old for row in rows if row is not None for old in row.supersedes} - seen
+    return last in next_ids

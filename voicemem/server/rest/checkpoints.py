@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from voicemem.errors import InvalidFrame, RateLimited, Refused
-from voicemem.memory.checkpoints.checkpoint import (
+from voicemem.memory.checkpoints import (
     MAX_RESTORE_BYTES,
     CheckpointSession,
     ParsedCheckpoint,
@@ -20,7 +20,7 @@ from voicemem.memory.checkpoints.checkpoint import (
     restore_checkpoint,
     write_checkpoint,
 )
-from voicemem.memory.checkpoints.fork import fork
+from voicemem.memory.fork import fork
 from voicemem.protocol.json_pieces import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
 from voicemem.server.http.listener import BROKEN_BODY, decompress

@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from voicemem.exports.formats import FORMATS, FormatName, file_name
-from voicemem.memory.exports.calls import CallsLine, export_calls, write_call
+from voicemem.memory.exports import CallsLine, export_calls, write_call
 from voicemem.protocol.types import JsonObject
 from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, Label, get_stream, parse_label, services_of, stream_body

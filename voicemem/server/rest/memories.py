@@ -10,12 +10,11 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, structs
 
 from voicemem.errors import RateLimited, Refused
-from voicemem.memory.extraction.state import ExtractionState
-from voicemem.memory.long_term.drafts import MAX_GIVEN, GivenMemory, MemoryPatch, draft_of
+from voicemem.memory.extraction.extractor import ExtractionState
 from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_of
-from voicemem.memory.long_term.lists import MemoriesQuery, MemoryPage, list_filter, memory_page
-from voicemem.memory.long_term.memory import KnownMemory, Memory
-from voicemem.memory.search.searches import FoundMemories, MemorySearch
+from voicemem.memory.long_term.memories import MemoriesQuery, MemoryPage, list_filter, memory_page
+from voicemem.memory.long_term.records import MAX_GIVEN, GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
+from voicemem.memory.search import FoundMemories, MemorySearch
 from voicemem.protocol.types import JsonObject, Name
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (

@@ -8,8 +8,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from voicemem.context.builder import ContextOptions, select_context
 from voicemem.errors import InvalidFrame, RateLimited, Refused
-from voicemem.memory.add import API_PRODUCER, Added, AddedAt, record_messages
-from voicemem.memory.forget import ForgetRequest, Forgot, forget
+from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.explain import describe_error
 from voicemem.protocol.types import Natural

@@ -18,7 +18,7 @@ from aiohttp import web
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from voicemem.errors import CODES, Refused, VoicememError
-from voicemem.memory.overviews import OverviewFigures
+from voicemem.memory.statistics import OverviewFigures
 from voicemem.protocol import sse
 from voicemem.protocol.types import SessionId
 from voicemem.server.http.request import json_response, services_of, stream_body

@@ -8,8 +8,7 @@ from aiohttp import web
 from msgspec import structs
 
 from voicemem.errors import Refused
-from voicemem.memory.long_term.drafts import GivenMemory
-from voicemem.memory.long_term.memory import Memory
+from voicemem.memory.long_term.records import GivenMemory, Memory
 from voicemem.server.http.request import GRANT, services_of
 from voicemem.store.ports.heard_index import scope_of
 

@@ -9,8 +9,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from voicemem.errors import Refused
-from voicemem.memory.exports.user import export_user
-from voicemem.memory.exports.user_lines import ExportLine
+from voicemem.memory.exports import ExportLine, export_user
 from voicemem.memory.long_term.forgetting import forget_user
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit

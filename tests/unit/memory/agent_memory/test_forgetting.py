@@ -10,7 +10,7 @@ import pytest
 from voicemem.memory.agent_memory.forgetting import Policy, select
 from voicemem.memory.agent_memory.ranking import DAY_MS, Recency, rerank
 from voicemem.memory.agent_memory.records import view_of
-from voicemem.memory.long_term.memory import Memory, to_memory
+from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.store.ports.memories import MemoryRow
 
 NOW = 1_790_000_000_000

@@ -21,7 +21,7 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.context.builder import ContextOptions, build_context
 from voicemem.context.policies import Policies
 from voicemem.errors import Refused
-from voicemem.memory.checkpoints.checkpoint import parse_checkpoint, restore_checkpoint, write_checkpoint
+from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.events import SessionUpdate
 from voicemem.protocol.types import JsonObject

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.strategies import ANY_JOURNALS
 from tests.support.transcripts import folded, message_dicts
-from voicemem.memory.checkpoints.fork import fork_events
+from voicemem.memory.fork import fork_events
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import MAX_INTEGER

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from voicemem.errors import LlmFailed
-from voicemem.memory.extraction.answers import DraftedMemory, read_answer
+from voicemem.memory.extraction.checks import DraftedMemory, read_answer
 
 GOOD = {"text": "Ann is allergic to walnuts.", "kind": "fact", "from": [1]}
 

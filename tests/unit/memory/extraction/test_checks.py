@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from tests.support.documentation import TEXTS
 from tests.support.samples.extraction import draft, line, prompt
-from voicemem.memory.extraction.answers import DraftedMemory
-from voicemem.memory.extraction.checks import REFUSALS, check_answer, check_memory, confidence_of, day_or_none
+from voicemem.memory.extraction.checks import (
+    REFUSALS,
+    DraftedMemory,
+    check_answer,
+    check_memory,
+    confidence_of,
+    day_or_none,
+)
 from voicemem.telemetry.metrics import REFUSED_MEMORIES
 
 SAID = (

@@ -11,7 +11,7 @@ from tests.support.events import EventLike, delta, dialogue, done, final, interr
 from tests.support.plain_fold.calls import call_closed, plain_rows
 from tests.support.random_calls.strategies import calls
 from tests.support.transcripts import closed, folded
-from voicemem.memory.extraction.lines import Section, count_new, next_section, numbered_lines
+from voicemem.memory.extraction.prompts import Section, count_new, next_section, numbered_lines
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import MemoryForgotten
 from voicemem.protocol.types import JsonObject

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from voicemem.memory.overviews import made_figures
+from voicemem.memory.statistics import made_figures
 from voicemem.protocol.codec import decode_journaled
 from voicemem.sessions.read_models.kept import KeptReadModels
 from voicemem.sessions.read_models.read_model import EMPTY_BYTES, PACKED_BYTES, ReadModel

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct, to_builtins
 
+from voicemem.memory.add import forget_all_but_newest
 from voicemem.memory.agent_memory.models import GivenWorkingMemory, StrategyConfig
 from voicemem.memory.agent_memory.working.messages import Change, Standing, standing
-from voicemem.memory.forget import forget_all_but_newest
 from voicemem.memory.working_memory import check_data_size
 from voicemem.protocol.events import MemoryData, MemorySummary, ServerEvent
 from voicemem.protocol.types import JsonObject

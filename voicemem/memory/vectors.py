@@ -1,9 +1,14 @@
-"""Makes the vectors of messages and of memories, in the background: never before an ack, a read or a search."""
+"""Vectors of queries, messages and memories.
+
+A search waits a little for the vector of its query, and goes by words alone when it is late. The vectors of texts are
+made in the background: never before an ack, a read or a search.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -12,6 +17,9 @@ from typing import NamedTuple
 from voicemem.backoff import exponential_s, spread
 from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.llm.embeddings import MAX_BATCH, Embedder
+from voicemem.redaction.rules import Rules
+from voicemem.redaction.runs import START
+from voicemem.redaction.texts import redact_text
 from voicemem.runtime import Runtime
 from voicemem.store.port import Store
 from voicemem.store.ports.vectors import Embedded, TextToEmbed, VectorCheck, VectorSupport
@@ -31,7 +39,74 @@ REJECTED = (400, 413, 422)
 """Statuses by which embedders refuse a text, such as one that is too long for them."""
 PROBE = "Hello."
 """A text that every embedder takes, unless it takes none."""
-USE = "embedding"
+MAX_CACHED = 500
+"""Vectors of queries that are kept for the next pages of a search, and for who asks the same: about 3 MB."""
+MAX_ASKED = 32
+"""Requests at a time; a search that comes on top of them does not wait."""
+MAX_LATE = 3
+QUIET_S = 5.0
+"""After so many late or failed answers in a row, no search waits for so long."""
+Vector = bytes | None
+
+
+class QueryVectors:
+    """Asks an embedder for the vectors of queries, each at most once at a time.
+
+    It gets them redacted, as the texts are that they are compared with.
+    """
+
+    def __init__(self, embedder: Embedder, wait_ms: int, rules: Rules | None = None) -> None:
+        self.embedder = embedder
+        self.rules = rules
+        self.wait_s = wait_ms / 1000
+        self.cached: OrderedDict[str, Vector] = OrderedDict()
+        self.asked: dict[str, asyncio.Task[Vector]] = {}
+        self.late = 0
+        """Answers in a row that were late or failed."""
+        self.quiet_until = 0.0
+
+    def begin(self, query: str) -> Callable[[], Awaitable[Vector]]:
+        """Ask for a vector; what is returned waits for it, and gives None when it did not come in time."""
+        if self.rules is not None:
+            query = redact_text(query, START, self.rules)[0]
+        if query in self.cached:
+            self.cached.move_to_end(query)
+            return lambda: asyncio.sleep(0, self.cached.get(query))
+        loop = asyncio.get_running_loop()
+        task, deadline = self.asked.get(query), loop.time() + self.wait_s
+        if task is None and len(self.asked) < MAX_ASKED:
+            task = self.asked[query] = loop.create_task(self.ask(query))
+            task.add_done_callback(lambda _: self.asked.pop(query, None))
+        if task is None or loop.time() < self.quiet_until:
+            return lambda: asyncio.sleep(0, None)
+        return lambda: self.wait_for(task, deadline)
+
+    async def wait_for(self, task: asyncio.Task[Vector], deadline: float) -> Vector:
+        """The answer, if it is there by the deadline; it is kept for the next search if it comes later."""
+        loop = asyncio.get_running_loop()
+        done, _ = await asyncio.wait((task,), timeout=max(0.0, deadline - loop.time()))
+        vector = task.result() if done and not task.cancelled() else None
+        self.late = 0 if vector is not None else self.late + 1
+        if self.late >= MAX_LATE:
+            self.late, self.quiet_until = 0, loop.time() + QUIET_S
+        return vector
+
+    async def ask(self, query: str) -> Vector:
+        try:
+            (vector,) = await self.embedder.embed([query], "query")
+        except LlmFailed:
+            return None
+        self.cached[query] = vector
+        if len(self.cached) > MAX_CACHED:
+            self.cached.popitem(last=False)
+        return vector
+
+    async def close(self) -> None:
+        """Give up what is still asked for."""
+        tasks = [*self.asked.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class VectorCache(NamedTuple):
@@ -90,7 +165,7 @@ class VectorMaker:
     async def find_name(self) -> str:
         """The name under which vectors are kept; the embedder may have to be asked. Raises `LlmFailed`."""
         if self.embedder.name is None:
-            await self.embedder.embed([PROBE], USE)
+            await self.embedder.embed([PROBE], "embedding")
         assert self.embedder.name is not None
         return self.embedder.name
 
@@ -126,14 +201,14 @@ class VectorMaker:
     async def embed_batch(self, texts: Sequence[TextToEmbed]) -> list[tuple[TextToEmbed, bytes | None]]:
         """A batch with its vectors. A text that the embedder refuses gets none, and is not asked for again."""
         try:
-            vectors = await self.embedder.embed([one.text for one in texts], USE)
+            vectors = await self.embedder.embed([one.text for one in texts], "embedding")
         except LlmFailed as failed:
             if failed.why not in REJECTED:
                 raise
             if len(texts) > 1:
                 half = len(texts) // 2
                 return [*await self.embed_batch(texts[:half]), *await self.embed_batch(texts[half:])]
-            await self.embedder.embed([PROBE], USE)  # it takes others, so it is this text
+            await self.embedder.embed([PROBE], "embedding")  # it takes others, so it is this text
             vectors = [None]
         return list(zip(texts, vectors, strict=True))
 

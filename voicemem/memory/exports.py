@@ -1,56 +1,145 @@
-"""All that is stored of a user, as JSON lines: the answer to a person who asks what is kept of them (docs/privacy.md).
+"""Exports: calls as documents (docs/exports.md), and all that is stored of a user (docs/privacy.md).
 
-One session is looked at a time, and of a long one a few turns, so an export takes no more memory than its largest
-session.
+Both write JSON lines, one session at a time, and of a long one a few turns of a user's export, so neither takes more
+memory than its largest session.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Raw, Struct, structs
+from msgspec import Meta, Raw, Struct, field, structs
 
-from voicemem.documents.document import Document, Form, apply_operation, form_of
+from voicemem.config.session import parse_config
+from voicemem.documents.document import Document, Form, Operation, apply_operation, form_of
 from voicemem.errors import DamagedEntry, SessionQuarantined
-from voicemem.memory.exports.user_lines import (
-    ExportBegin,
-    ExportedCarriedSession,
-    ExportedData,
-    ExportedDelivery,
-    ExportedDocument,
-    ExportedEvent,
-    ExportedMemory,
-    ExportedMessage,
-    ExportedSession,
-    ExportedSummary,
-    ExportedToolCall,
-    ExportEnd,
-    ExportLine,
-    Unreadable,
-)
-from voicemem.memory.long_term.memory import to_memory
+from voicemem.exports.call import Call, CallFacts, call_of
+from voicemem.exports.formats import FORMATS, FormatName, file_name
+from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummary
 from voicemem.protocol.strict_json import is_valid_json
-from voicemem.protocol.types import MAX_INTEGER
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Clock
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.session_info import StateName
 from voicemem.store.port import Store
 from voicemem.store.ports.memories import AnyOf, MemoryFilter, MemoryRow
 from voicemem.store.records import LIST_BYTES, Delivery, JournalRow, SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
+from voicemem.transcript.messages import Role
 from voicemem.transcript.state import Turn
 
-VERSION: Literal[1] = 1
 SESSIONS_AT_ONCE = 20
 """Sessions listed at a time: each may have a configuration of 256 KiB."""
+
+
+AnyJson = Annotated[Raw, Meta(extra_json_schema={})]
+VERSION: Literal[1] = 1
 TURNS_AT_ONCE, ROWS_AT_ONCE = 100, 500
+
+
+class CallsBegin(Struct, frozen=True, tag="calls"):
+    """The first line: in which format, and how many calls there are now for which the conditions hold."""
+
+    format: FormatName
+    sessions: int
+
+
+class ExportedCall(Struct, frozen=True, tag="call"):
+    """A call: a name for its file, and the whole document; a vCon is an object, everything else is a text."""
+
+    session_id: SessionId
+    file: str
+    document: AnyJson
+
+
+class UnreadableCall(Struct, frozen=True, tag="unreadable"):
+    """A call that is stored, but cannot be read; an operator has to look at it."""
+
+    session_id: SessionId
+
+
+class CallsEnd(Struct, frozen=True, tag="end"):
+    """The last line, without which an export is cut short."""
+
+    calls: int
+    unreadable: int
+
+
+CallsLine = CallsBegin | ExportedCall | UnreadableCall | CallsEnd
+
+
+def read_call(stream: Stream, read_model: ReadModel) -> Call:
+    """A call from its row and its memory."""
+    config = parse_config(stream.config)
+    facts = CallFacts(
+        session_id=stream.id,
+        state=stream.state,
+        reason=stream.reason,
+        started_ms=stream.started_ms,
+        ended_ms=stream.ended_ms,
+        name=config.name,
+        channel=config.channel,
+        user_id=config.user_id,
+        labels=config.labels,
+    )
+    return call_of(facts, read_model.timed_messages(), read_model.state)
+
+
+def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> str:
+    """The document of a call."""
+    return FORMATS[name].write(read_call(stream, read_model))
+
+
+async def export_calls(
+    store: Store, read_models: ReadModelCache, wanted: SessionFilter, name: FormatName
+) -> AsyncGenerator[bytes, None]:
+    """The calls for which conditions hold, the newest first, each as a line of JSON. Raises `StoreUnavailable`.
+
+    Calls that begin meanwhile may be missing. It takes no more memory than the largest call.
+    """
+    wanted = structs.replace(wanted, limit=SESSIONS_AT_ONCE, after=None)
+    yield line_of(CallsBegin(name, await store.count_sessions(wanted, MAX_INTEGER)))
+    calls = unreadable = 0
+    more = True
+    while more:
+        page, more = await store.list_page(wanted, LIST_BYTES)
+        for stream in page:
+            line = await call_line(read_models, stream, name)
+            if line is None:
+                continue
+            calls, unreadable = calls + 1, unreadable + isinstance(line, UnreadableCall)
+            yield line_of(line)
+        if page:
+            wanted = structs.replace(wanted, after=(page[-1].started_ms, page[-1].key))
+    yield line_of(CallsEnd(calls - unreadable, unreadable))
+
+
+async def call_line(
+    read_models: ReadModelCache, stream: Stream, name: FormatName
+) -> ExportedCall | UnreadableCall | None:
+    """The line of a call; None if it was erased meanwhile."""
+    try:
+        read_model = await read_models.load_as_of(stream.key, stream.position, background=True)
+        if read_model.position < stream.position:
+            return None
+        make = partial(write_call, name, stream, read_model)
+        document = await read_models.perform(stream.key, read_model, make, read_model.is_large, background=True)
+    except (SessionQuarantined, DamagedEntry):
+        return UnreadableCall(stream.id)
+    json = document.strip().encode() if FORMATS[name].is_json else msgspec.json.encode(document)
+    return ExportedCall(stream.id, file_name(stream.id, name), Raw(json))
+
+
+def line_of(line: CallsLine) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
 
 
 class Exporting(Struct):
@@ -249,3 +338,141 @@ def exported_event(session_id: str, row: JournalRow) -> ExportedEvent:
     if not is_valid_json(row.payload):
         raise DamagedEntry
     return ExportedEvent(session_id, row.position, row.producer, row.received_ms, codec.on_one_line(row.payload))
+
+
+class ExportBegin(Struct, frozen=True, tag="export"):
+    """The first line: whose export this is, when it was made (Unix ms), and of how many sessions."""
+
+    version: Literal[1]
+    user_id: str
+    project: str
+    made_at: int
+    sessions: int
+
+
+class ExportedDocument(Struct, frozen=True, tag="document"):
+    """A version of a working memory document, and what made it; without a session it is the user's own."""
+
+    session_id: SessionId | None
+    version: int
+    operation: Operation
+    updated_at: int
+    format: str | None
+    content: str | JsonObject | None
+
+
+class ExportedSession(Struct, frozen=True, tag="session"):
+    """A session; what follows up to the next line of this type belongs to it."""
+
+    session_id: SessionId
+    state: StateName
+    reason: str | None
+    started_at: int
+    ended_at: int | None
+    position: int
+    config: Annotated[JsonObject, Meta(extra_json_schema={"type": "object"})]
+
+
+class ExportedMessage(Struct, frozen=True, tag="message"):
+    """A message of its history. `content` is what was heard; `metadata.original` has what was not heard as well."""
+
+    session_id: SessionId
+    role: Role
+    content: str
+    turn_id: int
+    timestamp: int
+    metadata: JsonObject
+
+
+class ExportedToolCall(Struct, frozen=True, tag="tool_call"):
+    """A tool call; `result` is null until one has arrived."""
+
+    session_id: SessionId
+    turn_id: int
+    timestamp: int
+    call_id: str
+    name: str
+    arguments: AnyJson
+    result: AnyJson
+
+
+class ExportedSummary(Struct, frozen=True, tag="summary"):
+    """What an LLM wrote in place of the turns up to this one; also one that another has replaced."""
+
+    session_id: SessionId
+    through_turn: int
+    text: str
+    model: str | None
+
+
+class ExportedCarriedSession(Struct, frozen=True, tag="carried"):
+    """What a session knows from an earlier one (`from`), which may have been erased since."""
+
+    session_id: SessionId
+    earlier: SessionId = field(name="from")
+    text: str
+
+
+class ExportedMemory(Memory, frozen=True, kw_only=True, rename={"evidence": "from"}, tag="memory"):
+    """A memory that lasts beyond its call, also one that is out of date or over; in the form of its own route."""
+
+
+class ExportedData(Struct, frozen=True, tag="data"):
+    """The data of a session."""
+
+    session_id: SessionId
+    content: JsonObject
+
+
+class ExportedDelivery(Struct, frozen=True, tag="delivery"):
+    """A webhook event about a session: whom it went to, and what became of it."""
+
+    session_id: SessionId
+    receiver: str
+    event_type: int
+    state: Literal["pending", "delivered", "failed"]
+    attempts: int
+
+
+class ExportedEvent(Struct, frozen=True, tag="event"):
+    """An entry of the journal, as it was taken."""
+
+    session_id: SessionId
+    position: int
+    producer: str | None
+    received_ms: int
+    event: AnyJson
+
+
+class Unreadable(Struct, frozen=True, tag="unreadable"):
+    """A part of the user's data is stored, but cannot be read; an operator has to look at it."""
+
+    session_id: SessionId | None
+    part: Literal["memory", "events"]
+
+
+class ExportEnd(Struct, frozen=True, tag="end"):
+    """The last line, without which an export is cut short. `lines` counts those before it."""
+
+    lines: int
+    sessions: int
+    messages: int
+    memories: int
+    unreadable: int
+
+
+ExportLine = (
+    ExportBegin
+    | ExportedDocument
+    | ExportedSession
+    | ExportedMessage
+    | ExportedToolCall
+    | ExportedSummary
+    | ExportedCarriedSession
+    | ExportedMemory
+    | ExportedData
+    | ExportedDelivery
+    | ExportedEvent
+    | Unreadable
+    | ExportEnd
+)

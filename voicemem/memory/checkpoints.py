@@ -1,0 +1,581 @@
+"""Checkpoints: a session with its whole journal in one portable document, and sessions restored from one.
+
+Restored events are checked one by one as a producer's are, so that a document written by hand cannot bring in anything
+that ingest would refuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from array import array
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, field, structs
+
+from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import apply_patch, validate_config
+from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
+from voicemem.dialects.registry import DIALECTS
+from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size
+from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
+from voicemem.memory.long_term.records import changed_row, details_of, memory_id, packed_details, redacted
+from voicemem.protocol.checks import check_event
+from voicemem.protocol.codec import ENCODER, decode_journaled, decode_stored
+from voicemem.protocol.events import (
+    FrameEvent,
+    JournaledEvent,
+    MemoriesExtracted,
+    MemoryAdded,
+    MemoryData,
+    MemoryDocument,
+    MemoryEdited,
+    MemoryRemoved,
+    RefusalMarker,
+    ServerEvent,
+    SessionClosed,
+    SessionEnd,
+    SessionGap,
+    SessionReopened,
+    SessionUpdate,
+)
+from voicemem.protocol.explain import explain_event
+from voicemem.protocol.json_pieces import Pieces, Unreadable
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, SORTED, check_frame, check_integers, check_numbers
+from voicemem.protocol.types import JsonObject, Name, SequenceNumber
+from voicemem.redaction.rules import Rules
+from voicemem.sessions.config_update import validated_update
+from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
+from voicemem.sessions.frames import reduce_frame
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.recording.batches import DEFAULT_END_REASON
+from voicemem.store.port import Store
+from voicemem.store.ports.memories import MAX_ROWS, MemoryRow
+from voicemem.store.records import JournalRow, RestoredSession
+from voicemem.store.streams import ProducerState, SessionEnding, Stream
+from voicemem.transcript.frames import CLOSED
+
+Time = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
+"""Unix ms by the server's clock, up to the end of the year 9999."""
+IDLE_REASON = "idle"
+"""The reason of a close that is undone when a producer comes back."""
+CHECKPOINT_KIND, CHECKPOINT_VERSION = "checkpoint", 1
+MAX_RESTORE_BYTES = 64 * 1024 * 1024
+"""Limit for a checkpoint that is restored over HTTP."""
+PAGE = 500
+"""Entries that are written at a time."""
+MIN_ENTRY_BYTES = 64
+"""No entry is shorter: the names of its fields alone take as much. So a body of 64 MiB has at most a million."""
+FIELDS = frozenset({"voicemem", "version", "session", "events", "sha256"})
+NO_CHECKPOINT, MALFORMED_PART = "This is not a voicemem checkpoint.", "A part of the checkpoint is malformed."
+CONTENT = ("text", "topics", "entities", "event_at", "metadata")
+"""What a journal must not have of a memory."""
+TELLS = b'"memory.added"', b'"memory.edited"'
+NAMES_MEMORIES = MemoryAdded | MemoryEdited | MemoryRemoved | MemoriesExtracted
+LOOKED_UP = 500
+"""Ids that are looked up at a time."""
+CHANGEABLE = (
+    *("kind", "namespace", "user_id", "topics", "entities", "event_at", "said_at", "expires_at", "confidence"),
+    *("evidence", "supersedes", "same_as", "pinned", "metadata", "text"),
+)
+
+
+class CheckpointEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of the journal; the server's own events have neither producer nor seq."""
+
+    position: SequenceNumber
+    producer: Name | None
+    seq: SequenceNumber | None
+    received_ms: Time
+    event: Raw
+
+
+def invalid(detail: str) -> Refused:
+    return Refused("invalid_checkpoint", detail)
+
+
+class CheckpointReader:
+    """Reads the journal of a checkpoint entry by entry, and derives the state of its session."""
+
+    def __init__(self) -> None:
+        self.rows: list[JournalRow] = []
+        self.producers: dict[str, ProducerState] = {}
+        self.closed: tuple[SessionClosed, int] | None = None
+        self.ending: SessionEnding | None = None
+        self.memories = RestoredMemories()
+
+    def add(self, text: bytes) -> None:
+        """Check and add an entry. Raises `Refused`, and the errors in `MALFORMED` if it is not an entry."""
+        entry = msgspec.json.decode(text, type=CheckpointEntry)
+        position = len(self.rows) + 1
+        if entry.seq is not None and entry.producer is None:
+            raise invalid(f"At position {position}: only a producer's events may have a seq.")
+        if entry.position != position:
+            raise invalid(f"At position {position}: an entry of the journal is missing or out of order.")
+        try:
+            event, payload = read_entry(entry)
+            self.apply_entry(entry, event)
+            payload = self.memories.apply(event, payload, position, entry.received_ms)
+        except (Refused, InvalidFrame) as refused:
+            raise invalid(f"At position {position}: {refused.detail}") from None
+        except msgspec.ValidationError as error:
+            raise invalid(f"At position {position}: {explain_event(error, None)[1]}") from None
+        self.rows.append(JournalRow(position, entry.producer, entry.seq, entry.received_ms, payload))
+
+    def apply_entry(self, entry: CheckpointEntry, event: JournaledEvent) -> None:
+        """Apply an entry to its producer, and to the state of the session."""
+        if entry.producer is not None:
+            self.advance_seq(self.producer(entry.producer), entry, event)
+        match event:
+            case SessionGap():
+                gap = self.producer(event.producer or "")
+                gap.next_seq = max(gap.next_seq, event.to_seq + 1)
+            case SessionEnd():
+                ts = entry.received_ms if event.ts is None else event.ts
+                self.ending = self.ending or SessionEnding(ts, event.reason or DEFAULT_END_REASON)
+            case SessionClosed():
+                self.closed, self.ending = (event, entry.received_ms), None
+            case SessionReopened():
+                self.closed = None
+
+    def producer(self, name: str) -> ProducerState:
+        return self.producers.setdefault(name, ProducerState(name))
+
+    def advance_seq(self, producer: ProducerState, entry: CheckpointEntry, event: JournaledEvent) -> None:
+        if entry.seq is None:
+            producer.unsequenced = True
+        if entry.seq is not None and (producer.unsequenced or entry.seq < producer.next_seq):
+            raise invalid("The events of a producer must be in the order of their seq.")
+        if entry.seq is None and producer.next_seq > 1:
+            raise invalid("A producer must give all of its events a seq, or none.")
+        producer.next_seq = producer.next_seq if entry.seq is None else entry.seq + 1
+        producer.ended = producer.ended or isinstance(event, SessionEnd)
+
+    def restored(self, started_ms: int) -> RestoredSession:
+        """What a store needs to create the session."""
+        event, ended_ms = self.closed or (None, None)
+        reason = None if event is None else event.reason
+        return RestoredSession(
+            rows=self.rows,
+            started_ms=started_ms,
+            producers=list(self.producers.values()),
+            ended_ms=ended_ms,
+            reason=reason,
+            provisional=reason in (IDLE_REASON, CLOSED),
+            ending=self.ending,
+        )
+
+
+def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
+    """The event of an entry, and its payload as ingest or the server would have journaled it. Raises `Refused`.
+
+    Fields that this version does not know stay, as they do in the journal: another version let them in.
+    """
+    text = bytes(entry.event)
+    check_frame(text)
+    event = decode_journaled(text)
+    if isinstance(event, RefusalMarker):
+        if event.code not in CODES or entry.producer is None:
+            raise invalid("The code of a refused event is unknown, or the entry has no producer.")
+        return event, msgspec.json.encode({"type": "refused", "code": event.code})
+    check_numbers(text)
+    check_event(event, len(text))
+    if isinstance(event, ServerEvent):
+        if entry.producer is not None:
+            raise invalid("An event of the server's own cannot have a producer.")
+        check_own_event(event)
+        return event, text
+    if event.seq not in (None, entry.seq):
+        raise invalid("The event must have the same seq as its entry.")
+    if isinstance(event, FrameEvent):
+        return read_frame(event, text)
+    return event, validated_update(event, text).payload if isinstance(event, SessionUpdate) else text
+
+
+def read_frame(event: FrameEvent, text: bytes) -> tuple[FrameEvent, bytes]:
+    """A frame of another stack, reduced as at the doors: whoever wrote the checkpoint may have added to it.
+
+    Raises `Refused`.
+    """
+    dialect = DIALECTS.get(event.dialect)
+    if dialect is None:
+        raise Refused("unknown_dialect")
+    if event.frame is None:
+        return event, text
+    try:
+        frame = reduce_frame(dialect, event)
+    except (MalformedFrame, UnknownFrame) as error:
+        raise Refused("malformed_frame", f"A frame is not one of {dialect.name}.") from error
+    if frame is None:
+        raise Refused("malformed_frame", "A frame says nothing, and would not be kept.")
+    if frame.content == event.frame:
+        return event, text
+    reduced = msgspec.structs.replace(event, frame=frame.content)
+    return reduced, ENCODER.encode(reduced)
+
+
+def check_own_event(event: ServerEvent) -> None:
+    """Check what types cannot express about working memory. Raises `Refused`."""
+    if isinstance(event, MemoryDocument):
+        check_form(event)
+    if isinstance(event, MemoryDocument | MemoryData) and content_size(event.content) > MAX_DOCUMENT_BYTES:
+        raise Refused("too_big", "A working memory document may have at most 64 KiB.")
+    if isinstance(event, MemoryDocument) and not isinstance(event.content, str | dict | None):
+        raise Refused("invalid_field", "The content of a document must be a text or an object.")
+
+
+class CheckpointSession(Struct, frozen=True):
+    """The session as it was. When it is restored, its state follows from the events."""
+
+    session_id: str
+    state: str
+    reason: str | None
+    started_at: Time
+    ended_at: Time | None
+    config: JsonObject
+
+
+class CheckpointPieces(Struct, gc=False):
+    """A checkpoint as text, and where in it its parts stand."""
+
+    text: bytes
+    voicemem: slice | None = None
+    version: slice | None = None
+    session: slice | None = None
+    sha256: slice | None = None
+    events: array[int] | None = None
+    """The beginning of each entry, and its end."""
+
+
+# Writing
+
+
+async def write_checkpoint(store: Store, stream: Stream) -> AsyncGenerator[bytes, None]:
+    """The checkpoint of a session up to the position of its row, in pieces. Raises `StoreUnavailable`."""
+    session = msgspec.json.encode(
+        CheckpointSession(stream.id, stream.state, stream.reason, stream.started_ms, stream.ended_ms, stream.config)
+    )
+    digest, position = Digest(session), 0
+    head = (
+        f'{{"voicemem":"{CHECKPOINT_KIND}","version":{CHECKPOINT_VERSION},"session":'.encode()
+        + session
+        + b',"events":['
+    )
+    while position < stream.position:
+        rows = await store.read_rows(stream.key, position, min(PAGE, stream.position - position))
+        if not rows:
+            raise StoreUnavailable("The session was erased meanwhile.")
+        payloads = await payloads_with_texts(store, stream, rows)
+        entries = [
+            msgspec.json.encode(checkpoint_entry(row, payload)) for row, payload in zip(rows, payloads, strict=True)
+        ]
+        for entry in entries:
+            digest.add(entry)
+        yield head + b",".join(entries)
+        head, position = b",", rows[-1].position
+    yield (b"" if position else head) + b'],"sha256":"' + digest.hex().encode() + b'"}'
+
+
+def checkpoint_entry(row: JournalRow, payload: bytes) -> CheckpointEntry:
+    return CheckpointEntry(row.position, row.producer, row.seq, row.received_ms, Raw(payload))
+
+
+class Digest:
+    """The hash of a checkpoint, independent of white space and the order of keys."""
+
+    def __init__(self, session: bytes | Raw) -> None:
+        self.hash = hashlib.sha256()
+        self.add(session)
+
+    def add(self, text: bytes | Raw) -> None:
+        self.hash.update(SORTED.encode(JSON_DECODER.decode(text)) + b"\n")
+
+    def hex(self) -> str:
+        return self.hash.hexdigest()
+
+
+# Restoring
+
+
+class ParsedCheckpoint(Struct, frozen=True):
+    """A checkpoint that was checked and can be restored."""
+
+    session_id: str
+    """What it was called."""
+    config: JsonObject
+    restored: RestoredSession
+    memories: RestoredMemories
+
+
+async def restore_checkpoint(
+    sessions: Sessions,
+    project: str,
+    session_id: str | None,
+    checkpoint: ParsedCheckpoint,
+    key_id: str | None = None,
+) -> Stream:
+    """Create a session from a checkpoint, with its memories.
+
+    Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`). When it raises `StoreUnavailable` the
+    session may be there without some of its memories.
+    """
+    public = validate_config(
+        checkpoint.config
+    ).public  # a checkpoint has no secrets, even if someone wrote some into it
+    session_patch = SessionPatch(apply_patch({}, public), {})
+    restored, memories, new_id = checkpoint.restored, checkpoint.memories, session_id or sessions.new_id()
+    if not memories.positions:
+        return await sessions.restore(project, new_id, session_patch, restored, key_id)
+    renaming = await renaming_of(sessions.store, project, memories, checkpoint.session_id, new_id)
+    rows = renamed_rows(restored.rows, memories, renaming)
+    restored = msgspec.structs.replace(restored, rows=rows)
+    stream = await sessions.restore(project, new_id, session_patch, restored, key_id)
+    there = [renaming.row(row, sessions.rules) for row in memories.there]
+    await write_restored(sessions.store, stream, there, sessions.clock())
+    return stream
+
+
+async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
+    """Check a checkpoint, in a thread, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
+    return await asyncio.to_thread(read_checkpoint, document)
+
+
+def read_checkpoint(document: bytes) -> ParsedCheckpoint:
+    """Check a checkpoint, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
+    pieces = Pieces(document)
+    try:
+        found = find_pieces(pieces)
+        pieces.end()
+    except Unreadable:
+        raise invalid(NO_CHECKPOINT) from None
+    return check_pieces(found)
+
+
+def find_pieces(pieces: Pieces) -> CheckpointPieces:
+    """Find the parts of the checkpoint that comes next in a text. Raises `Unreadable`, `Refused`."""
+    found = CheckpointPieces(pieces.text)
+    if not pieces.follows(b"{"):
+        raise invalid(NO_CHECKPOINT)
+    for name in pieces.names():
+        if name not in FIELDS:
+            raise invalid(f"{NO_CHECKPOINT} It has an unknown field.")
+        if name == "events":
+            found.events = find_entries(pieces)
+        else:
+            setattr(found, name, pieces.value())
+    return found
+
+
+def find_entries(pieces: Pieces) -> array[int]:
+    """Find the entries of the journal that comes next. Raises `Unreadable`, `Refused`."""
+    if not pieces.follows(b"["):
+        raise invalid(NO_CHECKPOINT)
+    places = array("Q")
+    for place in pieces.items():
+        if place.stop - place.start < MIN_ENTRY_BYTES:
+            raise invalid(MALFORMED_PART)
+        places.extend((place.start, place.stop))
+    return places
+
+
+def check_pieces(found: CheckpointPieces) -> ParsedCheckpoint:
+    """Check the parts of a checkpoint. Raises `Refused` (`invalid_checkpoint`)."""
+    sha256 = check_head(found)
+    session_text = found.text[found.session or slice(0, 0)]
+    try:
+        check_frame(session_text)
+        session = msgspec.json.decode(session_text, type=CheckpointSession)
+        check_integers(session.config)
+        digest, journal = Digest(session_text), CheckpointReader()
+        places = found.events or ()
+        for start, stop in zip(places[::2], places[1::2], strict=True):
+            text = found.text[start:stop]
+            journal.add(text)
+            digest.add(text)
+    except (InvalidFrame, *MALFORMED):
+        raise invalid(MALFORMED_PART) from None
+    if digest.hex() != sha256:
+        raise invalid("The checkpoint was changed after it was made: its sha256 does not match.")
+    restored = journal.restored(session.started_at)
+    return ParsedCheckpoint(session.session_id, session.config, restored, journal.memories)
+
+
+def check_head(found: CheckpointPieces) -> str:
+    """Check the kind and the version of a checkpoint; its hash. Raises `Refused`."""
+    if None in (found.session, found.events):
+        raise invalid(NO_CHECKPOINT)
+    nothing = slice(0, 0)
+    try:
+        kind = msgspec.json.decode(found.text[found.voicemem or nothing], type=str)
+        version = msgspec.json.decode(found.text[found.version or nothing], type=int)
+        sha256 = msgspec.json.decode(found.text[found.sha256 or nothing], type=str)
+    except MALFORMED:
+        raise invalid(NO_CHECKPOINT) from None
+    if kind != CHECKPOINT_KIND:
+        raise invalid(NO_CHECKPOINT)
+    if version != CHECKPOINT_VERSION:
+        raise invalid(f"The checkpoint has another version; this service reads version {CHECKPOINT_VERSION}.")
+    return sha256
+
+
+# Memories in checkpoints. A journal has no texts of memories, so that each can be erased alone; a checkpoint has those
+# that are there, in the events that told of them last. They are taken out of these again when it is restored.
+
+
+async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[JournalRow]) -> list[bytes]:
+    """The payloads of these entries; where one is the last that told of a memory that is there, with its content."""
+    ids: dict[str, None] = {}
+    for row in rows:
+        if any(tells in row.payload for tells in TELLS):
+            event = decode_stored(row.payload)
+            if isinstance(event, MemoryAdded | MemoryEdited):
+                ids[event.memory_id] = None
+    found = await store.find_memories(stream.project, list(ids)) if ids else []
+    there = {row.position: row for row in found if row.key == stream.key and row.removed_ms is None}
+    return [with_content(row.payload, there[row.position]) if row.position in there else row.payload for row in rows]
+
+
+def with_content(payload: bytes, row: MemoryRow) -> bytes:
+    """An event about a memory, with what the memory says now."""
+    content: dict[str, Any] = {
+        "text": row.text,
+        "topics": row.topics,
+        "entities": row.entities,
+        "event_at": row.event_at,
+        "metadata": details_of(row).metadata,
+    }
+    return ENCODER.encode(JSON_DECODER.decode(payload) | content)
+
+
+class RestoredMemories(Struct):
+    """The memories of a journal that is read entry by entry."""
+
+    rows: dict[str, MemoryRow] = field(default_factory=dict)
+    """By id, as of the entry that was read last; without a text where the checkpoint has none."""
+    positions: list[int] = field(default_factory=list)
+    """Of the entries that name memories."""
+
+    def apply(self, event: JournaledEvent, payload: bytes, position: int, received_ms: int) -> bytes:
+        """Take over what an entry says, and return its payload as a journal has it."""
+        if not isinstance(event, NAMES_MEMORIES):
+            return payload
+        self.positions.append(position)
+        if isinstance(event, MemoryAdded):
+            self.rows[event.memory_id] = row_of_event(event, position, received_ms)
+        elif isinstance(event, MemoryRemoved):
+            self.rows.pop(event.memory_id, None)
+        elif isinstance(event, MemoryEdited) and (row := self.rows.get(event.memory_id)) is not None:
+            changes = {name: value for name in CHANGEABLE if (value := getattr(event, name)) is not UNSET}
+            if event.metadata is None:  # not said, or none
+                changes.pop("metadata")
+            row = structs.replace(row, position=position, updated_ms=received_ms)
+            self.rows[event.memory_id] = changed_row(row, changes)
+        if not isinstance(event, MemoryAdded | MemoryEdited):
+            return payload
+        values = JSON_DECODER.decode(payload)
+        return ENCODER.encode({name: value for name, value in values.items() if name not in CONTENT})
+
+    @property
+    def there(self) -> list[MemoryRow]:
+        """Those that have a text."""
+        return [row for row in self.rows.values() if row.text]
+
+
+def row_of_event(event: MemoryAdded, position: int, received_ms: int) -> MemoryRow:
+    """The memory that an event tells of; whose it is follows when it is written."""
+    return MemoryRow(
+        key=0,
+        position=position,
+        id=event.memory_id,
+        project="",
+        namespace=event.namespace,
+        user_id=event.user_id,
+        kind=event.kind,
+        text=event.text or "",
+        said_ms=event.said_at,
+        created_ms=received_ms,
+        updated_ms=received_ms,
+        event_at=event.event_at,
+        expires_ms=event.expires_at,
+        pinned=event.pinned,
+        topics=event.topics,
+        entities=event.entities,
+        details=packed_details(event, event.same_as),
+        supersedes=event.supersedes,
+    )
+
+
+class Renaming(Struct, frozen=True):
+    """How the memories of a checkpoint are called where it is restored, and its session."""
+
+    session: tuple[str, str]
+    """The old id and the new one."""
+    ids: Mapping[str, str]
+
+    def name(self, id: str) -> str:
+        return self.ids.get(id, id)
+
+    def payload(self, payload: bytes) -> bytes:
+        """An event about memories, with the new names."""
+        values = JSON_DECODER.decode(payload)
+        for one in ("memory_id", "same_as"):
+            if isinstance(values.get(one), str):
+                values[one] = self.name(values[one])
+        for several in ("supersedes", "added"):
+            if several in values:
+                values[several] = [self.name(id) for id in values[several]]
+        for source in values.get("from", ()):
+            source["session_id"] = self.session_id(source["session_id"])
+        return ENCODER.encode(values)
+
+    def session_id(self, id: str) -> str:
+        old, new = self.session
+        return new if id == old else id
+
+    def row(self, row: MemoryRow, rules: Rules | None) -> MemoryRow:
+        """A memory with the new names, without what must not be kept."""
+        details = details_of(row)
+        evidence = tuple(structs.replace(one, session_id=self.session_id(one.session_id)) for one in details.evidence)
+        same_as = None if details.same_as is None else self.name(details.same_as)
+        fields: dict[str, Any] = {"evidence": evidence, "same_as": same_as}
+        fields["supersedes"] = tuple(self.name(id) for id in row.supersedes)
+        if rules is not None:
+            fields |= {"text": redacted(row.text, rules), "metadata": redacted(details.metadata, rules)}
+            fields |= {name: tuple(redacted([*getattr(row, name)], rules)) for name in ("topics", "entities")}
+        return structs.replace(changed_row(row, fields), id=self.name(row.id), session_id=self.session[1])
+
+
+async def renaming_of(
+    store: Store, project: str, memories: RestoredMemories, old_session: str, new_session: str
+) -> Renaming:
+    """New ids for those memories whose own are taken in the project."""
+    wanted, taken = [row.id for row in memories.there], set[str]()
+    for first in range(0, len(wanted), LOOKED_UP):
+        found = await store.find_memories(project, wanted[first : first + LOOKED_UP])
+        taken |= {row.id for row in found if row.removed_ms is None}
+    return Renaming((old_session, new_session), {id: memory_id(new_session, id) for id in taken})
+
+
+def renamed_rows(rows: Sequence[JournalRow], memories: RestoredMemories, renaming: Renaming) -> list[JournalRow]:
+    """The journal with the new names."""
+    changed = list(rows)
+    for position in memories.positions:
+        row = changed[position - 1]
+        changed[position - 1] = row._replace(payload=renaming.payload(row.payload))
+    return changed
+
+
+async def write_restored(store: Store, stream: Stream, rows: Sequence[MemoryRow], now_ms: int) -> None:
+    """Write the memories of a session that was just restored. Raises `Refused`, `StoreUnavailable`."""
+    for first in range(0, len(rows), MAX_ROWS):
+        some = rows[first : first + MAX_ROWS]
+        for _ in range(MAX_APPEND_ATTEMPTS):
+            current = await store.find_session(stream.project, stream.id)
+            if current is None:
+                raise Refused("unknown_session")
+            if await store.write_memories(stream.key, (), current.position, some, now_ms) is not None:
+                break
+        else:
+            raise StoreUnavailable("The session changes faster than its memories can be stored.")

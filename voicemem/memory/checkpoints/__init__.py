@@ -1,1 +1,0 @@
-"""Copies of a session: checkpoints, restored sessions, forks."""

@@ -1,0 +1,522 @@
+"""Search of messages that were heard and of memories: by words, and by meaning where there is an embedder.
+
+From top to bottom: the request and the answer, the finder that puts messages and memories into one order, the search
+of transcripts, ranking by meaning, and the calls of a list that a text finds.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
+
+from voicemem.errors import Refused
+from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.records import Memory, to_memory
+from voicemem.memory.transcript_index import TranscriptIndexer
+from voicemem.memory.vectors import QueryVectors, VectorMaker
+from voicemem.protocol.cursors import format_place, parse_place
+from voicemem.protocol.memories import Evidence, MemorySource, Topics
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId
+from voicemem.search.ranking import FoundBy, beside, ranked
+from voicemem.search.words import query_words
+from voicemem.store.port import Store
+from voicemem.store.ports.heard_index import MAX_FOUND, FoundMessage, HeardQuery, HeardScope, scope_of
+from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags
+from voicemem.store.ports.vectors import MAX_NEAR, MemoryPlace, MessagePlace, NearMessages, VectorQuery
+from voicemem.store.streams import Stream
+from voicemem.transcript.messages import Role
+
+SearchMode = Literal["words", "vectors", "hybrid"]
+BY_WORDS: tuple[FoundBy, ...] = ("words",)
+NO_EMBEDDER = (
+    "There are no vectors: the service has no embedder (--embeddings-url), so mode must be auto or words, not {}."
+)
+OTHER_SEARCH = "The cursor must be the next_cursor of a page of this same search: only limit may change."
+MAX_CALLS = 1_000
+"""Calls that are found by words, and as many by their names: those in which the words were heard last."""
+MAX_QUERY = 4_000
+"""Characters of a query."""
+MAX_PAGE = 100
+MAX_PAGE_BYTES = 1024 * 1024
+"""A page ends with the text that brings it to this size."""
+Millis = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+MemoryKind = Literal["message", "fact", "preference", "episode", "summary"]
+MESSAGE: MemoryKind = "message"
+KINDS: tuple[MemoryKind, ...] = ("message", "fact", "preference", "episode", "summary")
+
+
+class SearchScope(NamedTuple):
+    """Where a search looks; None is everywhere in the project."""
+
+    namespace: str | None
+    user_id: str | None
+    session_id: str | None
+
+
+class MemorySearch(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to search for, and where: in all of the project, or of a user, a session, a namespace.
+
+    Where is never null: a program that does not know its user must not search what all users said. `kinds` are messages
+    that were heard and kinds of memories, by default all. `since` and `until` bound when it was said, in Unix ms; the
+    second is the first moment that is too late. With `topics` or `entities` a memory must have one of them, and
+    messages have none. `as_of` (Unix ms) finds what was known then, `superseded` also what is out of date. `mode` says
+    how it is found: by words, by vectors (what it means), or `hybrid`, by both. `auto` is `hybrid` where there are
+    vectors.
+    """
+
+    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)]
+    user_id: Name | UnsetType = UNSET
+    session_id: SessionId | UnsetType = UNSET
+    namespace: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET
+    kinds: Annotated[tuple[MemoryKind, ...], Meta(min_length=1)] = KINDS
+    topics: Topics = ()
+    entities: Topics = ()
+    since: Millis | None = None
+    until: Millis | None = None
+    as_of: Millis | None = None
+    superseded: bool = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 10
+    mode: Literal["auto", "words", "vectors", "hybrid"] = "auto"
+    cursor: str | None = None
+
+    @property
+    def scope(self) -> SearchScope:
+        return SearchScope(*(None if one is UNSET else one for one in (self.namespace, self.user_id, self.session_id)))
+
+    def within(self, places: Mapping[str, str | None]) -> MemorySearch:
+        """The same search in other places, by their fields; None is everywhere in the project."""
+        return replace(self, **{name: UNSET if value is None else value for name, value in places.items()})
+
+    @property
+    def with_messages(self) -> bool:
+        return MESSAGE in self.kinds and not self.topics and not self.entities
+
+    @property
+    def given_kinds(self) -> tuple[str, ...]:
+        """The kinds of memories that are not messages."""
+        return tuple(kind for kind in self.kinds if kind != MESSAGE)
+
+
+class FoundMemory(Struct, frozen=True, kw_only=True, rename={"evidence": "from"}):
+    """One memory that was found: a message as it was heard, which has a `role`, or a memory with all it says."""
+
+    id: str
+    kind: MemoryKind
+    text: str
+    role: Role | UnsetType = UNSET
+    session_id: str | None
+    user_id: str | None
+    namespace: str | None
+    said_at: int | None
+    """Unix ms. So are the other times, but for `event_at`."""
+    score: float
+    """Score relative to the best match of the search, which has 1; by vectors alone the cosine itself.
+
+    Messages are compared with messages, memories with memories.
+    """
+    by: tuple[FoundBy, ...]
+    evidence: tuple[Evidence, ...]
+    topics: tuple[str, ...] | UnsetType = UNSET
+    entities: tuple[str, ...] | UnsetType = UNSET
+    event_at: str | UnsetType | None = UNSET
+    created_at: int | UnsetType = UNSET
+    updated_at: int | UnsetType = UNSET
+    expires_at: int | UnsetType | None = UNSET
+    confidence: float | UnsetType = UNSET
+    pinned: bool | UnsetType = UNSET
+    source: MemorySource | UnsetType = UNSET
+    supersedes: tuple[str, ...] | UnsetType = UNSET
+    superseded_by: str | UnsetType | None = UNSET
+    metadata: JsonObject | UnsetType | None = UNSET
+
+
+class FoundMemories(Struct, frozen=True):
+    """The best memories first; `next_cursor` is null on the last page.
+
+    `complete` is false while the index is being made, and something may be missing. `mode` is how they were found: by
+    `words` alone also where the vector of the query did not come in time.
+    """
+
+    memories: list[FoundMemory]
+    next_cursor: str | None
+    complete: bool
+    mode: SearchMode
+
+
+def found_statement(memory: Memory, score: float, by: tuple[FoundBy, ...]) -> FoundMemory:
+    """A memory that was found."""
+    return FoundMemory(
+        id=memory.id,
+        kind=memory.kind,
+        text=memory.text,
+        session_id=memory.session_id,
+        user_id=memory.user_id,
+        namespace=memory.namespace,
+        said_at=memory.said_at,
+        score=score,
+        by=by,
+        evidence=memory.evidence,
+        topics=memory.topics,
+        entities=memory.entities,
+        event_at=memory.event_at,
+        created_at=memory.created_at,
+        updated_at=memory.updated_at,
+        expires_at=memory.expires_at,
+        confidence=memory.confidence,
+        pinned=memory.pinned,
+        source=memory.source,
+        supersedes=memory.supersedes,
+        superseded_by=memory.superseded_by,
+        metadata=memory.metadata,
+    )
+
+
+class CursorPlace(Struct, array_like=True, frozen=True):
+    """How many messages and memories were shown already, and what the best ones of each scored."""
+
+    messages: Annotated[int, Meta(ge=0, le=MAX_FOUND)] = 0
+    best_message: float | None = None
+    statements: Annotated[int, Meta(ge=0, le=MAX_FOUND)] = 0
+    best_statement: float | None = None
+
+
+class MemoryFinder:
+    """Finds what was heard, and what is known from it. Nothing outside of a search's own scope is looked at."""
+
+    def __init__(self, heard: TranscriptSearch, long_term: LongTermMemory) -> None:
+        self.heard = heard
+        self.long_term = long_term
+
+    async def search(self, project: str, request: MemorySearch) -> FoundMemories:
+        """A page of what was found. Raises `Refused` (`invalid_cursor`, `invalid_field`), `StoreUnavailable`.
+
+        Of messages and memories that fit equally well, memories come first.
+        """
+        digest = search_digest(project, request)
+        place = (
+            CursorPlace() if request.cursor is None else parse_place(request.cursor, digest, CursorPlace, OTHER_SEARCH)
+        )
+        page = await self.messages(project, request, place)
+        statements, best = await self.statements(project, request, place, page.vector)
+        shown, messages, count = merged_page(page.messages, statements, request.limit)
+        self.long_term.count_use(project, [one.id for one in statements[:count]])
+        after = CursorPlace(place.messages + messages, page.best, place.statements + count, best)
+        has_more = len(page.messages) > messages and after.messages < MAX_FOUND
+        has_more = has_more or (len(statements) > count and after.statements < MAX_FOUND)
+        cursor = format_place(digest, after) if has_more else None
+        return FoundMemories(shown, cursor, page.complete, page.mode)
+
+    async def messages(self, project: str, request: MemorySearch, place: CursorPlace) -> TranscriptPage:
+        """The next messages, one more than the page has."""
+        if not request.with_messages or place.messages >= MAX_FOUND:
+            return await self.heard.embed_query_only(request, place.best_message)
+        return await self.heard.find(project, request, place.messages, place.best_message)
+
+    async def statements(
+        self, project: str, request: MemorySearch, place: CursorPlace, vector: bytes | None
+    ) -> tuple[Sequence[FoundMemory], float]:
+        """The next memories, one more than the page has, and the score of the best one of the search."""
+        if not request.given_kinds:
+            return (), 0.0
+        limit = min(place.statements + request.limit, MAX_FOUND) + 1
+        found = await self.statements_up_to(project, request, limit, vector)
+        by_vectors = vector is not None and request.mode == "vectors"
+        best = 1.0 if by_vectors else place.best_statement or max((score for _, score, _ in found), default=0.0)
+        rest = found[place.statements : limit]
+        return [found_statement(memory, beside(score, best), by) for memory, score, by in rest], best
+
+    async def statements_up_to(
+        self, project: str, request: MemorySearch, limit: int, vector: bytes | None
+    ) -> Sequence[tuple[Memory, float, tuple[FoundBy, ...]]]:
+        """The best memories, each with its score and how it was found."""
+        conditions, vectors = filter_of(project, request), self.heard.vectors
+        if vector is None or vectors is None:
+            by_words = await self.long_term.find_by_words(project, conditions, request.query, limit)
+            return [(memory, score, BY_WORDS) for memory, score in by_words]
+        restricted, alone = self.long_term.restricted(project, conditions), request.mode == "vectors"
+        found = await find_memories_by_meaning(self.long_term.store, vectors, restricted, request.query, vector, alone)
+        return [(to_memory(row), score, by) for row, score, by in found]
+
+
+def filter_of(project: str, request: MemorySearch) -> MemoryFilter:
+    """The memories that a search looks at."""
+    scope = request.scope
+    return MemoryFilter(
+        project=project,
+        namespaces=any_of(scope.namespace),
+        user_ids=any_of(scope.user_id),
+        session_ids=any_of(scope.session_id),
+        kinds=AnyOf(request.given_kinds),
+        topics=Tags(any=request.topics) if request.topics else None,
+        entities=Tags(any=request.entities) if request.entities else None,
+        said=None if request.since is None and request.until is None else Between(request.since, request.until),
+        as_of_ms=request.as_of,
+        with_superseded=request.superseded,
+    )
+
+
+def any_of(value: str | None) -> AnyOf | None:
+    return None if value is None else AnyOf((value,))
+
+
+def merged_page(
+    messages: Sequence[FoundMemory | None], statements: Sequence[FoundMemory], limit: int
+) -> tuple[list[FoundMemory], int, int]:
+    """The best of both up to a limit, and how many of each were used up for that."""
+    shown: list[FoundMemory] = []
+    first, second, size = 0, 0, 0
+    while len(shown) < limit and size < MAX_PAGE_BYTES and (first < len(messages) or second < len(statements)):
+        message = messages[first] if first < len(messages) else None
+        statement = statements[second] if second < len(statements) else None
+        if first < len(messages) and message is None:  # its session is gone
+            first += 1
+        elif message is None or (statement is not None and statement.score >= message.score):
+            assert statement is not None
+            shown.append(statement)
+            second += 1
+            size += len(statement.text)
+        else:
+            shown.append(message)
+            first += 1
+            size += len(message.text)
+    return shown, first, second
+
+
+def search_digest(project: str, request: MemorySearch) -> bytes:
+    """Tells one search from another, whatever the size of its pages."""
+    asked = msgspec.json.encode([project, replace(request, limit=1, cursor=None)])
+    return blake2b(asked, digest_size=8).digest()
+
+
+class TranscriptPage(NamedTuple):
+    """Messages that were found, the best first; None stands for one whose session is gone or elsewhere now.
+
+    `best` is the score of the best one of the search, `complete` whether all sessions are indexed, `vector` that of the
+    query, where it was in time.
+    """
+
+    messages: Sequence[FoundMemory | None]
+    best: float
+    complete: bool
+    mode: SearchMode
+    vector: bytes | None = None
+
+
+class TranscriptSearch:
+    """Finds messages. Whatever the index holds, only what the store still has is shown.
+
+    `vectors` is None where there is no embedder.
+    """
+
+    def __init__(self, store: Store, indexer: TranscriptIndexer, vectors: Vectors | None = None) -> None:
+        self.store = store
+        self.indexer = indexer
+        self.vectors = vectors
+
+    async def find(
+        self, project: str, request: MemorySearch, offset: int = 0, best: float | None = None
+    ) -> TranscriptPage:
+        """The messages from an offset on, as many as a page may have and one more.
+
+        Raises `Refused` (`invalid_field`), `StoreUnavailable`.
+        """
+        scope = HeardScope(project, *request.scope)
+        wait_for_vector = self.begin_vector(request)
+        await self.indexer.index_first(lambda stream: is_within(stream, scope))
+        complete = self.indexer.is_complete
+        vector = None if wait_for_vector is None else await wait_for_vector()
+        candidates = await self.candidates(scope, request, offset, vector)
+        found = candidates.found
+        if best is None:
+            best = 1.0 if candidates.mode == "vectors" else max((message.score for message in found), default=0.0)
+        sessions = await self.sessions_of(found, scope)
+        messages = [
+            found_message(one, sessions[one.key], best, candidates.by.get(place_of(one), BY_WORDS))
+            if one.key in sessions
+            else None
+            for one in fitting(found)
+        ]
+        return TranscriptPage(messages, best, complete, candidates.mode, vector)
+
+    async def embed_query_only(self, request: MemorySearch, best: float | None) -> TranscriptPage:
+        """No message, but the vector of the query; raises as `find`."""
+        wait_for_vector = self.begin_vector(request)
+        vector = None if wait_for_vector is None else await wait_for_vector()
+        mode: SearchMode = "words" if vector is None else "vectors" if request.mode == "vectors" else "hybrid"
+        return TranscriptPage((), best or 0.0, True, mode, vector)
+
+    def begin_vector(self, request: MemorySearch) -> Callable[[], Awaitable[bytes | None]] | None:
+        """Ask for the vector of the query, where the search wants one. Raises `Refused` (`invalid_field`)."""
+        if self.vectors is None and request.mode in ("vectors", "hybrid"):
+            raise Refused("invalid_field", NO_EMBEDDER.format(request.mode))
+        if self.vectors is None or request.mode == "words" or not self.vectors.maker.can_compare:
+            return None
+        return self.vectors.queries.begin(request.query)
+
+    async def candidates(
+        self, scope: HeardScope, request: MemorySearch, offset: int, vector: bytes | None
+    ) -> Candidates:
+        """The messages from an offset on, and one more than the page has."""
+        limit = min(request.limit, MAX_FOUND - offset) + 1
+        query = HeardQuery(scope, query_words(request.query), request.since, said_until(request), offset, limit)
+        if vector is None or self.vectors is None:
+            return Candidates(await self.store.find_heard(query), {}, "words")
+        return await find_by_meaning(self.store, self.vectors, query, vector, request.mode == "vectors")
+
+    async def sessions_of(self, found: Sequence[FoundMessage], scope: HeardScope) -> Mapping[int, Stream]:
+        """The sessions of what was found that are still there, by key, and still in the scope."""
+        keys = sorted({message.key for message in found})
+        streams = await self.store.find_sessions(scope.project, keys) if keys else []
+        return {stream.key: stream for stream in streams if stream.state != "erased" and is_within(stream, scope)}
+
+
+def said_until(request: MemorySearch) -> int | None:
+    """The first moment that is too late for a message, of which `as_of` counts when it was said."""
+    limits = [request.until, None if request.as_of is None else request.as_of + 1]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def is_within(stream: Stream, scope: HeardScope) -> bool:
+    """Whether what is said in a session is in a scope."""
+    return all(limit is None or own == limit for own, limit in zip(scope_of(stream), scope, strict=True))
+
+
+def fitting(found: Sequence[FoundMessage]) -> Sequence[FoundMessage]:
+    """Those with which a page is full by its size; at least one."""
+    size = 0
+    for place, message in enumerate(found):
+        size += len(message.text)
+        if size >= MAX_PAGE_BYTES:
+            return found[: place + 1]
+    return found
+
+
+def found_message(message: FoundMessage, stream: Stream, best: float, by: tuple[FoundBy, ...]) -> FoundMemory:
+    scope = scope_of(stream)
+    return FoundMemory(
+        id=memory_id(message),
+        kind=MESSAGE,
+        text=message.text,
+        role=message.role,
+        session_id=stream.id,
+        user_id=scope.user_id,
+        namespace=scope.namespace,
+        said_at=message.said_ms,
+        score=beside(message.score, best),
+        by=by,
+        evidence=(Evidence(stream.id, message.position, message.position, (message.turn_id,)),),
+    )
+
+
+def memory_id(message: FoundMessage) -> str:
+    """The same for the same message, as long as its words are the same."""
+    name = f"{message.key}/{message.position}/{message.text}".encode()
+    digest = base64.b32encode(blake2b(name, digest_size=16).digest()).decode().lower()
+    return f"mem_{digest[:26]}"
+
+
+# Ranking by meaning and words together
+
+
+class Vectors(NamedTuple):
+    """What searches by meaning need."""
+
+    maker: VectorMaker
+    queries: QueryVectors
+    weight: float
+    """What the best meaning counts, beside the best words, which count 1."""
+    count_capped: Callable[[], None]
+
+
+class Candidates(NamedTuple):
+    """Messages that were found, the best first, and how."""
+
+    found: Sequence[FoundMessage]
+    by: Mapping[MessagePlace, tuple[FoundBy, ...]]
+    mode: SearchMode
+
+
+async def find_by_meaning(
+    store: Store, vectors: Vectors, query: HeardQuery, vector: bytes, vectors_alone: bool
+) -> Candidates:
+    """What a query finds by its vector and, unless `vectors_alone`, by its words. Raises `StoreUnavailable`.
+
+    Both are added up over the best 200 of each; beyond these there are no more pages.
+    """
+    name = vectors.queries.embedder.name
+    assert name is not None  # it has made this vector
+    by_words = [] if vectors_alone else await store.find_heard(replace(query, offset=0, limit=MAX_NEAR))
+    near = await store.find_near(
+        VectorQuery(
+            query.scope, name, vector, query.since_ms, query.until_ms, also=[place_of(message) for message in by_words]
+        )
+    )
+    if near.is_capped:
+        vectors.count_capped()
+    found, by = in_one_order(by_words, near, 1.0 if vectors_alone else vectors.weight)
+    page = found[query.offset : query.offset + query.limit]
+    return Candidates(page, by, "vectors" if vectors_alone else "hybrid")
+
+
+async def find_memories_by_meaning(
+    store: Store, vectors: Vectors, filter: MemoryFilter, query: str, vector: bytes, vectors_alone: bool
+) -> list[tuple[MemoryRow, float, tuple[FoundBy, ...]]]:
+    """The memories that a query finds by its vector and, unless `vectors_alone`, by its words.
+
+    The best first, each with its score, and how it was found. Raises `StoreUnavailable`.
+    """
+    name = vectors.queries.embedder.name
+    assert name is not None
+    words = [] if vectors_alone else query_words(query)
+    by_words = await store.find_memories_by_words(filter, words, MAX_NEAR)
+    places = [MemoryPlace(row.key, row.id) for row, _ in by_words]
+    near = await store.find_memories_near(filter, name, vector, MAX_NEAR, places)
+    if near.is_capped:
+        vectors.count_capped()
+    rows = {MemoryPlace(row.key, row.id): row for row, _ in (*by_words, *near.found)}
+    cosines = near.also | {MemoryPlace(row.key, row.id): cosine for row, cosine in near.found}
+    scores = {place: score for place, (_, score) in zip(places, by_words, strict=True)}
+    times = {place: row.created_ms for place, row in rows.items()}
+    in_order = ranked(scores, cosines, 1.0 if vectors_alone else vectors.weight, times)
+    return [(rows[one.item], one.score, one.by) for one in in_order]
+
+
+def in_one_order(
+    by_words: Sequence[FoundMessage], near: NearMessages, weight: float
+) -> tuple[list[FoundMessage], dict[MessagePlace, tuple[FoundBy, ...]]]:
+    """What was found both ways, the best first, with one score; and how each was found."""
+    messages = {place_of(message): message for message in (*by_words, *near.found)}
+    words = {place_of(message): message.score for message in by_words}
+    cosines = near.also | {place_of(message): message.score for message in near.found}
+    in_order = ranked(words, cosines, weight, {place: message.said_ms for place, message in messages.items()})
+    found = [messages[one.item]._replace(score=one.score) for one in in_order]
+    return found, {one.item: one.by for one in in_order}
+
+
+def place_of(message: FoundMessage) -> MessagePlace:
+    return MessagePlace(message.key, message.turn_id, message.number)
+
+
+class CallSearch:
+    """Finds the sessions that a list is narrowed to."""
+
+    def __init__(self, store: Store, indexer: TranscriptIndexer) -> None:
+        self.store = store
+        self.indexer = indexer
+
+    async def find(self, project: str, user_id: str | None, text: str) -> tuple[int, ...]:
+        """The keys of sessions, which may be of other users where only names were found.
+
+        All words must be in one message. Raises `StoreUnavailable`.
+        """
+        scope = HeardScope(project, user_id=user_id)
+        await self.indexer.index_first(lambda stream: is_within(stream, scope))
+        heard = await self.store.find_heard_sessions(scope, query_words(text, in_all_forms=False), MAX_CALLS)
+        named = await self.store.find_named(project, text.strip(), MAX_CALLS)
+        return tuple(dict.fromkeys((*heard, *named)))
