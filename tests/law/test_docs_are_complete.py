@@ -16,6 +16,7 @@ from tests.support.documentation import PAGES, TEXTS, code_blocks
 from tests.support.paths import DOCS, PACKAGE, ROOT
 from tests.support.processes.doc_programs import printed_programs, save_programs
 from tests.support.routes import ROUTES
+from tests.support.rows import every_row
 from voicemem import client
 from voicemem.cli import main
 from voicemem.client import ClientError, Options
@@ -55,14 +56,14 @@ OWN_ROUTES = [route for route in ROUTES if route not in ams.ROUTES]
 EVENTS = ProducedEvent.__args__
 
 
-@pytest.mark.parametrize("route", OWN_ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@every_row("route", OWN_ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_is_documented_with_its_scope(route: Any) -> None:
     """Each route stands in the table of docs/rest.md, with the scope it needs."""
     scope = f" [{route.scope}]" if route.scope else ""
     assert f"| `{route.method} {route.path}`{scope} |" in TEXTS["rest.md"]
 
 
-@pytest.mark.parametrize("route", ams.ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@every_row("route", ams.ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_of_agent_memory_server_is_documented(route: Any) -> None:
     """Each route stands in the table of docs/from-agent-memory-server.md, with its scope and query parameters."""
     scope = f" [{route.scope}]" if route.scope else ""
@@ -71,7 +72,7 @@ def test_every_route_of_agent_memory_server_is_documented(route: Any) -> None:
     assert [name for name in route.query.__struct_fields__ if f"`{name}`" not in row] == []
 
 
-@pytest.mark.parametrize("route", agora.ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@every_row("route", agora.ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_of_agoras_is_documented_with_its_scope(route: Any) -> None:
     """Each route stands in the table of docs/agora.md, with the scope it needs; the page names both bases."""
     assert f"| `{route.method} {route.path}` [{route.scope}] |" in TEXTS["agora.md"]
@@ -95,7 +96,7 @@ def test_every_reason_of_agoras_is_documented() -> None:
     assert {(reason, int(status)) for status, reason in rows} == answered
 
 
-@pytest.mark.parametrize(
+@every_row(
     "query", [SessionsQuery, HistoryQuery, ContextQuery, AppendQuery, JournalQuery, SessionTailsQuery, DeliveryQuery]
 )
 def test_every_query_parameter_is_documented(query: type[msgspec.Struct]) -> None:
@@ -104,7 +105,7 @@ def test_every_query_parameter_is_documented(query: type[msgspec.Struct]) -> Non
     assert missing == []
 
 
-@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: str(kind.__struct_config__.tag))
+@every_row("kind", EVENTS, ids=lambda kind: str(kind.__struct_config__.tag))
 def test_every_event_and_its_fields_are_documented(kind: type[Event]) -> None:
     """Each event has a row in docs/ingest.md that names its fields; a session.update's are the configuration."""
     tag = kind.__struct_config__.tag
@@ -156,7 +157,7 @@ def test_every_event_of_a_tail_is_documented_with_its_fields() -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("body", [NewKey, NewToken, NewWebhook, WebhookChange, NewSecret, Since, Ending])
+@every_row("body", [NewKey, NewToken, NewWebhook, WebhookChange, NewSecret, Since, Ending])
 def test_every_field_of_a_body_is_documented(body: type[msgspec.Struct]) -> None:
     """What keys, tokens and webhooks are made of stands in docs/rest.md."""
     text = TEXTS["rest.md"]
@@ -181,7 +182,7 @@ def commands() -> list[tuple[str, click.Command]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
+@every_row(("name", "command"), commands(), ids=[name for name, _ in commands()])
 def test_every_command_flag_and_variable_is_documented(name: str, command: click.Command) -> None:
     """Each command, each of its flags and each environment variable stands in docs/operations.md, and has a help."""
     text = TEXTS["operations.md"]
@@ -222,7 +223,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+@every_row("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
     """Relative links in README and docs name files and headings that exist."""
     links = [((page.parent / file) if file else page, anchor) for file, anchor in LINK.findall(without_code(page))]
@@ -235,7 +236,7 @@ def test_the_readme_is_short() -> None:
     assert len(TEXTS["README.md"].split()) <= 1200
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@every_row("page", PAGES, ids=lambda page: page.name)
 def test_every_page_is_in_the_index(page: Path) -> None:
     """docs/README.md, which finds pages by task, leads to each of them."""
     assert f"]({page.name})" in INDEX

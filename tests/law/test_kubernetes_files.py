@@ -13,6 +13,7 @@ from tests.support.deploy_files import CONTAINER, UNIT, instruction
 from tests.support.needs import needs_module
 from tests.support.paths import DEPLOY
 from tests.support.routes import ROUTES
+from tests.support.rows import every_row
 from voicemem.cli.service import serve
 from voicemem.compat import agora
 
@@ -33,8 +34,8 @@ PORTS = {"rest": 8080, "ingest": 8765}
 VARIABLES = {str(option.envvar) for option in serve.params if getattr(option, "envvar", None)}
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", MANIFESTS)
+@every_row("version", VERSIONS)
+@every_row("name", MANIFESTS)
 def test_kubernetes_takes_the_manifests(name: str, version: str) -> None:
     """Each has the fields that its kind has, and no others."""
     kubernetes_validate.validate(MANIFESTS[name], version, strict=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.errors import CODES, CannotStart, InvalidFrame, Refused, StoreUnavailable, VoicememError
 
 
-@pytest.mark.parametrize("code", CODES)
+@every_row("code", CODES)
 def test_every_code_has_a_status_and_a_sentence(code: str) -> None:
     """A code is a short stable word, its status an HTTP error, its text one plain sentence."""
     status, close, sentence = CODES[code]
@@ -18,7 +19,7 @@ def test_every_code_has_a_status_and_a_sentence(code: str) -> None:
     assert sentence.endswith(".")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("code", "close"),
     [
         ("invalid_json", 1007),
@@ -36,7 +37,7 @@ def test_documented_close_codes(code: str, close: int) -> None:
     assert CODES[code].close == close
 
 
-@pytest.mark.parametrize(
+@every_row(
     "code", ["unknown_type", "missing_field", "invalid_field", "seq_conflict", "seq_gap", "session_ended", "superseded"]
 )
 def test_refused_events_close_nothing(code: str) -> None:

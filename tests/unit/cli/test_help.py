@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import click
-import pytest
 from click.testing import CliRunner
 
+from tests.support.rows import every_row
 from voicemem.cli import main
 
 
@@ -38,7 +38,7 @@ def test_every_command_has_a_whole_summary() -> None:
     assert "..." not in "".join(lines).replace("[ARGS]...", "")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@every_row("name", COMMANDS)
 def test_every_help_has_an_example_and_explains_its_flags(name: str) -> None:
     """Each command shows how it is used, and what each of its flags is for."""
     assert f"    voicemem {name}" in shown(*name.split())

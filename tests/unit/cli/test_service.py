@@ -7,6 +7,7 @@ import re
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.rows import every_row
 from voicemem.cli import main
 
 
@@ -22,7 +23,7 @@ def test_good_settings_are_shown_without_secrets() -> None:
     assert "geheim" not in result.output
 
 
-@pytest.mark.parametrize(
+@every_row(
     "arguments",
     [
         ["--store", "mysql://x"],

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from msgspec import convert
 
+from tests.support.rows import every_row
 from voicemem.config.context import ContextConfig, ExtractConfig, overlay
 from voicemem.config.session import apply_patch, parse_config, validate_config
 from voicemem.errors import Refused
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("extract", "sentence"),
     [
         (
@@ -56,7 +57,7 @@ def test_another_policy_keeps_it() -> None:
     assert ExtractConfig(strategy="discrete") == parse_config(changed).memory.extract
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("own", "given_over", "settled"),
     [
         (None, None, None),

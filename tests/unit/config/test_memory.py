@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert
 
+from tests.support.rows import every_row
 from voicemem.config.context import ContextConfig, fill_prompt, overlay
 from voicemem.config.session import apply_patch, validate_config
 from voicemem.errors import Refused
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("memory", "sentence"),
     [
         ({"policy": "window", "max_messages": 3}, "The policy window has no parameter `max_messages`."),
@@ -63,7 +64,7 @@ def test_placeholders_are_replaced_once(summary: str, messages: str) -> None:
     assert "a {messages_joined} b {prev_summary} c" == said
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("own", "given_over", "settled"),
     [
         ({}, {}, {}),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.config.secrets import changes_outbound, check_webhook_secret, patch_changes_outbound
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
@@ -60,7 +61,7 @@ def test_headers_are_secret_and_replaced_whole() -> None:
     assert validate_config({"llm": {"headers": None}}).secrets == {"llm.headers": None}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "headers",
     [
         {"X A": "1"},
@@ -110,7 +111,7 @@ CALLING_OUT: list[JsonObject] = [
 ]
 
 
-@pytest.mark.parametrize("given", CALLING_OUT, ids=str)
+@every_row("given", CALLING_OUT, ids=str)
 def test_settings_that_call_out_are_known(given: JsonObject) -> None:
     """Addresses and secrets need the scope `admin`, before and after the secrets are taken out."""
     assert changes_outbound(given)
@@ -127,7 +128,7 @@ def test_other_settings_do_not_call_out(given: JsonObject) -> None:
 WHSEC = "whsec_" + b64encode(bytes(range(32))).decode()
 
 
-@pytest.mark.parametrize("secret", ["whsec_not base64!", "whsec_hidden!", "whsec_ab-_", "whsec_a", "whsec_ü", "whsec_"])
+@every_row("secret", ["whsec_not base64!", "whsec_hidden!", "whsec_ab-_", "whsec_a", "whsec_ü", "whsec_"])
 def test_a_new_secret_that_looks_like_base64_and_is_none_is_refused(secret: str) -> None:
     """Receivers of Standard Webhooks could not verify with it; the sentence does not show it."""
     with pytest.raises(Refused) as refused:
@@ -136,7 +137,7 @@ def test_a_new_secret_that_looks_like_base64_and_is_none_is_refused(secret: str)
     assert "hidden" not in refused.value.detail
 
 
-@pytest.mark.parametrize("secret", [None, "", "plain", "whsec", WHSEC, WHSEC.rstrip("=")])
+@every_row("secret", [None, "", "plain", "whsec", WHSEC, WHSEC.rstrip("=")])
 def test_other_secrets_are_taken(secret: str | None) -> None:
     """Base64 after `whsec_`, and any other text."""
     check_webhook_secret(secret)

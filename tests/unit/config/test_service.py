@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.config.service import (
     Address,
     Settings,
@@ -43,7 +44,7 @@ def test_an_address_is_written_as_it_is_read(text: str) -> None:
     assert text == str(parse_address(text))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text", ["", "8080", "localhost", "localhost:", "localhost:x", "localhost:65536", "localhost:-1", "::1:80", "a b:1"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
@@ -52,13 +53,13 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         parse_address(text)
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.8.9.1", "::1", "[::1]"])
+@every_row("host", ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.8.9.1", "::1", "[::1]"])
 def test_this_machine(host: str) -> None:
     """Loopback has several names."""
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "host",
     [
         "",
@@ -84,7 +85,7 @@ def test_other_machines_and_spellings(host: str) -> None:
     assert not is_loopback(host)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "settings",
     [
         {},
@@ -109,7 +110,7 @@ def test_good_settings(settings: dict[str, Any]) -> None:
     check_service_settings(Settings(**settings))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("settings", "word"),
     [
         ({"store": "sqlite:"}, "store"),
@@ -184,8 +185,8 @@ def test_a_bad_secret_is_not_shown() -> None:
     assert "hush" not in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["rest", "ingest"])
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "memory.internal"])
+@every_row("field", ["rest", "ingest"])
+@every_row("host", ["0.0.0.0", "::", "192.168.1.5", "memory.internal"])
 def test_without_keys_only_loopback_is_bound(field: str, host: str) -> None:
     """Either port beyond loopback needs keys, or the flag that takes the risk."""
     settings: Any = {field: Address(host, 1)}
@@ -217,7 +218,7 @@ def test_how_long_memories_are_kept() -> None:
     assert parse_memories_ttl(("episode=90d", "fact=2h")) == {"episode": 90 * 86_400_000, "fact": 7_200_000}
 
 
-@pytest.mark.parametrize("given", ["episode", "episode=", "episode=90", "episode=0d", "message=1d", "fact=1d,fact=2d"])
+@every_row("given", ["episode", "episode=", "episode=90", "episode=0d", "message=1d", "fact=1d,fact=2d"])
 def test_how_long_memories_cannot_be_kept(given: str) -> None:
     """The sentence says what would be right."""
     with pytest.raises(CannotStart, match="write KIND=90d"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.config.session import MAX_LABELS, apply_patch, parse_config, validate_config
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
@@ -42,7 +43,7 @@ def test_full_configuration_is_kept_as_given() -> None:
     assert parse_config(settled.public).llm.style == "gemini"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "given",
     [
         {"idle_timeot": 5},
@@ -111,8 +112,8 @@ def test_invalid_llm_is_refused_beside_system_messages(given: JsonObject) -> Non
         validate_config(given)
 
 
-@pytest.mark.parametrize("value", ["s3cret", "it's s3cret", "'s3cret", 's3"cret', "s3'c'ret"])
-@pytest.mark.parametrize("place", [("llm", "style"), ("webhook", "contents")])
+@every_row("value", ["s3cret", "it's s3cret", "'s3cret", 's3"cret', "s3'c'ret"])
+@every_row("place", [("llm", "style"), ("webhook", "contents")])
 def test_refusal_does_not_hold_the_value(place: tuple[str, str], value: str) -> None:
     """The sentence of a refusal names the field and never says what was sent."""
     section, key = place

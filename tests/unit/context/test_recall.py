@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.config.context import DEFAULT_RECALL, RecallConfig, Recalled, settle_recall
 from voicemem.context.recall import RecalledLine, day_of, fitting, lines_of, render
 from voicemem.store.ports.memories import MemoryRow
@@ -65,7 +65,7 @@ def test_what_is_too_long_makes_room_for_what_is_not() -> None:
     assert [lines[1]] == fitting(lines, budget, words)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "settled"),
     [
         ((None, None, None), None),

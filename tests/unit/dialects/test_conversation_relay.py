@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.conversation_relay import CONVERSATION_RELAY, KINDS, reduce
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
@@ -80,7 +81,7 @@ def test_durations_are_numbers_or_texts(given: Any, ms: int | None) -> None:
     assert kept.content.get("durationUntilInterruptMs") == ms
 
 
-@pytest.mark.parametrize(
+@every_row(
     "frame",
     ["text", b"audio", [], {}, {"type": None}, {"type": "prompt"}, {"type": "text", "token": 1}, {"type": "dtmf"}],
     ids=repr,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT, KINDS, RULES, note_format, reduce
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
@@ -58,7 +59,7 @@ def model_of(frame: JsonObject, side: str) -> type[BaseModel]:
     return (RECEIVED if side == "vendor" else SENT)[frame["type"]]
 
 
-@pytest.mark.parametrize("recording", CALLS, ids=str)
+@every_row("recording", CALLS, ids=str)
 def test_recorded_frames_are_the_sdks(recording: Recording) -> None:
     """Every frame of a recorded call is one that Deepgram's SDK accepts and knows all fields of."""
     for envelope in recording.envelopes():
@@ -82,7 +83,7 @@ def test_every_kept_type_has_a_rule() -> None:
     assert {name for name, kind in KINDS.items() if kind.record is not None} == RULES.keys()
 
 
-@pytest.mark.parametrize("recording", CALLS, ids=str)
+@every_row("recording", CALLS, ids=str)
 def test_recordings_keep_no_secrets(recording: Recording) -> None:
     """No prompt, key, definition of a function, thought, or old conversation reaches the journal."""
     kept = msgspec.json.encode([frame.content for _, frame in reduced(recording)])
@@ -99,7 +100,7 @@ def test_audio_is_counted() -> None:
     assert [reduce(bytes(480), "app"), reduce({"audio_bytes": 480}, "app"), reduce(b"")] == [None, None, None]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("output", "rate"),
     [
         (None, 48_000),
@@ -123,7 +124,7 @@ def test_formats_of_audio(output: Any, rate: int) -> None:
     assert known.notes["rate"] == rate
 
 
-@pytest.mark.parametrize(
+@every_row(
     "frame",
     [
         "text",

@@ -24,6 +24,7 @@ from tests.support.dialects import (
     speech_is_an_interruption,
 )
 from tests.support.paths import ROOT
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.elevenlabs_agents.frames import KINDS, Alignment, frames, reduce, verify, words_of
@@ -288,7 +289,7 @@ def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) 
     assert is_caught(ELEVENLABS_AGENTS.name, wrong, monkeypatch)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=str)
+@every_row("call", CALLS.values(), ids=str)
 def test_repeated_frames_of_a_conversation_change_nothing(call: Recording) -> None:
     """Transcripts, replies, interruptions and corrections that come twice count once, though they have no ids."""
     numbered = ("user_transcript", "agent_response", "interruption", "agent_response_correction")
@@ -336,7 +337,7 @@ def test_signature_of_the_sdk_is_accepted() -> None:
     assert signed_by(signature(b"\xff{"), b"\xff{")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "header",
     [
         "",

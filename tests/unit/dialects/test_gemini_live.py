@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
 from voicemem.dialects.gemini_live import APP, CAMEL, GEMINI_LIVE, RATE, VENDOR, reduce
@@ -80,7 +81,7 @@ def test_audio_is_counted() -> None:
     assert (kept.content["serverContent"], kept.counts_audio) == ({"turnComplete": True}, False)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "frame",
     [
         "text",

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows, well_formed
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects import livekit_agents as translation
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
@@ -88,7 +89,7 @@ def test_prompts_images_and_numbers_are_not_kept() -> None:
     assert b"555" not in msgspec.json.encode(kept)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "frame",
     [
         "text",

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
 from voicemem.dialects.nova_sonic.frames import KINDS, reduce
@@ -55,7 +56,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("recording", CALLS, ids=str)
+@every_row("recording", CALLS, ids=str)
 def test_recorded_frames_are_documented(recording: Recording) -> None:
     """Every event of a recorded call has the fields and values that the user guides name, and no others."""
     for envelope in recording.envelopes():
@@ -69,7 +70,7 @@ def test_every_documented_event_is_known() -> None:
     assert {name for _, name in DOCUMENTED} == KINDS.keys()
 
 
-@pytest.mark.parametrize("recording", CALLS, ids=str)
+@every_row("recording", CALLS, ids=str)
 def test_recordings_keep_no_secrets(recording: Recording) -> None:
     """No prompt, no definition of a tool, no history, no context and no audio reaches the journal."""
     kept = msgspec.json.encode([frame.content for _, frame in reduced(recording)])
@@ -107,7 +108,7 @@ def test_mark_of_an_interruption_is_no_text(content: str, said: JsonObject | Non
     assert (None if kept is None else kept.content["event"]["textOutput"]) == (said and {"contentId": "c"} | said)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "frame",
     [
         "text",

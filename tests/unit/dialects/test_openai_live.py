@@ -14,6 +14,7 @@ from openai.types.live.connect_server_event import ConnectServerEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.openai_live import KINDS, OPENAI_LIVE, reduce
@@ -75,7 +76,7 @@ def test_recordings_keep_no_secrets(recording: Recording) -> None:
     assert not any(word in kept.lower() for word in (b"secret", b"an old", b"aaaa"))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "frame",
     [
         "text",

@@ -11,6 +11,7 @@ from openai.types.realtime import RealtimeClientEvent, RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
 from voicemem.dialects.openai_realtime.frames import KINDS, RENAMED, reduce
@@ -84,7 +85,7 @@ def test_secrets_and_audio_are_not_kept() -> None:
     assert (audio.id, audio.counts_audio) == (None, True)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "frame",
     [
         "text",

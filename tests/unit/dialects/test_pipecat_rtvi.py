@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, contents, fold_rows, journal_rows, well_formed
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects import pipecat_rtvi as translation
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
@@ -87,7 +88,7 @@ def test_prompts_audio_and_numbers_are_not_kept() -> None:
     assert named.content["data"]["user_id"] == "ann"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "frame",
     [
         "text",

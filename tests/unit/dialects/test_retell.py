@@ -24,6 +24,7 @@ from tests.support.dialects import (
     speech_is_an_interruption,
 )
 from tests.support.paths import ROOT
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.retell.frames import APP, ELEMENT, VENDOR, WEBHOOKS, reduce, taken_apart, verify
@@ -112,7 +113,7 @@ def test_signatures_are_those_of_the_sdk() -> None:
         assert verify(body.encode(), {"x-retell-signature": header}, KEY, now) == expected
 
 
-@pytest.mark.parametrize(
+@every_row(
     "header",
     [
         "",
@@ -268,7 +269,7 @@ def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) 
     assert is_caught("retell", wrong, monkeypatch)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=str)
+@every_row("call", CALLS.values(), ids=str)
 def test_everything_twice_changes_nothing(call: Recording) -> None:
     """Each frame sent twice in a row: transcripts say all again, and of responses the pieces are numbered or whole."""
     sent: list[tuple[JsonObject, int | None]] = []

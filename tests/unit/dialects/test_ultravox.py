@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, is_caught, reduced
 from tests.support.paths import ROOT
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.ultravox import KINDS, RULES, ULTRAVOX, frames, reduce, verify
@@ -65,7 +66,7 @@ TEXT = "One two three four five six seven eight."
 # What is kept
 
 
-@pytest.mark.parametrize("recording", CALLS, ids=str)
+@every_row("recording", CALLS, ids=str)
 def test_recordings_keep_no_secrets(recording: Recording) -> None:
     """No debug message, summary, token or number of the caller's reaches the journal."""
     kept = msgspec.json.encode([frame.content for _, frame in reduced(recording)])
@@ -82,7 +83,7 @@ def test_audio_says_nothing() -> None:
     assert [reduce(bytes(480)), reduce({"audio_bytes": 480}), reduce(user(1, "", final=False))] == [None, None, None]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "frame",
     [
         "text",
@@ -229,7 +230,7 @@ def test_signatures() -> None:
     assert not verify(BODY, zoned, "s", NOW)  # the text is signed, not the time
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changed", "secret", "late_ms"),
     [
         ({}, "other", 0),

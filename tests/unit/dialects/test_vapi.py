@@ -23,6 +23,7 @@ from tests.support.dialects import (
     speech_is_an_interruption,
 )
 from tests.support.paths import ROOT
+from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.vapi.frames import KINDS, reduce, taken_apart, verify
@@ -85,7 +86,7 @@ def test_private_things_are_not_kept() -> None:
         assert [word for word in PRIVATE if word in kept] == []
 
 
-@pytest.mark.parametrize("frame", [{}, {"message": {}}, {"message": "x"}, {"message": {"type": 1}}, [], "x"])
+@every_row("frame", [{}, {"message": {}}, {"message": "x"}, {"message": {"type": 1}}, [], "x"])
 def test_what_is_no_message_is_malformed(frame: Any) -> None:
     """A frame without a type is not Vapi's."""
     with pytest.raises(MalformedFrame):
@@ -307,7 +308,7 @@ def test_wrong_dialects_are_caught(wrong: Any, monkeypatch: pytest.MonkeyPatch) 
     assert is_caught("vapi", wrong, monkeypatch)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=str)
+@every_row("call", CALLS.values(), ids=str)
 def test_webhooks_taken_apart_and_twice_give_the_same(call: Recording) -> None:
     """What a service keeps of the webhooks, one by one and then all of them again, is the memory of the call."""
     rows: list[DecodedRow] = []
@@ -338,7 +339,7 @@ def signed(body: bytes, secret: str = SECRET, timestamp: str | None = None) -> s
     return hmac.new(secret.encode(), payload, hashlib.sha256).hexdigest()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "headers",
     [
         {"x-vapi-secret": SECRET},
@@ -358,7 +359,7 @@ def test_what_vapi_sends_is_accepted(headers: dict[str, str]) -> None:
 OLD = str(NOW - 301_000)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "headers",
     [
         {},

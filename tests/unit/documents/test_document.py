@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.documents.document import (
     MAX_DOCUMENT_BYTES,
     Form,
@@ -178,7 +179,7 @@ BAD_FORMS = [
 ]
 
 
-@pytest.mark.parametrize("given", BAD_FORMS, ids=lambda given: ",".join(given))
+@every_row("given", BAD_FORMS, ids=lambda given: ",".join(given))
 def test_what_is_no_form_is_refused(given: JsonObject) -> None:
     """Two kinds at once, a part that the format does not have, what is too large, a schema that is none."""
     with pytest.raises(Refused, match="invalid_field"):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.documents.json_schema import DIALECT, check_document, check_schema
 from voicemem.documents.schema_cost import MAX_SCHEMAS
 from voicemem.documents.schema_patterns import MAX_PATTERN_LENGTH, MAX_PATTERNS
@@ -92,14 +93,14 @@ PANICS: list[JsonObject] = [
 ]
 
 
-@pytest.mark.parametrize("schema", GOOD, ids=range(len(GOOD)))
+@every_row("schema", GOOD, ids=range(len(GOOD)))
 def test_schemas_are_accepted(schema: JsonObject) -> None:
     """Keywords of draft 2020-12, references within the schema, and keywords of one's own."""
     check_schema(schema)
     jsonschema.Draft202012Validator.check_schema(schema)
 
 
-@pytest.mark.parametrize("schema", BAD.values(), ids=BAD)
+@every_row("schema", BAD.values(), ids=BAD)
 def test_what_cannot_be_used_is_refused(schema: JsonObject) -> None:
     """What is not a schema, refers to something outside, or could take too long; the sentence quotes nothing of it."""
     began = time.thread_time()

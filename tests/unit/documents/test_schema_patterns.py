@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.support.rows import every_row
 from voicemem.documents.schema_patterns import (
     MAX_ALL_PATTERNS_BYTES,
     MAX_ALL_PATTERNS_LENGTH,
@@ -27,7 +26,7 @@ TOO_MANY = {
 }
 
 
-@pytest.mark.parametrize("patterns", TOO_MANY.values(), ids=TOO_MANY)
+@every_row("patterns", TOO_MANY.values(), ids=TOO_MANY)
 def test_too_much_is_a_fault(patterns: list[str]) -> None:
     """Each bound is named when it is passed, and not before."""
     assert fault_of_patterns(patterns) is not None

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.documents.json_schema import check_document
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
@@ -39,7 +40,7 @@ def fault(document: JsonObject, schema: JsonObject) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("document", "place", "what"),
     [
         ({"name": "Ann", "goals": [{"title": "sleep", "by": 1}], "visits": 1.0, "x-a": 1}, "", ""),
@@ -127,7 +128,7 @@ QUICK: dict[str, tuple[JsonObject, JsonObject]] = {
 }
 
 
-@pytest.mark.parametrize(("schema", "document"), SLOW.values(), ids=SLOW)
+@every_row(("schema", "document"), SLOW.values(), ids=SLOW)
 def test_what_would_take_too_long_is_refused(schema: JsonObject, document: JsonObject) -> None:
     """A schema cannot keep the service busy: each of these would take from 0.3 s to minutes."""
     began = time.thread_time()
@@ -143,7 +144,7 @@ def test_what_is_slow_elsewhere_is_quick_here(schema: JsonObject, document: Json
     assert time.thread_time() - began < 2
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("document", "schema", "sentence"),
     [
         (

@@ -12,6 +12,7 @@ import pytest
 
 import voicemem
 from tests.support.events import final
+from tests.support.rows import every_row
 from voicemem.context.policies import Choice, Remembered
 from voicemem.errors import CannotStart, Refused, StoreUnavailable, VoicememError
 from voicemem.library.sessions import open_library
@@ -126,7 +127,7 @@ REFUSED: list[tuple[str, Do]] = [
 ]
 
 
-@pytest.mark.parametrize("place", range(len(REFUSED)))
+@every_row("place", range(len(REFUSED)))
 async def test_what_cannot_be_is_refused_and_changes_nothing(place: int) -> None:
     """Every method raises `Refused`, whatever it was given; the session stays as it was."""
     code, do = REFUSED[place]

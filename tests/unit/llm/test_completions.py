@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.errors import LlmFailed, Refused
 from voicemem.gateway.chat_request import build_llm_request, read_request, text_chunks, text_completion
 from voicemem.llm.completions import MAX_NAME_CHARACTERS, MAX_TOOL_CALLS, LlmAnswer, content_text
@@ -79,7 +80,7 @@ TOO_LONG: dict[str, list[bytes]] = {
 }
 
 
-@pytest.mark.parametrize("chunks", TOO_LONG.values(), ids=TOO_LONG)
+@every_row("chunks", TOO_LONG.values(), ids=TOO_LONG)
 def test_an_answer_has_bounds(chunks: list[bytes]) -> None:
     """Everything but the last chunk is taken; that one is more than an answer may have."""
     answer = LlmAnswer()
@@ -147,7 +148,7 @@ def test_text_of_contents() -> None:
     assert ("x", "a", "", "") == (content_text("x"), content_text(parts), content_text(None), content_text(7))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("messages", "user", "answers"),
     [
         ([{"role": "user", "content": "a"}], "a", []),
@@ -188,7 +189,7 @@ def test_what_makes_the_body_is_never_replaced(fields: dict[str, None]) -> None:
     assert ("n" in fields, False) == ("n" in body, "stream_options" in body)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("url", "endpoint"),
     [
         ("https://a.example", "https://a.example/chat/completions"),
@@ -204,7 +205,7 @@ def test_where_a_completion_is_asked_for(url: str, endpoint: str) -> None:
     assert endpoint == LlmEndpoint(url).request_url
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("messages", "said"),
     [
         ([{"role": "user", "content": "Hi."}, {"role": "narrator", "content": "x"}], "`messages[1].role`"),
@@ -229,7 +230,7 @@ def test_what_cannot_be_taken_is_refused(messages: Any, said: str) -> None:
     assert ("invalid_field", True) == (refused.value.code, said in refused.value.detail)
 
 
-@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
+@every_row("role", ["system", "developer", "user", "assistant", "tool", "function"])
 def test_every_role_of_openai_is_taken(role: str) -> None:
     """Before the last message, whatever their content is."""
     assert "Hi." == read_request({"messages": [{"role": role}, {"role": "user", "content": "Hi."}]}).user_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.llm.tokens import ESTIMATE, context_window_of, counter, encoding_of
 
 
@@ -28,7 +29,7 @@ def test_the_estimate(text: str, tokens: int) -> None:
     assert tokens == ESTIMATE.count(text)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("model", "window"),
     [
         (None, None),
@@ -51,7 +52,7 @@ def test_a_services_own_windows_come_first() -> None:
     assert [5, 7, 9, 8_192] == [context_window_of(model, own) for model in ("mine-2", "gpt-4o", "gpt-4o-mini", "gpt-4")]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("model", "encoding"),
     [(None, "o200k"), ("gpt-4", "cl100k"), ("gpt-4-turbo", "cl100k"), ("gpt-3.5-turbo", "cl100k")]
     + [(name, "o200k") for name in ("gpt-4o", "openai/gpt-4.1", "gpt-5", "o3", "claude-3", "qwen")],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.support.rows import every_row
 from voicemem.client.errors import ClientError, RequestRefused, Unreachable
 from voicemem.errors import CODES
 from voicemem.mcp.caller import ADVICE, sentence_of
@@ -17,7 +16,7 @@ def test_an_absent_service_is_told_apart_by_what_was_to_be_done() -> None:
     assert "10.0.0.1" not in sentence_of(away)
 
 
-@pytest.mark.parametrize("code", sorted(CODES))
+@every_row("code", sorted(CODES))
 def test_every_code_gives_whole_sentences(code: str) -> None:
     """What the service says, and what to do where that does not say it."""
     said = sentence_of(RequestRefused(code, CODES[code].sentence.rstrip(".")))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.client.errors import ClientError
 from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller, Service, caller_with
@@ -23,7 +24,7 @@ def token(**claims: Any) -> str:
     return jwt.encode({"sub": "call-1", "exp": 2_000_000_000, **claims}, "x" * 32, "HS256", headers={"kid": "k"})
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+@every_row("tool", TOOLS, ids=lambda tool: tool.name)
 def test_arguments_are_described(tool: Any) -> None:
     """Each says what it means; none has a pattern, which some clients cannot read, and none may be unknown."""
     schema = describe_tool(tool, Caller(SERVICE)).input_schema
@@ -33,7 +34,7 @@ def test_arguments_are_described(tool: Any) -> None:
         assert "pattern" not in field
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+@every_row("tool", TOOLS, ids=lambda tool: tool.name)
 def test_a_token_takes_owners_away_and_nothing_else(tool: Any) -> None:
     """What else there is to say stays."""
     own, fixed = (

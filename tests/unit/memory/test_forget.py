@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.events import delta, done, final, partial, typed
+from tests.support.rows import every_row
 from tests.support.strategies import ANY_JOURNALS, PRODUCER_JOURNALS
 from tests.support.transcripts import closed, journaled, message_dicts
 from voicemem.config.session import parse_config, validate_config
@@ -185,7 +186,7 @@ def body(read_model: ReadModel, policy: ContextConfig, **options: Any) -> JsonOb
     return render_body(select_from(read_model, Policies(), parse_config(validate_config({}).public), wanted), wanted)
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@every_row("policy", POLICIES, ids=str)
 def test_no_policy_sees_what_is_forgotten(policy: ContextConfig) -> None:
     """Neither messages nor tool calls; `left_out` tells of each message that it is forgotten, by its place."""
     read_model = of(*exchange(1), *TOOL, *exchange(2), *exchange(3))
@@ -198,7 +199,7 @@ def test_no_policy_sees_what_is_forgotten(policy: ContextConfig) -> None:
     ]
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@every_row("policy", POLICIES, ids=str)
 def test_nothing_is_left_of_everything(policy: ContextConfig) -> None:
     """Every policy can choose from nothing, and no tool call is left alone."""
     read_model = of(*exchange(1), *TOOL)

@@ -7,14 +7,15 @@ import json
 import msgspec
 import pytest
 
+from tests.support.rows import every_row
 from tests.support.samples.frames import GOOD, MIB, TAKEN, verdict
 from voicemem.protocol.types import JsonObject
 
 # Limits
 
 
-@pytest.mark.parametrize("character", ["a", "é", "好", "😀"])
-@pytest.mark.parametrize("field", ["text", "heard_text", "reason"])
+@every_row("character", ["a", "é", "好", "😀"])
+@every_row("field", ["text", "heard_text", "reason"])
 def test_texts_may_have_256_kib_of_utf_8(field: str, character: str) -> None:
     """Bytes are counted, not characters: exactly 256 KiB are taken, and one character more is not."""
     fields = {"text": {"type": "asr", "turn_id": 1}, "heard_text": {"type": "tts", "turn_id": 1}}
@@ -82,7 +83,7 @@ VALID: list[JsonObject] = [
 ]
 
 
-@pytest.mark.parametrize("event", VALID, ids=str)
+@every_row("event", VALID, ids=str)
 def test_events_that_are_taken(event: JsonObject) -> None:
     """Each type is taken with what it must have."""
     assert verdict(msgspec.json.encode(event)) == [TAKEN]
@@ -122,7 +123,7 @@ INVALID: list[tuple[JsonObject, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("event", "code"), INVALID, ids=[str(event)[:60] for event, _ in INVALID])
+@every_row(("event", "code"), INVALID, ids=[str(event)[:60] for event, _ in INVALID])
 def test_events_that_are_refused(event: JsonObject, code: str) -> None:
     """Each refusal has its code."""
     assert verdict(msgspec.json.encode(event)) == [code]
@@ -131,8 +132,8 @@ def test_events_that_are_refused(event: JsonObject, code: str) -> None:
 RESERVED = ["interrupted", "interrupt_timestamp", "original", "source", "user", "heard", "partial"]
 
 
-@pytest.mark.parametrize("key", RESERVED)
-@pytest.mark.parametrize("event", [event for event in VALID if event["type"] != "message"], ids=str)
+@every_row("key", RESERVED)
+@every_row("event", [event for event in VALID if event["type"] != "message"], ids=str)
 def test_reserved_metadata_is_refused(event: JsonObject, key: str) -> None:
     """Keys that voicemem writes itself are refused in every event but a whole message."""
     assert verdict(msgspec.json.encode(event | {"metadata": {"fine": 1, key: "x"}})) == ["reserved_metadata"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.frames import decode_frame, decode_lines
 from tests.support.paths import FIXTURES
+from tests.support.rows import every_row
 from tests.support.samples.frames import (
     CASES,
     GOOD,
@@ -50,7 +51,7 @@ UNREADABLE: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field in UNREADABLE for value in UNREADABLE[field]])
+@every_row(("field", "value"), [(field, value) for field in UNREADABLE for value in UNREADABLE[field]])
 def test_name_that_cannot_be_read_is_none(field: str, value: Any) -> None:
     """A field that cannot be read leaves the others readable."""
     names = {"session_id": "s1", "producer": "p1", "seq": 7} | {field: value}
@@ -89,7 +90,7 @@ def test_a_damaged_row_is_not_an_event(row: bytes) -> None:
         decode_journaled(row)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "detail"),
     [
         (
@@ -174,7 +175,7 @@ def lines(body: bytes) -> str | list[str]:
         return error.code
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("body", "expected"),
     [
         (GOOD, [TAKEN]),
@@ -244,14 +245,14 @@ def test_most_events_are_ordinary() -> None:
     )
 
 
-@pytest.mark.parametrize("frame", [one for _, one, _ in STRUCTURE] + [with_string(p, t) for _, t, p, _ in STRING_CASES])
+@every_row("frame", [one for _, one, _ in STRUCTURE] + [with_string(p, t) for _, t, p, _ in STRING_CASES])
 def test_the_short_way_takes_nothing_bad(frame: bytes) -> None:
     """What is refused, or is no frame, is left to the closer look."""
     if decode_fast(frame) is not None:
         assert single(frame) == TAKEN
 
 
-@pytest.mark.parametrize(("name", "number", "field", "expected"), CASES)
+@every_row(("name", "number", "field", "expected"), CASES)
 def test_the_short_way_takes_no_bad_number(name: str, number: str, field: str, expected: str) -> None:
     """Numbers that JSON readers cannot hold are seen there too."""
     if decode_fast(with_number(field, number)) is not None:
@@ -261,7 +262,7 @@ def test_the_short_way_takes_no_bad_number(name: str, number: str, field: str, e
 CALLS = sorted(path.stem for path in FIXTURES.glob("*.jsonl"))
 
 
-@pytest.mark.parametrize("name", CALLS)
+@every_row("name", CALLS)
 def test_call_is_the_same_by_frame_and_by_lines(name: str) -> None:
     """The file is a body of JSON lines, and its lines are frames; both are taken whole, byte by byte."""
     body = (FIXTURES / f"{name}.jsonl").read_bytes()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.protocol.cursors import format_place, parse_place, split_cursor
 
@@ -24,7 +25,7 @@ def test_a_place_is_found_again(place: tuple[int, str]) -> None:
     assert place == parse_place(cursor, DIGEST, tuple[int, str])
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "ä", "=", "a b", format_place(OTHER, 1), format_place(DIGEST, "1")])
+@every_row("cursor", ["", "x", "ä", "=", "a b", format_place(OTHER, 1), format_place(DIGEST, "1")])
 def test_anything_else_is_refused(cursor: str) -> None:
     """What is no cursor, one of something else, and a place of another kind."""
     with pytest.raises(Refused) as refused:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.config.session import SessionConfig
 from voicemem.protocol.events import (
     UPDATE_FIELDS,
@@ -52,7 +53,7 @@ def test_server_has_events_of_its_own() -> None:
     assert own & tags(IncomingEvent) == set()
 
 
-@pytest.mark.parametrize("event", get_args(IncomingEvent), ids=lambda event: str(event.__struct_config__.tag))
+@every_row("event", get_args(IncomingEvent), ids=lambda event: str(event.__struct_config__.tag))
 def test_every_event_has_the_common_fields(event: type[Event]) -> None:
     """All events may carry the same common fields, and are immutable."""
     common = {"session_id", "producer", "seq", "ts", "id", "item", "metadata"}
@@ -87,7 +88,7 @@ def test_session_ids(name: str) -> None:
     assert re.match(SESSION_ID_PATTERN, name)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 129, "a b", "a/b", "é", "a\n", "\na", "a\0", "٣", "a%20"])
+@every_row("name", ["", "x" * 129, "a b", "a/b", "é", "a\n", "\na", "a\0", "٣", "a%20"])
 def test_what_is_no_session_id(name: str) -> None:
     """Anything else is refused, a line feed at the end included."""
     assert not re.match(SESSION_ID_PATTERN, name)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from tests.support.samples.frames import rejected
 
 # No payload text in errors
@@ -29,8 +30,8 @@ LEAKS: list[bytes] = [
 ]
 
 
-@pytest.mark.parametrize("quote", ["", "'", '\\"', "`", "''", "\\\\"])
-@pytest.mark.parametrize("template", LEAKS, ids=[template.decode() for template in LEAKS])
+@every_row("quote", ["", "'", '\\"', "`", "''", "\\\\"])
+@every_row("template", LEAKS, ids=[template.decode() for template in LEAKS])
 def test_detail_does_not_hold_what_was_sent(template: bytes, quote: str) -> None:
     """No sentence of a refusal tells a value, however it is quoted."""
     text = f"{quote}{SECRET}{quote}x{quote}{SECRET}".encode()
@@ -66,7 +67,7 @@ def test_refusal_of_a_choice_lists_what_can_be(fields: str, detail: str) -> None
     assert rejected(b'{"type":"message","turn_id":1,"text":"a",%b}' % fields.encode()).detail.endswith(detail)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("sent", "near"),
     [
         ("llm.dleta", " (did you mean `llm.delta`?)"),

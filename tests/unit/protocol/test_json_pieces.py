@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
+from tests.support.rows import every_row
 from voicemem.protocol.json_pieces import MAX_PIECE_BYTES, Pieces, Unreadable
 
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -47,7 +48,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
+@every_row("text", BROKEN, ids=range(len(BROKEN)))
 def test_what_is_not_an_object_is_unreadable(text: bytes) -> None:
     """A text that ends early, lacks a sign, or has a name twice."""
     pieces = Pieces(text)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.protocol.checks import check_event
 from voicemem.protocol.codec import decode_journaled
@@ -68,13 +69,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("event", GOOD, ids=str)
+@every_row("event", GOOD, ids=str)
 def test_events_of_memories_are_taken(event: JsonObject) -> None:
     """What the service journals is read again, with fields that a later version adds."""
     assert "" == checked(event)
 
 
-@pytest.mark.parametrize(("event", "what"), BAD, ids=[what for _, what in BAD])
+@every_row(("event", "what"), BAD, ids=[what for _, what in BAD])
 def test_events_that_no_service_has_written_are_refused(event: JsonObject, what: str) -> None:
     """A checkpoint written by hand cannot bring in what would be refused at the doors."""
     assert what in checked(event)
@@ -106,9 +107,7 @@ def test_times_are_those_of_the_calendar(time: datetime) -> None:
     assert expected == time_ms(time.isoformat())
 
 
-@pytest.mark.parametrize(
-    "text", ["", "2026", "2026-13-01", "20260101", "0000-01-01", "2026-01-01T24:00:01Z", "٢٠٢٦-٠١-٠١"]
-)
+@every_row("text", ["", "2026", "2026-13-01", "20260101", "0000-01-01", "2026-01-01T24:00:01Z", "٢٠٢٦-٠١-٠١"])
 def test_times_that_do_not_exist(text: str) -> None:
     """Anything else is no time."""
     with pytest.raises(ValueError, match=r"no (such day|time)"):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.protocol.merge_patch import merge_patch
 from voicemem.protocol.types import JsonObject
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("target", "patch", "result"),
     [
         ({"a": "b"}, {"a": "c"}, {"a": "c"}),

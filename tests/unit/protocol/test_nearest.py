@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.support.rows import every_row
 from voicemem.protocol.nearest import LONGEST, did_you_mean, nearest
 
 KNOWN = ("limit", "after_turn", "llm.delta", "llm.done")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "meant"),
     [
         ("limit", "limit"),
@@ -31,7 +30,7 @@ def test_a_name_with_one_mistake_is_recognised(name: str, meant: str | None) -> 
     assert nearest(name, KNOWN) == meant
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "meant"),
     [("is_final", "final"), ("isFinal", "final"), ("turn", "turn_id"), ("end", "end_ms"), ("ms", None), ("a_b", None)],
 )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.llm.client import read_sse_data
 from voicemem.protocol.sse import KEEP_ALIVE, MAX_LINES, Decoder, SseEvent, TooLong, encode, retry
 
@@ -41,7 +42,7 @@ def test_what_is_written_is_read(events: list[SseEvent], cuts: list[int], crlf: 
     assert events == decode(*(text[first:last] for first, last in pairwise(places)))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "expected"),
     [
         (b"data:1\n\n", [SseEvent(b"1")]),

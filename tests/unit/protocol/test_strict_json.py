@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from tests.support.rows import every_row
 from tests.support.samples.frames import (
     CASES,
     GOOD,
@@ -29,7 +30,7 @@ from voicemem.protocol.types import JsonObject
 # JSON structure, 1 to 20
 
 
-@pytest.mark.parametrize(("name", "frame", "expected"), STRUCTURE, ids=[name for name, _, _ in STRUCTURE])
+@every_row(("name", "frame", "expected"), STRUCTURE, ids=[name for name, _, _ in STRUCTURE])
 def test_structure(name: str, frame: bytes, expected: str | list[str]) -> None:
     """What is no frame of events closes the connection; one event that cannot be taken does not."""
     assert verdict(frame) == expected, name
@@ -38,16 +39,14 @@ def test_structure(name: str, frame: bytes, expected: str | list[str]) -> None:
 # Numbers, 21 to 32
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "field", "expected"), CASES, ids=[f"{name} as {field}" for name, _, field, _ in CASES]
-)
+@every_row(("name", "number", "field", "expected"), CASES, ids=[f"{name} as {field}" for name, _, field, _ in CASES])
 def test_numbers(name: str, number: str, field: str, expected: str) -> None:
     """What is no JSON closes the connection; a number that JSON readers cannot hold refuses its event only."""
     assert single(with_number(field, number)) == expected, name
 
 
-@pytest.mark.parametrize("field", ["seq", "producer", "session_id"])
-@pytest.mark.parametrize("number", ["1e400", "9" * 5000])
+@every_row("field", ["seq", "producer", "session_id"])
+@every_row("number", ["1e400", "9" * 5000])
 def test_number_out_of_range_does_not_hurt_its_neighbours(field: str, number: str) -> None:
     """The other events of a frame are taken, wherever the number stands."""
     frame = b"[" + GOOD + b"," + with_number(field, number) + b"]"
@@ -57,7 +56,7 @@ def test_number_out_of_range_does_not_hurt_its_neighbours(field: str, number: st
 # Strings, 33 to 46
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "text", "place", "expected"),
     STRING_CASES,
     ids=[f"{name} as {place}" for name, _, place, _ in STRING_CASES],
@@ -101,7 +100,7 @@ TRAPS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trap", TRAPS)
+@every_row("trap", TRAPS)
 def test_traps_of_1_mib_end(trap: str) -> None:
     """What could take quadratic time is decoded or refused at once."""
     assert verdict(TRAPS[trap])
@@ -110,7 +109,7 @@ def test_traps_of_1_mib_end(trap: str) -> None:
 # Resends
 
 
-@pytest.mark.parametrize(
+@every_row(
     "other",
     [
         GOOD,
@@ -127,7 +126,7 @@ def test_same_event(other: bytes) -> None:
     assert is_same_event(other, GOOD)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "other",
     [
         GOOD.replace(b"Hi.", b"Ho."),

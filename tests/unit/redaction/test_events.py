@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled
 from voicemem.protocol.redacted import HIDDEN
 from voicemem.protocol.strict_json import is_same_event
@@ -59,7 +59,7 @@ def cut(text: str, places: Iterable[int]) -> list[str]:
 PLACES = st.sets(st.integers(0, len(CARD)), max_size=8)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "field"),
     [
         ({"type": "asr", "text": CARD, "final": True}, "text"),
@@ -83,7 +83,7 @@ def test_every_text_of_an_event_is_cut_off(event: JsonObject, field: str) -> Non
     assert kept == event | {field: "4929 12██ ████ ████"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "kept"),
     [
         ({"number": 4929123456789012, "amount": 250}, {"number": "492912██████████", "amount": 250}),
@@ -201,7 +201,7 @@ def test_a_resend_is_the_same_event(places: set[int], restart: int) -> None:
 EMAIL = rules_of(["email"])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "kept"),
     [
         ("write to john.doe@example.com, please", "write to ████@████, please"),

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, journal_rows, reduced
+from tests.support.rows import every_row
 from voicemem.dialects.dialect import Text
 from voicemem.dialects.reading import Record
 from voicemem.dialects.registry import DIALECTS
@@ -137,7 +138,7 @@ def name_sentence(frame: JsonObject, number: int) -> None:
         frame["event"]["textOutput"]["contentId"] = str(number)
 
 
-@pytest.mark.parametrize("name", sorted(DIALECTS))
+@every_row("name", sorted(DIALECTS))
 def test_no_field_is_forgotten(name: str) -> None:
     """Every field of a kept frame that may hold a text is one of the dialect's texts, or known to be none."""
     written = strings_in(DIALECTS[name].texts)

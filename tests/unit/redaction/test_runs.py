@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
 from voicemem.redaction.runs import START, Limit, Run, redact_run
 
@@ -57,7 +57,7 @@ def cut_texts(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> list[str]:
     return [text[start:end] for start, end in pairwise([0, *places, len(text)])]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "kept"),
     [
         ("my card is 4111 1111 1111 1111, thanks", "my card is 4111 11██ ████ ████, thanks"),
@@ -100,7 +100,7 @@ def test_a_run_is_cut_off_after_six_digits(text: str, kept: str) -> None:
     assert shown(text) == kept
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("limit", "text", "kept"),
     [
         (PHONE, "call +49 30 1234567 now", "call +49 30 ███████ now"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.search.irregular import FORMS
 from voicemem.search.words import MAX_QUERY_WORDS, MAX_WORD, QueryWord, query_words, words_of
 
@@ -23,7 +23,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), TEXTS, ids=[text for text, _ in TEXTS])
+@every_row(("text", "expected"), TEXTS, ids=[text for text, _ in TEXTS])
 def test_a_text_has_these_words(text: str, expected: str) -> None:
     """In lower case, without accents, whatever they are written with; scripts without spaces in pairs."""
     assert words_of(text) == expected.split()
@@ -43,7 +43,7 @@ def test_words_that_say_nothing_in_german_alone_are_asked_for_in_english() -> No
     assert query_words("Wann hat die Oma den Hut?") == [QueryWord("oma"), QueryWord("hut")]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "others"),
     [
         ("When did she buy it?", "bought"),

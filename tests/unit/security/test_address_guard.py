@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.errors import CannotStart, Refused
 from voicemem.security.address_guard import IPV4_CARRIERS, allowed_networks, check_url, is_blocked
 
@@ -43,13 +44,13 @@ PUBLIC = """
 """
 
 
-@pytest.mark.parametrize("address", [*BLOCKED_V4.split(), *BLOCKED_V6.split(), *NO_ADDRESSES])
+@every_row("address", [*BLOCKED_V4.split(), *BLOCKED_V6.split(), *NO_ADDRESSES])
 def test_addresses_inside_are_blocked(address: str) -> None:
     """No private, local, special or carried address may be called, nor what is no plain address."""
     assert is_blocked(address)
 
 
-@pytest.mark.parametrize("address", PUBLIC.split())
+@every_row("address", PUBLIC.split())
 def test_public_addresses_are_open(address: str) -> None:
     """The neighbours of every denied range, and carriers of public addresses, may be called."""
     assert not is_blocked(address)
@@ -95,7 +96,7 @@ def test_a_wrong_allow_list_keeps_the_service_from_starting(text: str) -> None:
         allowed_networks(["10.0.0.0/8", text])
 
 
-@pytest.mark.parametrize(
+@every_row(
     "url",
     [
         "https://example.com",
@@ -113,7 +114,7 @@ def test_ordinary_urls_pass(url: str) -> None:
     check_url(url)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "url",
     [
         "",
@@ -172,7 +173,7 @@ def test_urls_out_of_the_ordinary_are_refused(url: str) -> None:
     assert url not in caught.value.detail or not url
 
 
-@pytest.mark.parametrize("host", LITERALS.split())
+@every_row("host", LITERALS.split())
 def test_urls_of_blocked_addresses_are_refused(host: str) -> None:
     """An address inside is refused when it is given, unless the operator allows it."""
     with pytest.raises(Refused) as caught:

@@ -13,6 +13,7 @@ from typing import Any
 import jwt
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.security.session_tokens import (
     CLOCK_SKEW_S,
@@ -102,7 +103,7 @@ CLAIMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("claims", CLAIMS, ids=lambda claims: str(claims)[:60])
+@every_row("claims", CLAIMS, ids=lambda claims: str(claims)[:60])
 def test_claims_that_do_not_hold(claims: dict[str, Any]) -> None:
     """Signed well, and refused all the same."""
     text = ".".join(pieces(b'{"alg":"HS256","kid":"kkkkkkkkkkkk"}', json.dumps(claims).encode()).split(".")[:2])
@@ -124,7 +125,7 @@ def test_other_algorithms(algorithm: str) -> None:
         verify_token(signed(GOOD, algorithm, SECRET * 2), SECRET * 2, NOW_MS)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "header",
     [
         {"alg": "none"},
@@ -148,7 +149,7 @@ def test_headers_that_do_not_hold(header: dict[str, Any]) -> None:
         assert "unauthorized" == code_of(pieces(json.dumps({"kid": "k" * 12, **header}).encode(), claims, signature))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "..",

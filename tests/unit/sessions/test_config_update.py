@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled
 from voicemem.protocol.events import SessionUpdate
@@ -69,7 +70,7 @@ UPDATES: list[bytes] = [
 ]
 
 
-@pytest.mark.parametrize("update", UPDATES, ids=[update.decode()[25:] for update in UPDATES])
+@every_row("update", UPDATES, ids=[update.decode()[25:] for update in UPDATES])
 def test_secrets_are_never_in_a_payload(update: bytes) -> None:
     """What is journaled of an update holds no secret, not even one that a later key of the same name replaced."""
     payload = validated(update).payload

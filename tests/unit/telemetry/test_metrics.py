@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
+from tests.support.rows import every_row
 from voicemem.telemetry.metrics import Metrics
 
 
-@pytest.mark.parametrize("name", sorted(name for name, _, _ in Metrics().describe()))
+@every_row("name", sorted(name for name, _, _ in Metrics().describe()))
 def test_names_follow_prometheus_rules(name: str) -> None:
     """One prefix, lower case, base units in the plural, and no unit that Prometheus does not use."""
     assert re.fullmatch(r"voicemem_[a-z_]+", name)

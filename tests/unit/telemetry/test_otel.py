@@ -9,13 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.processes.python_code import ENDPOINT
+from tests.support.rows import every_row
 from voicemem.cli import main
 from voicemem.errors import CannotStart
 from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.telemetry.tracing import NoTracer
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("env", "exporter"),
     [
         ({}, None),

@@ -7,6 +7,7 @@ from itertools import permutations
 import pytest
 
 from tests.support.events import EventLike, delta, done, event, final, interrupt, message, partial, resume, tts
+from tests.support.rows import every_row
 from tests.support.samples.folds import ENDS, cut_texts
 from tests.support.transcripts import closed, heard_text_of, messages_after, only_message, reopened, texts
 from voicemem.protocol.types import JsonObject
@@ -57,17 +58,13 @@ def test_close_leaves_replies_of_which_later_ones_were_played() -> None:
     assert cut_texts(*call, tts(2, 40, heard_text="Two "), closed(50)) == ["Two two."]
 
 
-@pytest.mark.parametrize(
-    "call", orders([delta(1, "One two.", 10), done(1, 20), tts(1, 30, heard_text="One ")]), ids=kinds
-)
+@every_row("call", orders([delta(1, "One two.", 10), done(1, 20), tts(1, 30, heard_text="One ")]), ids=kinds)
 def test_close_cuts_the_reply_that_plays_however_its_events_arrived(call: tuple[JsonObject, ...]) -> None:
     """Done, deltas and playback may overtake each other, and the reply is still known to be playing."""
     assert heard_text_of(*call, closed(50)) == ("One ", None)
 
 
-@pytest.mark.parametrize(
-    "call", orders([delta(2, "Two two.", 30), done(2, 35), tts(2, 40, heard_text="Two ")]), ids=kinds
-)
+@every_row("call", orders([delta(2, "Two two.", 30), done(2, 35), tts(2, 40, heard_text="Two ")]), ids=kinds)
 def test_close_leaves_earlier_replies_however_the_later_one_arrived(call: tuple[JsonObject, ...]) -> None:
     """Playback of a later reply ends the playing of earlier ones, even when it overtakes that reply."""
     earlier = [message(1, "One one.", 10), tts(1, 20, heard_text="One ")]

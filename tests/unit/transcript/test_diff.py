@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording, journal_rows
 from tests.support.events import done, final, partial
+from tests.support.rows import every_row
 from tests.support.samples.history_reader import HistoryReader, exact_json
 from tests.support.strategies import ANY_JOURNALS
 from tests.support.transcripts import entries, messages_after
@@ -86,8 +86,8 @@ def test_a_reader_goes_on_with_another_server(journal: Any, unfinished: bool, da
     assert exact_json(history_of(keyed.state, unfinished)) == exact_json(reader.shown())
 
 
-@pytest.mark.parametrize("unfinished", [False, True])
-@pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+@every_row("unfinished", [False, True])
+@every_row("recording", RECORDINGS, ids=str)
 def test_a_reader_of_another_stack_s_call_has_the_history(recording: Recording, unfinished: bool) -> None:
     """A frame may begin a message of each side, in different turns: they have keys of their own."""
     keyed, reader = MessageDiff(State(), unfinished), HistoryReader()

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from tests.support.plain_fold.calls import call_closed, plain_rows
 from tests.support.plain_fold.messages import plain_messages
 from tests.support.plain_fold.rows import PlainRow
 from tests.support.random_calls.strategies import calls
+from tests.support.rows import every_row
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import DecodedRow, fold_all
@@ -60,8 +60,8 @@ def test_the_fold_agrees_with_the_plain_fold(events: list[JsonObject], unfinishe
     agree(plain_rows(*events), unfinished)
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-@pytest.mark.parametrize("unfinished", [False, True])
+@every_row("path", RECORDED, ids=lambda path: path.stem)
+@every_row("unfinished", [False, True])
 def test_the_fold_agrees_with_the_plain_fold_on_recorded_calls(path: Path, unfinished: bool) -> None:
     events = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
     if events[-1]["type"] == "session.end":

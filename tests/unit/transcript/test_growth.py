@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.events import tts
+from tests.support.rows import every_row
 from tests.support.samples.hostile_calls import SHAPES, Shape
 from tests.support.transcripts import journaled
 from voicemem.transcript.fold import fold_event
@@ -75,8 +76,8 @@ def read_changes(state: State) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [ask_nothing, ask_by_event])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@every_row("after", [ask_nothing, ask_by_event])
+@every_row("shape", SHAPES.values(), ids=SHAPES)
 def test_events_cost_the_same_early_and_late(shape: Shape, after: Callable[[State], object]) -> None:
     """The events of a step, and what they make the fold look up, cost what they cost at the beginning."""
     found, _ = costs(shape, after)
@@ -84,7 +85,7 @@ def test_events_cost_the_same_early_and_late(shape: Shape, after: Callable[[Stat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@every_row("shape", SHAPES.values(), ids=SHAPES)
 def test_reads_cost_what_they_show(shape: Shape) -> None:
     """A read after an event costs a few calls for each message and segment of its turn, and no more."""
     found, state = costs(shape, read_changes)
@@ -92,7 +93,7 @@ def test_reads_cost_what_they_show(shape: Shape) -> None:
     assert median(found[LATE]) <= ALLOWED * median(found[EARLY]) + 5 + 20 * parts
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@every_row("shape", SHAPES.values(), ids=SHAPES)
 def test_whole_reads_are_linear(shape: Shape) -> None:
     """Reading a call from its start costs a bounded number of calls for each of its events."""
     state = State()

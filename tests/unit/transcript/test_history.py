@@ -25,6 +25,7 @@ from tests.support.events import (
     typed,
 )
 from tests.support.profiles import examples
+from tests.support.rows import every_row
 from tests.support.strategies import PRODUCER_EVENTS, PRODUCER_JOURNALS
 from tests.support.transcripts import (
     closed,
@@ -182,7 +183,7 @@ CARRIED: list[tuple[str, JsonObject]] = [
 ]
 
 
-@pytest.mark.parametrize(("role", "metadata"), CARRIED)
+@every_row(("role", "metadata"), CARRIED)
 def test_restored_message_is_refused_or_as_messages_are(role: str, metadata: JsonObject) -> None:
     """Reserved keys that no message can have are refused, or do not come out."""
     source = {"user": "asr", "assistant": "llm"}[role]
@@ -327,7 +328,7 @@ USERS: dict[str, tuple[list[JsonObject], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("call", "expected"), USERS.values(), ids=USERS)
+@every_row(("call", "expected"), USERS.values(), ids=USERS)
 def test_the_times_of_a_user(call: list[JsonObject], expected: dict[str, Any]) -> None:
     """They are those that the recogniser gave, unscaled; the metadata goes before, and what was typed has none."""
     assert [expected] == times(*call)
@@ -362,7 +363,7 @@ REPLIES: dict[str, tuple[list[JsonObject], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("call", "expected"), REPLIES.values(), ids=REPLIES)
+@every_row(("call", "expected"), REPLIES.values(), ids=REPLIES)
 def test_the_times_of_a_reply(call: list[JsonObject], expected: dict[str, Any]) -> None:
     """They are Unix ms, from what was reported of its playback."""
     assert [expected] == times(*call)

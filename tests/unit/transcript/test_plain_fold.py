@@ -13,6 +13,7 @@ from tests.support.events import words as timed_words
 from tests.support.plain_fold.calls import call_closed, call_reopened, plain, plain_heard, plain_texts, said
 from tests.support.plain_fold.rows import Json
 from tests.support.plain_fold.text import cut, find_words
+from tests.support.rows import every_row
 from tests.support.strategies import overtaking_calls
 
 FOUR = "One two three four."
@@ -170,7 +171,7 @@ def test_characters_are_rounded_down_to_a_word() -> None:
     assert plain_heard(*said(quoted), interrupt(1, 2000, heard_chars=12)) == ("He said ", "aligned")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "count", "heard"),
     [
         ("Hello there. Bye", 11, "Hello there. "),

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.paths import FIXTURES
+from tests.support.rows import every_row
 from tests.support.transcripts import closed, journaled, message_dicts
 from voicemem.context.formats import RequestFormat, request_body
 from voicemem.protocol.events import JournaledEvent, SessionClosed, SessionEnd
@@ -55,13 +56,13 @@ def replayed(name: str) -> State:
     return fold_all(State(), journal(name))
 
 
-@pytest.mark.parametrize("name", CALLS)
+@every_row("name", CALLS)
 def test_call_gives_its_contents(name: str) -> None:
     """All events folded at once give the memory, equal as JSON and in the order of keys."""
     assert written({"contents": messages(replayed(name))}) == expected(name)
 
 
-@pytest.mark.parametrize("name", SHORT)
+@every_row("name", SHORT)
 def test_call_gives_its_contents_event_by_event(name: str) -> None:
     """A process that keeps a snapshot and starts anew after each event, and reads at each, gives the same memory."""
     state = State()
@@ -82,7 +83,7 @@ def test_long_call_gives_its_contents_from_snapshots(name: str) -> None:
     assert written({"contents": messages(state)}) == expected(name)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@every_row("name", CALLS)
 def test_call_is_numbered_without_holes(name: str) -> None:
     """A recorded call is what one producer sends: seq from 1, or none at all."""
     numbers = [entry.event.seq for entry in journal(name) if not isinstance(entry.event, SessionClosed)]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.webhooks.attempts import MAX_ATTEMPTS, RETRY_DELAYS_S, AttemptResult, next_delay_s, verdict
 
 NOW_S = 1_778_390_400
@@ -18,7 +19,7 @@ def answer(status: int | None = 500, error: str | None = None, retry_after: str 
     return AttemptResult(status, error, retry_after, 12, "")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given_answer", "expected"),
     [
         (answer(200), "delivered"),
@@ -52,8 +53,8 @@ def test_an_overloaded_receiver_is_not_tried_again_at_once(overload: AttemptResu
     assert [next_delay_s(1, overload, jitter) for jitter in (0.0, 0.5)] == [5, 5.5]
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-@pytest.mark.parametrize(
+@every_row("status", [429, 500, 503])
+@every_row(
     ("value", "seconds"),
     [
         ("1", 1),
@@ -71,7 +72,7 @@ def test_retry_after_is_honoured_up_to_a_day(status: int, value: str, seconds: f
     assert next_delay_s(1, answer(status, retry_after=value), 0.0, NOW_S) == seconds
 
 
-@pytest.mark.parametrize(
+@every_row(
     "value", ["", "soon", "-5", "nan", "inf", "1e3", "٣", "Wed, 21 Oct 2015 07:28:00 GMT", "Mon, 99 Foo 2099", "0"]
 )
 def test_garbage_and_past_times_in_retry_after_change_nothing(value: str) -> None:

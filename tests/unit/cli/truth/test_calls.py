@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.support.paths import TRUTH
+from tests.support.rows import every_row
 from tests.support.samples.true_calls import reply
 from voicemem.cli.truth.calls import FalseAlarm, PlayedPart, TrueCall, TrueWord, load_call, load_calls
 
@@ -23,7 +24,7 @@ def check_words(words: list[TrueWord], text: str) -> None:
     assert not words or words[-1].end <= len(text)
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+@every_row("call", CALLS, ids=lambda call: call.name)
 def test_a_true_call_is_sound(call: TrueCall) -> None:
     """Words follow each other, a reply is generated before it is played, and it is played once, from its start."""
     for utterance in call.utterances:
@@ -40,7 +41,7 @@ def test_a_true_call_is_sound(call: TrueCall) -> None:
         assert all(alarm.at_ms < alarm.until_ms <= one.played[-1].until_ms for alarm in one.alarms)
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+@every_row("call", CALLS, ids=lambda call: call.name)
 def test_replies_do_not_overlap_and_every_call_has_a_cut(call: TrueCall) -> None:
     """The agent says one thing at a time, and is interrupted at least once."""
     for before, after in pairwise(call.replies):

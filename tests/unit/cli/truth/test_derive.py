@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.support.paths import TRUTH
+from tests.support.rows import every_row
 from tests.support.samples.true_calls import BEGAN, call, reply
 from voicemem.cli.truth.calls import FalseAlarm, PlayedPart, Synthesis, load_calls
 from voicemem.cli.truth.derive import derive
@@ -28,7 +29,7 @@ def sent(kind: str, *types: str, **given: object) -> list[JsonObject]:
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_row("kind", KINDS)
 def test_every_event_is_one_of_the_protocol(kind: str) -> None:
     """The events of all true calls are accepted; they are in the order of their times, and end the session."""
     for true in load_calls(TRUTH / "calls"):
@@ -45,7 +46,7 @@ def test_the_deltas_of_a_reply_are_its_text() -> None:
     assert "".join(event["text"] for event in sent("words", "llm.delta")) == TALKED
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("kind", "evidence"),
     [
         ("heard_text", {"heard_text": "one two "}),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from tests.support.paths import ROOT
+from tests.support.rows import every_row
 from voicemem.cli.truth.calls import TrueCall, load_calls
 from voicemem.cli.truth.played import played_call
 
@@ -14,7 +14,7 @@ MOST_BYTES = 64 * 1024
 """Of a session's data."""
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+@every_row("call", CALLS, ids=lambda call: call.name)
 def test_every_call_says_what_was_played_word_by_word(call: TrueCall) -> None:
     """The words are the text, those that were heard are the heard text, and they fit into a session's data."""
     played = played_call(call, "words")

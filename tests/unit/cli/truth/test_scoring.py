@@ -8,6 +8,7 @@ import pytest
 from bench.harness.stretching import stretched
 from bench.harness.truth import CONDITIONS, Condition, has_early_done, journal, score, scores, words_in
 from tests.support.paths import TRUTH
+from tests.support.rows import every_row
 from tests.support.samples.true_calls import BEGAN, call, reply
 from voicemem.cli.truth.calls import Synthesis, TrueCall, TrueWord, load_calls
 from voicemem.cli.truth.derive import derive
@@ -24,7 +25,7 @@ def wrong(content: str, cut: int | None = 1300) -> int:
     return score(call(), reply(TALKED, cut=cut), Message("assistant", content, 1, 0, {})).wrong
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("content", "words"),
     [("", -2), ("one ", -1), ("one two, ", 0), ("one two", 0), ("one two, three ", 0), ("one two, three four? ", 1)],
 )
@@ -121,7 +122,7 @@ def test_a_done_before_needs_a_sentence_that_had_ended() -> None:
     assert list(scores(call(known), KINDS["done_before"], CONDITIONS[0])) == []
 
 
-@pytest.mark.parametrize("true", load_calls(TRUTH / "calls"), ids=lambda true: true.name)
+@every_row("true", load_calls(TRUTH / "calls"), ids=lambda true: true.name)
 def test_a_true_call_folds(true: TrueCall) -> None:
     """Whatever the evidence, complete replies stay whole, and word times and texts are exact."""
     for kind in KINDS.values():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 
-import pytest
-
+from tests.support.rows import every_row
 from voicemem.client.errors import Busy, RequestRefused, Unreachable
 from voicemem.client.transport.connection import Blocked, handshake_error
 from voicemem.client.transport.failures import CHECKS, check_of, display_url, unreachable, with_check
@@ -14,7 +13,7 @@ URL = "wss://me:hidden@h:1/v1/ingest?token=hidden"
 BOTH_REFUSED = "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call failed"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("error", "reason"),
     [
         (TimeoutError(), "timed out after 2.5 s"),
@@ -43,7 +42,7 @@ def test_an_address_is_shown_without_secrets() -> None:
     assert display_url(URL + "#hidden") == "wss://h:1/v1/ingest"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "body", "kind"),
     [
         (401, b'{"reason": "unauthorized", "detail": "A valid key is required."}', RequestRefused),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from tests.support.samples.agora_tokens import (
     APP_ID,
     CERTIFICATE,
@@ -140,7 +141,7 @@ def test_a_token_for_every_channel() -> None:
     assert "*" == opened(token(NOW_S, services=(rtc("*", ""),)))[0]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "services",
     [
         (service(2, {1: 0}, "1001"),),
@@ -193,13 +194,13 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
+@every_row("text", BAD.values(), ids=BAD.keys())
 def test_what_is_not_a_token_is_refused(text: str) -> None:
     """Whatever arrives in place of a token is an answer of 401, and nothing else."""
     assert "unauthorized" == refused(text)
 
 
-@pytest.mark.parametrize("position", range(0, len(inside(GOOD)), 3))
+@every_row("position", range(0, len(inside(GOOD)), 3))
 def test_a_changed_token_is_refused(position: int) -> None:
     """Each byte counts, of the signature and of what it signs."""
     changed = bytearray(inside(GOOD))

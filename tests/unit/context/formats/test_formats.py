@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from tests.support.rows import every_row
 from tests.support.samples.formats import SEED_CALL, formats, memories, message_of, tool_use_of, tool_uses
 from voicemem.context.formats import RequestFormat, request_body
 from voicemem.errors import Refused
@@ -73,8 +74,8 @@ def test_tools_are_shown_only_when_asked_for() -> None:
     assert len(request_body([], [tool_use_of()], RequestFormat(tools=True))["messages"]) == 2
 
 
-@pytest.mark.parametrize("style", ["openai", "anthropic", "gemini"])
-@pytest.mark.parametrize("vendor", [None, "custom"])
+@every_row("style", ["openai", "anthropic", "gemini"])
+@every_row("vendor", [None, "custom"])
 def test_vendor_alone_decides_about_fields(style: str, vendor: str | None) -> None:
     """In every style a custom LLM is told where the call stands, and no other vendor is."""
     body = request_body(SEED_CALL[:2], [], msgspec.convert({"style": style, "vendor": vendor}, RequestFormat))

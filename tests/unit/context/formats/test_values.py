@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from tests.support.samples.formats import values
 from voicemem.context.formats import arguments_object, as_object, json_text, system_text
 
@@ -36,7 +37,7 @@ def test_objects_stay_objects(value: Any) -> None:
     assert as_object(value, "output") == {"a": 1}
 
 
-@pytest.mark.parametrize("value", [None, 7, [1], "sunny", "[1]", "{", "", "\ud800"])
+@every_row("value", [None, 7, [1], "sunny", "[1]", "{", "", "\ud800"])
 def test_other_values_are_wrapped(value: Any) -> None:
     """What is no object stands in one, unchanged."""
     assert as_object(value, "output") == {"output": value}

@@ -8,11 +8,11 @@ import json
 from collections.abc import Sized
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording
+from tests.support.rows import every_row
 from tests.support.waiting import eventually
 from voicemem.dialects.registry import DIALECTS
 from voicemem.integrations.tee.memory import FrameQueue, ReducedCrossing
@@ -30,7 +30,7 @@ def queue_for(dialect: str, keep_typed: bool = True) -> tuple[FrameQueue, list[R
     return FrameQueue(DIALECTS[dialect], keep_typed, handed.append), handed
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+@every_row("recording", RECORDINGS, ids=str)
 async def test_recorded_calls(recording: Recording) -> None:
     """What is handed on is what the dialect keeps, in order; only counts of audio are added up."""
     queue, handed = queue_for(recording.dialect)

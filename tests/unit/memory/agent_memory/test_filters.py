@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
+from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.memory.agent_memory.filters import MESSAGE_TOPIC, Filters, TextFilter, branches, values_of
 from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags
@@ -24,7 +25,7 @@ def filters(**given: Any) -> list[MemoryFilter]:
     return [branch.filter for branch in branches("p", msgspec.convert(given, Filters))]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "expected"),
     [
         ({"eq": "a"}, AnyOf(("a",))),
@@ -52,7 +53,7 @@ def test_what_nothing_can_be(text: dict[str, Any]) -> None:
     assert [] == filters(memory_type={"eq": "semantic"}, session_id=text)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("types", "expected"),
     [
         ({"eq": "semantic"}, [(("fact", "preference", "summary"), None, (MESSAGE_TOPIC,))]),
@@ -87,7 +88,7 @@ def test_tags() -> None:
     assert [] == filters(entities={"any": []})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("times", "expected"),
     [
         ({"gte": "2026-05-01T00:00:00Z"}, Between(MAY_1, None)),
@@ -110,7 +111,7 @@ def test_a_span_without_a_moment_finds_nothing() -> None:
     assert [] == filters(created_at={"gt": "2026-05-02", "lt": "2026-05-01"})
 
 
-@pytest.mark.parametrize(
+@every_row(
     "given",
     [
         {"created_at": {"gte": "2026-02-30"}},

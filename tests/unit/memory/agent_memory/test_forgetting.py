@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from tests.support.rows import every_row
 from voicemem.memory.agent_memory.forgetting import Policy, select
 from voicemem.memory.agent_memory.ranking import DAY_MS, Recency, rerank
 from voicemem.memory.agent_memory.records import view_of
@@ -33,7 +32,7 @@ MEMORIES = [
 ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("policy", "expected"),
     [
         (Policy(), []),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.events import delta, done, final
 from tests.support.profiles import examples
+from tests.support.rows import every_row
 from tests.support.stores.contract import append_batch
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.config.secrets import SessionPatch
@@ -213,7 +214,7 @@ BY_HAND: list[tuple[str, JsonObject, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "said"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
+@every_row(("made", "said"), [case[1:] for case in BY_HAND], ids=[case[0] for case in BY_HAND])
 async def test_what_is_no_checkpoint_is_refused(made: JsonObject, said: str) -> None:
     """Whatever ingest would refuse, and what was changed, is told with its place and never with its content."""
     assert said in await problem_of(made)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.errors import LlmFailed
 from voicemem.memory.extraction.checks import DraftedMemory, read_answer
 
@@ -19,7 +20,7 @@ def test_memories_are_read(around: str) -> None:
     assert read_answer(around.replace("{}", answer)) == [DraftedMemory("Ann is allergic to walnuts.", "fact", [1])]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "",
@@ -45,7 +46,7 @@ def test_anything_else_is_unusable(text: str) -> None:
     assert failed.value.why == "unusable_answer"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "wrong",
     [
         {"text": 1},

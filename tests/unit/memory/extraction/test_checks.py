@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.documentation import TEXTS
+from tests.support.rows import every_row
 from tests.support.samples.extraction import draft, line, prompt
 from voicemem.memory.extraction.checks import (
     REFUSALS,
@@ -33,7 +33,7 @@ SAID = (
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given_memory", "refusal"),
     [
         (None, "malformed"),
@@ -126,7 +126,7 @@ def test_what_may_not_have_been_heard_counts_less() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "kept"),
     [
         ("2026-05-03", True),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.checks.openapi import check_response, component, openapi_document
+from tests.support.rows import every_row
 from voicemem.compat import agora
 from voicemem.config.secrets import SECRETS
 from voicemem.protocol.checks import METADATA_ORDER
@@ -25,7 +26,7 @@ def operation(route: Route[Any]) -> JsonObject:
     return dict(openapi_document()["paths"][route.path][route.method.lower()])
 
 
-@pytest.mark.parametrize("route", EVERY, ids=lambda route: f"{route.method} {route.path}")
+@every_row("route", EVERY, ids=lambda route: f"{route.method} {route.path}")
 def test_every_operation_is_described(route: Route[Any]) -> None:
     """It has a summary, its parameters, its scope, and its body."""
     found = operation(route)
@@ -38,7 +39,7 @@ def test_every_operation_is_described(route: Route[Any]) -> None:
     assert (set(route.body.contents) if route.body else set()) == set(found.get("requestBody", {}).get("content", ()))
 
 
-@pytest.mark.parametrize("route", EVERY, ids=lambda route: f"{route.method} {route.path}")
+@every_row("route", EVERY, ids=lambda route: f"{route.method} {route.path}")
 def test_every_error_of_an_operation_is_described(route: Route[Any]) -> None:
     """Each code stands with its status, and only there; no status is both an answer and an error."""
     told = {
@@ -130,7 +131,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
+@every_row("answer", WRONG.values(), ids=WRONG)
 def test_an_answer_that_is_not_documented_is_noticed(answer: tuple[int, JsonObject, bytes]) -> None:
     """The check that all callers make can fail."""
     with pytest.raises(AssertionError):

@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-import pytest
-
+from tests.support.rows import every_row
 from voicemem.errors import CODES
 from voicemem.server.http.problems import problem_body
 
 
-@pytest.mark.parametrize("code", CODES)
+@every_row("code", CODES)
 def test_every_code_has_a_problem_document(code: str) -> None:
     """Each says its status in numbers and words, and its code as type and reason."""
     document = json.loads(problem_body(code, CODES[code].sentence))
@@ -23,7 +22,7 @@ def test_every_code_has_a_problem_document(code: str) -> None:
     assert document["detail"].endswith(".")
 
 
-@pytest.mark.parametrize("code", CODES)
+@every_row("code", CODES)
 def test_errors_have_error_statuses_and_private_close_codes(code: str) -> None:
     """An error is a 4xx or 5xx; what closes a websocket does so with a code that may be sent."""
     assert 400 <= CODES[code].status < 600

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.clock import ManualClock
+from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.security.access import Access, Grant
@@ -138,7 +139,7 @@ def signed_in(number: int, project: str) -> SignedIn:
     return SignedIn(f"{NAME}{number}", number, Grant(project, ("read",)), 0)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("there", "standing", "expected"),
     [
         ([], [], 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.server.page.login import PageOrigin
 
@@ -32,18 +33,14 @@ def sender_code(method: str, headers: dict[str, str], origin: PageOrigin | None 
     return None
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "127.0.0.1:8080", "localhost:1", "LOCALHOST", "[::1]:8080", "localhost."]
-)
+@every_row("host", ["127.0.0.1", "127.0.0.1:8080", "localhost:1", "LOCALHOST", "[::1]:8080", "localhost."])
 def test_loopback_is_always_answered(host: str) -> None:
     """By whatever name of it, with a name of one's own and without."""
     assert host_code(PageOrigin(), host) is None
     assert host_code(PageOrigin(NAMED), host) is None
 
 
-@pytest.mark.parametrize(
-    "host", [None, "", "evil.example", "127.0.0.1.evil.example", "10.0.0.1", "0.0.0.0", "a b", "::1"]
-)
+@every_row("host", [None, "", "evil.example", "127.0.0.1.evil.example", "10.0.0.1", "0.0.0.0", "a b", "::1"])
 def test_other_hosts_are_refused(host: str | None) -> None:
     """A name that was bent to this machine gets nothing."""
     assert host_code(PageOrigin(), host) == "foreign_host"
@@ -67,8 +64,8 @@ def test_the_operators_name_is_answered() -> None:
     assert host_code(PageOrigin(anywhere=True), None) == "foreign_host"
 
 
-@pytest.mark.parametrize("site", ["same-site", "cross-site", "none", "", "Same-Origin", "same-origin, same-site"])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE"])
+@every_row("site", ["same-site", "cross-site", "none", "", "Same-Origin", "same-origin, same-site"])
+@every_row("method", ["GET", "HEAD", "POST", "DELETE"])
 def test_only_the_page_itself_is_answered(method: str, site: str) -> None:
     """Another port of the host is not the page, and neither is an address that somebody opens."""
     assert sender_code(method, {**OWN, **JSON, "Sec-Fetch-Site": site}) == "foreign_origin"
@@ -80,11 +77,11 @@ def test_reads_need_no_origin() -> None:
         assert sender_code("GET", {**HERE, **headers}) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     "origin",
     ["null", "", "http://127.0.0.1:8081", "http://localhost:8080", "https://127.0.0.1:8080", "http://evil.example"],
 )
-@pytest.mark.parametrize("more", [{}, SAME], ids=["silent", "same-origin"])
+@every_row("more", [{}, SAME], ids=["silent", "same-origin"])
 def test_an_origin_that_is_there_is_the_pages(origin: str, more: dict[str, str]) -> None:
     """Another scheme, name or port is another origin, also where a browser says nothing else of itself."""
     for method in ("GET", "POST"):

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.memory.statistics import made_figures
 from voicemem.protocol.codec import decode_journaled
 from voicemem.sessions.read_models.kept import KeptReadModels
@@ -74,8 +75,8 @@ def fold_call(texts: list[bytes], is_read: bool) -> ReadModel:
     return read_model
 
 
-@pytest.mark.parametrize("is_read", [False, True], ids=["folded", "read"])
-@pytest.mark.parametrize("name", CALLS)
+@every_row("is_read", [False, True], ids=["folded", "read"])
+@every_row("name", CALLS)
 def test_the_weight_is_near_what_python_takes(name: str, is_read: bool) -> None:
     """Never much less, and at most two and a half times as much."""
     texts = decode(CALLS[name])

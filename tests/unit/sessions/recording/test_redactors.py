@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rows import every_row
 from voicemem.config.service import Settings, check_service_settings
 from voicemem.errors import CannotStart
 from voicemem.redaction.rules import Rules
@@ -65,7 +66,7 @@ def test_an_own_rule_that_does_not_work_prevents_the_start(name: str) -> None:
         load_rules(Settings(redact=(f"own_redaction:{name}",)))
 
 
-@pytest.mark.parametrize("name", ["card", "", "a b", "module:", "module:1x", "../x:y"])
+@every_row("name", ["card", "", "a b", "module:", "module:1x", "../x:y"])
 def test_unknown_names_prevent_the_start(name: str) -> None:
     """The sentence names what is known."""
     with pytest.raises(CannotStart, match="known are cards, otp, email, phone"):

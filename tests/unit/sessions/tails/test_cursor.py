@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.sessions.tails.cursor import (
     SeveralCursor,
@@ -28,7 +29,7 @@ def test_what_was_written_is_read(key: int, position: int, positions: dict[int, 
     assert several == parse_several_cursor(HERE, format_several_cursor(HERE, several))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "place",
     ["", "1", "nil", f"{HERE}.", f"{HERE}.1-", f"{HERE}.1-2-3", f"{HERE}.1-2 ", f"{HERE}.-1-2", f"{HERE}.1-٢",
      f"{HERE}.1-{'9' * 5000}", f"{HERE}.1_", f"{HERE}.1__2", f"{HERE}.1_2-3_", "ü.1-2"],

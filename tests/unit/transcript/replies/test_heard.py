@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.events import JOKE, delta, done, interrupt, message, resume, tts, word, words
+from tests.support.rows import every_row
 from tests.support.transcripts import entries, folded, heard_text_of, message_dicts, messages_after, only_message, texts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.cutting import whole_word_prefix
@@ -66,9 +67,7 @@ def test_estimated_heard_text_comes_before_other_estimates() -> None:
 # Heard text and counts
 
 
-@pytest.mark.parametrize(
-    "text", ["Why did the scarecrow ", "Why di", "why DID", "Something else!", " ", "", "a\n\0👩‍🚀"]
-)
+@every_row("text", ["Why did the scarecrow ", "Why di", "why DID", "Something else!", " ", "", "a\n\0👩‍🚀"])
 def test_heard_text_is_taken_character_for_character(text: str) -> None:
     """Exact heard text is the content, whether or not the reply begins with it."""
     method = None if " ".join(JOKE.split()).startswith(" ".join(text.split())) else "unmatched"
@@ -82,7 +81,7 @@ def test_nothing_heard_leaves_an_empty_message() -> None:
     assert (single["content"], single["metadata"]["original"]) == ("", JOKE)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("count", "text"),
     [(0, ""), (2, ""), (3, "Why "), (4, "Why "), (5, "Why "), (7, "Why did "), (20, "Why did the "), (999, JOKE)],
 )
@@ -91,7 +90,7 @@ def test_counts_cut_through_the_last_heard_word(count: int, text: str) -> None:
     assert heard_text_of(*REPLY, interrupt(1, 300, heard_chars=count)) == (text, "aligned")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "count", "expected"),
     [
         ("😀😀 you and me", 6, "😀😀 you "),

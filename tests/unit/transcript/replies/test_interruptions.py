@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.events import JOKE, delta, done, interrupt
+from tests.support.rows import every_row
 from tests.support.samples.folds import KINDS
 from tests.support.transcripts import heard_text_of, only_message
 
@@ -23,7 +22,7 @@ def test_what_arrives_after_an_interruption_grows_the_original_only() -> None:
     assert (single["content"], single["metadata"]["original"]) == ("One ", "One two three. Four.")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_row("kind", KINDS)
 def test_deltas_after_an_interruption_never_change_the_content(kind: str) -> None:
     """Whatever the evidence was, what is generated later does not change what was heard, not even by a space."""
     call = [delta(1, "Why did", 10), *KINDS[kind]]

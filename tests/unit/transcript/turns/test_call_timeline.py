@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from tests.support.events import delta, done, event, final, interrupt, partial, resume, tts, typed
 from tests.support.paths import FIXTURES
+from tests.support.rows import every_row
 from tests.support.strategies import PRODUCER_JOURNALS
 from tests.support.transcripts import closed, entries, folded
 from voicemem.transcript.fold import DecodedRow, fold_all
@@ -108,7 +108,7 @@ def is_sound(timeline: CallTimeline) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.jsonl")), ids=lambda path: path.stem)
+@every_row("path", sorted(FIXTURES.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_recorded_calls_have_a_picture(path: Any) -> None:
     """Whatever clock they have."""
     assert is_sound(picture(folded(*map(json.loads, path.read_text("utf-8").splitlines()))))

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 
 from tests.support.events import (
@@ -23,6 +22,7 @@ from tests.support.events import (
     tts,
     typed,
 )
+from tests.support.rows import every_row
 from tests.support.strategies import PRODUCER_JOURNALS
 from tests.support.transcripts import closed, entries, folded, reopened
 from voicemem.protocol.events import JournaledEvent
@@ -177,7 +177,7 @@ def test_tool_calls_begin_and_end() -> None:
     assert [] == tools(tool_result("a", 1, 1500))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("result", "is_failed"),
     [
         ({"error": "no such town"}, True), ({"is_error": True}, True), ({"isError": True}, True),

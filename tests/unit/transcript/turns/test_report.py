@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from tests.support.events import delta, done, event, failed, final, interrupt, message, partial, resume, tts
+from tests.support.rows import every_row
 from tests.support.strategies import PRODUCER_JOURNALS
 from tests.support.transcripts import closed, folded
 from voicemem.protocol.types import JsonObject
@@ -68,7 +69,7 @@ def test_turns_stand_in_their_order() -> None:
     assert [0, 3, 7] == [turn["turn_id"] for turn in turns(state)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("first", "kind"),
     [
         (message(1, "Hello.", 1000), "greeting"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import examples
+from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.memory.agent_memory.models import GivenMessage, MessageView
 from voicemem.memory.agent_memory.working.messages import Change, Standing, change_of, check_messages, events_of
@@ -36,8 +37,8 @@ def change(before: str, after: str, seen: int | None = None, ids: bool = True) -
     return found.forget, "".join(message.content for message in found.add)
 
 
-@pytest.mark.parametrize("ids", [True, False])
-@pytest.mark.parametrize(
+@every_row("ids", [True, False])
+@every_row(
     ("before", "after", "expected"),
     [
         ("", "", (0, "")),
@@ -57,7 +58,7 @@ def test_what_a_list_changes(before: str, after: str, expected: tuple[int, str],
     assert expected == change(before, after, ids=ids)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("before", "after", "seen", "expected"),
     [
         ("abx", "aby", 2, (0, "y")),
@@ -108,7 +109,7 @@ def test_events_keep_the_order_whatever_the_times() -> None:
     assert len(events) == len({event.item for event in events})
 
 
-@pytest.mark.parametrize(
+@every_row(
     "message",
     [
         GivenMessage(role="user", content="  "),
