@@ -19,6 +19,7 @@ from tests.support.callers.producer import connected_producer, open_producer
 from tests.support.callers.rest import RestClient
 from tests.support.events import final_transcript, session_end
 from tests.support.postgresql import database_of, server
+from tests.support.rows import every_row
 from tests.support.services import running_service
 from voicemem.cli import main
 from voicemem.store.copying import copy_rows
@@ -155,7 +156,7 @@ async def test_both_must_be_out_of_service(file: str, database: str, tmp_path: P
         assert (1, True) == (code, "A node serves this database" in output), output
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("source", "target", "said"),
     [
         ("memory:", "sqlite:x", "A store in memory"),

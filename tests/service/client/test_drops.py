@@ -16,6 +16,8 @@ from tests.support.callers.client_sessions import (
     numbered_transcript,
     send_transcripts,
 )
+from tests.support.callers.rest import fresh_id
+from tests.support.rows import every_row
 from voicemem.app import App
 from voicemem.client import (
     ClientError,
@@ -43,7 +45,7 @@ LOOP: JsonObject = {}
 LOOP["again"] = LOOP
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("event", "code"),
     [
         ({"text": "\ud800"}, "invalid_json"),
@@ -59,7 +61,7 @@ LOOP["again"] = LOOP
 async def test_what_is_not_an_event_is_not_taken(app: App, event: JsonObject, code: str) -> None:
     """What is not JSON, or not for users to send, does not raise, uses up no seq, and its ack says why."""
     async with client_to(app) as client:
-        session = await client.open("s")
+        session = await client.open(fresh_id())
         ack = session.send(numbered_transcript(1) | event)
         assert (True, 0, 1) == (ack.done(), ack.seq, session.dropped)
         with pytest.raises(EventRefused) as refused:

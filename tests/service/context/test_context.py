@@ -12,6 +12,7 @@ from tests.support.callers.producer import send_over_websocket
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.events import delta, done, event, final, interrupt, message, partial
 from tests.support.paths import FIXTURES
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
 
@@ -197,11 +198,10 @@ BAD += ["alternate=maybe", "alternate=", "tools=2", "tools=null", "max_history=0
 BAD += ["max_history=x", "max_history=", "limit=3", "open=true", "enrich=users&enrich=users", "max_history=null"]
 
 
-@pytest.mark.parametrize("query", BAD)
-async def test_bad_wishes_are_refused(api: RestClient, query: str) -> None:
+@every_row("query", BAD)
+async def test_bad_wishes_are_refused(in_session: RestClient, query: str) -> None:
     """A wish that is unknown, doubled or cannot be met is never passed over."""
-    await api.create()
-    assert (400, "invalid_query") == (await api.get(f"/v1/sessions/s/context?{query}")).problem
+    assert (400, "invalid_query") == (await in_session.get(f"/v1/sessions/s/context?{query}")).problem
 
 
 async def test_an_unknown_enricher_is_refused_without_repeating_it(api: RestClient) -> None:

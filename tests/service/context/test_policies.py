@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.callers.rest import RestClient
 from tests.support.events import delta, done, event, final
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
 
@@ -137,7 +138,7 @@ async def test_tool_calls_stay_with_their_results(api: RestClient) -> None:
     assert "tool" not in [one["role"] for one in body["messages"]]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "sentence"),
     [
         ("policy=windw", "The policy must be one of full, recent"),
@@ -148,10 +149,9 @@ async def test_tool_calls_stay_with_their_results(api: RestClient) -> None:
         ("usage=maybe", "usage"),
     ],
 )
-async def test_bad_queries(api: RestClient, query: str, sentence: str) -> None:
+async def test_bad_queries(in_session: RestClient, query: str, sentence: str) -> None:
     """A policy or parameter that there is not is refused, and says what there is."""
-    await api.create()
-    answered = await api.get(f"/v1/sessions/s/context?{query}")
+    answered = await in_session.get(f"/v1/sessions/s/context?{query}")
     assert 400 == answered.status
     assert sentence in answered.json["detail"]
 

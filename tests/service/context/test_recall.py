@@ -15,6 +15,7 @@ import voicemem
 from tests.support.callers.gateway import ask, openai_client
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.events import delta, final, interrupt
+from tests.support.rows import every_row
 from tests.support.servers.llm_server import Script, llm_server
 from tests.support.services import Serve
 from tests.support.waiting import eventually
@@ -168,7 +169,7 @@ async def test_the_query_and_the_service_may_ask_for_it(serve: Serve) -> None:
         assert (400, "invalid_query") == (await api.get(f"/v1/sessions/s/context?{wrong}")).problem
 
 
-@pytest.mark.parametrize(
+@every_row(
     "section",
     [{"max_tokens": -1}, {"max_tokens": "1"}, {"kinds": []}, {"kinds": ["facts"]}, {"from": "now"}, {"tokens": 5}, 300],
 )

@@ -6,17 +6,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from websockets.asyncio.client import connect
 
 from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.dialects import RECORDINGS, Recording
+from tests.support.rows import every_row
 from tests.support.waiting import all_connections_handled, eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
-recorded = pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+recorded = every_row("recording", RECORDINGS, ids=str)
 
 
 def said(contents: list[JsonObject]) -> list[tuple[str, int, str]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rows import every_row
 from tests.support.servers.certificates import self_signed_tls
 from tests.support.servers.faulty_receivers import abort_connection, read_body, tcp_receiver
 from tests.support.servers.llm_server import Script, llm_server
@@ -68,7 +69,7 @@ async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
     await reader.read()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("talk", "expected"),
     [
         (silent, "timeout"),

@@ -13,6 +13,7 @@ from tests.support.callers.bad_input import SECRET
 from tests.support.callers.raw_http import raw_answers, status_codes
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.events import final
+from tests.support.rows import every_row
 from tests.support.services import Serve, running_service
 
 MORE = "state=running&user_id=u"
@@ -90,7 +91,7 @@ LOOSE = ["1e1", "1.0"]
 """Whole numbers, but not as whole numbers are written."""
 
 
-@pytest.mark.parametrize("limit", [*LIMITS, *LOOSE])
+@every_row("limit", [*LIMITS, *LOOSE])
 async def test_128_limits(api: RestClient, limit: str) -> None:
     """A limit is a whole number from 1 on, and nothing that only looks like one."""
     for query in ("/v1/sessions?limit=", "/v1/sessions/s/history?limit=", "/v1/sessions/s/events?limit="):
@@ -135,7 +136,7 @@ DATES = ["yesterday", "2026-01-01", "2026-01-01T00:00:00Z", "1.5", "999999999999
 DATES += ["", "null", "NaN", "Infinity", "0x0", "1_000", "%2B1", "1%00"]
 
 
-@pytest.mark.parametrize("date", [*DATES, "1e12"])
+@every_row("date", [*DATES, "1e12"])
 async def test_130_invalid_dates(api: RestClient, date: str) -> None:
     """Times are Unix ms in whole numbers; other spellings are refused, not guessed."""
     for name in ("started_after", "started_before"):
@@ -161,7 +162,7 @@ TAGS = [
 ]
 
 
-@pytest.mark.parametrize("tag", TAGS, ids=lambda tag: tag[:10])
+@every_row("tag", TAGS, ids=lambda tag: tag[:10])
 async def test_131_garbage_in_if_none_match(api: RestClient, tag: str) -> None:
     """What is no tag of ours matches nothing, and the whole answer comes; only `*` matches whatever there is."""
     answered = await api.get("/v1/sessions/s/history", {"If-None-Match": tag})

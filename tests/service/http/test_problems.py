@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from tests.support.callers.raw_http import raw_exchange
 from tests.support.callers.rest import PROBLEM, RestClient, RestResponse
 from tests.support.routes import ROUTES
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.server.http.problems import problems
@@ -43,7 +44,7 @@ NOWHERE += ["/livez/", "/LIVEZ", "/v1/sessions/s/history/1", "/v1/sessions/../li
 NOWHERE += ["/v1/sessions/a/b", "/v1/sessions/s//history", "/v1;/sessions", "/" + "x" * 4000, "/v1/sessions%2Fs"]
 
 
-@pytest.mark.parametrize("path", NOWHERE)
+@every_row("path", NOWHERE)
 async def test_unknown_paths_are_404(api: RestClient, path: str) -> None:
     """Where nothing is, a problem document says so."""
     assert (404, "not_found") == (await api.get(path)).problem
@@ -58,7 +59,7 @@ def methods_of_ids(path: str) -> set[str]:
     return set() if word.startswith("{") else {route.method for route in others}
 
 
-@pytest.mark.parametrize("path", PATHS)
+@every_row("path", PATHS)
 async def test_wrong_methods_are_405_and_told_the_right_ones(api: RestClient, path: str) -> None:
     """Allow names exactly the methods that the path takes."""
     allowed = {route.method for route in ROUTES if route.path == path}
@@ -74,7 +75,7 @@ BAD_IDS = ["a%2Fb", "%2F", "%00", "a%00", "..%2F..", "%2e%2e%2f", "a%20b", "a%0A
 BAD_IDS += ["x" * 129, "a;b", "a,b", "a@b", "a~b", "~", "a'b", "%22", "a+b", "$", "%25", "%u0041"]
 
 
-@pytest.mark.parametrize("session_id", BAD_IDS)
+@every_row("session_id", BAD_IDS)
 async def test_ids_that_cannot_be_are_refused_on_every_path(api: RestClient, session_id: str) -> None:
     """Slashes, NULs, dots between them, other letters and too many of them are a 400 wherever an id stands."""
     for route in ROUTES:
@@ -83,7 +84,7 @@ async def test_ids_that_cannot_be_are_refused_on_every_path(api: RestClient, ses
             assert (400, "invalid_field") == answered.problem
 
 
-@pytest.mark.parametrize("query", ["nonsense=1", "nonsense", "=1", "session_id=s", "token=x", "api_key=x", "%00=1"])
+@every_row("query", ["nonsense=1", "nonsense", "=1", "session_id=s", "token=x", "api_key=x", "%00=1"])
 async def test_unknown_parameters_are_refused_on_every_path(api: RestClient, query: str) -> None:
     """A parameter that a path does not know is never passed over."""
     for route in (route for route in ROUTES if query.partition("=")[0] not in route.query.__struct_fields__):
@@ -116,8 +117,8 @@ WITH_BODIES += [("PATCH", "/v1/users/u/working-memory"), ANY_OBJECT]
 WITH_BODIES += [("POST", "/v1/sessions/s/working-memory/tools")]
 
 
-@pytest.mark.parametrize("body", NO_OBJECTS, ids=lambda body: str(body[:20]))
-@pytest.mark.parametrize(("method", "path"), WITH_BODIES)
+@every_row("body", NO_OBJECTS, ids=lambda body: str(body[:20]))
+@every_row(("method", "path"), WITH_BODIES)
 async def test_bodies_that_are_no_objects_are_400(api: RestClient, method: str, path: str, body: bytes) -> None:
     """Whatever else comes as a body is refused, and changes nothing."""
     assert 400 == (await api.call(method, path, data=body)).problem[0]
@@ -126,7 +127,7 @@ async def test_bodies_that_are_no_objects_are_400(api: RestClient, method: str, 
     ]
 
 
-@pytest.mark.parametrize(("method", "path"), WITH_BODIES)
+@every_row(("method", "path"), WITH_BODIES)
 async def test_bodies_over_1_mib_are_413(api: RestClient, method: str, path: str) -> None:
     """A body is at most 1 MiB, whatever it holds."""
     parts = iter([b"{}", b" " * 700_000, b" " * 700_000])
@@ -258,7 +259,7 @@ async def raised(error: BaseException) -> RestResponse:
         await runner.cleanup()
 
 
-@pytest.mark.parametrize(("error", "status", "code"), RAISED, ids=lambda value: str(value)[:30])
+@every_row(("error", "status", "code"), RAISED, ids=lambda value: str(value)[:30])
 async def test_whatever_is_raised_becomes_a_problem(error: BaseException, status: int, code: str) -> None:
     """A caller sees status, code and sentence, and nothing of the exception."""
     answered = await raised(error)

@@ -12,8 +12,9 @@ import pytest
 
 from tests.support.callers.ingest import ADMIN_KEY, UPGRADE, S, refusal, status
 from tests.support.callers.producer import connected_producer
-from tests.support.callers.rest import RestClient, bearer_header, client_with_key, make_key
+from tests.support.callers.rest import RestClient, bearer_header, client_with_key, fresh_id, make_key
 from tests.support.events import final_transcript
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from tests.support.stores.failing import locked_database
 from voicemem.app import App
@@ -209,28 +210,29 @@ async def test_no_key_in_the_query(locked: App, caplog: pytest.LogCaptureFixture
     assert ADMIN_KEY not in caplog.text
 
 
-@pytest.mark.parametrize("settings", CALLING_OUT, ids=str)
+@every_row("settings", CALLING_OUT, ids=str)
 async def test_what_calls_out_needs_admin_in_an_open(locked: App, settings: JsonObject) -> None:
     """A producer's key cannot make the server call anybody; no session is made, the connection lives on."""
-    key = await make_key(locked, "ingest", "read")
+    session_id, key = fresh_id(), await make_key(locked, "ingest", "read")
     async with connected_producer(locked, bearer_header(key)) as producer:
-        await producer.send({"type": "session.open", "session_id": "s", "session": settings})
-        await producer.expect_error("forbidden", session_id="s")
-        assert 404 == (await RestClient(locked, key).get("/v1/sessions/s")).status
-        assert 1 == (await producer.open())["epoch"]
+        await producer.send({"type": "session.open", "session_id": session_id, "session": settings})
+        await producer.expect_error("forbidden", session_id=session_id)
+        assert 404 == (await RestClient(locked, key).get(f"/v1/sessions/{session_id}")).status
+        assert 1 == (await producer.open(session_id))["epoch"]
 
 
-@pytest.mark.parametrize("settings", CALLING_OUT, ids=str)
+@every_row("settings", CALLING_OUT, ids=str)
 async def test_what_calls_out_needs_admin_in_an_update(locked: App, settings: JsonObject) -> None:
     """An update that may not be made is refused like any event, and changes nothing."""
+    session_id = fresh_id()
     config: JsonObject = {"webhook": {"url": HOOK, "contents": "standard"}}
-    await RestClient(locked, ADMIN_KEY).create(**config)
+    await RestClient(locked, ADMIN_KEY).create(session_id, **config)
     async with connected_producer(locked, bearer_header(await make_key(locked, "ingest"))) as producer:
-        await producer.open()
+        await producer.open(session_id)
         await producer.send({"type": "session.update", "seq": 1, **settings})
         await producer.expect_error("forbidden", seq=1)
         await producer.store(final_transcript(2))
-    assert config == (await RestClient(locked, ADMIN_KEY).session())["config"]
+    assert config == (await RestClient(locked, ADMIN_KEY).session(session_id))["config"]
 
 
 async def test_an_admin_may_set_what_calls_out(locked: App) -> None:

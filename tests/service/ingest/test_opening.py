@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.callers.ingest import MIB
 from tests.support.callers.producer import Producer, connected_producer, open_producer
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, fresh_id
 from tests.support.events import final_transcript
+from tests.support.rows import every_row
 from voicemem.app import App
 from voicemem.protocol.frames import FEATURES
 from voicemem.protocol.types import JsonObject
@@ -66,7 +67,7 @@ async def test_the_session_of_a_later_open_is_ignored(app: App, api: RestClient,
     assert {"name": "Call"} == (await api.session())["config"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "given",
     [
         {"session": {"no_such_setting": 1}},
@@ -87,12 +88,13 @@ async def test_the_session_of_a_later_open_is_ignored(app: App, api: RestClient,
 )
 async def test_a_bad_open_makes_nothing(app: App, api: RestClient, given: JsonObject) -> None:
     """An open that cannot be taken is an error; no session is there, and the connection lives on."""
+    before = (await api.get("/v1/sessions")).json["sessions"]
     async with connected_producer(app) as producer:
-        await producer.send({"type": "session.open", "session_id": "s", **given})
+        await producer.send({"type": "session.open", "session_id": fresh_id(), **given})
         frame = await producer.expect("error")
         assert frame["code"] in ("invalid_field", "address_not_allowed")
-        assert [] == (await api.get("/v1/sessions")).json["sessions"]
-        assert 1 == (await producer.open())["epoch"]
+        assert before == (await api.get("/v1/sessions")).json["sessions"]
+        assert 1 == (await producer.open(fresh_id()))["epoch"]
 
 
 async def test_every_open_raises_its_producers_epoch(app: App) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.callers.ingest import MIB, journaled
 from tests.support.callers.producer import Producer, connected_producer, open_producer
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, fresh_id
 from tests.support.events import final_transcript, unknown_event
+from tests.support.rows import every_row
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
@@ -144,16 +145,17 @@ async def test_no_content_of_a_refused_event_is_kept(on_file: App, tmp_path: Pat
 # What is no frame of events
 
 
-@pytest.mark.parametrize(("code", "frame"), NO_FRAMES, ids=lambda value: str(value)[:24])
+@every_row(("code", "frame"), NO_FRAMES, ids=lambda value: str(value)[:24])
 async def test_what_is_no_frame_closes(app: App, api: RestClient, code: int, frame: str | bytes) -> None:
     """The connection is closed with the code; what came before is stored, nothing of the frame is."""
-    async with open_producer(app) as producer:
+    session_id = fresh_id()
+    async with open_producer(app, session_id) as producer:
         await producer.send(final_transcript(1))
         await producer.send_raw(frame)
         assert code == (await producer.closed())[0]
-    async with open_producer(app) as again:
+    async with open_producer(app, session_id) as again:
         await again.store(final_transcript(1), final_transcript(2))
-    assert [final_transcript(1), final_transcript(2)] == await journaled(api)
+    assert [final_transcript(1), final_transcript(2)] == await journaled(api, session_id)
 
 
 async def test_binary_frames_close(app: App, api: RestClient) -> None:

@@ -14,6 +14,7 @@ from mcp.shared.exceptions import MCPError
 from tests.support.callers.mcp_client import answer_of, failure_of, in_one_task, mcp_at, mcp_client, resource_of
 from tests.support.callers.rest import RestClient
 from tests.support.events import delta, final, interrupt
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 
@@ -145,7 +146,7 @@ async def test_resources_are_read_by_their_addresses(client: Client) -> None:
             await client.read_resource(wrong)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tool", "arguments", "says"),
     [
         ("search_memories", {"query": "nuts"}, "A required field is missing: `user_id`"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.events import final
 from tests.support.profiles import examples
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
@@ -153,7 +154,7 @@ BAD: list[tuple[JsonObject, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "what"), BAD, ids=[str(body) for body, _ in BAD])
+@every_row(("body", "what"), BAD, ids=[str(body) for body, _ in BAD])
 async def test_filters_of_wrong_types(api: RestClient, body: JsonObject, what: str) -> None:
     """No filter is dropped: what cannot be one is refused, with what would have been right."""
     answered = await api.post(PATH, {"query": "walnuts"} | body)

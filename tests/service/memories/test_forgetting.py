@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.callers.rest import RestClient
+from tests.support.rows import every_row
 from tests.support.services import node_on
 from tests.support.waiting import eventually
 from voicemem.memory.long_term.forgetting import DAY_MS, ForgetPolicy, forget, remove_expired
@@ -108,7 +109,7 @@ BAD: list[tuple[JsonObject, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "what"), BAD, ids=[str(body) for body, _ in BAD])
+@every_row(("body", "what"), BAD, ids=[str(body) for body, _ in BAD])
 async def test_what_to_forget_must_be_clear(api: RestClient, body: JsonObject, what: str) -> None:
     """Forgetting cannot be undone, so nothing is guessed."""
     await keep(api, "One.")

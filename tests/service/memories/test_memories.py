@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.events import final
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.memory.long_term.records import MemoryDraft
@@ -325,7 +324,7 @@ BAD: dict[str, tuple[JsonObject, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@every_row("name", BAD)
 async def test_what_cannot_be_kept(api: RestClient, name: str) -> None:
     """The answer says what would have been right, and nothing is kept."""
     body, what = BAD[name]
@@ -335,7 +334,7 @@ async def test_what_cannot_be_kept(api: RestClient, name: str) -> None:
     assert [] == (await api.get("/v1/users/ann/memories")).json["memories"]
 
 
-@pytest.mark.parametrize("query", ["kind=message", "limit=0", "topic=a,b", "as_of=now", "superseded=maybe", "x=1"])
+@every_row("query", ["kind=message", "limit=0", "topic=a,b", "as_of=now", "superseded=maybe", "x=1"])
 async def test_lists_that_cannot_be(api: RestClient, query: str) -> None:
     """Every parameter is checked."""
     assert (400, "invalid_query") == (await api.get(f"/v1/users/ann/memories?{query}")).problem

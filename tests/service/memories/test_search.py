@@ -13,6 +13,7 @@ import voicemem
 from tests.support.callers.client_sessions import client_to
 from tests.support.callers.rest import RestClient, client_with_key
 from tests.support.events import delta, done, final, interrupt
+from tests.support.rows import every_row
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
 from voicemem.app import App
@@ -242,13 +243,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("body", BAD, ids=str)
+@every_row("body", BAD, ids=str)
 async def test_bad_searches_are_refused(api: RestClient, body: JsonObject) -> None:
     """Filters of wrong types, and those that there are not, are refused and never left out."""
     assert (400, "invalid_field") == (await api.post(PATH, body)).problem
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "AAAA", "é", "A" * 300, "W10"])
+@every_row("cursor", ["", "x", "AAAA", "é", "A" * 300, "W10"])
 async def test_bad_cursors_are_refused(api: RestClient, cursor: str) -> None:
     """Whatever they are."""
     assert (400, "invalid_cursor") == (await api.post(PATH, {"query": "x", "cursor": cursor})).problem

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.callers.rest import RestClient, client_with_key
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 
@@ -57,7 +58,7 @@ async def test_what_a_token_keeps_belongs_to_its_session(admin: tuple[App, RestC
     assert [CHAI, TEA] == await texts_of(api, "ann")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "owner",
     [
         {"user_id": "bob"},
@@ -68,7 +69,7 @@ async def test_what_a_token_keeps_belongs_to_its_session(admin: tuple[App, RestC
         {"supersedes": ["x"]},
     ],
 )
-@pytest.mark.parametrize("made", [{}, {"memories": "user"}])
+@every_row("made", [{}, {"memories": "user"}])
 async def test_a_token_keeps_nothing_for_others(admin: tuple[App, RestClient], owner: Any, made: Any) -> None:
     """Neither of another session or user, nor in place of a memory that there is."""
     app, api = admin

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from tests.support.callers.page import PageClient
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.server.page.files import FOLDER, HEADERS, page_files, takes_gzip
 
@@ -105,7 +106,7 @@ async def test_the_page_can_be_turned_off(serve: Serve) -> None:
         assert (404, "not_found") == (await page.get(path, {"Accept": "text/html"})).problem, path
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("accepted", "expected"),
     [("gzip", True), ("br;q=1.0, GZIP;q=0.8", True), ("", False), ("br", False), ("gzip;q=0", False), ("xgzip", False)],
 )

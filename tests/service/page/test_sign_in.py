@@ -14,6 +14,7 @@ from tests.support.callers.rest import RestClient, client_with_key, make_key
 from tests.support.clock import ManualClock
 from tests.support.events import final
 from tests.support.routes import ROUTES
+from tests.support.rows import every_row
 from tests.support.samples.audit_lines import ADMIN_KEY, acts
 from tests.support.services import Serve, node_on
 from voicemem.app import App
@@ -65,7 +66,7 @@ async def test_with_keys_nobody_is_in_until_a_key_is_shown(app: App) -> None:
     assert [{"project": "default", "scopes": ["ingest", "read", "admin"], "key_id": "environment"}] == told["projects"]
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'"x"', b'{"key":1}', b'{"key":"x","more":1}', b"{", b"\xff"])
+@every_row("body", [b"", b"[]", b'"x"', b'{"key":1}', b'{"key":"x","more":1}', b"{", b"\xff"])
 async def test_what_is_no_key_is_refused(app: App, body: bytes) -> None:
     """Whatever a program sends, it is told what is wrong."""
     assert 400 == (await PageClient(app).call("POST", "/ui/session", data=body)).status

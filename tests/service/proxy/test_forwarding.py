@@ -15,6 +15,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.callers.tees import vendor_at
+from tests.support.rows import every_row
 from tests.support.servers.voice_proxy import RunningProxy, proxy_to
 from tests.support.waiting import eventually
 
@@ -43,7 +44,7 @@ async def counted(proxy: RunningProxy, messages: int) -> Counter[str]:
     return proxy.server.memories.counts()
 
 
-@pytest.mark.parametrize("message", ["", "no JSON", "é 🙂", b"", b"\x00\xff", "[" * 5_000, '{"type":1}'], ids=repr)
+@every_row("message", ["", "no JSON", "é 🙂", b"", b"\x00\xff", "[" * 5_000, '{"type":1}'], ids=repr)
 async def test_any_message(message: str | bytes) -> None:
     """Text stays text and binary binary, also where no dialect would have it."""
     async with call() as (proxy, caller, vendor):
@@ -87,8 +88,8 @@ async def test_large_messages(size: int) -> None:
         assert (size > 16 * MIB) == counts["malformed"]
 
 
-@pytest.mark.parametrize("code", [1000, 1001, 1005, 1008, 1011, 1013, 3000, 4321, 4999])
-@pytest.mark.parametrize("by", ["caller", "vendor"])
+@every_row("code", [1000, 1001, 1005, 1008, 1011, 1013, 3000, 4321, 4999])
+@every_row("by", ["caller", "vendor"])
 async def test_close_codes(code: int, by: str) -> None:
     """The other end sees the code and the reason, and the call is over on both sides."""
     async with call() as (proxy, caller, vendor):

@@ -17,6 +17,7 @@ from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.http11 import Request, Response
 
 from tests.support.callers.tees import vendor_at
+from tests.support.rows import every_row
 from tests.support.servers.voice_proxy import RunningProxy, proxy_to
 
 DIALECT = "openai-realtime"
@@ -219,7 +220,7 @@ async def test_an_upstream_that_nobody_reaches() -> None:
     assert "nowhere" not in unknown
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("target", "more", "status"),
     [
         ("/v1/proxy/wss://evil.example/x", "", 404),

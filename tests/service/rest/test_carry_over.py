@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.callers.rest import RestClient, context_texts
 from tests.support.events import dialogue
+from tests.support.rows import every_row
 from tests.support.services import Serve, running_service
 from voicemem.protocol.types import JsonObject
 
@@ -199,9 +200,7 @@ async def test_behind_a_summary_there_is_no_silent_gap(serve: Serve) -> None:
     assert [f"user: {n:02}" for n in range(7, 17)] == [line[:8] for line in text.split("\n")[2:]]
 
 
-@pytest.mark.parametrize(
-    "given", [1, {"sessions": 0}, {"sessions": 17}, {"what": "all"}, {"max_messages": 0}, {"x": 1}]
-)
+@every_row("given", [1, {"sessions": 0}, {"sessions": 17}, {"what": "all"}, {"max_messages": 0}, {"x": 1}])
 async def test_bad_settings_are_refused(api: RestClient, given: Any) -> None:
     """As any setting that cannot be."""
     assert (400, "invalid_field") == (await api.post("/v1/sessions", {"memory_from": given})).problem

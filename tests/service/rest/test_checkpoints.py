@@ -16,6 +16,7 @@ import pytest
 from tests.support.callers.producer import open_over_websocket, send_over_websocket
 from tests.support.callers.rest import LOOPBACK, RestClient, RestResponse, client_with_key, context_texts
 from tests.support.events import JOKE, delta, dialogue, done, interrupt
+from tests.support.rows import every_row
 from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.services import Serve
 
@@ -182,7 +183,7 @@ BAD_BODIES: list[tuple[Any, tuple[int, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "told"), BAD_BODIES, ids=range(len(BAD_BODIES)))
+@every_row(("body", "told"), BAD_BODIES, ids=range(len(BAD_BODIES)))
 async def test_what_is_no_checkpoint_makes_no_session(api: RestClient, body: Any, told: tuple[int, str]) -> None:
     """Each gets its code."""
     assert told == (await api.post("/v1/restore", body)).problem

@@ -13,8 +13,9 @@ from websockets.asyncio.client import connect
 
 from tests.support.callers.producer import open_over_websocket
 from tests.support.callers.raw_http import raw_exchange
-from tests.support.callers.rest import RestClient, client_with_key
+from tests.support.callers.rest import RestClient, client_with_key, fresh_id
 from tests.support.events import final, message
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.protocol.types import JsonObject
@@ -49,7 +50,7 @@ async def codes(api: RestClient, *events: JsonObject, query: str = "") -> list[t
 # What is taken
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body",
     [
         json.dumps(numbered(1, 3)).encode(),
@@ -63,10 +64,11 @@ async def codes(api: RestClient, *events: JsonObject, query: str = "") -> list[t
 )
 async def test_an_array_and_json_lines_are_taken_alike(api: RestClient, body: bytes) -> None:
     """However the list is written, its events are stored in their order."""
-    answered = await api.post(EVENTS, body)
+    session = await api.create(fresh_id())
+    answered = await api.post(f"/v1/sessions/{session['session_id']}/events", body)
     assert (200, {"next_seq": 4, "errors": []}) == (answered.status, answered.json)
     assert [(seq, seq, "main") for seq in range(1, 4)] == [
-        (row["position"], row["seq"], row["producer"]) for row in await api.journal()
+        (row["position"], row["seq"], row["producer"]) for row in await api.journal(session["session_id"])
     ]
 
 
@@ -317,7 +319,7 @@ NO_EVENTS = [
 ]
 
 
-@pytest.mark.parametrize(("body", "code"), NO_EVENTS, ids=[str(body[:20]) for body, _ in NO_EVENTS])
+@every_row(("body", "code"), NO_EVENTS, ids=[str(body[:20]) for body, _ in NO_EVENTS])
 async def test_what_is_no_list_of_events_is_a_400(api: RestClient, body: bytes, code: str) -> None:
     """Nothing of such a body is stored, not even what looks well in it."""
     assert (400, code) == (await api.post(EVENTS, body)).problem
@@ -399,7 +401,7 @@ async def test_an_aborted_body_stores_nothing_and_is_no_fault(serve: Serve, capl
     assert [] == [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
 
 
-@pytest.mark.parametrize("query", ["producer=", "producer=" + "x" * 129, "epoch=0", "epoch=-1", "epoch=x", "epoch=1.5"])
+@every_row("query", ["producer=", "producer=" + "x" * 129, "epoch=0", "epoch=-1", "epoch=x", "epoch=1.5"])
 async def test_bad_parameters_of_a_post_are_refused(api: RestClient, query: str) -> None:
     """A producer is a name and an epoch a number from 1; nothing is stored under anything else."""
     assert (400, "invalid_query") == (await api.post(f"{EVENTS}?{query}", numbered(1, 1))).problem

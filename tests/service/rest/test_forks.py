@@ -10,6 +10,7 @@ import pytest
 from tests.support.callers.producer import open_over_websocket, send_over_websocket
 from tests.support.callers.rest import LOOPBACK, RestClient, context_texts
 from tests.support.events import JOKE, delta, dialogue, done, final, interrupt, partial, tts
+from tests.support.rows import every_row
 from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
@@ -176,10 +177,8 @@ BAD_FORKS: list[tuple[Any, tuple[int, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "told"), BAD_FORKS, ids=str)
-async def test_a_bad_fork_makes_no_session(api: RestClient, body: Any, told: tuple[int, str]) -> None:
+@every_row(("body", "told"), BAD_FORKS, ids=str)
+async def test_a_bad_fork_makes_no_session(in_dialogue: RestClient, body: Any, told: tuple[int, str]) -> None:
     """Each gets its code."""
-    await api.create()
-    await api.send(*dialogue(1))
-    assert told == (await api.post("/v1/sessions/s/fork", body)).problem
-    assert ["s"] == [one["session_id"] for one in (await api.get("/v1/sessions")).json["sessions"]]
+    assert told == (await in_dialogue.post("/v1/sessions/s/fork", body)).problem
+    assert ["s"] == [one["session_id"] for one in (await in_dialogue.get("/v1/sessions")).json["sessions"]]

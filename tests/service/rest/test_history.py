@@ -14,6 +14,7 @@ from tests.support.callers.producer import send_over_websocket
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.events import delta, done, event, final, interrupt, message, partial, tts
 from tests.support.paths import FIXTURES
+from tests.support.rows import every_row
 from tests.support.services import Serve, running_service
 from voicemem.protocol.types import JsonObject
 
@@ -51,6 +52,12 @@ async def three_turns(api: RestClient) -> None:
     """A greeting, two answered turns, and one that is in progress."""
     await api.send(message(0, "Hello."), final(1, "One?"), delta(1, "One."), done(1), final(2, "Two?"))
     await api.send(delta(2, "Two."), done(2), tts(2, done=True), partial(3, "Three"))
+
+
+@pytest.fixture
+async def in_three_turns(api: RestClient) -> RestClient:
+    await three_turns(api)
+    return api
 
 
 async def test_the_seed_call(serve: Serve) -> None:
@@ -123,7 +130,7 @@ async def test_standard_fields_are_role_and_content(api: RestClient) -> None:
     assert [{"role": one["role"], "content": one["content"]} for one in full] == standard
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "expected"),
     [
         ("after_turn=-1", ["Hello.", "One?", "One.", "Two?", "Two."]),
@@ -139,10 +146,9 @@ async def test_standard_fields_are_role_and_content(api: RestClient) -> None:
         ("after_turn=2&open=true", ["Three"]),
     ],
 )
-async def test_a_part_of_a_history(api: RestClient, query: str, expected: list[str]) -> None:
+async def test_a_part_of_a_history(in_three_turns: RestClient, query: str, expected: list[str]) -> None:
     """after_turn leaves out older turns, limit takes the newest messages, and they go together."""
-    await three_turns(api)
-    assert expected == texts(await api.contents(query=f"?{query}"))
+    assert expected == texts(await in_three_turns.contents(query=f"?{query}"))
 
 
 async def test_without_a_limit_all_of_a_long_call_is_shown(api: RestClient) -> None:
@@ -173,16 +179,14 @@ async def test_nothing_is_sent_twice_to_who_has_it(api: RestClient) -> None:
     assert (304, b"", tag) == (answered.status, answered.body, answered.headers["ETag"])
 
 
-@pytest.mark.parametrize("form", ["{}", "W/{}", '"x", {}', '{},"x"', '  W/"y" ,W/{}  ', "*"])
+@every_row("form", ["{}", "W/{}", '"x", {}', '{},"x"', '  W/"y" ,W/{}  ', "*"])
 async def test_every_form_of_if_none_match(api: RestClient, form: str) -> None:
     """Weak tags, lists, and the star that means any are understood."""
     tag = await etag(api)
     assert 304 == (await api.get("/v1/sessions/s/history", {"If-None-Match": form.replace("{}", tag)})).status
 
 
-@pytest.mark.parametrize(
-    "given", ["", '"', '"x"', "x", 'W/"x"', "W/", ",,,", '"' + "x" * 4000 + '"', "é", "'; drop table journal"]
-)
+@every_row("given", ["", '"', '"x"', "x", 'W/"x"', "W/", ",,,", '"' + "x" * 4000 + '"', "é", "'; drop table journal"])
 async def test_garbage_in_if_none_match_is_no_match(api: RestClient, given: str) -> None:
     """What is no tag of ours is answered in full."""
     assert 200 == (await api.get("/v1/sessions/s/history", {"If-None-Match": given})).status
@@ -278,7 +282,7 @@ BAD += ["limit=0", "limit=-1", "limit=x", "limit=99999999999999999999", "turn=1"
 BAD += ["after_turn=null", "limit=null", "open=null"]
 
 
-@pytest.mark.parametrize("query", BAD)
+@every_row("query", BAD)
 async def test_bad_parameters_are_refused(api: RestClient, query: str) -> None:
     """A parameter that is unknown, doubled or has a value that it cannot have is never passed over."""
     assert (400, "invalid_query") == (await api.get(f"/v1/sessions/s/history?{query}")).problem

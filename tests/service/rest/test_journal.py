@@ -13,6 +13,7 @@ import pytest
 from tests.support.callers.producer import open_over_websocket, send_over_websocket
 from tests.support.callers.rest import RestClient
 from tests.support.events import delta, done, final
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
@@ -67,7 +68,7 @@ async def test_a_gap_is_visible(serve: Serve) -> None:
     assert (None, {"type": "session.gap", "producer": "main", "from_seq": 3, "to_seq": 4}) == (gap["seq"], gap["event"])
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "expected"),
     [
         ("", [1, 2, 3, 4, 5]),
@@ -184,7 +185,7 @@ async def test_the_journal_can_be_followed_by_position(api: RestClient) -> None:
     assert list(range(1, 41)) == seen
 
 
-@pytest.mark.parametrize(
+@every_row(
     "query",
     ["after=-1", "after=x", "after=", "limit=0", "limit=-1", "limit=1.5", "from=1", "after=1&after=1", "limit=null"],
 )

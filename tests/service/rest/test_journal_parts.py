@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.callers.rest import RestClient
 from tests.support.events import delta, dialogue, done, event, final, tts
+from tests.support.rows import every_row
 from voicemem.protocol.types import JsonObject
 
 CALL = [
@@ -92,9 +93,7 @@ async def test_pages_of_large_entries_come_in_order(api: RestClient, monkeypatch
     assert 12 == len(await rows(api, f"before={end + 1}&types=llm.done"))
 
 
-@pytest.mark.parametrize(
-    "query", ["types=", "types=a,,b", "types=*", "types=ASR", "before=0", "turn_id=-1", "before=9&native=true"]
-)
+@every_row("query", ["types=", "types=a,,b", "types=*", "types=ASR", "before=0", "turn_id=-1", "before=9&native=true"])
 async def test_what_is_no_part(call: RestClient, query: str) -> None:
     """It is refused."""
     assert (400, "invalid_query") == (await call.get(f"/v1/sessions/s/events?{query}")).problem

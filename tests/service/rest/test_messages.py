@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.callers.rest import RestClient, client_with_key, context_texts
 from tests.support.events import delta, dialogue, done, interrupt
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
@@ -82,13 +83,11 @@ BAD_FORGETS: list[tuple[Any, tuple[int, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "told"), BAD_FORGETS, ids=str)
-async def test_a_bad_wish_forgets_nothing(api: RestClient, body: Any, told: tuple[int, str]) -> None:
+@every_row(("body", "told"), BAD_FORGETS, ids=str)
+async def test_a_bad_wish_forgets_nothing(in_dialogue: RestClient, body: Any, told: tuple[int, str]) -> None:
     """Each gets its code, and nothing is journaled."""
-    await api.create()
-    await api.send(*dialogue(2))
-    assert told == (await api.post("/v1/sessions/s/forget", body)).problem
-    assert 6 == (await api.session())["position"]
+    assert told == (await in_dialogue.post("/v1/sessions/s/forget", body)).problem
+    assert 6 == (await in_dialogue.session())["position"]
 
 
 async def test_a_summary_under_way_is_not_made_of_what_is_forgotten(serve: Serve) -> None:
@@ -257,12 +256,11 @@ BAD_MESSAGES: list[tuple[Any, tuple[int, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "told"), BAD_MESSAGES, ids=range(len(BAD_MESSAGES)))
-async def test_a_bad_message_adds_nothing(api: RestClient, body: Any, told: tuple[int, str]) -> None:
+@every_row(("body", "told"), BAD_MESSAGES, ids=range(len(BAD_MESSAGES)))
+async def test_a_bad_message_adds_nothing(in_session: RestClient, body: Any, told: tuple[int, str]) -> None:
     """Each gets its code, and of a list nothing is taken."""
-    await api.create()
-    assert told == (await api.post("/v1/sessions/s/messages", body)).problem
-    assert 0 == (await api.session())["position"]
+    assert told == (await in_session.post("/v1/sessions/s/messages", body)).problem
+    assert 0 == (await in_session.session())["position"]
 
 
 async def test_system_messages_are_pointed_to_the_configuration(api: RestClient) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.callers.producer import open_over_websocket, send_over_websocket
 from tests.support.callers.rest import RestClient
 from tests.support.events import final
+from tests.support.rows import every_row
 from tests.support.samples.session_configs import BAD_CONFIGS, SECRETS, listed
 from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
@@ -83,12 +84,12 @@ async def test_a_patch_is_in_the_journal(api: RestClient) -> None:
     assert {"labels": {"a": "1", "b": "2"}} == (await api.session())["config"]
 
 
-@pytest.mark.parametrize("config", BAD_CONFIGS, ids=str)
-async def test_a_bad_patch_changes_nothing(api: RestClient, config: JsonObject) -> None:
+@every_row("config", BAD_CONFIGS, ids=str)
+async def test_a_bad_patch_changes_nothing(in_session: RestClient, config: JsonObject) -> None:
     """A patch is taken whole or not at all."""
-    before = await api.create(name="Call")
-    assert (400, "invalid_field") == (await api.patch("/v1/sessions/s", {"channel": "x", **config})).problem
-    assert before == await api.session()
+    before = await in_session.session()
+    assert (400, "invalid_field") == (await in_session.patch("/v1/sessions/s", {"channel": "x", **config})).problem
+    assert before == await in_session.session()
 
 
 async def test_patches_cannot_add_up_to_too_many_labels(api: RestClient) -> None:

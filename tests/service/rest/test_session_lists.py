@@ -7,7 +7,8 @@ import asyncio
 
 import pytest
 
-from tests.support.callers.rest import RestClient, client_with_key
+from tests.support.callers.rest import RestClient, client_with_key, fresh_id
+from tests.support.rows import every_row
 from tests.support.samples.session_configs import listed
 from tests.support.services import Serve
 from voicemem.server.rest.sessions import MAX_PAGE_BYTES, PAGE
@@ -87,13 +88,13 @@ async def test_times_bound_a_list(api: RestClient) -> None:
 LABELS = [("a", "b=c"), ("a", "b:c"), ("a", "Zm9v="), ("a", "="), ("key", ""), ("é", "ü"), ('q"', "'"), ("a.b", "$[0]")]
 
 
-@pytest.mark.parametrize(("key", "value"), LABELS)
+@every_row(("key", "value"), LABELS)
 async def test_a_label_is_found_whatever_its_value_holds(api: RestClient, key: str, value: str) -> None:
     """The first colon ends the key; the rest is the value, as it is."""
-    await api.create(labels={key: value})
-    await api.create("other", labels={"a": "x"})
+    session = await api.create(fresh_id(), labels={key: value})
+    await api.create(fresh_id(), labels={"a": "x"})
     answered = await api.call("GET", "/v1/sessions", params={"label": f"{key}:{value}"})
-    assert ["s"] == [session["session_id"] for session in answered.json["sessions"]]
+    assert [session["session_id"]] == [session["session_id"] for session in answered.json["sessions"]]
 
 
 async def test_a_user_without_a_name_is_not_everybody(api: RestClient) -> None:
@@ -168,7 +169,7 @@ async def cursor_of(api: RestClient) -> str:
     return str((await api.get("/v1/sessions?limit=1")).json["next_cursor"])
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "AAAA", "WzEsMV0", "%00", "%F0%9F%98%80", "-" * 4000, "..", "null", "1"])
+@every_row("cursor", ["", "x", "AAAA", "WzEsMV0", "%00", "%F0%9F%98%80", "-" * 4000, "..", "null", "1"])
 async def test_made_up_cursors_are_refused(api: RestClient, cursor: str) -> None:
     """What was not given out is no cursor."""
     assert (400, "invalid_cursor") == (await api.get(f"/v1/sessions?cursor={cursor}")).problem
@@ -215,7 +216,7 @@ BAD_QUERIES += [
 BAD_QUERIES += ["state=null", "started_after=null", "limit=null"]
 
 
-@pytest.mark.parametrize("query", BAD_QUERIES)
+@every_row("query", BAD_QUERIES)
 async def test_bad_filters_are_refused(api: RestClient, query: str) -> None:
     """A filter that is unknown, doubled or has a value that it cannot have is never passed over."""
     assert (400, "invalid_query") == (await api.get(f"/v1/sessions?{query}")).problem

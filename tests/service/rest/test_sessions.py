@@ -13,6 +13,7 @@ from tests.support.callers.producer import send_over_websocket
 from tests.support.callers.raw_http import raw_exchange
 from tests.support.callers.rest import RestClient
 from tests.support.events import final
+from tests.support.rows import every_row
 from tests.support.samples.session_configs import BAD_CONFIGS, SECRETS, URL, listed
 from tests.support.services import Serve
 from voicemem.protocol.types import JsonObject
@@ -87,10 +88,10 @@ async def test_true_is_not_one(api: RestClient) -> None:
     assert 409 == again.status
 
 
-@pytest.mark.parametrize("field", ["name", "llm", "webhook", "labels", "interruptable", "idle_timeout"])
+@every_row("field", ["name", "llm", "webhook", "labels", "interruptable", "idle_timeout"])
 async def test_a_null_in_a_new_configuration_is_a_field_left_out(api: RestClient, field: str) -> None:
     """Nothing can be taken away from a session that is not there yet."""
-    answered = await api.post("/v1/sessions", {"session_id": "s", field: None})
+    answered = await api.post("/v1/sessions", {"session_id": f"without-{field}", field: None})
     assert 201 == answered.status
     assert {} == answered.json["config"]
 
@@ -118,7 +119,7 @@ async def test_a_session_made_over_the_websocket_is_there(serve: Serve) -> None:
 BAD_IDS = ["", "a b", "a/b", "ä", "a\n", "a\0", "x" * 129, "a%2Fb", "😀", 7, True, [], {}]
 
 
-@pytest.mark.parametrize("session_id", BAD_IDS)
+@every_row("session_id", BAD_IDS)
 async def test_ids_that_cannot_be_are_refused(api: RestClient, session_id: Any) -> None:
     """A session id is 1 to 128 safe characters."""
     assert (400, "invalid_field") == (await api.post("/v1/sessions", {"session_id": session_id})).problem
@@ -136,7 +137,7 @@ async def test_every_allowed_id_can_be_read_again(serve: Serve, session_id: str)
     assert f'"session_id":"{session_id}"'.encode() in answer
 
 
-@pytest.mark.parametrize("config", BAD_CONFIGS, ids=str)
+@every_row("config", BAD_CONFIGS, ids=str)
 async def test_bad_configurations_are_refused(api: RestClient, config: JsonObject) -> None:
     """What a session cannot be configured with is a 400, and makes no session."""
     assert (400, "invalid_field") == (await api.post("/v1/sessions", {"session_id": "s", **config})).problem

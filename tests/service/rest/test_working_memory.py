@@ -24,6 +24,7 @@ from tests.support.callers.working_memory import (
     use,
 )
 from tests.support.events import final
+from tests.support.rows import every_row
 from tests.support.services import Serve, running_service
 from voicemem.protocol.types import JsonObject
 
@@ -267,17 +268,16 @@ BAD_FORMS: list[JsonObject] = [
 ]
 
 
-@pytest.mark.parametrize("form", BAD_FORMS, ids=lambda form: str(form)[:40])
-async def test_what_is_no_form_is_refused_wherever_it_is_given(api: RestClient, form: JsonObject) -> None:
+@every_row("form", BAD_FORMS, ids=lambda form: str(form)[:40])
+async def test_what_is_no_form_is_refused_wherever_it_is_given(in_session: RestClient, form: JsonObject) -> None:
     """In a new session, in a change of one, in an event, and in a document itself; nothing of it is stored."""
-    assert (400, "invalid_field") == (await api.post("/v1/sessions", {"working_memory": form})).problem
-    await api.create()
-    assert (400, "invalid_field") == (await api.patch("/v1/sessions/s", {"working_memory": form})).problem
-    (error,) = (await api.send({"type": "session.update", "working_memory": form}))["errors"]
+    assert (400, "invalid_field") == (await in_session.post("/v1/sessions", {"working_memory": form})).problem
+    assert (400, "invalid_field") == (await in_session.patch("/v1/sessions/s", {"working_memory": form})).problem
+    (error,) = (await in_session.send({"type": "session.update", "working_memory": form}))["errors"]
     assert "invalid_field" == error["code"]
-    assert (400, "invalid_field") == (await put(api, OF_SESSION, {"content": "x", **form})).problem
-    assert 0 == (await api.get(OF_SESSION)).json["version"]
-    assert {} == (await api.session())["config"]
+    assert (400, "invalid_field") == (await put(in_session, OF_SESSION, {"content": "x", **form})).problem
+    assert 0 == (await in_session.get(OF_SESSION)).json["version"]
+    assert {} == (await in_session.session())["config"]
 
 
 async def test_unknown_settings_are_refused(api: RestClient) -> None:
@@ -312,8 +312,8 @@ async def test_what_is_too_big_is_refused(api: RestClient, method: str) -> None:
 BAD_BODIES: list[Any] = [{}, {"content": None}, {"content": 7}, {"content": ["x"]}, {"content": "x", "mode": "append"}]
 
 
-@pytest.mark.parametrize("body", BAD_BODIES, ids=str)
-@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+@every_row("body", BAD_BODIES, ids=str)
+@every_row("method", ["PUT", "PATCH"])
 async def test_bad_bodies_are_refused(api: RestClient, method: str, body: Any) -> None:
     """A body without content, with content that is none, or with something that is not known."""
     answered = await api.call(method, OF_ANN, json=body)

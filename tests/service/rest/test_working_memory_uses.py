@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.callers.raw_http import raw_exchange
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, fresh_id
 from tests.support.callers.working_memory import (
     DATA,
     OF_ANN,
@@ -24,6 +24,7 @@ from tests.support.callers.working_memory import (
     use,
 )
 from tests.support.events import final
+from tests.support.rows import every_row
 from tests.support.services import Serve, running_service
 from tests.support.stores.contract import start_alone
 from tests.support.waiting import eventually
@@ -113,15 +114,16 @@ BAD_CALLS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("function", BAD_CALLS, ids=lambda function: str(function)[9:60])
+@every_row("function", BAD_CALLS, ids=lambda function: str(function)[9:60])
 async def test_what_is_wrong_with_a_call_is_told_to_the_llm(api: RestClient, function: JsonObject) -> None:
     """In the tool message, so that the LLM can do better; nothing is stored."""
-    await put(api, OF_ANN, {"schema": PROFILE})
-    answered = await api.post(f"{OF_ANN}/tools", {"id": "c", "type": "function", "function": function})
+    of_user = f"/v1/users/{fresh_id()}/working-memory"
+    await put(api, of_user, {"schema": PROFILE})
+    answered = await api.post(f"{of_user}/tools", {"id": "c", "type": "function", "function": function})
     assert 200 == answered.status
     assert answered.json["content"].startswith("Error: ")
     assert "hush" not in answered.json["content"]
-    assert 1 == (await api.get(OF_ANN)).json["version"]
+    assert 1 == (await api.get(of_user)).json["version"]
 
 
 @pytest.mark.parametrize("body", [{}, {"id": "c"}, {"id": 7, "function": {"name": "x"}}, {"id": "", "function": {}}])

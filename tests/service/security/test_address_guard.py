@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.support.rows import every_row
 from tests.support.servers.resolver import FakeResolver
 from voicemem.security.address_guard import AddressNotAllowedError, allowed_networks, guarded_connector
 
@@ -46,7 +47,7 @@ def resolves_to(*addresses: str) -> Callable[[], aiohttp.TCPConnector]:
     return lambda: guarded_connector(resolver=FakeResolver(list(addresses)))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("host", "connector"),
     [
         ("127.0.0.1", guarded_connector),

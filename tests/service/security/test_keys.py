@@ -8,6 +8,7 @@ import json
 import pytest
 
 from tests.support.callers.rest import RestClient, client_with_key, make_key
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
@@ -53,7 +54,7 @@ async def test_without_words_a_key_sends_and_reads(admin: RestClient) -> None:
     assert (["ingest", "read"], "") == (made["scopes"], made["name"])
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body",
     [
         {"scopes": []},

@@ -12,6 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key, make_key
 from tests.support.events import delta, done, final
+from tests.support.rows import every_row
 from tests.support.servers.webhook_receiver import WebhookReceiver, webhook_receiver
 from tests.support.services import Serve
 from tests.support.waiting import eventually
@@ -52,7 +53,7 @@ async def test_reads_of_one_name_are_each_projects_own(both: tuple[App, RestClie
                     assert f"Hello from {project}.".encode() in answered.body
 
 
-@pytest.mark.parametrize(
+@every_row(
     "query",
     ["", "?user_id=u", "?label=tier:gold", "?state=running", "?started_after=0", "?limit=1", "?user_id=u&limit=1000"],
 )

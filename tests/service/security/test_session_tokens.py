@@ -20,6 +20,7 @@ from tests.support.callers.rest import RestClient, bearer_header, client_with_ke
 from tests.support.events import final_transcript, session_end
 from tests.support.paths import DOCS
 from tests.support.routes import ROUTES
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
@@ -156,7 +157,7 @@ async def test_a_token_reads_and_writes_its_session_on_both_ports(app: App) -> N
         assert 200 == (await api.get("/v1/sessions/s/history")).status
 
 
-@pytest.mark.parametrize(("method", "path"), GUARDED)
+@every_row(("method", "path"), GUARDED)
 async def test_every_other_route_is_closed_to_a_token(app: App, method: str, path: str) -> None:
     """A token reaches the routes of its own session that read it or take its events, and nothing else."""
     for text in (await token(app), sign(await make_key(app, "admin"))):

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.callers.rest import LOOPBACK, RestClient, client_with_key
 from tests.support.callers.webhooks import SECRET, add, at_time, attempted, counted, everything, finish, read, verified
+from tests.support.rows import every_row
 from tests.support.servers.webhook_receiver import Reply, WebhookEvent, WebhookReceiver
 from tests.support.services import Serve, running_service
 from tests.support.waiting import eventually
@@ -97,7 +98,7 @@ async def test_what_is_no_endpoint_is_refused(serve: Serve, body: JsonObject) ->
         assert made == await read(caller, made)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "body"),
     [
         ("rotate-secret", {"overlap_seconds": -1}),
@@ -117,7 +118,7 @@ async def test_bad_bodies_of_the_other_calls(caller: RestClient, path: str, body
     assert (await read(caller, made))["old_secret_until"] is None
 
 
-@pytest.mark.parametrize("query", ["state=lost", "event_type=104", "limit=0", "before=x", "before=-1", "page=2"])
+@every_row("query", ["state=lost", "event_type=104", "limit=0", "before=x", "before=-1", "page=2"])
 async def test_bad_queries_for_deliveries(caller: RestClient, query: str) -> None:
     """Unknown parameters and values are refused."""
     made = await add(caller, "https://example.com/")

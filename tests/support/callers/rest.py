@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import count
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -16,11 +17,17 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
+FRESH = count()
 PROBLEM = "application/problem+json"
 REFUSED = {(422, "events_refused"), (410, "session_ended"), (410, "session_erased"), (409, "superseded")}
 """How a request may end whose events were not all stored."""
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 """The allow-list under which a session's own webhook may be a receiver on this machine."""
+
+
+def fresh_id() -> str:
+    """An id of a session or user that no other row of a table has."""
+    return f"fresh-{next(FRESH)}"
 
 
 class RestResponse(NamedTuple):

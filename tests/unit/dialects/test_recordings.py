@@ -6,15 +6,15 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, journal_rows, reduced
+from tests.support.rows import every_row
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.transcript.fold import DecodedRow
 from voicemem.transcript.known import MAX_NOTES_BYTES
 
-recorded = pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+recorded = every_row("recording", RECORDINGS, ids=str)
 
 
 def test_every_dialect_has_recordings() -> None:

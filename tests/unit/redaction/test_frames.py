@@ -12,7 +12,6 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +45,7 @@ NOT_SAID = frozenset(
 """Fields of frames that are ids, names of kinds, states, times, or parts of messages; words are looked at as such."""
 NOT_KEPT = ("Alignment", "Data")
 """Records of what is read and not kept as it is."""
-recorded = pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+recorded = every_row("recording", RECORDINGS, ids=str)
 
 
 def keep(dialect: str, contents: list[JsonObject], speech: Speech | None = None) -> list[JsonObject | None]:
@@ -106,6 +105,7 @@ def piece_frames(recording: Recording) -> list[JsonObject]:
 
 
 @recorded
+@examples(0.1, least=3)
 @given(st.data())
 def test_numbers_in_pieces_are_cut_off(recording: Recording, data: st.DataObject) -> None:
     """A number whose digits come in several frames of one text, with a restart between any two of them."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.callers.rest import RestClient, make_key
+from tests.support.rows import every_row
 from tests.support.samples.agora_tokens import APP_ID, CERTIFICATE, OTHER_CERTIFICATE
 from tests.support.samples.audit_lines import ADMIN_KEY, acts
 from tests.support.services import Serve
@@ -64,7 +65,7 @@ async def test_an_app_may_do_less(admin: RestClient) -> None:
     assert ["read"] == made.json["scopes"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body",
     [
         {},

@@ -11,6 +11,7 @@ import pytest
 from tests.support.callers.agora_rest import JOIN, agora_problem, joining
 from tests.support.callers.rest import RestClient, RestResponse, make_key
 from tests.support.clock import ManualClock
+from tests.support.rows import every_row
 from tests.support.samples.agora_tokens import (
     APP_ID,
     CERTIFICATE,
@@ -96,8 +97,8 @@ async def test_a_token_opens_every_request(app: App) -> None:
     assert "ended" == (await RestClient(app, key).get(f"/v1/sessions/{agent}")).json["state"]
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("form", ["agora token={}", 'agora token="{}"', "Bearer {}"])
+@every_row("base", BASES)
+@every_row("form", ["agora token={}", 'agora token="{}"', "Bearer {}"])
 async def test_every_form_of_the_header_and_both_bases(app: App, base: str, form: str) -> None:
     """A token is accepted wherever a key is."""
     headers = {"Authorization": form.format(token(now_s()))}
