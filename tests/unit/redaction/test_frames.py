@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, journal_rows, reduced
+from tests.support.profiles import examples
 from tests.support.rows import every_row
 from voicemem.dialects.dialect import Text
 from voicemem.dialects.reading import Record
