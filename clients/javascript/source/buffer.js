@@ -150,7 +150,7 @@ export class Buffer {
   }
 
   /**
-   * Number what was taken before anybody knew where the server stands. None of it was sent.
+   * Number what was taken before the server's position was known. None of it was sent.
    * @param {number} nextSeq
    */
   number(nextSeq) {

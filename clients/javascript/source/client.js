@@ -1,20 +1,17 @@
 /** The client: makes sessions, and hands what they record to one connection. */
 import { ClientError, Closed, RequestRefused, Unacknowledged, Unreachable, seconds } from "./errors.js";
-import { DroppedEvents } from "./drops.js";
-import { readLines } from "./exports.js";
 import { CurrentKey } from "./key.js";
 import { Memories } from "./memories.js";
-import { exposition } from "./metrics.js";
+import { DroppedEvents, exposition } from "./metrics.js";
 import { settled } from "./options.js";
 import { Producer, keyOf } from "./producer.js";
 import { NO_REST_URL, Session } from "./session.js";
 import { brokenLimit, utf8Bytes } from "./strict-json.js";
 import { TailReader } from "./tail.js";
-import { WebsocketConnection } from "./transport/connection.js";
-import { withPath } from "./transport/dial.js";
+import { WebsocketConnection, withPath } from "./transport/connection.js";
 import { TIMED_OUT, displayUrl, withCheck } from "./transport/failures.js";
 import { Reconnector } from "./transport/reconnect.js";
-import { RestClient, checkRestUrl, queryParams, sessionPath } from "./transport/rest.js";
+import { RestClient, checkRestUrl, queryParams, readLines, sessionPath } from "./transport/rest.js";
 import { sleep, within } from "./waiting.js";
 
 const SESSION_ID = /^[A-Za-z0-9._:-]{1,128}$/;
@@ -170,7 +167,7 @@ export class Client {
   /**
    * Many calls as documents, line by line (docs/exports.md). The last line is of the type `end`. Throws as `search`;
    * `Unreachable` also for an export that is cut short.
-   * @param {{format?: string} & import("./exports.js").CallFilters} [how]
+   * @param {{format?: string} & import("./transport/rest.js").CallFilters} [how]
    */
   exportCalls({ format = "vcon", ...filters } = {}) {
     return readLines(this._reader(), "/v1/exports", { format, ...filters });

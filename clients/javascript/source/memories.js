@@ -68,7 +68,7 @@ export class Memories {
   }
 
   /**
-   * Keep a memory; returns it as it stands. What its owner has in the same words already is not kept twice.
+   * Keep a memory; returns it as it is stored. What its owner has in the same words already is not kept twice.
    * @param {string} text
    * @param {MemoryFields} [fields]
    * @returns {Promise<Memory>}

@@ -41,7 +41,7 @@ const NOT_SENDABLE = ["session.open", "auth"];
  * What a producer needs of its client.
  * @typedef {object} Owner
  * @property {import("./options.js").Options} options
- * @property {import("./drops.js").DroppedEvents} drops its account of the events that could not be taken
+ * @property {import("./metrics.js").DroppedEvents} drops its account of the events that could not be taken
  * @property {(producer: Producer) => void} onFinished called once, when there is nothing more to send and never will be
  */
 
@@ -198,7 +198,7 @@ export class Producer {
   }
 
   /**
-   * Continue where the server stands, after its answer to an open.
+   * Continue from the server's position, after its answer to an open.
    * @param {ServerFrame} frame
    */
   onReady(frame) {

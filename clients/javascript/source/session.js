@@ -1,5 +1,4 @@
-/** A session as one producer uses it. */
-import { Documents } from "./documents.js";
+/** A session as one producer uses it: events, what is read and changed of it, and its working memory. */
 import { ClientError, EventRefused } from "./errors.js";
 import { TailReader } from "./tail.js";
 import { queryParams, sessionPath } from "./transport/rest.js";
@@ -145,7 +144,7 @@ export class Session extends SessionFacts {
 
   /**
    * Wait until the server has answered the open. Throws why it never will: `RequestRefused`, `SessionErased`, or the
-   * `ClientError` after which the client cannot continue. Nothing needs to wait for it: events are kept meanwhile.
+   * `ClientError` after which the client cannot continue. Nothing needs to wait for it: events are kept in the meantime.
    */
   async ready() {
     await this._producer.ready.promise;
@@ -186,7 +185,7 @@ export class Session extends SessionFacts {
   /**
    * The body of the next LLM request, in at most `timeoutMs`, by default `contextTimeoutMs`.
    *
-   * Throws `RequestRefused`, `Unreachable`, `Closed`: then the call goes on with the messages that the program has.
+   * Throws `RequestRefused`, `Unreachable`, `Closed`: then use the messages that the program has.
    * @param {ContextParams & Timeout} [params]
    * @returns {Promise<Record<string, any>>}
    */
@@ -338,3 +337,97 @@ export class Session extends SessionFacts {
  * @property {number} [at]
  * @property {number} [at_turn]
  */
+
+/** @typedef {Record<string, any>} Document `content`, `form`, `version`, `updated_ms` */
+/** @typedef {{expected?: number}} Expected the version that the document should have */
+
+/**
+ * The document that a session works on: its own, or its user's.
+ *
+ * Each request takes at most `readTimeoutMs`. A change is sent once: after `Unreachable` it is not known whether it was
+ * stored. With `expected` it is safe to try again. All throw `RequestRefused` (`precondition_failed` for another
+ * version), `Unreachable`, `Closed`.
+ */
+export class Documents {
+  /**
+   * @param {RestClient} rest
+   * @param {string} path
+   * @param {number} timeoutMs
+   */
+  constructor(rest, path, timeoutMs) {
+    /** @private */
+    this._rest = rest;
+    /** @private */
+    this._path = path;
+    /** @private */
+    this._timeoutMs = timeoutMs;
+  }
+
+  /**
+   * The document, or a version of it.
+   * @param {number} [version]
+   * @returns {Promise<Document>}
+   */
+  async read(version) {
+    return this._rest.get(this._path, queryParams({ version }), this._timeoutMs);
+  }
+
+  /**
+   * Merge an object into the document, or add a text below it; returns the new document.
+   * @param {string | Record<string, any>} content
+   * @param {Expected} [how]
+   * @returns {Promise<Document>}
+   */
+  async append(content, how) {
+    return this._change("PATCH", { content }, how);
+  }
+
+  /**
+   * Replace the document; returns the new one.
+   * @param {string | Record<string, any>} content
+   * @param {Expected} [how]
+   * @returns {Promise<Document>}
+   */
+  async replace(content, how) {
+    return this._change("PUT", { content }, how);
+  }
+
+  /**
+   * Empty the document; returns the new one.
+   * @param {Expected} [how]
+   * @returns {Promise<Document>}
+   */
+  async clear(how) {
+    return this._change("DELETE", undefined, how);
+  }
+
+  /**
+   * The tools with which an LLM maintains the document, as OpenAI defines tools.
+   * @returns {Promise<Record<string, any>[]>}
+   */
+  async tools() {
+    return (await this._rest.get(`${this._path}/tools`, {}, this._timeoutMs)).tools;
+  }
+
+  /**
+   * Execute an LLM's tool call; returns the tool message.
+   * @param {Record<string, any>} toolCall
+   * @returns {Promise<Record<string, any>>}
+   */
+  async execute(toolCall) {
+    return this._rest.request("POST", `${this._path}/tools`, { json: toolCall, timeoutMs: this._timeoutMs });
+  }
+
+  /**
+   * @private
+   * @param {string} method
+   * @param {Record<string, any> | undefined} json
+   * @param {Expected} [how]
+   * @returns {Promise<Document>}
+   */
+  async _change(method, json, { expected } = {}) {
+    /** @type {Record<string, string>} */
+    const headers = expected === undefined ? {} : { "If-Match": `"${expected}"` };
+    return this._rest.request(method, this._path, { json, headers, timeoutMs: this._timeoutMs });
+  }
+}

@@ -78,7 +78,7 @@ export class TailReader {
         if (event.event === "goaway" || event.event === "error") {
           throw new RequestRefused(String(event.data.reason), String(event.data.detail));
         }
-        if (event.event) yield event; // one without a name only says where the tail stands
+        if (event.event) yield event; // one without a name only carries the position of the tail
       }
     }
   }

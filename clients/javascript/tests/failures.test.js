@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 import { Blocked, Busy } from "../source/errors.js";
 import { RequestRefused, Unreachable } from "../source/index.js";
-import { handshakeError } from "../source/transport/dial.js";
+import { handshakeError } from "../source/transport/connection.js";
 import { CHECKS, checkOf, displayUrl, unreachable, withCheck } from "../source/transport/failures.js";
 
 const URL_WITH_SECRETS = "wss://me:hidden@h:1/v1/ingest?token=hidden";

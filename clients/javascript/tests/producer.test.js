@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { DroppedEvents } from "../source/drops.js";
+import { DroppedEvents } from "../source/metrics.js";
 import { EventRefused, SessionEnded, Superseded } from "../source/index.js";
 import { settled } from "../source/options.js";
 import { Producer } from "../source/producer.js";

@@ -109,7 +109,7 @@ function today(frame) {
 }
 
 /**
- * An item without what nobody said and no function of the app was asked: instructions, and tools of servers.
+ * An item without what no one said and no function of the app was asked: instructions, and tools of servers.
  *
  * @param {JsonObject} item
  * @returns {JsonObject}

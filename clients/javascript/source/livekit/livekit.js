@@ -1,5 +1,5 @@
 /**
- * One line for an agent of LiveKit's JavaScript: what its `AgentSession` tells in events is remembered.
+ * One line for an agent of LiveKit's JavaScript: what its `AgentSession` reports in events is remembered.
  *
  *     const memory = attach(session, client, { sessionId: ctx.job.id }); // before session.start
  *
@@ -70,7 +70,7 @@ export class AgentMemory {
   }
 
   /**
-   * Send an event of voicemem.v1 next to what LiveKit tells: `metric`, how far a player of your own is …
+   * Send an event of voicemem.v1 next to what LiveKit reports: `metric`, how far a player of your own is …
    *
    * @param {JsonObject} event
    */

@@ -89,7 +89,7 @@ export class BackgroundSession {
       return await this.session.context({ ...params, timeoutMs: leftMs() });
     } catch (error) {
       this.quietUntil = performance.now() + QUIET_MS;
-      this.warnOnce("The agent goes on without its memory.", error);
+      this.warnOnce("The agent continues without its memory.", error);
       return null;
     }
   }

@@ -23,10 +23,10 @@ const MAX_FRAME_BYTES = 16 * 1024 * 1024;
 /** Frames put aside, at most; beyond that they are dropped and counted. */
 const MAX_ASIDE = 10_000;
 const MAX_ASIDE_BYTES = 4 * MAX_FRAME_BYTES;
-/** How long frames are reduced before the call goes on. */
+/** How long frames are reduced at a time, while the call waits. */
 const SLICE_MS = 1;
-/** Counts of audio that are equal otherwise are added up for so long, unless another frame comes. */
-const ADD_UP_MS = 250;
+/** Counts of audio that are equal otherwise are merged for so long, unless another frame comes. */
+const MERGE_MS = 250;
 /** Types of unknown frames that the log names. */
 const MAX_NAMED = 100;
 /** The time, Unix ms; tests set it. */
@@ -34,18 +34,18 @@ export const CLOCK = { now: () => Date.now() };
 const BRACE = 0x7b;
 const WHITE_SPACE = [0x20, 0x09, 0x0a, 0x0d];
 
-/** Takes messages in the path of the call, and hands on what their dialect keeps, in order. Nothing here throws. */
+/** Takes messages in the path of the call, and forwards what their dialect keeps, in order. Nothing here throws. */
 export class FrameQueue {
   /**
    * @param {Dialect} dialect
    * @param {boolean} keepTyped
-   * @param {(reduced: ReducedCrossing) => void} handOn
+   * @param {(reduced: ReducedCrossing) => void} forward
    * @param {(sentence: string) => void} warn
    */
-  constructor(dialect, keepTyped, handOn, warn) {
+  constructor(dialect, keepTyped, forward, warn) {
     this.dialect = dialect;
     this.keepTyped = keepTyped;
-    this.handOn = handOn;
+    this.forward = forward;
     this.warn = warn;
     /** What became of the messages. */
     this.counts = { taken: 0, ignored: 0, unknown: 0, malformed: 0, dropped: 0 };
@@ -108,13 +108,13 @@ export class FrameQueue {
     }
   }
 
-  /** @param {number} until reduce until then, and let the call go on */
+  /** @param {number} until reduce until then, and let the call continue */
   work(until) {
     while (this.begun < this.aside.length && !this.isReading) {
       const first = this.aside[this.begun];
       this.begun += 1;
       if (typeof first === "function") {
-        this.handOnAudio();
+        this.forwardAudio();
         first();
       } else if (isBlob(first.data)) {
         this.read(first, first.data);
@@ -170,7 +170,7 @@ export class FrameQueue {
         return;
       }
       this.counts.taken += 1;
-      this.handOnInOrder({ frame, side: crossing.side, ts: crossing.ts });
+      this.forwardInOrder({ frame, side: crossing.side, ts: crossing.ts });
     } catch (error) {
       // whatever crosses the connection, and whatever a dialect makes of it
       if (error instanceof UnknownFrame) {
@@ -204,29 +204,29 @@ export class FrameQueue {
     }
   }
 
-  /** @param {ReducedCrossing} reduced is handed on after those before it; a count of audio may wait to be added to */
-  handOnInOrder(reduced) {
+  /** @param {ReducedCrossing} reduced is forwarded after those before it; a count of audio may wait to be added to */
+  forwardInOrder(reduced) {
     if (this.audio !== null) {
-      const both = addedUp(this.audio, reduced);
+      const both = merged(this.audio, reduced);
       if (both !== null) {
         this.audio = both;
         return;
       }
-      this.handOnAudio();
+      this.forwardAudio();
     }
     if (reduced.frame.countsAudio) {
       this.audio = reduced;
-      unwaited(() => this.audio?.ts === reduced.ts && this.handOnAudio(), ADD_UP_MS);
+      unwaited(() => this.audio?.ts === reduced.ts && this.forwardAudio(), MERGE_MS);
     } else {
-      this.handOn(reduced);
+      this.forward(reduced);
     }
   }
 
-  handOnAudio() {
+  forwardAudio() {
     if (this.audio !== null) {
       const audio = this.audio;
       this.audio = null;
-      this.handOn(audio);
+      this.forward(audio);
     }
   }
 }
@@ -285,7 +285,7 @@ function bytesOrText(data, maybeText) {
  * @param {ReducedCrossing} other
  * @returns {ReducedCrossing | null}
  */
-function addedUp(one, other) {
+function merged(one, other) {
   if (!other.frame.countsAudio || one.side !== other.side) {
     return null;
   }

@@ -26,7 +26,7 @@ export const TIMES = {
 };
 /** Events that wait for that frame. */
 const MAX_WAITING = 64;
-/** The reason of an end for which nobody has given another. */
+/** The default reason of an end. */
 const CLOSED = "closed";
 
 /** The memory of one connection; `memoryOf` finds it. Nothing here throws, or waits without a bound. */
@@ -105,7 +105,7 @@ export class CallMemory {
     const ts = CLOCK.now();
     this.queue.after(() => {
       if (typeof event === "object" && event !== null) {
-        this.handOn({ event: { ts, ...event }, ends: event.type === "session.end" });
+        this.forward({ event: { ts, ...event }, ends: event.type === "session.end" });
       } else {
         this.failed(new TypeError("An event must be an object."));
       }
@@ -198,11 +198,11 @@ export class CallMemory {
     if (this.background === null && frame.sessionId !== undefined) {
       this.begin(sessionIdOf(frame.sessionId));
     }
-    this.handOn({ frame: frame.content, from: side, ts, ends: frame.ends === true });
+    this.forward({ frame: frame.content, from: side, ts, ends: frame.ends === true });
   }
 
   /** @param {Sent} sent */
-  handOn(sent) {
+  forward(sent) {
     if (this.ended) {
       this.lost += 1;
       return;
@@ -213,22 +213,22 @@ export class CallMemory {
       return;
     }
     if (this.waiting.length === 0) {
-      unwaited(() => this.waitNoLonger(), TIMES.idMs);
+      unwaited(() => this.stopWaiting(), TIMES.idMs);
     }
     this.waiting.push(sent);
     if (this.waiting.length >= MAX_WAITING) {
-      this.waitNoLonger();
+      this.stopWaiting();
     }
   }
 
   /** Go on without the vendor's id. */
-  waitNoLonger() {
+  stopWaiting() {
     if (this.background === null) {
       this.begin(undefined);
     }
   }
 
-  /** @param {string | undefined} sessionId opens the session, and hands on what waited for it */
+  /** @param {string | undefined} sessionId opens the session, and sends what waited for it */
   begin(sessionId) {
     const { client, producer, config, dialect } = this;
     this.background = new BackgroundSession(client, { sessionId, producer, config, dialect: dialect.name });
@@ -243,12 +243,12 @@ export class CallMemory {
   end(reason) {
     if (!this.ended && (this.background !== null || this.waiting.length > 0)) {
       const ts = this.leftAt ?? CLOCK.now();
-      this.handOn({ event: { type: "session.end", reason, ts }, ends: true });
+      this.forward({ event: { type: "session.end", reason, ts }, ends: true });
     }
     this.ended = true;
   }
 
-  /** End the session of a connection that did not come back, unless another one goes on with it. */
+  /** End the session of a connection that did not come back, unless another connection continues it. */
   leaveAlone() {
     if (this.leftAt === null || this.leaving !== null) {
       return;

@@ -8,7 +8,7 @@
 /** @typedef {import("./frames.js").RawMessage} RawMessage */
 
 /**
- * What is told of a connection; none of it throws or waits.
+ * Receives what crosses a connection, and how it ends; no method throws or waits.
  *
  * @typedef {object} Tap
  * @property {(data: RawMessage) => void} received
@@ -145,7 +145,7 @@ function wrapSocket(socket, tap) {
   }
   socket.addEventListener("message", (event) => safely(tap, () => receive(event.data, tap)));
   if (typeof socket.readyState === "string") {
-    // not on a socket of `ws`: an error to which nobody listens must go on to end the program
+    // not on a socket of `ws`: an error to which no one listens must still end the program
     socket.addEventListener("error", () => {
       hasFailed = true;
     });
@@ -230,7 +230,7 @@ function replace(connection, name, property) {
 }
 
 /**
- * Copy a message, or lose the copy: the call goes on.
+ * Copy a message, or lose the copy: the call continues.
  *
  * @param {Tap} tap
  * @param {() => void} onMessage

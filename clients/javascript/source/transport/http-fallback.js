@@ -194,7 +194,7 @@ export class HttpFallback {
   }
 
   /**
-   * Create the session if it does not exist, and ask where it stands. Throws as `RestClient.request`.
+   * Create the session if it does not exist, and ask for its position. Throws as `RestClient.request`.
    * @param {Producer} producer
    */
   async open(producer) {

@@ -2,11 +2,9 @@
 import { Blocked, Busy, CLIENT_FATAL_CLOSES, RequestRefused, TRANSIENT_CODES, Unreachable } from "../errors.js";
 import { Backoff } from "../options.js";
 import { sleep } from "../waiting.js";
-import { FRAME_BYTES, WebsocketConnection, hangUp } from "./connection.js";
-import { dial } from "./dial.js";
-import { displayUrl, withCheck } from "./failures.js";
+import { FRAME_BYTES, WebsocketConnection, dial, hangUp } from "./connection.js";
+import { Outage, displayUrl, withCheck } from "./failures.js";
 import { HttpFallback } from "./http-fallback.js";
-import { Outage } from "./outage.js";
 
 /** @typedef {import("../options.js").Socket} Socket */
 

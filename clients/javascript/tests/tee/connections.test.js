@@ -17,8 +17,8 @@ const GIVEN = { sessionId: "call-1", dialect: "openai-realtime" };
 /** A queue of a dialect, what it has handed on, and what it has warned of. */
 function queueOf(dialect, keepTyped = true) {
   const [handedOn, warnings] = [[], []];
-  const handOn = (reduced) => handedOn.push(reduced);
-  return { queue: new FrameQueue(DIALECTS.get(dialect), keepTyped, handOn, (sentence) => warnings.push(sentence)), handedOn, warnings };
+  const forward = (reduced) => handedOn.push(reduced);
+  return { queue: new FrameQueue(DIALECTS.get(dialect), keepTyped, forward, (sentence) => warnings.push(sentence)), handedOn, warnings };
 }
 
 /** Waits until all that was put aside is handed on. */

@@ -8,7 +8,7 @@ import { TIMES } from "../../source/tee/memory.js";
 import { memoryOf, tee } from "../../source/tee/tee.js";
 import { clientFor, clientTo, newId, service } from "../clients.js";
 import { freePorts, serve, until } from "../service.js";
-import { arrivals, call, ended, passOn, reply, texts } from "./vendors.js";
+import { arrivals, call, ended, forward, reply, texts } from "./vendors.js";
 
 const one = await service();
 const [REFUSING] = (await freePorts(1)).map((port) => `127.0.0.1:${port}`);
@@ -21,8 +21,8 @@ async function teed(t, { client, dialect = "openai-realtime", sessionId = newId(
   const warn = (sentence) => warnings.push(sentence);
   tee(socket, client ?? clientTo(t, one, { WebSocket, warn }), { dialect, sessionId: sessionId ?? undefined, ...options });
   const [atApp, atVendor] = [arrivals(socket), arrivals(other)];
-  const fromVendor = (message) => passOn(message, other, atApp);
-  const fromApp = (message) => passOn(message, socket, atVendor);
+  const fromVendor = (message) => forward(message, other, atApp);
+  const fromApp = (message) => forward(message, socket, atVendor);
   return { socket, other, fromVendor, fromApp, memory: memoryOf(socket), warnings, id: sessionId };
 }
 
@@ -153,7 +153,7 @@ test("a_memory_that_is_away_costs_the_call_nothing", async (t) => {
   assert.deepEqual([await memory.context(), await memory.context()], [null, null]);
   await memory.close({ timeoutMs: 10 });
   assert.deepEqual([memory.dropped, memory.session.isOpen], [0, false]);
-  assert.equal(warnings.filter((line) => line.startsWith("The agent goes on without its memory.")).length, 1);
+  assert.equal(warnings.filter((line) => line.startsWith("The agent continues without its memory.")).length, 1);
 });
 
 /** What does not fit while the memory is away is dropped and counted, by events and by bytes; the end is kept. */

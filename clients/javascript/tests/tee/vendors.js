@@ -77,7 +77,7 @@ export function arrivals(socket) {
 }
 
 /** Sends a message and sees it arrive as it was. */
-export async function passOn(message, sender, arrival) {
+export async function forward(message, sender, arrival) {
   const sent = typeof message === "string" || message instanceof Uint8Array ? message : JSON.stringify(message);
   sender.send(sent);
   assert.deepEqual(await arrival(), sent);
