@@ -8,10 +8,10 @@ import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame
 from voicemem.dialects.registry import DIALECTS
-from voicemem.errors import InvalidFrame
+from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.codec import RejectedEvent, decode_header
 from voicemem.protocol.events import FrameEvent
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, replace_nul
 
 MAX_DIALECT_FRAME_BYTES = 16 * 1024 * 1024
 """Larger than other frames may be: images and long audio are dropped before anything is kept."""
@@ -30,7 +30,9 @@ def read_value(message: bytes) -> Any:
     except InvalidFrame as error:
         raise MalformedFrame(error.detail) from None
     try:
-        return JSON_DECODER.decode(message)
+        return JSON_DECODER.decode(replace_nul(message))
+    except Refused as error:
+        raise MalformedFrame(error.detail) from None
     except msgspec.ValidationError:
         raise MalformedFrame("A number of the frame is out of range.") from None
     except MALFORMED:

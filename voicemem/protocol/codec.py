@@ -26,11 +26,13 @@ from voicemem.protocol.explain import explain_event
 from voicemem.protocol.strict_json import (
     JSON_DECODER,
     MALFORMED,
+    NUL,
     check_frame,
     check_numbers,
     is_too_deep,
     is_valid_json,
     may_have_large_number,
+    replace_nul,
 )
 from voicemem.protocol.types import MAX_DEPTH, MAX_INTEGER, SESSION_ID_PATTERN
 
@@ -179,6 +181,7 @@ def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:
     # The order of the clauses matters: msgspec's `ValidationError` is one of MALFORMED, a `DecodeError`, too.
     try:
         try:
+            text = replace_nul(text)
             event = INCOMING_DECODER.decode(text)
             check_numbers(text)
             check_event(event, len(text))
@@ -202,7 +205,9 @@ def decode_fast(frame: bytes) -> TranscriptEvent | None:
 
     The event is the one that `decode_event` would give, in half the time.
     """
-    if not frame or frame[0] != OPEN_BRACE or len(frame) > MAX_FAST_BYTES or may_have_large_number(frame):
+    if not frame or frame[0] != OPEN_BRACE or len(frame) > MAX_FAST_BYTES or NUL in frame:
+        return None
+    if may_have_large_number(frame):
         return None
     try:
         if not frame.isascii():

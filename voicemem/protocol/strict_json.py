@@ -51,6 +51,7 @@ def decode_body(body: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = MA
     """Decode a request's body, any JSON within the limits. Raises `InvalidFrame`, `Refused`."""
     check_frame(body, limit, most_values)
     try:
+        body = replace_nul(body)
         value = JSON_DECODER.decode(body)
     except msgspec.ValidationError:
         raise Refused("invalid_field", "A number is out of range.") from None
@@ -69,6 +70,13 @@ STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 DEPTH_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """Brackets as signed bytes: one level down, one level up."""
+NUL = b"\\u0000"
+ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+"""U+0000 in JSON, where an escaped backslash before `u0000` is not one."""
+NAMES = frozenset(
+    {"call_id", "channel", "id", "item", "kind", "name", "namespace", "producer", "session_id", "user", "user_id"}
+)
+"""Fields that hold an id or a name."""
 ROUTING_FIELDS = frozenset({"session_id", "producer"})
 QUOTES_A_VALUE = 3
 """Of the most values so many are read in 50 ms, even if there is nothing between them."""
@@ -89,6 +97,30 @@ def check_frame(frame: bytes, limit: int = MAX_FRAME_BYTES, most_values: int = M
     depth = MAX_DEPTH + 1 if frame.lstrip().startswith(b"[") else MAX_DEPTH
     if is_too_deep(frame, depth):
         raise InvalidFrame("too_deep")
+
+
+def replace_nul(text: bytes) -> bytes:
+    """Put U+FFFD in place of each U+0000 in the texts of JSON, which not every database can store.
+
+    Raises `Refused` for one in a key, an id or a name, which would become another one, and one of `MALFORMED`.
+    """
+    if NUL not in text:
+        return text
+    refuse_nul_in_names(JSON_DECODER.decode(text))
+    return ESCAPED_NUL.sub(rb"\1\\ufffd", text)
+
+
+def refuse_nul_in_names(value: Any) -> None:
+    """Raise `Refused` for U+0000 in a key, an id or a name."""
+    match value:
+        case dict():
+            for key, item in value.items():
+                if "\0" in key or (key in NAMES and isinstance(item, str) and "\0" in item):
+                    raise Refused("invalid_field", "An id, a name or a key may have no U+0000.")
+                refuse_nul_in_names(item)
+        case list():
+            for item in value:
+                refuse_nul_in_names(item)
 
 
 def has_too_many_values(text: bytes, most: int = MAX_VALUES) -> bool:

@@ -159,4 +159,4 @@ def events_in(of: CopiedTable, row: Row) -> int:
 
 def bytes_in(row: Row) -> int:
     """About how much a row holds."""
-    return 8 * len(row) + sum(len(value) for value in row if isinstance(value, bytes))
+    return 8 * len(row) + sum(len(value) for value in row if isinstance(value, (bytes, str)))

@@ -47,7 +47,7 @@ def copied_columns(columns: list[tuple[str, str]], stay: set[str]) -> dict[str, 
     """The columns of each table that a copy must know."""
     found: dict[str, set[str]] = {}
     for table, column in columns:
-        if table not in stay and column != "bucket" and column not in LEFT_OUT.get(table, ()):
+        if table not in stay and column not in LEFT_OUT.get(table, ()):
             found.setdefault(table, set()).add(column)
     return found
 

@@ -3,8 +3,6 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.support.needs import needs_postgresql
@@ -26,19 +24,9 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
-from voicemem.store.keys import first_key  # noqa: E402
-from voicemem.store.postgresql.database import schema  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
-MIGRATIONS = schema.migrations()
-KEY = first_key(time.time_ns() // 1_000_000)
-OLD_ROWS = f"""
-    insert into older.streams (bucket, key, project, kind, id, state, position, started_ms, config)
-    values ({KEY % 64}, {KEY}, 'p', 'session', 's', 'running', 0, 1, '{{}}');
-    insert into older.journal values ({KEY % 64}, {KEY}, 1, null, null, 1, 1, null, false, 'payload');
-    insert into older.archives values ({KEY % 64}, {KEY}, 1, 1, '{{}}', 'archived')
-"""
 COUNTED = "select coalesce(sum(bytes), 0)::bigint from stored_bytes where project = 'p'"
 TRUTH = """
     select ((select coalesce(sum(octet_length(payload)), 0) from journal)

@@ -16,6 +16,7 @@ from tests.support.callers.rest import RestClient
 from tests.support.events import final_transcript
 from voicemem.app import App
 from voicemem.errors import CODES
+from voicemem.protocol.strict_json import replace_nul
 from voicemem.protocol.types import JsonObject
 
 SECRET = "geheim"
@@ -119,7 +120,7 @@ async def check_journal(app: App, bad: BadFrame) -> None:
     if bad.code is not None:
         assert [final_transcript(1), *bad.left] == journal
     else:
-        event = json.loads(bad.frame)
+        event = json.loads(replace_nul(bad.frame.encode() if isinstance(bad.frame, str) else bad.frame))
         assert [final_transcript(1), *([] if event == final_transcript(1) else [event])] == journal
 
 

@@ -149,7 +149,7 @@ STRINGS: list[tuple[str, bytes, dict[str, str]]] = [
     ("35 surrogates in the wrong order", b"\\ude00\\ud83d", NO_TEXT),
     ("35 surrogate pair", b"\\ud83d\\ude00", FINE),
     ("36 UTF-8-encoded surrogate", b"\xed\xa0\x80", NO_TEXT),
-    ("37 escaped NUL", b"\\u0000", FINE),
+    ("37 escaped NUL", b"\\u0000", FINE | {"id": "invalid_field", "key": "invalid_field"}),
     ("38 raw NUL", b"\x00", NO_TEXT),
     ("38 raw control character", b"\x1f", NO_TEXT),
     ("38 raw tab", b"\t", NO_TEXT),

@@ -23,8 +23,9 @@ from tests.support.samples.frames import (
     with_string,
 )
 from tests.support.strategies import OWN
+from voicemem.errors import Refused
 from voicemem.protocol.codec import DecodedEvent, decode_event
-from voicemem.protocol.strict_json import is_same_event
+from voicemem.protocol.strict_json import decode_body, is_same_event, replace_nul
 from voicemem.protocol.types import JsonObject
 
 # JSON structure, 1 to 20
@@ -197,3 +198,26 @@ def test_frame_of_which_nothing_is_kept_is_the_same(one: bytes, other: bytes, sa
     """Whether anything of a frame is kept may depend on what came over its connection before; its seq is the same."""
     assert is_same_event(one, other) == same
     assert is_same_event(other, one) == same
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (rb'{"text":"a\u0000b"}', "a\ufffdb"),
+        (rb'{"text":"\u0000\u0000"}', "\ufffd\ufffd"),
+        (rb'{"text":"\\u0000"}', r"\u0000"),
+        (rb'{"text":"\\\u0000"}', "\\\ufffd"),
+        (rb'{"text":{"a":["\u0000"]}}', {"a": ["\ufffd"]}),
+    ],
+)
+def test_nul_in_a_text_is_replaced(sent: bytes, kept: object) -> None:
+    """U+FFFD stands for it, also deep inside; a backslash before `u0000` that is a character of its own stays."""
+    assert {"text": kept} == decode_body(sent)
+    assert len(sent) == len(replace_nul(sent))
+
+
+@pytest.mark.parametrize("sent", [rb'{"item":"\u0000"}', rb'{"a":{"\u0000":1}}', rb'[{"session_id":"s\u0000"}]'])
+def test_nul_in_an_id_or_a_key_is_refused(sent: bytes) -> None:
+    """It would be another id."""
+    with pytest.raises(Refused, match="U\\+0000"):
+        decode_body(sent)

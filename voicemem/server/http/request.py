@@ -183,6 +183,8 @@ def parse_query(request: web.Request, kind: type[T]) -> T:
     """
     if not request.query_string:
         return kind()
+    if "%00" in request.query_string:
+        raise Refused("invalid_query", "A query may have no U+0000.")
     values: JsonObject = dict(request.query)
     repeated = {name: request.query.getall(name) for name in getattr(kind, "REPEATED", ()) if name in values}
     if len(values) < len(request.query) - sum(len(several) - 1 for several in repeated.values()):

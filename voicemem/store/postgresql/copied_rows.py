@@ -25,7 +25,8 @@ from voicemem.store.copied_tables import (
     Row,
     config_of,
 )
-from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.connection import Session
+from voicemem.store.postgresql.journal.new_streams import digest
 from voicemem.store.postgresql.journal.rows import label_digest
 from voicemem.store.streams import SESSION_KIND
 
@@ -36,7 +37,7 @@ FETCHED_ROWS, FETCHED_ARCHIVES = 500, 4
 STREAMS_AT_ONCE = 256
 """Sessions whose rows are read by one query, which sorts them."""
 NOT_ERASED = """(t.stream is null or not exists (
-    select 1 from streams s where s.bucket = t.stream % 64 and s.key = t.stream and s.state = 'erased'
+    select 1 from streams s where s.key = t.stream and s.state = 'erased'
 ))"""
 CONTENT = {
     ENDPOINTS.name: NOT_ERASED,
@@ -46,15 +47,14 @@ CONTENT = {
 """Which rows of a table are copied; of those that are not here, all."""
 SELECT_STREAM_KEYS = "select key from streams where state != 'erased' and key >= $1 order by key"
 INSERT_IDS = """
-    insert into stream_ids select * from unnest($1::bytea[], $2::text[], $3::bytea[], $4::bigint[])
+    insert into stream_ids select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
 """
-INSERT_HEADS = "insert into stream_locks select key % 64, key, 1 from unnest($1::bigint[]) as k (key)"
+INSERT_HEADS = "insert into stream_locks select key, 1 from unnest($1::bigint[]) as k (key)"
 INSERT_NAMES = """
-    insert into names select project, sha256(name), stream
-    from unnest($1::bytea[], $2::bytea[], $3::bigint[]) as n (project, name, stream) on conflict do nothing
+    insert into names select * from unnest($1::text[], $2::bytea[], $3::bigint[]) on conflict do nothing
 """
 INSERT_LABELS = """
-    insert into labels select stream % 64, stream, digest from unnest($1::bigint[], $2::bytea[]) as l (stream, digest)
+    insert into labels select stream, digest from unnest($1::bigint[], $2::bytea[]) as l (stream, digest)
 """
 SHORT_PLANS = """
     set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off;
@@ -86,7 +86,7 @@ def read(session: Session, table: CopiedTable, after: Row | None, stream: int | 
 
 
 def read_of_streams(session: Session, table: CopiedTable, after: Row | None, stream: int | None) -> Iterator[Row]:
-    """The same for a table that is led by the bucket: the rows of some sessions after those of others."""
+    """The same for a table with content of streams: the rows of some sessions after those of others."""
     behind, values = condition(table, after, 2)
     query = f"""
         select {columns(table)} from unnest($1::bigint[]) as wanted (key)
@@ -139,10 +139,8 @@ def insert(session: Session, table: CopiedTable, rows: Sequence[Row]) -> None:
     """Insert rows of a table, and what this engine repeats of them."""
     names = list(table.columns)
     flags = [index for index, kind in enumerate(table.columns.values()) if kind == FLAG]
-    sharded = names.index(table.key[0]) if table is STREAMS or table.key[0] == "stream" else None
+    inserted = [*names, *(DERIVED if table is STREAMS else ())]
     types = column_types(session, table.name)
-    sharded = sharded if "bucket" in types else None
-    inserted = [*names, *(DERIVED if table is STREAMS else ()), *(() if sharded is None else ("bucket",))]
     statement = f"copy {table.name} ({', '.join(inserted)}) from stdin (format binary)"
     with session.connection.cursor() as cursor, cursor.copy(statement.encode()) as copying:
         copying.set_types([types[name] for name in inserted])
@@ -152,9 +150,7 @@ def insert(session: Session, table: CopiedTable, rows: Sequence[Row]) -> None:
                 values[index] = bool(values[index])
             if table is STREAMS:
                 config = config_of(row)
-                values += [to_bytes(config.get(name)) for name in DERIVED]
-            if sharded is not None:
-                values.append(row[sharded] % 64)
+                values += [config.get(name) for name in DERIVED]
             copying.write_row(values)
     if table is STREAMS:
         insert_repeated(session, rows)
@@ -162,7 +158,7 @@ def insert(session: Session, table: CopiedTable, rows: Sequence[Row]) -> None:
 
 def column_types(session: Session, table: str) -> dict[str, str]:
     """The type of each column, by which its values are sent."""
-    return dict(session.rows(SELECT_TYPES, (Word(table),)))
+    return dict(session.rows(SELECT_TYPES, (table,)))
 
 
 def insert_repeated(session: Session, rows: Sequence[Row]) -> None:
@@ -176,7 +172,7 @@ def insert_repeated(session: Session, rows: Sequence[Row]) -> None:
             continue
         config = config_of(row)
         if row[STATE] == "running" and config.get("name") is not None:
-            names.append((row[PROJECT], to_bytes(config["name"]), row[KEY]))
+            names.append((row[PROJECT], digest(config["name"]), row[KEY]))
         labels += [(row[KEY], label_digest(*label)) for label in (config.get("labels") or {}).items()]
     insert_columns(session, INSERT_NAMES, names)
     insert_columns(session, INSERT_LABELS, labels)
@@ -185,7 +181,3 @@ def insert_repeated(session: Session, rows: Sequence[Row]) -> None:
 def insert_columns(session: Session, statement: str, rows: Sequence[Row]) -> None:
     if rows:
         session.execute(statement, [list(column) for column in zip(*rows, strict=True)])
-
-
-def to_bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()

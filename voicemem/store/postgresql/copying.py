@@ -13,7 +13,7 @@ from voicemem.store.copied_tables import TABLES, CopiedTable, Row
 from voicemem.store.keys import EPOCH_MS, RANDOM_BITS
 from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
 from voicemem.store.postgresql.copied_rows import begin_reading, insert, read
-from voicemem.store.postgresql.database.connection import Session, Word, connect, why
+from voicemem.store.postgresql.database.connection import Session, connect, why
 from voicemem.store.postgresql.database.lineage import LOCK_META, SAVE_META, SELECT_META
 from voicemem.store.postgresql.database.pool import SELECT_NOW, reason
 from voicemem.store.postgresql.database.schema import (
@@ -53,9 +53,9 @@ ANALYZE = f"analyze {', '.join(one.name for one in TABLES)}"
 """The tables of the copy only: those of the server are none of a role's business."""
 COUNT_BYTES = """
     insert into stored_bytes select s.project, sum(r.size) from (
-        select bucket, stream, octet_length(payload) as size from journal
-        union all select bucket, stream, octet_length(runs) from archives
-    ) r join streams s on s.bucket = r.bucket and s.key = r.stream group by s.project
+        select stream, octet_length(payload) as size from journal
+        union all select stream, octet_length(runs) from archives
+    ) r join streams s on s.key = r.stream group by s.project
     on conflict (project) do update set bytes = excluded.bytes
 """
 AGAIN = "Run the same command again to go on."
@@ -155,13 +155,13 @@ class PostgresqlCopy:
 
     def hand_over(self, moved: bytes) -> None:
         with telling():
-            self.session.execute(SAVE_META, (Word(MOVED), moved))
+            self.session.execute(SAVE_META, (MOVED, moved))
 
     def prepare(self, volume: Volume, mark: bytes) -> None:
         with telling():
             with self.transaction():
                 self.refuse_living()
-                self.session.execute(SAVE_META, (Word(COPYING), mark))
+                self.session.execute(SAVE_META, (COPYING, mark))
             if 0 < volume.first_key < FIRST_TIMED_KEY:
                 self.session.execute(PARTITION_OF_COUNTED)
             if volume.last_key >= FIRST_TIMED_KEY:
@@ -175,7 +175,7 @@ class PostgresqlCopy:
     def add(self, table: CopiedTable, rows: Sequence[Row], mark: bytes) -> None:
         with telling(), self.transaction():
             insert(self.session, table, rows)
-            self.session.execute(SAVE_META, (Word(COPYING), mark))
+            self.session.execute(SAVE_META, (COPYING, mark))
 
     def finish(self, values: Mapping[str, bytes]) -> None:
         self.end_reading()
@@ -184,9 +184,9 @@ class PostgresqlCopy:
             with self.transaction():
                 self.session.execute(COUNT_BYTES)
                 for name, value in values.items():
-                    self.session.execute(SAVE_META, (Word(name), value))
+                    self.session.execute(SAVE_META, (name, value))
                 make_words(self.session, values["cursor_secret"])
-                self.session.execute(DELETE_META, (Word(COPYING),))
+                self.session.execute(DELETE_META, (COPYING,))
 
     def end_reading(self) -> None:
         if self.reader is not None:

@@ -13,7 +13,7 @@ from functools import partial
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.ports.copying import why_not_served
-from voicemem.store.postgresql.database.connection import NodeRetired, Row, Session, Word
+from voicemem.store.postgresql.database.connection import NodeRetired, Row, Session
 from voicemem.store.postgresql.database.lineage import (
     LOCK_META,
     Lineage,
@@ -48,32 +48,32 @@ JOIN_LANES = """
 
 SELECT_RUNNING = f"select {STORED_COLUMNS} from streams s where s.state = 'running' and s.kind = '{SESSION_KIND}'"
 SELECT_LEFT = f"""
-    {SELECT_RUNNING} and (s.bucket, s.key) in (select bucket, stream from producers where node = $1)
+    {SELECT_RUNNING} and s.key in (select stream from producers where node = $1)
     and not exists (
-        select 1 from producers p where p.bucket = s.bucket and p.stream = s.key and p.node is not null and p.node != $1
+        select 1 from producers p where p.stream = s.key and p.node is not null and p.node != $1
     )
 """
 """Sessions of which no producer is connected to another node."""
 LOCK_HEADS = """
-    select 1 from stream_locks where (bucket, stream) in (select bucket, stream from producers where node = $1)
+    select 1 from stream_locks where stream in (select stream from producers where node = $1)
     order by stream for no key update
 """
 RAISE_GENS = """
     update stream_locks set version = version + 1
-    where (bucket, stream) in (select bucket, stream from producers where node = $1)
+    where stream in (select stream from producers where node = $1)
 """
 RAISE_ALL_GENS = """
     update stream_locks h set version = version + 1 from streams s
-    where s.bucket = h.bucket and s.key = h.stream and s.state = 'running'
+    where s.key = h.stream and s.state = 'running'
 """
 DISCONNECT = "update producers set node = null, expected_until_ms = $2 where node = $1"
 DISCONNECT_ALL = "update producers set node = null, expected_until_ms = $1 where node is not null"
 SELECT_EXPECTED_NOT_ENDED = """
-    select 1 from producers where bucket = $1 % 64 and stream = $1 and not ended
+    select 1 from producers where stream = $1 and not ended
     and (node is not null or expected_until_ms > $2) limit 1
 """
 UPDATE_TIMES = """
-    update streams set silent_since_ms = $2, ending_ms = $3, due_ms = $4 where bucket = $1 % 64 and key = $1
+    update streams set silent_since_ms = $2, ending_ms = $3, due_ms = $4 where key = $1
 """
 MAX_WAITING_MS = 600_000
 """How much later than a start a delivery is due that waits for its session: there may be thousands."""
@@ -100,11 +100,11 @@ RELEASE_ALL_CLAIMS = (
 )
 SELECT_POSITIONS = f"""
     select s.key, {POSITION} from unnest($1::bigint[]) as wanted (key)
-    join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key where s.state != 'erased'
+    join streams s on s.key = wanted.key where s.state != 'erased'
 """
 SELECT_SUPERSEDED = """
-    select l.stream, l.name, l.epoch from unnest($1::bigint[], $2::bytea[], $3::bigint[]) as l (stream, name, epoch)
-    join producers p on p.bucket = l.stream % 64 and p.stream = l.stream and p.name = l.name where p.epoch > l.epoch
+    select l.stream, l.name, l.epoch from unnest($1::bigint[], $2::text[], $3::bigint[]) as l (stream, name, epoch)
+    join producers p on p.stream = l.stream and p.name = l.name where p.epoch > l.epoch
 """
 
 
@@ -118,7 +118,7 @@ class PostgresqlNodes:
         return False
 
     async def start_node(self, node: Node, now_ms: int) -> None:
-        token, *texts = Word(node.token), node.address, node.version
+        token, *texts = node.token, node.address, node.version
         values = (token, *texts, node.snapshot_version, node.started_ms, node.expires_ms)
 
         def job(rows: Rows) -> dict[str, bytes]:
@@ -159,9 +159,7 @@ class PostgresqlNodes:
         try:
             await self.database.save_stored_bytes()
             await self.database.keep_partitions()
-            return bool(
-                await self.database.write(lambda rows: rows.session.change(RENEW_NODE, (expires_ms, Word(token))))
-            )
+            return bool(await self.database.write(lambda rows: rows.session.change(RENEW_NODE, (expires_ms, token))))
         except NodeRetired:
             return False
 
@@ -188,9 +186,9 @@ class PostgresqlNodes:
         if not leases:
             return []
         streams, names, epochs = (list(values) for values in zip(*leases, strict=True))
-        values = (streams, [name.encode() for name in names], epochs)
+        values = (streams, names, epochs)
         rows = await self.database.read(lambda session: session.rows(SELECT_SUPERSEDED, values))
-        return [(stream, name.decode(), epoch) for stream, name, epoch in rows]
+        return [(stream, name, epoch) for stream, name, epoch in rows]
 
 
 def free_everything(session: Session, now_ms: int) -> None:
@@ -208,13 +206,13 @@ def free_everything(session: Session, now_ms: int) -> None:
 
 def retire_lost(token: str, now_ms: int, rows: Rows) -> bool:
     """Retire a node if its lease is still over: it may have been renewed since somebody looked."""
-    found = rows.session.rows(f"{SELECT_LOST_NODES} and token = $2 for update", (now_ms, Word(token)))
+    found = rows.session.rows(f"{SELECT_LOST_NODES} and token = $2 for update", (now_ms, token))
     return bool(found) and retire(rows.session, token, now_ms)
 
 
 def retire(session: Session, token: str, now_ms: int) -> bool:
     """Free what a node holds, unless another has done it."""
-    node = Word(token)
+    node = token
     if not session.change(DELETE_NODE, (node,)):
         return False
     session.execute(FENCE, (node,))
@@ -250,8 +248,8 @@ def to_node(row: Row) -> Node:
     token, address, version, snapshot_version, started_ms, expires_ms = row
     return Node(
         token=token,
-        address=address.decode(),
-        version=version.decode(),
+        address=address,
+        version=version,
         snapshot_version=snapshot_version,
         started_ms=started_ms,
         expires_ms=expires_ms,

@@ -10,15 +10,15 @@ import msgspec
 
 from voicemem.store import looks
 from voicemem.store.looks import OverviewPage, Place, among, find_keys, plan_of
-from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.connection import Row, Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.reads import FILTERS, IS_LISTED, clauses_of
-from voicemem.store.postgresql.journal.rows import POSITION, Rows, to_text
+from voicemem.store.postgresql.journal.rows import POSITION, Rows
 from voicemem.store.records import SLOW_MS, SavedFigures, SessionFilter, SessionOverview
 from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
 
 ACTIVE_MS = """coalesce((
-    select j.received_ms from journal j where j.bucket = s.bucket and j.stream = s.key order by j.position desc limit 1
+    select j.received_ms from journal j where j.stream = s.key order by j.position desc limit 1
 ), s.ended_ms, s.started_ms)"""
 """When the last entry was journaled; the journal of a session that ended long ago is in the archive."""
 WORST_STATE = """(
@@ -40,7 +40,7 @@ COUNT_LOOKS = """
     select count(*), count(*) filter (where matches)
     from (select {checked} as matches from {source} where {found} limit ${limit}) looked
 """
-LAST_BYTE = b"\xff"
+LAST_CHARACTER = "\U0010ffff"
 FIND_NAMED = (
     "select stream from stream_ids where project = $1 and kind = $2 and id >= $3 and id < $4 limit $5",
     "select key from streams where project = $1 and kind = $2 and user_id >= $3 and user_id < $4 limit $5",
@@ -49,17 +49,17 @@ SELECT_CANDIDATES = "select distinct stream from deliveries where state = '{stat
 LIST_OVERVIEWS = f"""
     select s.key, s.id, s.state, s.reason, s.started_ms, s.ended_ms, {ACTIVE_MS}, {POSITION},
     o.name, o.user_id, o.labels, o.position, o.figures, s.interruptions, s.slowest_ms, {WORST_STATE}, {NEXT_ATTEMPT_MS}
-    from unnest($1::bigint[]) as wanted (key) join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key
-    left join overviews o on o.bucket = s.bucket and o.stream = s.key
+    from unnest($1::bigint[]) as wanted (key) join streams s on s.key = wanted.key
+    left join overviews o on o.stream = s.key
     where s.state <> 'erased' order by s.started_ms desc, s.key desc
 """
 SAVE_FIGURES = """
-    insert into overviews (bucket, stream, position, figures) select $1 % 64, $1, $2, $3
-    where exists (select 1 from streams where bucket = $1 % 64 and key = $1 and state != 'erased')
-    on conflict (bucket, stream) do update set position = excluded.position, figures = excluded.figures
+    insert into overviews (stream, position, figures) select $1, $2, $3
+    where exists (select 1 from streams where key = $1 and state != 'erased')
+    on conflict (stream) do update set position = excluded.position, figures = excluded.figures
 """
 SAVE_FILTERED = """
-    update streams set interruptions = $2, slowest_ms = $3 where bucket = $1 % 64 and key = $1 and state != 'erased'
+    update streams set interruptions = $2, slowest_ms = $3 where key = $1 and state != 'erased'
     and (interruptions, slowest_ms) is distinct from ($2, $3)
 """
 
@@ -93,8 +93,7 @@ class PostgresqlOverviews:
         return await self.database.read(job)
 
     async def find_named(self, project: str, beginning: str, limit: int) -> list[int]:
-        first = beginning.encode()
-        values = (project, Word(SESSION_KIND), first, first + LAST_BYTE, limit)
+        values = (project, SESSION_KIND, beginning, beginning + LAST_CHARACTER, limit)
 
         def job(session: Session) -> list[int]:
             return [key for query in FIND_NAMED for (key,) in session.rows(query, values)]
@@ -116,7 +115,7 @@ plan = partial(plan_of, conditions=FILTERS)
 def look_query(query: str, wanted: SessionFilter) -> tuple[str, list[Any]]:
     """A query over the sessions that an index finds, with its values; one more is the number of sessions."""
     by, found, checked = plan(wanted, INDEXED)
-    values: list[Any] = [wanted.project, Word(SESSION_KIND)]
+    values: list[Any] = [wanted.project, SESSION_KIND]
     where = " and ".join([IS_LISTED, *clauses_of(wanted, found, values)]) + LITERALS.get(by or "", "")
     checks = " and ".join(f"({check})" for check in clauses_of(wanted, checked, values)) or "true"
     source = AMONG.format(found=where) if by == "keys" else ALL
@@ -136,15 +135,15 @@ def to_overview(row: Row) -> SessionOverview:
     started_ms, ended_ms, active_ms = times
     return SessionOverview(
         key,
-        session_id.decode(),
+        session_id,
         state,
-        None if reason is None else reason.decode()[:MAX_OVERVIEW_TEXT],
+        None if reason is None else reason[:MAX_OVERVIEW_TEXT],
         started_ms,
         ended_ms,
         active_ms,
         position,
-        to_text(name),
-        to_text(user_id),
-        to_text(labels),
+        name,
+        user_id,
+        labels,
         *row[11:],
     )

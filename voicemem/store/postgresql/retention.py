@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from voicemem.store.postgresql.database.connection import Word
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import DELETE_LABELS, RELEASE_NAME, Rows
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
@@ -27,12 +26,9 @@ class ContentTable(NamedTuple):
     """Whether its bytes are those that a project has stored."""
 
 
-PLAIN = ("observations", "quarantined", "replies")
-
-
 def of_stream(table: str, key: str, size: str, cast: str = "bigint", is_counted: bool = False) -> ContentTable:
-    """A table that is led by the bucket, and its rows of one session told apart by a column."""
-    own = "stream = $1" if table in PLAIN else "bucket = $1 % 64 and stream = $1"
+    """A table with rows of sessions, which are told apart by a column."""
+    own = "stream = $1"
     return ContentTable(
         f"select {key}, {size} from {table} where {own} order by {key} limit $2",
         f"delete from {table} where {own} and {key} = any($2::{cast}[])",
@@ -51,11 +47,11 @@ CONTENT_TABLES = (
         " where stream = $1 limit $2",
         "delete from deliveries where key = any($2::bigint[]) and stream = $1",
     ),
-    of_stream("memories", "id", "octet_length(text) + octet_length(details)", "bytea"),
+    of_stream("memories", "id", "octet_length(text) + octet_length(details)", "text"),
     ContentTable(
         "select by_id, sum(octet_length(old_id)) from superseded"
-        " where bucket = $1 % 64 and stream = $1 group by by_id order by by_id limit $2",
-        "delete from superseded where bucket = $1 % 64 and stream = $1 and by_id = any($2::bytea[])",
+        " where stream = $1 group by by_id order by by_id limit $2",
+        "delete from superseded where stream = $1 and by_id = any($2::text[])",
     ),
     of_stream("journal", "position", "octet_length(payload)", is_counted=True),
     of_stream("archives", "position", "octet_length(runs)", is_counted=True),
@@ -66,42 +62,42 @@ CONTENT_TABLES = (
     of_stream("quarantined", "stream", "0"),
     ContentTable(
         "select turn, sum(octet_length(text) + octet_length(before)) from heard_messages"
-        " where bucket = $1 % 64 and stream = $1 group by turn order by turn limit $2",
-        "delete from heard_messages where bucket = $1 % 64 and stream = $1 and turn = any($2::bigint[])",
+        " where stream = $1 group by turn order by turn limit $2",
+        "delete from heard_messages where stream = $1 and turn = any($2::bigint[])",
     ),
     of_stream("heard_sessions", "stream", "0"),
-    of_stream("secrets", "name", "octet_length(value)", "bytea"),
+    of_stream("secrets", "name", "octet_length(value)", "text"),
     of_stream("replies", "item", "octet_length(item)", "text"),
     ContentTable(
         "select key, octet_length(url) from endpoints where stream = $1 limit $2",
         "delete from endpoints where key = any($2::bigint[]) and stream = $1",
     ),
-    of_stream("producers", "name", "octet_length(name)", "bytea"),
+    of_stream("producers", "name", "octet_length(name)", "text"),
 )
 """In the order of deletion: attempts are found by their deliveries, so they are deleted before these."""
 
 IS_FREE = "(node is null or node = $2 or leased_until_ms <= $1)"
 """Whether this node ($2) may claim the row of a session now ($1)."""
 SELECT_EXPIRED = f"""
-    select bucket, stream from retention where expires_ms <= $1 and {IS_FREE} order by expires_ms limit $3
+    select stream from retention where expires_ms <= $1 and {IS_FREE} order by expires_ms limit $3
 """
 SELECT_ERASED = f"""
-    select bucket, stream from retention where erased_ms is not null and {IS_FREE} order by erased_ms limit $3
+    select stream from retention where erased_ms is not null and {IS_FREE} order by erased_ms limit $3
 """
 CLAIM = """
     with found as ({query} for no key update skip locked)
     update retention r set node = $2, leased_until_ms = $4 from found
-    where r.bucket = found.bucket and r.stream = found.stream
+    where r.stream = found.stream
 """
-SELECT_IS_EXPIRED = "select 1 from retention where bucket = $1 % 64 and stream = $1 and expires_ms <= $2"
+SELECT_IS_EXPIRED = "select 1 from retention where stream = $1 and expires_ms <= $2"
 FORGET_FIGURES = """
-    update streams set interruptions = null, slowest_ms = null where bucket = $1 % 64 and key = $1
+    update streams set interruptions = null, slowest_ms = null where key = $1
 """
-RENAME_STREAM = "update streams set kind = $2, id = $3 where bucket = $1 % 64 and key = $1"
+RENAME_STREAM = "update streams set kind = $2, id = $3 where key = $1"
 RENAME_ID = "update stream_ids set kind = $1, id = $2 where project = $3 and kind = $4 and id = $5"
 MARK_ERASED = """
-    insert into retention (bucket, stream, erased_ms) values ($1 % 64, $1, $2)
-    on conflict (bucket, stream) do update set compact_ms = null, expires_ms = null, erased_ms = excluded.erased_ms,
+    insert into retention (stream, erased_ms) values ($1, $2)
+    on conflict (stream) do update set compact_ms = null, expires_ms = null, erased_ms = excluded.erased_ms,
     node = null, leased_until_ms = 0
 """
 DELETE_PLANS = "delete from retention where stream = any($1::bigint[]) and erased_ms is not null"
@@ -151,7 +147,7 @@ class PostgresqlErasure:
 
 async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
     """Claim sessions that a query finds for a node. Where it finds none, nothing is written."""
-    values = (now_ms, Word(node), limit)
+    values = (now_ms, node, limit)
     statement = CLAIM.format(query=query) + " returning r.stream"
 
     def job(rows: Rows) -> list[int]:
@@ -179,10 +175,10 @@ def erase(rows: Rows, stream: Stream, now_ms: int) -> None:
 
 def drop_name(rows: Rows, stream: Stream) -> None:
     """Remove a user's id from its row: it identifies a person, and the next user of this id is a new one."""
-    before = stream.project, Word(stream.kind), stream.id
+    before = stream.project, stream.kind, stream.id
     stream.kind, stream.id = ERASED_USER_KIND, str(stream.key)
-    rows.session.execute(RENAME_STREAM, (stream.key, Word(stream.kind), stream.id))
-    rows.session.execute(RENAME_ID, (Word(stream.kind), stream.id, *before))
+    rows.session.execute(RENAME_STREAM, (stream.key, stream.kind, stream.id))
+    rows.session.execute(RENAME_ID, (stream.kind, stream.id, *before))
 
 
 def delete_portion(rows: Rows, keys: Sequence[int]) -> bool:

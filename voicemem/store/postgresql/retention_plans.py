@@ -6,8 +6,8 @@ from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.streams import Stream, retention_times
 
 PLAN_RETENTION = """
-    insert into retention (bucket, stream, compact_ms, expires_ms) values ($1 % 64, $1, $2, $3)
-    on conflict (bucket, stream) do update set compact_ms = excluded.compact_ms, expires_ms = excluded.expires_ms,
+    insert into retention (stream, compact_ms, expires_ms) values ($1, $2, $3)
+    on conflict (stream) do update set compact_ms = excluded.compact_ms, expires_ms = excluded.expires_ms,
     erased_ms = null, node = null, leased_until_ms = 0
 """
 

@@ -11,7 +11,7 @@ from voicemem.store.claims import Claims
 from voicemem.store.directory import Directory
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.observations import Observations
-from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import SELECT_NOW, Database
 from voicemem.store.postgresql.deliveries.endpoints import PostgresqlEndpoints
 from voicemem.store.postgresql.deliveries.lists import PostgresqlDeliveryLists
@@ -105,7 +105,7 @@ class PostgresqlStore(
         return await self.database.read(job)
 
     async def probe(self) -> None:
-        name = Word(f"probe {self.database.token.hex()}")
+        name = f"probe {self.database.token.hex()}"
 
         def job(rows: Rows) -> None:
             rows.session.execute(WRITE_PROBE, (name, bytes(PROBE_BYTES)))

@@ -13,7 +13,6 @@ from voicemem.store.copied_tables import (
     ENDPOINTS,
     STREAMS,
     TABLES,
-    TEXT,
     CopiedTable,
     Row,
     config_of,
@@ -108,7 +107,7 @@ class SqliteCopy:
         if stream is not None:
             behind, values = "stream = ?", (stream,)
         elif after is not None:
-            marks = ", ".join("cast(? as text)" if table.columns[name] == TEXT else "?" for name in table.key)
+            marks = ", ".join("?" for _ in table.key)
             behind = f"({', '.join(table.key)}) > ({marks})"
         content = CONTENT.get(table.name, f"stream not in {ERASED}")
         columns = ", ".join(expression(table, name) for name in table.columns)
@@ -131,7 +130,7 @@ class SqliteCopy:
     def add(self, table: CopiedTable, rows: Sequence[Row], mark: bytes) -> None:
         derived = DERIVED if table is STREAMS else ()
         columns = [*table.columns, *derived]
-        marks = ["cast(? as text)" if table.columns.get(name, TEXT) == TEXT else "?" for name in columns]
+        marks = ["?"] * len(columns)
         insert = f"insert into {table.name} ({', '.join(columns)}) values ({', '.join(marks)})"
         values = [(*row, *derive(row)) for row in rows] if derived else rows
         try:
@@ -167,9 +166,7 @@ def derive(row: Row) -> Row:
 
 def expression(table: CopiedTable, column: str) -> str:
     """How a column is read."""
-    plain = EXPRESSIONS.get(f"{table.name}.{column}", column)
-    kind = table.columns[column]
-    return f"cast({plain} as blob)" if kind == TEXT else plain
+    return EXPRESSIONS.get(f"{table.name}.{column}", column)
 
 
 def lock_end(path: str) -> int:

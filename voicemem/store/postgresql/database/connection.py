@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import psycopg
+from psycopg.abc import Buffer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper
-from psycopg.types.string import BytesBinaryDumper
+from psycopg.types.string import BytesBinaryDumper, StrDumperUnknown
 
 from voicemem.errors import CannotStart, StoreUnavailable
 
@@ -88,10 +89,11 @@ LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 """The server ended the connection, or is starting."""
 
 
-class Word(str):
-    """A word of the service's own that goes into a column of text, such as a state; any other text goes in as bytes."""
+class TextDumper(StrDumperUnknown):
+    """Sends texts, with U+FFFD for each U+0000: PostgreSQL refuses it, and a text of an LLM may have one."""
 
-    __slots__ = ()
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
 
 
 class Options(NamedTuple):
@@ -135,7 +137,7 @@ class NodeRetired(StoreUnavailable):
 
 
 class Session:
-    """A connection with the few calls that the store makes. Texts are sent as bytes, and come back as bytes."""
+    """A connection with the few calls that the store makes."""
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self.connection = connection
@@ -155,10 +157,9 @@ class Session:
         return self.connection.closed or self.connection.broken
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> psycopg.Cursor[Row]:
-        return self.send(query.encode(), [value.encode() if type(value) is str else value for value in values])
+        return self.send(query.encode(), values)
 
     def send(self, query: bytes, values: Sequence[Any] = ()) -> psycopg.Cursor[Row]:
-        """Run a query; texts stay texts."""
         cursor = self.connection.execute(query, values, binary=True)
         if self.wait_was_cut:  # somebody cancelled it: what became of the commit is asked on another connection
             self.close()
@@ -206,6 +207,7 @@ def connect(url: str) -> Session:
         prepare_threshold=None if pooled else 2,
     )
     connection.adapters.register_dumper(int, Int8BinaryDumper)
+    connection.adapters.register_dumper(str, TextDumper)
     connection.adapters.register_dumper(bytes, BytesBinaryDumper)
     connection.adapters.register_dumper(list, ListBinaryDumper)
     session = Session(connection)

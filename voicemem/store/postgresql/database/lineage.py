@@ -11,7 +11,7 @@ import logging
 import secrets
 from typing import NamedTuple
 
-from voicemem.store.postgresql.database.connection import Server, Session, Word
+from voicemem.store.postgresql.database.connection import Server, Session
 from voicemem.store.postgresql.journal.guesses import Guesses
 from voicemem.store.postgresql.journal.rows import POSITION
 
@@ -30,7 +30,7 @@ SELECT_META = "select name, value from meta"
 SAVE_META = "insert into meta values ($1, $2) on conflict (name) do update set value = excluded.value"
 COUNT_MISSING = f"""
     select count(*) from unnest($1::bigint[], $2::bigint[]) as seen (key, position)
-    left join streams s on s.bucket = seen.key % 64 and s.key = seen.key
+    left join streams s on s.key = seen.key
     where s.key is null or (s.state != 'erased' and {POSITION} < seen.position)
 """
 """How many journals are shorter than this process has seen them after a commit."""
@@ -92,8 +92,8 @@ def adopt(session: Session, lineage: Lineage) -> bool:
 
 def note_server(session: Session, server: Server | None) -> None:
     if server is not None:
-        session.execute(SAVE_META, (Word("server"), server.text.encode()))
+        session.execute(SAVE_META, ("server", server.text.encode()))
 
 
 def renew_incarnation(session: Session) -> None:
-    session.execute(SAVE_META, (Word("incarnation"), secrets.token_bytes(IDENTITY_BYTES)))
+    session.execute(SAVE_META, ("incarnation", secrets.token_bytes(IDENTITY_BYTES)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from voicemem.errors import CannotStart
-from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.lineage import IDENTITY_BYTES, SAVE_META, identity_of
 from voicemem.store.upkeep import Migration, migrations_of, not_ours
 
@@ -71,7 +71,7 @@ def one_at_a_time(session: Session) -> Iterator[None]:
 
 def limit_waits(session: Session, ms: int) -> None:
     """How long the statements of this transaction wait for a lock; 0 for as long as it takes."""
-    session.execute(SET_WAIT, (Word(str(ms)),))
+    session.execute(SET_WAIT, (str(ms),))
 
 
 def make_schema(session: Session, upgrade: bool) -> int:
@@ -82,11 +82,11 @@ def make_schema(session: Session, upgrade: bool) -> int:
         if step.version > version:
             session.connection.execute(step.sql.encode(), prepare=False)
     if version < newest:
-        session.execute(SAVE_META, (Word("mark"), MARK))
-        session.execute(SAVE_META, (Word("schema"), str(newest)))
-        session.execute(SAVE_META, (Word("compatible_from"), str(COMPATIBLE_FROM)))
+        session.execute(SAVE_META, ("mark", MARK.encode()))
+        session.execute(SAVE_META, ("schema", str(newest).encode()))
+        session.execute(SAVE_META, ("compatible_from", str(COMPATIBLE_FROM).encode()))
     for name in ("incarnation", "cursor_secret"):
-        session.execute(INSERT_IDENTITY, (Word(name), secrets.token_bytes(IDENTITY_BYTES)))
+        session.execute(INSERT_IDENTITY, (name, secrets.token_bytes(IDENTITY_BYTES)))
     return version
 
 

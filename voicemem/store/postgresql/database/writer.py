@@ -21,7 +21,6 @@ from voicemem.store.postgresql.database.connection import (
     Fenced,
     NodeRetired,
     Session,
-    Word,
     is_lost,
     is_ours,
     is_retried,
@@ -114,7 +113,7 @@ class Writer:
         """Begin the next fencing_token of the lane, which waits for a transaction of the last one. Raises `Fenced`."""
         node = self.database.node if self.needs_node else None
         place = self.database.token, self.lane
-        query, values = (OPEN_LANE, place) if node is None else (OPEN_LANE_OF_NODE, (*place, Word(node)))
+        query, values = (OPEN_LANE, place) if node is None else (OPEN_LANE_OF_NODE, (*place, node))
         row = session.row(query, values)
         if row is None:
             raise Fenced

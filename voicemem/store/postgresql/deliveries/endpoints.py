@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from voicemem.store.delivery_rows import ENDPOINT_COLUMNS, LISTED_COLUMNS, to_endpoint
-from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.connection import Row, Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.deliveries.outbox import NOT_ERASED, attempts_of, fail_pending
 from voicemem.store.postgresql.journal.rows import Rows
@@ -32,7 +32,7 @@ SELECT_OPERATOR_ENDPOINT = f"""
 LOCK_PROJECT = "select pg_advisory_xact_lock(hashtextextended(encode($1, 'hex'), 0))"
 SELECT_DELIVERIES = f"""
     select {LISTED_COLUMNS} from deliveries x join endpoints e on e.key = x.endpoint
-    join streams s on s.bucket = x.stream % 64 and s.key = x.stream
+    join streams s on s.key = x.stream
 """
 SELECT_DELIVERY = f"{SELECT_DELIVERIES} where x.key = $1"
 DELIVERY_FILTERS = {
@@ -108,7 +108,7 @@ class PostgresqlEndpoints:
         for field, clause in DELIVERY_FILTERS.items():
             value: Any = getattr(wanted, field)
             if value is not None:
-                values.append(Word(value) if field == "state" else value)
+                values.append(value)
                 clauses.append(clause.format(len(values)))
         values.append(wanted.limit)
         query = f"{SELECT_DELIVERIES} where {' and '.join(clauses)} order by x.key desc limit ${len(values)}"
@@ -140,12 +140,12 @@ def endpoint_values(endpoint: Endpoint) -> tuple[Any, ...]:
     values = {name: getattr(endpoint, name) for name in VALUE_COLUMNS}
     values["event_types"] = msgspec.json.encode(endpoint.event_types)
     for name in WORDS:
-        values[name] = None if values[name] is None else Word(values[name])
+        values[name] = None if values[name] is None else values[name]
     return (endpoint.key, *values.values())
 
 
 def to_delivery(session: Session, row: Row) -> EndpointDelivery:
     key, session_id, made_ms, due_ms, notice_id, url, event_type, state, waiting_for = row
     attempts = attempts_of(session, key)
-    delivery = Delivery(notice_id.decode(), url.decode(), event_type, state, attempts, waiting_for)
-    return EndpointDelivery(key, session_id.decode(), made_ms, due_ms, delivery)
+    delivery = Delivery(notice_id, url, event_type, state, attempts, waiting_for)
+    return EndpointDelivery(key, session_id, made_ms, due_ms, delivery)

@@ -26,9 +26,9 @@ INSERT_DELIVERY = """
     due_ms, lease, leased_until_ms, made_ms) values ($1, $2, $3, $4, $5, $6, $7, null, 'pending', 0, $8, 0, 0, $8)
 """
 SELECT_WAS_JOINED = """
-    select 1 from producers where bucket = $1 % 64 and stream = $1
+    select 1 from producers where stream = $1
     union all
-    select 1 from journal where bucket = $1 % 64 and stream = $1 and producer is not null
+    select 1 from journal where stream = $1 and producer is not null
     limit 1
 """
 

@@ -17,7 +17,7 @@ from voicemem.store.delivery_rows import (
     listed_delivery,
     page_of,
 )
-from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.deliveries.outbox import attempts_of
 from voicemem.store.records import DeliveryFilter
@@ -26,7 +26,7 @@ OF_PROJECT = """
     s.project = $1 and s.state != 'erased' and ($2::boolean or e.stream is not null or e.project is not null)
 """
 JOINED = """
-    join endpoints e on e.key = x.endpoint join streams s on s.bucket = x.stream % 64 and s.key = x.stream
+    join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream
 """
 SCANNED = f"select key from deliveries x where {{scanned}} order by key desc limit {MOST_SCANNED}"
 LIST = f"""
@@ -93,7 +93,7 @@ def scan_clauses(wanted: DeliveryFilter, stream: int | None, first: int) -> tupl
     if wanted.before is not None:
         given.append(("x.key < ${}", wanted.before))
     if wanted.state not in (None, "delivered") and stream is None:
-        given.append(("x.state != 'delivered' and x.state = ${}", Word(wanted.state)))
+        given.append(("x.state != 'delivered' and x.state = ${}", wanted.state))
     marked = [clause.format(first + number) for number, (clause, _) in enumerate(given)]
     return " and ".join(marked) or "true", [value for _, value in given]
 
@@ -104,6 +104,6 @@ def list_clauses(wanted: DeliveryFilter, values: list[Any]) -> str:
     for name, column in FILTER_COLUMNS.items():
         value: Any = getattr(wanted, name)
         if value is not None:
-            values.append(Word(value) if name == "state" else value)
+            values.append(value)
             conditions.append(f"{column} = ${len(values)}")
     return " and ".join(conditions)

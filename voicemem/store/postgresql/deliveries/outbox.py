@@ -15,15 +15,15 @@ from voicemem.store.delivery_rows import (
     to_claimed_delivery,
 )
 from voicemem.store.ports.deliveries import ANY_NUMBER
-from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.connection import Row, Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.database.turns import take_turn
-from voicemem.store.postgresql.journal.rows import Rows, to_text
+from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.records import Attempt, ClaimedDelivery, Delivery, Endpoint
 
 CLAIMS = "claims of deliveries"
 """The turn of a claim: the places of a URL are counted over all nodes."""
-NOT_ERASED = "(select s.state from streams s where s.bucket = x.stream % 64 and s.key = x.stream) != 'erased'"
+NOT_ERASED = "(select s.state from streams s where s.key = x.stream) != 'erased'"
 """True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
 OLDEST_DUE = "(select * from deliveries where due_ms <= $1 order by due_ms, key limit $3) c"
 OLDEST_OF_EACH_ENDPOINT = """
@@ -36,7 +36,7 @@ SELECT_DUE_FROM = f"""
     select {DELIVERY_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} join deliveries x on x.key = c.key
     join endpoints e on e.key = x.endpoint
     where x.due_ms <= $1 and x.leased_until_ms <= $1 and e.disabled_ms is null
-    and e.url != all($4::bytea[]) and {NOT_ERASED} order by x.due_ms, x.key limit $2
+    and e.url != all($4::text[]) and {NOT_ERASED} order by x.due_ms, x.key limit $2
     for no key update of x skip locked
 """
 SELECT_DUE_AT_FRONT = SELECT_DUE_FROM.format(candidates=OLDEST_DUE)
@@ -106,13 +106,13 @@ class PostgresqlOutbox:
         def job(rows: Rows) -> list[ClaimedDelivery]:
             rows.hold_node(node)
             take_turn(rows.session, CLAIMS)
-            leased = rows.session.rows(SELECT_LEASED_BY_OTHERS, (now_ms, Word(node)))
+            leased = rows.session.rows(SELECT_LEASED_BY_OTHERS, (now_ms, node))
             left = Places(places, taken, leased)
             due = select_due(rows.session, now_ms, left.full, limit)
             deliveries = left.fill(to_claimed_delivery(row) for row in due)
             keys = [delivery.key for delivery in deliveries]
             if keys:
-                rows.session.execute(LEASE_DELIVERIES, (now_ms + lease_ms, Word(node), keys))
+                rows.session.execute(LEASE_DELIVERIES, (now_ms + lease_ms, node, keys))
             return deliveries
 
         if await self.database.read(lambda session: session.one(COUNT_DUE, (now_ms, 1))) == (0,):
@@ -135,7 +135,7 @@ class PostgresqlOutbox:
         due_ms: int | None,
     ) -> bool:
         def job(rows: Rows) -> bool:
-            if not rows.session.change(FINISH_DELIVERY, (Word(state), due_ms, delivery.key, delivery.lease)):
+            if not rows.session.change(FINISH_DELIVERY, (state, due_ms, delivery.key, delivery.lease)):
                 return False
             rows.session.execute(INSERT_ATTEMPT, (delivery.key, delivery.attempts + 1, *attempt))
             record_health(rows.session, delivery.endpoint.key, attempt, state)
@@ -144,7 +144,7 @@ class PostgresqlOutbox:
         return await self.database.write(job)
 
     async def postpone_delivery(self, delivery: ClaimedDelivery, waiting_for: str, due_ms: int) -> None:
-        values = (Word(waiting_for), due_ms, delivery.key, delivery.lease)
+        values = (waiting_for, due_ms, delivery.key, delivery.lease)
         await self.database.write(lambda rows: rows.session.change(POSTPONE_DELIVERY, values))
 
     async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
@@ -170,7 +170,7 @@ class PostgresqlOutbox:
     async def list_deliveries(self, stream: int) -> list[Delivery]:
         def job(session: Session) -> list[Delivery]:
             return [
-                Delivery(notice.decode(), url.decode(), event_type, state, attempts_of(session, key), waiting_for)
+                Delivery(notice, url, event_type, state, attempts_of(session, key), waiting_for)
                 for key, notice, url, event_type, state, waiting_for in session.rows(
                     SELECT_SESSION_DELIVERIES, (stream,)
                 )
@@ -185,7 +185,7 @@ def select_due(session: Session, now_ms: int, full: Sequence[str], limit: int) -
     Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
     endpoints is made only when these are held up by busy receivers, so that one of them cannot delay the others.
     """
-    values = (now_ms, limit, FRONT_ROWS, [url.encode() for url in full])
+    values = (now_ms, limit, FRONT_ROWS, [url for url in full])
     rows = session.rows(SELECT_DUE_AT_FRONT, values)
     if len(rows) == limit or session.one(COUNT_DUE, (now_ms, FRONT_ROWS)) < (FRONT_ROWS,):
         return rows
@@ -207,6 +207,6 @@ def record_health(session: Session, endpoint: int, attempt: Attempt, state: str)
 
 def attempts_of(session: Session, delivery: int) -> list[Attempt]:
     return [
-        Attempt(started_ms, duration_ms, status, to_text(error), excerpt.decode())
+        Attempt(started_ms, duration_ms, status, error, excerpt)
         for started_ms, duration_ms, status, error, excerpt in session.rows(SELECT_ATTEMPTS, (delivery,))
     ]

@@ -20,25 +20,24 @@ from voicemem.store.ports.heard_index import (
     asked_terms,
     scope_terms,
 )
-from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.connection import Row, Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.heard_index.ranking import ranked
 from voicemem.store.postgresql.journal.rows import POSITION, STREAM_COLUMNS, Rows, to_stream
 from voicemem.store.streams import SESSION_KIND
 
-BUCKETS, KEY_BITS = 64, 53
-SELECT_STATE = "select state from streams where bucket = $1 % 64 and key = $1 for share"
+SELECT_STATE = "select state from streams where key = $1 for share"
 """Whoever erases the session waits until this transaction is over, and then deletes what it wrote."""
 SELECT_INDEXED = """
-    select position, project, namespace, user_id from heard_sessions where bucket = $1 % 64 and stream = $1 for update
+    select position, project, namespace, user_id from heard_sessions where stream = $1 for update
 """
 SAVE_INDEXED = """
-    insert into heard_sessions values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8)
-    on conflict (bucket, stream) do update set position = excluded.position, project = excluded.project,
+    insert into heard_sessions values ($1, $2, $3, $4, $5, $6, $7, $8)
+    on conflict (stream) do update set position = excluded.position, project = excluded.project,
     namespace = excluded.namespace, user_id = excluded.user_id, session_id = excluded.session_id,
     messages = excluded.messages, words = excluded.words
 """
-OF_SESSION = "heard_messages where bucket = $1 % 64 and stream = $1"
+OF_SESSION = "heard_messages where stream = $1"
 SELECT_TURNS = (
     f"select turn, number, position, role, said_ms, text, before from {OF_SESSION} and turn = any($2::bigint[])"
 )
@@ -48,14 +47,14 @@ DELETE_MESSAGE = f"{DELETE_ALL} and turn = $2 and number = $3"
 SELECT_SIZE = f"select count(*), coalesce(sum(length), 0) from {OF_SESSION}"
 INSERT_MESSAGES = """
     insert into heard_messages
-    select $1 % 64, $1, turn, number, position, convert_from(role, 'UTF8'), said_ms, said, before, length,
-    setweight(to_tsvector('voicemem', convert_from(own_words, 'UTF8')), 'A')
-    || to_tsvector('voicemem', convert_from(other_words, 'UTF8')) || array_to_tsvector(string_to_array($2, ' '))
-    from unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bytea[], $9::bytea[],
-    $10::bigint[], $11::bytea[], $12::bytea[])
+    select $1, turn, number, position, role, said_ms, said, before, length,
+    setweight(to_tsvector('voicemem', own_words), 'A')
+    || to_tsvector('voicemem', other_words) || array_to_tsvector(string_to_array($2, ' '))
+    from unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[], $8::text[], $9::text[],
+    $10::bigint[], $11::text[], $12::text[])
     as given (turn, number, position, role, said_ms, said, before, length, own_words, other_words)
 """
-KEY = "bucket, stream, turn, number"
+KEY = "stream, turn, number"
 FIND = f"""
 {
     ranked(
@@ -79,13 +78,13 @@ FIND_SESSIONS = """
 SCOPE_COLUMNS = ("project", "namespace", "user_id", "session_id")
 CHECK = f"""
     select s.key, case when s.state = 'ended' then s.position else {POSITION} end > coalesce(h.position, 0)
-    from streams s left join heard_sessions h on h.bucket = s.bucket and h.stream = s.key
-    where s.bucket = $1 and s.key > $2 and s.kind = '{SESSION_KIND}' and s.state <> 'erased' order by s.key limit $3
+    from streams s left join heard_sessions h on h.stream = s.key
+    where s.key > $1 and s.kind = '{SESSION_KIND}' and s.state <> 'erased' order by s.key limit $2
 """
 """The row of a session that has ended says where its journal ends."""
 SELECT_STREAMS = f"""
     select {STREAM_COLUMNS} from unnest($1::bigint[]) as wanted (key)
-    join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key where s.state <> 'erased' order by s.key
+    join streams s on s.key = wanted.key where s.state <> 'erased' order by s.key
 """
 COUNT_SESSIONS = f"select count(*) from streams where kind = '{SESSION_KIND}' and state <> 'erased'"
 
@@ -115,20 +114,16 @@ class PostgresqlHeardIndex:
             return []
         asked = " & ".join(f"'{word.text}':{'*' if word.is_prefix else ''}A" for word in words)
         terms = " & ".join(asked_terms(scope, self.database.identity["incarnation"]))
-        values = (Word(terms), Word(asked), MAX_HEARD_LOOKS, limit)
+        values = (terms, asked, MAX_HEARD_LOOKS, limit)
         rows = await self.database.read(lambda session: session.rows(FIND_SESSIONS, values))
         return [key for (key,) in rows]
 
     async def check_index(self, after_key: int, limit: int) -> IndexCheck:
-        """Buckets are looked through one after the other: the key to go on after begins with the bucket."""
-        bucket, key = after_key >> KEY_BITS, after_key % (1 << KEY_BITS)
-        found = await self.database.read(lambda session: session.rows(CHECK, (bucket, key, limit)))
+        found = await self.database.read(lambda session: session.rows(CHECK, (after_key, limit)))
         keys = [key for key, is_behind in found if is_behind]
         rows = await self.database.read(lambda session: session.rows(SELECT_STREAMS, (keys,))) if keys else []
         behind = [to_stream(row) for row in rows]
-        if len(found) == limit:
-            return IndexCheck(behind, len(found), (bucket << KEY_BITS) + found[-1][0])
-        return IndexCheck(behind, len(found), (bucket + 1) << KEY_BITS if bucket + 1 < BUCKETS else None)
+        return IndexCheck(behind, len(found), found[-1][0] if len(found) == limit else None)
 
     async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
         return await self.claims.claim(INDEX_CHECK, 0, node, now_ms, lease_ms)
@@ -155,7 +150,7 @@ def index_session(session: Session, update: HeardMessages, secret: bytes) -> boo
     if state is None or state[0] == "erased":
         return True
     known = session.row(SELECT_INDEXED, (update.key,))
-    scope = tuple(None if part is None else part.encode() for part in update.scope)
+    scope = tuple(update.scope)
     is_same = known is not None and known[1:] == scope[:3]
     position = None if known is None else known[0]
     if not update.is_news(position):
@@ -175,7 +170,7 @@ def replace_turns(session: Session, update: HeardMessages, scope: str) -> None:
     """Make the rows of the turns these passages; those that did not change are left alone."""
     wanted = {(one.turn_id, one.number): one for passages in update.turns.values() for one in passages}
     for turn, number, position, role, said_ms, *texts in session.rows(SELECT_TURNS, (update.key, list(update.turns))):
-        stored = Passage(turn, number, position, role, said_ms, *(text.decode() for text in texts))
+        stored = Passage(turn, number, position, role, said_ms, *texts)
         if wanted.get((turn, number)) == stored:
             del wanted[turn, number]
         else:
@@ -183,16 +178,16 @@ def replace_turns(session: Session, update: HeardMessages, scope: str) -> None:
     if wanted:
         day = day_words(update.started_ms)
         columns = zip(*(message_values(passage, day) for passage in wanted.values()), strict=True)
-        session.execute(INSERT_MESSAGES, (update.key, Word(scope), *(list(column) for column in columns)))
+        session.execute(INSERT_MESSAGES, (update.key, scope, *(list(column) for column in columns)))
 
 
-def message_values(passage: Passage, day: str) -> tuple[int | bytes, ...]:
+def message_values(passage: Passage, day: str) -> tuple[int | str, ...]:
     """The columns of a message, but for its session and its scope."""
     said, before, day_of_call = indexed_words(passage, day)
     own = [*said, *day_of_call]
-    place = passage.turn_id, passage.number, passage.position, passage.role.encode(), passage.said_ms
-    texts = passage.text.encode(), passage.before.encode(), len(own) + len(before)
-    return *place, *texts, " ".join(own).encode(), " ".join(before).encode()
+    place = passage.turn_id, passage.number, passage.position, passage.role, passage.said_ms
+    texts = passage.text, passage.before, len(own) + len(before)
+    return *place, *texts, " ".join(own), " ".join(before)
 
 
 def find(session: Session, wanted: HeardQuery, secret: bytes) -> list[FoundMessage]:
@@ -202,12 +197,20 @@ def find(session: Session, wanted: HeardQuery, secret: bytes) -> list[FoundMessa
     beginnings = " ".join(word.text for word in wanted.words if word.is_prefix)
     given = [(name, part) for name, part in zip(SCOPE_COLUMNS, wanted.scope, strict=True) if part is not None]
     conditions = " and ".join(f"{name} = ${number}" for number, (name, _) in enumerate(given, 9))
-    texts = (Word(text) for text in (scope, words, whole, beginnings))
-    values = *texts, *wanted.said_between, wanted.limit, wanted.offset, *(part for _, part in given)
+    values = (
+        scope,
+        words,
+        whole,
+        beginnings,
+        *wanted.said_between,
+        wanted.limit,
+        wanted.offset,
+        *(part for _, part in given),
+    )
     rows = session.rows(FIND.format(scope=conditions), values)
     return [to_message(row) for row in rows]
 
 
 def to_message(row: Row) -> FoundMessage:
     key, turn_id, number, position, role, said_ms, text, score = row
-    return FoundMessage(key, turn_id, number, position, role, said_ms, text.decode(), score)
+    return FoundMessage(key, turn_id, number, position, role, said_ms, text, score)

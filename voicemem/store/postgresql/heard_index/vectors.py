@@ -25,7 +25,7 @@ from voicemem.store.ports.vectors import (
 )
 from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import Database
-from voicemem.store.postgresql.heard_index.index import BUCKETS, KEY_BITS, SCOPE_COLUMNS, to_message
+from voicemem.store.postgresql.heard_index.index import SCOPE_COLUMNS, to_message
 from voicemem.store.postgresql.journal.rows import Rows
 
 NO_EXTENSION = "PostgreSQL has no pgvector, or the role may not create the extension; searches go by words alone."
@@ -35,51 +35,51 @@ SELECT_SCHEMA = """
     where e.extname = 'vector'
 """
 MISSING = """
-    select 1 from heard_messages m where m.bucket = $1 and m.stream = s.stream and not exists (
-        select 1 from heard_vectors v where v.bucket = $1 and v.stream = m.stream and v.turn = m.turn
-        and v.number = m.number and v.embedder = $2
+    select 1 from heard_messages m where m.stream = s.stream and not exists (
+        select 1 from heard_vectors v where v.stream = m.stream and v.turn = m.turn
+        and v.number = m.number and v.embedder = $1
     )
 """
 CHECK = f"""
-    select stream, exists({MISSING}) from heard_sessions s where bucket = $1 and stream > $3 order by stream limit $4
+    select stream, exists({MISSING}) from heard_sessions s where stream > $2 order by stream limit $3
 """
 COUNT = """
     select (select count(*) from heard_messages) - (select count(*) from heard_vectors where embedder = $1)
 """
 SELECT_WITHOUT = """
     select stream, turn, number, text from unnest($1::bigint[]) as wanted (key)
-    join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key and s.state <> 'erased'
-    join heard_messages m on m.bucket = s.bucket and m.stream = s.key where not exists (
-        select 1 from heard_vectors v where v.bucket = m.bucket and v.stream = m.stream and v.turn = m.turn
+    join streams s on s.key = wanted.key and s.state <> 'erased'
+    join heard_messages m on m.stream = s.key where not exists (
+        select 1 from heard_vectors v where v.stream = m.stream and v.turn = m.turn
         and v.number = m.number and v.embedder = $2
     ) limit $3
 """
 SAVE = """
     insert into heard_vectors
-    select bucket, stream, turn, number, said_ms, $1, $2::float8[]::real[] from heard_messages
-    where bucket = $3 % 64 and stream = $3 and turn = $4 and number = $5 and text = $6 for key share
-    on conflict (bucket, stream, turn, number) do update set embedder = excluded.embedder, vector = excluded.vector
+    select stream, turn, number, said_ms, $1, $2::float8[]::real[] from heard_messages
+    where stream = $3 and turn = $4 and number = $5 and text = $6 for key share
+    on conflict (stream, turn, number) do update set embedder = excluded.embedder, vector = excluded.vector
 """
 """The lock keeps a message that is being deleted from getting a vector behind its back."""
 COSINE = "1 - (v.vector::{schema}.vector operator({schema}.<=>) $1::float8[]::real[]::{schema}.vector)"
 FIND = """
 with compared as materialized (
-    select v.bucket, v.stream, v.turn, v.number from heard_sessions s
+    select v.stream, v.turn, v.number from heard_sessions s
     cross join lateral (
-        select * from heard_vectors v where v.bucket = s.bucket and v.stream = s.stream and v.embedder = $2
+        select * from heard_vectors v where v.stream = s.stream and v.embedder = $2
         and v.said_ms >= $3 and v.said_ms < $4 and v.vector is not null
     ) v where {scope} order by s.stream desc limit $5
 ), near as materialized (
-    select bucket, stream, turn, number, {cosine} as cosine from compared
-    join heard_vectors v using (bucket, stream, turn, number) order by cosine desc, stream desc limit $6
+    select stream, turn, number, {cosine} as cosine from compared
+    join heard_vectors v using (stream, turn, number) order by cosine desc, stream desc limit $6
 )
 select (select count(*) from compared), m.stream, m.turn, m.number, m.position, m.role, m.said_ms, m.text, cosine
-from near join heard_messages m using (bucket, stream, turn, number)
+from near join heard_messages m using (stream, turn, number)
 order by cosine desc, m.said_ms desc, m.stream desc, m.turn desc, m.number desc
 """
 SELECT_COSINES = """
     select v.stream, v.turn, v.number, {cosine} from unnest($2::bigint[], $3::bigint[], $4::bigint[])
-    as wanted (key, turn, number) join heard_vectors v on v.bucket = key % 64 and v.stream = key
+    as wanted (key, turn, number) join heard_vectors v on v.stream = key
     and v.turn = wanted.turn and v.number = wanted.number where v.embedder = $5 and v.vector is not null
 """
 
@@ -102,14 +102,10 @@ class PostgresqlHeardVectors:
         return VectorSupport(0, NO_EXTENSION) if self.vector_schema is None else VectorSupport(MAX_COMPARED)
 
     async def check_vectors(self, embedder: str, after_key: int, limit: int) -> VectorCheck:
-        """Buckets are looked through one after the other: the key to go on after begins with the bucket."""
-        bucket, key = after_key >> KEY_BITS, after_key % (1 << KEY_BITS)
-        values = bucket, embedder_number(embedder), key, limit
+        values = embedder_number(embedder), after_key, limit
         found = await self.database.read(lambda session: session.rows(CHECK, values))
         behind = [key for key, is_missing in found if is_missing]
-        if len(found) == limit:
-            return VectorCheck(behind, len(found), (bucket << KEY_BITS) + found[-1][0])
-        return VectorCheck(behind, len(found), (bucket + 1) << KEY_BITS if bucket + 1 < BUCKETS else None)
+        return VectorCheck(behind, len(found), found[-1][0] if len(found) == limit else None)
 
     async def count_without_vector(self, embedder: str) -> int:
         number = embedder_number(embedder)
@@ -119,7 +115,7 @@ class PostgresqlHeardVectors:
     async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[TextToEmbed]:
         values = [*keys], embedder_number(embedder), limit
         found = await self.database.read(lambda session: session.rows(SELECT_WITHOUT, values))
-        return [TextToEmbed(MessagePlace(*place), text.decode()) for *place, text in found]
+        return [TextToEmbed(MessagePlace(*place), text) for *place, text in found]
 
     async def save_vectors(self, embedder: str, vectors: Embedded) -> None:
         number = embedder_number(embedder)

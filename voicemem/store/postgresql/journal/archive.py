@@ -23,22 +23,22 @@ ARCHIVE_RUNS = 500
 SELECT_RUNS_AFTER = f"""
     select {RUN_COLUMNS} from journal j where {IS_STREAMS} and j.position > $2 order by j.position limit {ARCHIVE_RUNS}
 """
-SELECT_LAST_ARCHIVED = "select coalesce(max(last), 0) from archives where bucket = $1 % 64 and stream = $1"
-INSERT_ARCHIVE = "insert into archives values ($1 % 64, $1, $2, $3, $4, $5)"
+SELECT_LAST_ARCHIVED = "select coalesce(max(last), 0) from archives where stream = $1"
+INSERT_ARCHIVE = "insert into archives values ($1, $2, $3, $4, $5)"
 SELECT_COMPACTABLE = f"""
-    select bucket, stream from retention where compact_ms <= $1 and {IS_FREE} order by compact_ms limit $3
+    select stream from retention where compact_ms <= $1 and {IS_FREE} order by compact_ms limit $3
 """
-LOCK_COMPACT_MS = "select compact_ms from retention where bucket = $1 % 64 and stream = $1 for no key update"
+LOCK_COMPACT_MS = "select compact_ms from retention where stream = $1 for no key update"
 SELECT_ARCHIVED_ROWS = f"""
     select j.position, octet_length(j.payload) from journal j where {IS_STREAMS} and j.position <= $2
     order by j.position limit $3
 """
-DELETE_ROWS = "delete from journal where bucket = $1 % 64 and stream = $1 and position = any($2::bigint[])"
+DELETE_ROWS = "delete from journal where stream = $1 and position = any($2::bigint[])"
 MARK_COMPACTED = """
-    update retention set compact_ms = null, node = null, leased_until_ms = 0 where bucket = $1 % 64 and stream = $1
+    update retention set compact_ms = null, node = null, leased_until_ms = 0 where stream = $1
 """
 DELETE_FINISHED_PLAN = """
-    delete from retention where bucket = $1 % 64 and stream = $1
+    delete from retention where stream = $1
     and compact_ms is null and expires_ms is null and erased_ms is null
 """
 

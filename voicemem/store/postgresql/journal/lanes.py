@@ -45,17 +45,17 @@ APPEND = f"""
     run as (select * from {RUNS_WITH_GENS}),
     free as (
         select h.stream from held, run join stream_locks h
-        on h.bucket = run.stream % 64 and h.stream = run.stream and h.version = run.version
+        on h.stream = run.stream and h.version = run.version
         for no key update of h skip locked
     )
-    insert into journal (bucket, stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
-    select run.stream % 64, run.stream, run.position, run.producer, run.seq, run.received_ms, run.count, run.checksum,
+    insert into journal (stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
+    select run.stream, run.position, run.producer, run.seq, run.received_ms, run.count, run.checksum,
     run.waypoint, run.payload from run join free on free.stream = run.stream
     on conflict do nothing returning stream
 """
 SELECT_STORED = """
-    select r.stream from unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[])
-    as r (stream, position, producer, seq, checksum) join journal j on j.bucket = r.stream % 64 and j.stream = r.stream
+    select r.stream from unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
+    as r (stream, position, producer, seq, checksum) join journal j on j.stream = r.stream
     and j.position = r.position and j.producer = r.producer and j.seq = r.seq and j.checksum = r.checksum
 """
 MAX_RUNS = 2_000

@@ -16,10 +16,10 @@ from voicemem.store.stream_changes import new_session, new_stream, restored_sess
 from voicemem.store.streams import NAME_TAKEN, USER_KIND, Stream
 
 COPY_SECRETS = """
-    insert into secrets select $1 % 64, $1, name, value from secrets where bucket = $2 % 64 and stream = $2
+    insert into secrets select $1, name, value from secrets where stream = $2
 """
 SELECT_NAME_RUNS = """
-    select 1 from streams where project = $1 and sha256(name) = $2 and state = 'running' and name is not null
+    select 1 from streams where project = $1 and md5(name) = md5($2) and state = 'running' and name is not null
     and kind = 'session' limit 1
 """
 TAKE_NAME = "insert into names values ($1, $2, $3) on conflict do nothing"

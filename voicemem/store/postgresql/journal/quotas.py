@@ -21,7 +21,7 @@ COUNT_OPEN_OF_KEY = "select count(*) from (select 1 from streams where key_id = 
 COUNT_SINCE_OF_KEY = "select count(*) from (select 1 from streams where key_id = $1 and started_ms >= $2 limit $3) c"
 """All read an index only, and no more of it than the quota."""
 SELECT_QUOTAS_OF_KEY = "select open_sessions, sessions_per_day from keys where id = $1"
-SAVE_KEY_ID = "update streams set key_id = $1 where bucket = $2 % 64 and key = $2"
+SAVE_KEY_ID = "update streams set key_id = $1 where key = $2"
 
 
 def check_quotas(rows: Rows, project: str, key_id: str | None, now_ms: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.store.postgresql.database.connection import Row, Session, Word
+from voicemem.store.postgresql.database.connection import Row, Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import STREAM_COLUMNS, label_digest, load_stream, to_stream
 from voicemem.store.postgresql.journal.runs import IS_READABLE, find_last_seq, runs_after
@@ -18,19 +18,19 @@ from voicemem.store.runs import page_of
 from voicemem.store.streams import SESSION_KIND, USER_KIND, Stream
 
 SELECT_STREAM_BY_NAME = f"""
-    select {STREAM_COLUMNS} from stream_ids i join streams s on s.bucket = i.stream % 64 and s.key = i.stream
+    select {STREAM_COLUMNS} from stream_ids i join streams s on s.key = i.stream
     where i.project = $1 and i.kind = $2 and i.id = $3
 """
 SELECT_HAS_SEQS = """
-    select 1 from producers where bucket = $1 % 64 and stream = $1 and name = $2 and next_seq > 1
+    select 1 from producers where stream = $1 and name = $2 and next_seq > 1
 """
 SELECT_DUE_SESSIONS = "select key from streams where due_ms <= $1 order by due_ms limit $2"
 SELECT_READABLE_SECRETS = f"""
-    select name, value from secrets where bucket = $1 % 64 and stream = $1 and {IS_READABLE}
+    select name, value from secrets where stream = $1 and {IS_READABLE}
 """
 SELECT_STREAMS_BY_KEYS = f"""
     select {STREAM_COLUMNS} from unnest($3::bigint[]) as wanted (key)
-    join streams s on s.bucket = wanted.key % 64 and s.key = wanted.key
+    join streams s on s.key = wanted.key
     where s.project = $1 and s.kind = $2 order by s.key
 """
 SELECT_NEWEST_KEYS = "select key from streams where project = $1 and kind = $2 order by key desc limit $3"
@@ -47,13 +47,13 @@ LIST_STREAMS = f"""
 """
 COUNT_STREAMS = "select count(*) from (select 1 from streams s where {conditions} limit ${limit}) c"
 SELECT_SNAPSHOT = f"""
-    select position, version, state from snapshots where bucket = $1 % 64 and stream = $1 and version = $2
+    select position, version, state from snapshots where stream = $1 and version = $2
     and position <= $3 and {IS_READABLE}
 """
 FILTERS = {
     "state": "s.state = ${}",
     "user_id": "s.user_id = ${}",
-    "label": "exists (select 1 from labels l where l.bucket = s.bucket and l.stream = s.key and l.digest = ${})",
+    "label": "exists (select 1 from labels l where l.stream = s.key and l.digest = ${})",
     "channel": "s.channel = ${}",
     "started_after": "s.started_ms > ${}",
     "started_before": "s.started_ms < ${}",
@@ -93,18 +93,18 @@ class PostgresqlJournalReads:
         return await self.find_by_name(project, USER_KIND, user_id)
 
     async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
-        values = (project, Word(kind), name)
+        values = (project, kind, name)
         stream = await self.database.read(lambda session: load_stream(session, SELECT_STREAM_BY_NAME, values))
         return None if stream is None or stream.state == "erased" else stream
 
     async def was_erased(self, project: str, session_id: str) -> bool:
-        values = (project, Word(SESSION_KIND), session_id)
+        values = (project, SESSION_KIND, session_id)
         stream = await self.database.read(lambda session: load_stream(session, SELECT_STREAM_BY_NAME, values))
         return stream is not None and stream.state == "erased"
 
     async def load_secrets(self, key: int) -> dict[str, str]:
         rows = await self.database.read(lambda session: session.rows(SELECT_READABLE_SECRETS, (key,)))
-        return {name.decode(): value.decode() for name, value in rows}
+        return {name: value for name, value in rows}
 
     async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
         return (await self.list_page(wanted, sys.maxsize))[0]
@@ -129,15 +129,15 @@ class PostgresqlJournalReads:
         return int(count)
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
-        values = (project, Word(SESSION_KIND), list(keys))
+        values = (project, SESSION_KIND, list(keys))
         rows = await self.database.read(lambda session: session.rows(SELECT_STREAMS_BY_KEYS, values))
         return [to_stream(row) for row in rows]
 
     async def list_newest_keys(self, project: str, limit: int) -> list[int]:
-        return await self.select_keys(SELECT_NEWEST_KEYS, (project, Word(SESSION_KIND), limit))
+        return await self.select_keys(SELECT_NEWEST_KEYS, (project, SESSION_KIND, limit))
 
     async def list_keys_after(self, project: str, key: int, limit: int) -> list[int]:
-        return await self.select_keys(SELECT_KEYS_AFTER, (project, Word(SESSION_KIND), limit, key))
+        return await self.select_keys(SELECT_KEYS_AFTER, (project, SESSION_KIND, limit, key))
 
     async def select_keys(self, query: str, values: Row) -> list[int]:
         return await self.database.read(lambda session: [key for (key,) in session.rows(query, values)])
@@ -158,7 +158,7 @@ class PostgresqlJournalReads:
 
 def conditions(wanted: SessionFilter) -> tuple[str, list[Any]]:
     """The where clause of a list of sessions, and its values."""
-    values: list[Any] = [wanted.project, Word(SESSION_KIND)]
+    values: list[Any] = [wanted.project, SESSION_KIND]
     return " and ".join([IS_LISTED, *clauses_of(wanted, FILTERS, values)]), values
 
 
@@ -172,7 +172,7 @@ def clauses_of(wanted: SessionFilter, fields: Iterable[str], values: list[Any]) 
         if field == "label":
             value = label_digest(*value)
         elif field in WORDS:
-            value = Word(value)
+            value = value
         elif field == "keys":
             value = [*value]
         given = value if isinstance(value, tuple) else (value,)

@@ -20,7 +20,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.batch_append import Originals, originals_around
 from voicemem.store.delivery_rows import endpoint_values
 from voicemem.store.keys import KeySource
-from voicemem.store.postgresql.database.connection import NodeRetired, Row, Session, Word
+from voicemem.store.postgresql.database.connection import NodeRetired, Row, Session
 from voicemem.store.postgresql.deliveries.enqueue import enqueue_close, enqueue_start
 from voicemem.store.postgresql.journal.guesses import Guesses
 from voicemem.store.postgresql.journal.runs import (
@@ -41,52 +41,52 @@ from voicemem.store.streams import IN_OVERVIEW, SESSION_KIND, ProducerState, Str
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
 """The columns of `streams` s; `position` is that of the last time the row was saved."""
 POSITION = """greatest(s.position, (
-    select j.position + j.count - 1 from journal j where j.bucket = s.bucket and j.stream = s.key
+    select j.position + j.count - 1 from journal j where j.stream = s.key
     order by j.position desc limit 1
 ))"""
 """Where the journal ends."""
 STREAM_COLUMNS = STORED_COLUMNS.replace("s.position", POSITION)
-SELECT_STREAM = f"select {STREAM_COLUMNS} from streams s where s.bucket = $1 % 64 and s.key = $1"
-SELECT_PROJECT = "select project from streams where bucket = $1 % 64 and key = $1"
+SELECT_STREAM = f"select {STREAM_COLUMNS} from streams s where s.key = $1"
+SELECT_PROJECT = "select project from streams where key = $1"
 HOLD_NODE = "select 1 from nodes where token = $1 for share"
 SELECT_STREAM_KEY = "select stream from stream_ids where project = $1 and kind = $2 and id = $3"
-LOCK_HEAD = "select version from stream_locks where bucket = $1 % 64 and stream = $1 for no key update"
-RAISE_GEN = "update stream_locks set version = version + 1 where bucket = $1 % 64 and stream = $1 returning version"
+LOCK_HEAD = "select version from stream_locks where stream = $1 for no key update"
+RAISE_GEN = "update stream_locks set version = version + 1 where stream = $1 returning version"
 INSERT_ID = "insert into stream_ids values ($1, $2, $3, $4) on conflict do nothing"
-INSERT_HEAD = "insert into stream_locks values ($1 % 64, $1, 1)"
+INSERT_HEAD = "insert into stream_locks values ($1, 1)"
 INSERT_STREAM = """
-    insert into streams (bucket, key, project, kind, id, state, position, started_ms, ended_ms, reason, config,
+    insert into streams (key, project, kind, id, state, position, started_ms, ended_ms, reason, config,
     silent_since_ms, ending_ms, ending_ts, ending_reason, provisional, due_ms, name, user_id, channel)
-    values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
 """
 UPDATE_STREAM = """
     update streams set state = $2, position = $3, started_ms = $4, ended_ms = $5, reason = $6, config = $7,
     silent_since_ms = $8, ending_ms = $9, ending_ts = $10, ending_reason = $11, provisional = $12, due_ms = $13,
-    name = $14, user_id = $15, channel = $16 where bucket = $1 % 64 and key = $1
+    name = $14, user_id = $15, channel = $16 where key = $1
 """
-DELETE_LABELS = "delete from labels where bucket = $1 % 64 and stream = $1"
-INSERT_LABELS = "insert into labels select $1 % 64, $1, unnest($2::bytea[])"
+DELETE_LABELS = "delete from labels where stream = $1"
+INSERT_LABELS = "insert into labels select $1, unnest($2::bytea[])"
 SAVE_OVERVIEW = """
-    insert into overviews (bucket, stream, name, user_id, labels) values ($1 % 64, $1, $2, $3, $4)
-    on conflict (bucket, stream) do update
+    insert into overviews (stream, name, user_id, labels) values ($1, $2, $3, $4)
+    on conflict (stream) do update
     set name = excluded.name, user_id = excluded.user_id, labels = excluded.labels
 """
 PRODUCER_COLUMNS = "epoch, next_seq, unsequenced, ended, node, expected_until_ms"
-SELECT_PRODUCER = f"select {PRODUCER_COLUMNS} from producers where bucket = $1 % 64 and stream = $1 and name = $2"
-SELECT_PRODUCER_NAMES = "select name from producers where bucket = $1 % 64 and stream = $1"
+SELECT_PRODUCER = f"select {PRODUCER_COLUMNS} from producers where stream = $1 and name = $2"
+SELECT_PRODUCER_NAMES = "select name from producers where stream = $1"
 SELECT_IS_CONNECTED = """
-    select 1 from producers where bucket = $1 % 64 and stream = $1 and node is not null limit 1
+    select 1 from producers where stream = $1 and node is not null limit 1
 """
-SELECT_PRODUCERS_NOT_ENDED = "select name from producers where bucket = $1 % 64 and stream = $1 and not ended"
+SELECT_PRODUCERS_NOT_ENDED = "select name from producers where stream = $1 and not ended"
 SAVE_PRODUCER = """
-    insert into producers values ($1 % 64, $1, $2, $3, $4, $5, $6, $7, $8)
-    on conflict (bucket, stream, name) do update set epoch = excluded.epoch, next_seq = excluded.next_seq,
+    insert into producers values ($1, $2, $3, $4, $5, $6, $7, $8)
+    on conflict (stream, name) do update set epoch = excluded.epoch, next_seq = excluded.next_seq,
     unsequenced = excluded.unsequenced, ended = excluded.ended, node = excluded.node,
     expected_until_ms = excluded.expected_until_ms
 """
-SELECT_FROM_SECRETS = "select value from secrets where bucket = $1 % 64 and stream = $1 and name = $2"
-DELETE_FROM_SECRETS = "delete from secrets where bucket = $1 % 64 and stream = $1 and name = $2"
-INSERT_INTO_SECRETS = "insert into secrets values ($1 % 64, $1, $2, $3)"
+SELECT_FROM_SECRETS = "select value from secrets where stream = $1 and name = $2"
+DELETE_FROM_SECRETS = "delete from secrets where stream = $1 and name = $2"
+INSERT_INTO_SECRETS = "insert into secrets values ($1, $2, $3)"
 DISABLE_SESSION_ENDPOINT = "update endpoints set disabled_ms = $1 where stream = $2"
 UPDATE_SESSION_ENDPOINT = """
     update endpoints set url = $2, secret = $3, contents = $4, event_types = $5, disabled_ms = null,
@@ -97,7 +97,7 @@ INSERT_SESSION_ENDPOINT = """
     values ($6, $1, $2, $3, $4, $5, true)
 """
 RELEASE_NAME = "delete from names where stream = $1"
-DELETE_RETENTION = "delete from retention where bucket = $1 % 64 and stream = $1"
+DELETE_RETENTION = "delete from retention where stream = $1"
 
 
 class Conflict(Exception):
@@ -138,7 +138,7 @@ class Rows:
         Whoever retires the node that this process is waits for this transaction anyway. But the process may have begun
         again under another token since the job was made, and nobody would free what is held under the old one.
         """
-        if token not in ("", self.shared.node) and self.session.row(HOLD_NODE, (Word(token),)) is None:
+        if token not in ("", self.shared.node) and self.session.row(HOLD_NODE, (token,)) is None:
             raise NodeRetired
 
     # Streams
@@ -160,18 +160,18 @@ class Rows:
         return self.find_by_name(project, SESSION_KIND, session_id)
 
     def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
-        row = self.session.row(SELECT_STREAM_KEY, (project, Word(kind), name))
+        row = self.session.row(SELECT_STREAM_KEY, (project, kind, name))
         return None if row is None else self.stream(row[0])
 
     def add_stream(self, stream: Stream) -> None:
         """Insert a new stream, which gets its key. Raises `Conflict` when another has just taken its id."""
         stream.key = self.shared.keys.draw()
-        if not self.session.change(INSERT_ID, (stream.project, Word(stream.kind), stream.id, stream.key)):
+        if not self.session.change(INSERT_ID, (stream.project, stream.kind, stream.id, stream.key)):
             raise Conflict
         self.session.execute(INSERT_HEAD, (stream.key,))
         config = stream.config
         values = stream_values(stream)
-        self.session.execute(INSERT_STREAM, (stream.key, stream.project, Word(stream.kind), stream.id, *values))
+        self.session.execute(INSERT_STREAM, (stream.key, stream.project, stream.kind, stream.id, *values))
         self.streams[stream.key], self.gens[stream.key] = stream, 1
         if stream.kind == SESSION_KIND and not IN_OVERVIEW.isdisjoint(config):
             self.save_overview(stream)
@@ -206,7 +206,7 @@ class Rows:
         return producer
 
     def save_producer(self, key: int, producer: ProducerState) -> None:
-        node = None if producer.node is None else Word(producer.node)
+        node = None if producer.node is None else producer.node
         values = (producer.epoch, producer.next_seq, producer.unsequenced, producer.ended, node)
         self.session.execute(SAVE_PRODUCER, (key, producer.name, *values, producer.expected_until_ms))
         self.changed.add(key)
@@ -214,7 +214,7 @@ class Rows:
     def save_producers(self, key: int) -> None:
         """Write the `next_seq` of a journal's producers into their own rows, which stay when its rows are archived."""
         for (name,) in self.session.rows(SELECT_PRODUCER_NAMES, (key,)):
-            self.save_producer(key, self.producer(key, name.decode()))
+            self.save_producer(key, self.producer(key, name))
 
     def is_connected(self, key: int) -> bool:
         """See `voicemem.store.stream_changes.StreamRows`."""
@@ -222,7 +222,7 @@ class Rows:
 
     def names_not_ended(self, key: int) -> list[str]:
         """See `voicemem.store.stream_changes.StreamRows`."""
-        return [name.decode() for (name,) in self.session.rows(SELECT_PRODUCERS_NOT_ENDED, (key,))]
+        return [name for (name,) in self.session.rows(SELECT_PRODUCERS_NOT_ENDED, (key,))]
 
     # Journals
 
@@ -294,7 +294,7 @@ class Rows:
             self.session.execute(DISABLE_SESSION_ENDPOINT, (now_ms, stream.key))
             return
         secret = self.session.row(SELECT_FROM_SECRETS, (stream.key, "webhook.secret"))
-        contents, event_types = Word(values.contents), values.event_types
+        contents, event_types = values.contents, values.event_types
         row = (stream.key, values.url, secret[0] if secret else None, contents, event_types)
         if not self.session.change(UPDATE_SESSION_ENDPOINT, row):
             self.session.execute(INSERT_SESSION_ENDPOINT, (*row, self.shared.keys.draw()))
@@ -319,7 +319,7 @@ class Rows:
 
     def project_of(self, key: int) -> str:
         stream = self.streams.get(key)
-        return self.session.one(SELECT_PROJECT, (key,))[0].decode() if stream is None else stream.project
+        return self.session.one(SELECT_PROJECT, (key,))[0] if stream is None else stream.project
 
     def after_commit(self) -> None:
         """What was committed counts, and is what the next append of these streams is decided by."""
@@ -334,7 +334,7 @@ def stream_values(stream: Stream) -> Sequence[Any]:
     """The values of the columns of `streams` that change."""
     config = stream.config
     return (
-        Word(stream.state),
+        stream.state,
         stream.position,
         stream.started_ms,
         stream.ended_ms,
@@ -357,10 +357,6 @@ def label_digest(name: str, value: str) -> bytes:
     return sha256(msgspec.json.encode([name, value])).digest()
 
 
-def to_text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
-
-
 def to_stream(row: Row) -> Stream:
     """The stream of a row of `STREAM_COLUMNS`. Raises `StoreUnavailable` for a damaged one."""
     key, project, kind, stream_id, state, position, started_ms, ended_ms, reason, config, *rest = row
@@ -371,19 +367,19 @@ def to_stream(row: Row) -> Stream:
         raise StoreUnavailable("The configuration of the session is damaged in the store.") from None
     return Stream(
         key,
-        project.decode(),
+        project,
         kind,
-        stream_id.decode(),
+        stream_id,
         state,
         position,
         started_ms,
         ended_ms,
-        to_text(reason),
+        reason,
         decoded,
         silent_since_ms,
         ending_ms,
         ending_ts,
-        to_text(ending_reason),
+        ending_reason,
         provisional,
     )
 

@@ -21,14 +21,14 @@ from voicemem.store.runs import (
 )
 
 RUN_ARRAYS = """
-    unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+    unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
     $8::boolean[], $9::bytea[]) as r (stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
 """
 INSERT_RUNS = f"""
-    insert into journal (bucket, stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
-    select r.stream % 64, r.* from {RUN_ARRAYS}
+    insert into journal (stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
+    select r.* from {RUN_ARRAYS}
 """
-IS_STREAMS = "j.bucket = $1 % 64 and j.stream = $1"
+IS_STREAMS = "j.stream = $1"
 IS_WAYPOINT = f"{IS_STREAMS} and j.producer = $2 and j.waypoint"
 FIRST_POSITION = f"""coalesce(
     (select j.position from journal j where {IS_WAYPOINT} and j.seq <= $3 order by j.seq desc limit 1),
@@ -48,10 +48,10 @@ SELECT_NEXT_SEQ_IN_REACH = f"select j.seq {ROWS_FROM_WAYPOINT} and j.seq > $3 or
 SELECT_NEXT_WAYPOINT = f"select j.seq from journal j where {IS_WAYPOINT} and j.seq > $3 order by j.seq limit 1"
 SELECT_LAST_SEQ = f"select j.seq + j.count - 1 {ROWS_FROM_WAYPOINT} order by j.position desc limit 1"
 RUN_COLUMNS = "j.position, j.producer, j.seq, j.received_ms, j.payload, j.count, j.checksum"
-IS_READABLE = "exists (select 1 from streams where bucket = $1 % 64 and key = $1 and state <> 'erased')"
+IS_READABLE = "exists (select 1 from streams where key = $1 and state <> 'erased')"
 """Whether a stream is there; the content of an erased one is deleted later."""
 SELECT_ARCHIVES_AFTER = f"""
-    select runs, last from archives where bucket = $1 % 64 and stream = $1 and last > $2 and {IS_READABLE}
+    select runs, last from archives where stream = $1 and last > $2 and {IS_READABLE}
     order by position limit 1
 """
 SELECT_RUNS_FROM = f"""
@@ -67,8 +67,8 @@ SELECT_RUNS_FROM = f"""
     ) j where j.before < $4 order by j.position
 """
 """The run that holds position $2 + 1, which may begin before it, and later ones, until they are $4 bytes or more."""
-SELECT_ARCHIVED_SEQS = "select position, seqs from archives where bucket = $1 % 64 and stream = $1 order by position"
-SELECT_ARCHIVE = "select runs from archives where bucket = $1 % 64 and stream = $1 and position = $2"
+SELECT_ARCHIVED_SEQS = "select position, seqs from archives where stream = $1 order by position"
+SELECT_ARCHIVE = "select runs from archives where stream = $1 and position = $2"
 PAGE_RUNS = 500
 """What is read at once: a journal can be much larger than memory allows."""
 
@@ -80,7 +80,7 @@ class RunColumns:
         self.values: list[list[Any]] = [[] for _ in range(9)]
 
     def add(self, run: JournalRun, waypoint: bool) -> None:
-        payload, producer = run.encoded, None if run.producer is None else run.producer.encode()
+        payload, producer = run.encoded, None if run.producer is None else run.producer
         checked = checksum(run.stream, run.position, payload)
         row = (
             run.stream,
@@ -125,7 +125,7 @@ def to_run(key: int, row: Row) -> RunRow:
     """The run of a row of `RUN_COLUMNS`. Raises `DamagedEntry`."""
     position, producer, seq, received_ms, payload, count, checked = row
     verify_checksum(key, position, payload, checked)
-    return RunRow(position, None if producer is None else producer.decode(), seq, received_ms, payload, count)
+    return RunRow(position, None if producer is None else producer, seq, received_ms, payload, count)
 
 
 def runs_after(session: Session, key: int, after: int) -> Iterator[RunRow]:

@@ -15,7 +15,7 @@ from voicemem.store.postgresql.database.connection import Session
 
 SELECT_BYTES = "select bytes from stored_bytes where project = $1"
 ADD_BYTES = """
-    insert into stored_bytes select * from unnest($1::bytea[], $2::bigint[]) as r (project, bytes) order by project
+    insert into stored_bytes select * from unnest($1::text[], $2::bigint[]) as r (project, bytes) order by project
     on conflict (project) do update set bytes = stored_bytes.bytes + excluded.bytes returning project, bytes
 """
 """In one order, so that no two nodes wait for each other."""
@@ -59,8 +59,8 @@ def add_bytes(session: Session, counted: Mapping[str, int]) -> dict[str, int]:
     """Add what a process has counted; the bytes of these projects."""
     if not counted:
         return {}
-    projects = [project.encode() for project in counted]
-    return {project.decode(): size for project, size in session.rows(ADD_BYTES, (projects, list(counted.values())))}
+    projects = [project for project in counted]
+    return {project: size for project, size in session.rows(ADD_BYTES, (projects, list(counted.values())))}
 
 
 def is_full(session: Session, stored_bytes: StoredBytes, project: str, quota: int) -> bool:

@@ -32,16 +32,16 @@ from voicemem.store.stream_changes import (
 )
 from voicemem.store.streams import USER_KIND, SessionEnding, Stream
 
-SELECT_SECRETS = "select name, value from secrets where bucket = $1 % 64 and stream = $1"
+SELECT_SECRETS = "select name, value from secrets where stream = $1"
 INLINE_BYTES = 64 * 1024
 """A larger snapshot is compressed on a thread."""
 SAVE_SNAPSHOT = """
-    insert into snapshots (bucket, stream, version, position, state) select $1 % 64, $1, $2, $3, $4
-    where exists (select 1 from streams where bucket = $1 % 64 and key = $1 and state != 'erased')
-    on conflict (bucket, stream, version) do update set position = excluded.position, state = excluded.state
+    insert into snapshots (stream, version, position, state) select $1, $2, $3, $4
+    where exists (select 1 from streams where key = $1 and state != 'erased')
+    on conflict (stream, version) do update set position = excluded.position, state = excluded.state
 """
 DELETE_UNREAD_SNAPSHOTS = """
-    delete from snapshots where bucket = $1 % 64 and stream = $1 and version != $2
+    delete from snapshots where stream = $1 and version != $2
     and version not in (select snapshot_version from nodes)
 """
 
@@ -69,7 +69,7 @@ class PostgresqlJournal(PostgresqlJournalReads):
                 stream = create_stream(rows, project, session_id, session_patch, now_ms, key_id, takes_name)
                 return stream, "created"
             stored = rows.session.rows(SELECT_SECRETS, (stream.key,))
-            return stream, compare(stream, {name.decode(): value.decode() for name, value in stored}, session_patch)
+            return stream, compare(stream, {name: value for name, value in stored}, session_patch)
 
         return await self.database.write(job)
 

@@ -18,11 +18,10 @@ from voicemem.store.ports.memories import (
 from voicemem.store.postgresql.memories.rows import IS_THERE
 
 IS_SUPERSEDED = """
-    exists (select 1 from superseded s join streams t on t.bucket = s.bucket and t.key = s.stream
+    exists (select 1 from superseded s join streams t on t.key = s.stream
     and t.state <> 'erased' where s.project = m.project and s.old_id = m.id
     and s.created_ms <= coalesce({as_of}::bigint, s.created_ms))
 """
-KIND = "convert_to(m.kind, 'UTF8')"
 
 
 class Parameters:
@@ -32,12 +31,12 @@ class Parameters:
         self.values = list(values)
 
     def add(self, value: Any) -> str:
-        """What stands for a value in the query; texts are sent as bytes."""
+        """What stands for a value in the query."""
         self.values.append(value)
         return f"${len(self.values)}"
 
     def texts(self, values: Sequence[str | None]) -> str:
-        return f"{self.add([value.encode() for value in values if value is not None])}::bytea[]"
+        return f"{self.add([value for value in values if value is not None])}::text[]"
 
 
 def conditions(wanted: MemoryFilter, given: Parameters) -> str:
@@ -47,7 +46,7 @@ def conditions(wanted: MemoryFilter, given: Parameters) -> str:
         ("m.namespace", wanted.namespaces),
         ("m.user_id", wanted.user_ids),
         ("m.session_id", wanted.session_ids),
-        (KIND, wanted.kinds),
+        ("m.kind", wanted.kinds),
     ):
         found += [] if condition is None else [clause_of(column, condition, given)]
     for column, tags in (("m.topics", wanted.topics), ("m.entities", wanted.entities)):
@@ -75,7 +74,7 @@ def conditions(wanted: MemoryFilter, given: Parameters) -> str:
 def clause_of(column: str, condition: Condition, given: Parameters) -> str:
     match condition:
         case StartsWith(prefix):
-            return f"substring({column} from 1 for {len(prefix.encode())}) = {given.add(prefix)}"
+            return f"starts_with({column}, {given.add(prefix)})"
         case AnyOf((str() as value,)):
             return f"{column} = {given.add(value)}"
         case AnyOf(values):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from voicemem.store.ports.extraction import EXTRACT, ExtractionCheck
 from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import Database
-from voicemem.store.postgresql.heard_index.index import BUCKETS, KEY_BITS, SELECT_STATE, SELECT_STREAMS
+from voicemem.store.postgresql.heard_index.index import SELECT_STATE, SELECT_STREAMS
 from voicemem.store.postgresql.journal.rows import POSITION, Rows, to_stream
 from voicemem.store.streams import SESSION_KIND
 
 LOOK_AT_SESSIONS = f"""
     select s.key, ($1 or position($2 in s.config) > 0)
     and case when s.state = 'ended' then s.position else {POSITION} end > coalesce(e.position, 0)
-    from streams s left join extracted e on e.bucket = s.bucket and e.stream = s.key
-    where s.bucket = $3 and s.key > $4 and s.kind = '{SESSION_KIND}' and s.state <> 'erased' order by s.key limit $5
+    from streams s left join extracted e on e.stream = s.key
+    where s.key > $3 and s.kind = '{SESSION_KIND}' and s.state <> 'erased' order by s.key limit $4
 """
 NOTE = """
-    insert into extracted values ($1 % 64, $1, $2)
-    on conflict (bucket, stream) do update set position = greatest(extracted.position, excluded.position)
+    insert into extracted values ($1, $2)
+    on conflict (stream) do update set position = greatest(extracted.position, excluded.position)
 """
 SPEND = """
     insert into spent_tokens select $1, $2, greatest(0, $3) where $4 = 0 or $3 <= $4
@@ -34,16 +34,11 @@ class PostgresqlExtractions:
     database: Database
 
     async def check_extractions(self, everywhere: bool, after_key: int, limit: int) -> ExtractionCheck:
-        """Buckets are looked through one after the other: the key to go on after begins with the bucket."""
-        bucket, key = after_key >> KEY_BITS, after_key % (1 << KEY_BITS)
-
         def job(session: Session) -> ExtractionCheck:
-            found = session.rows(LOOK_AT_SESSIONS, (everywhere, EXTRACT, bucket, key, limit))
+            found = session.rows(LOOK_AT_SESSIONS, (everywhere, EXTRACT, after_key, limit))
             keys = [key for key, is_behind in found if is_behind]
             streams = [to_stream(row) for row in session.rows(SELECT_STREAMS, (keys,))] if keys else []
-            if len(found) == limit:
-                return ExtractionCheck(streams, (bucket << KEY_BITS) + found[-1][0])
-            return ExtractionCheck(streams, (bucket + 1) << KEY_BITS if bucket + 1 < BUCKETS else None)
+            return ExtractionCheck(streams, found[-1][0] if len(found) == limit else None)
 
         return await self.database.read(job)
 

@@ -19,7 +19,7 @@ from voicemem.store.ports.memories import (
     single_scope,
     tombstone,
 )
-from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.heard_index.ranking import ranked
 from voicemem.store.postgresql.journal.rows import Rows
@@ -29,20 +29,20 @@ from voicemem.store.stream_changes import find
 from voicemem.store.streams import Stream
 
 NEWEST_FIRST = "m.created_ms desc, m.id desc"
-KEY = "bucket, stream, id"
-FIND_BY_ID = f"select {COLUMNS} from memories m where project = $1 and id = any($2::bytea[]) and {IS_THERE}"
+KEY = "stream, id"
+FIND_BY_ID = f"select {COLUMNS} from memories m where project = $1 and id = any($2::text[]) and {IS_THERE}"
 FIND_EXPIRED = f"""
     select {COLUMNS} from memories m where expires_ms <= $1 and removed_ms is null and {IS_THERE}
     order by expires_ms limit $2
 """
 SELECT_LINKS = """
     select s.old_id, s.by_id, s.created_ms from superseded s
-    join streams t on t.bucket = s.bucket and t.key = s.stream and t.state <> 'erased'
-    where s.project = $1 and s.old_id = any($2::bytea[]) and s.created_ms <= $3
+    join streams t on t.key = s.stream and t.state <> 'erased'
+    where s.project = $1 and s.old_id = any($2::text[]) and s.created_ms <= $3
     order by s.created_ms desc, s.by_id desc
 """
 IS_TO_TOUCH = f"""
-    project = $1 and id = any($2::bytea[]) and removed_ms is null and {IS_THERE}
+    project = $1 and id = any($2::text[]) and removed_ms is null and {IS_THERE}
     and coalesce(last_accessed_ms, 0) <= $3::bigint - {TOUCH_AGAIN_MS}
 """
 SELECT_TO_TOUCH = f"select id from memories m where {IS_TO_TOUCH}"
@@ -89,7 +89,7 @@ class PostgresqlMemories:
     async def find_memories(self, project: str, ids: Sequence[str]) -> list[MemoryRow]:
         def job(session: Session) -> list[MemoryRow]:
             found: dict[str, MemoryRow] = {}
-            for values in session.rows(FIND_BY_ID, (project, as_bytes(ids))):
+            for values in session.rows(FIND_BY_ID, (project, ids)):
                 row = to_row(values)
                 found[row.id] = max(found.get(row.id, row), row, key=is_newer)
             return with_newer(session, project, list(found.values()))
@@ -133,7 +133,7 @@ class PostgresqlMemories:
         )
 
     async def touch_memories(self, project: str, ids: Sequence[str], now_ms: int) -> None:
-        values = project, as_bytes(ids), now_ms
+        values = project, ids, now_ms
         found = await self.database.read(lambda session: session.rows(SELECT_TO_TOUCH, values)) if ids else []
         if found:  # else nothing needs to be committed
             await self.database.write(lambda rows: rows.session.change(TOUCH, values))
@@ -145,7 +145,7 @@ def query_of(wanted: MemoryFilter, words: Sequence[QueryWord], limit: int, secre
     asked = " | ".join(f"'{word.text}'{':*' if word.is_prefix else ''}" for word in words)
     whole = " ".join(word.text for word in words if not word.is_prefix)
     beginnings = " ".join(word.text for word in words if word.is_prefix)
-    given = Parameters(*(Word(text) for text in (terms, asked, whole, beginnings)))
+    given = Parameters(terms, asked, whole, beginnings)
     totals = f"select count(*), sum(length) from memories where {scope_of(wanted, given)}"
     query = ranked("memories", KEY, ABOUT_WEIGHT, totals, conditions(wanted, given))
     return (
@@ -155,16 +155,12 @@ def query_of(wanted: MemoryFilter, words: Sequence[QueryWord], limit: int, secre
     )
 
 
-def as_bytes(texts: Sequence[str]) -> list[bytes]:
-    return [text.encode() for text in texts]
-
-
 def with_newer(session: Session, project: str, rows: list[MemoryRow], as_of_ms: int | None = None) -> list[MemoryRow]:
     """The rows, each with what had first taken its place by that time."""
     if not rows:
         return rows
-    values = project, as_bytes([row.id for row in rows]), LAST_MS if as_of_ms is None else as_of_ms
-    newer = {old.decode(): (by.decode(), made_ms) for old, by, made_ms in session.rows(SELECT_LINKS, values)}
+    values = project, [row.id for row in rows], LAST_MS if as_of_ms is None else as_of_ms
+    newer = {old: (by, made_ms) for old, by, made_ms in session.rows(SELECT_LINKS, values)}
     return [
         replace(row, superseded_by=newer[row.id][0], superseded_ms=newer[row.id][1]) if row.id in newer else row
         for row in rows

@@ -16,22 +16,22 @@ from voicemem.store.postgresql.retention import SELECT_IS_EXPIRED
 from voicemem.store.streams import USER_KIND
 
 LIST = f"""
-    select {COLUMNS} from memories m where bucket = $1 % 64 and stream = $1 and id > $2 and removed_ms is null
+    select {COLUMNS} from memories m where stream = $1 and id > $2 and removed_ms is null
     and {IS_THERE} order by id limit $3
 """
 COUNT_THERE = """
-    select count(*) from memories m join unnest($2::bytea[], $3::bigint[]) as given (id, position) using (id, position)
-    where m.bucket = $1 % 64 and m.stream = $1 and m.removed_ms is null
+    select count(*) from memories m join unnest($2::text[], $3::bigint[]) as given (id, position) using (id, position)
+    where m.stream = $1 and m.removed_ms is null
 """
 DELETE_TOMBSTONES = """
-    delete from memories where bucket = $1 % 64 and stream = $1 and id = any($2::bytea[]) and removed_ms is not null
+    delete from memories where stream = $1 and id = any($2::text[]) and removed_ms is not null
 """
 MOVE = """
-    update memories set bucket = $1 % 64, stream = $1 where bucket = $2 % 64 and stream = $2 and id = any($3::bytea[])
+    update memories set stream = $1 where stream = $2 and id = any($3::text[])
 """
 MOVE_LINKS = """
-    update superseded set bucket = $1 % 64, stream = $1
-    where bucket = $2 % 64 and stream = $2 and by_id = any($3::bytea[])
+    update superseded set stream = $1
+    where stream = $2 and by_id = any($3::text[])
 """
 
 
@@ -51,7 +51,7 @@ class PostgresqlMovedMemories:
     ) -> bool:
         check_rows(rows)
         secret = self.database.identity["cursor_secret"]
-        ids = [row.id.encode() for row in rows]
+        ids = [row.id for row in rows]
 
         def job(changes: Rows) -> bool:
             session = changes.stream(key)

@@ -26,7 +26,7 @@ from voicemem.store.postgresql.memories.rows import COLUMNS, IS_THERE, to_row
 
 IS_MISSING = """
     m.removed_ms is null and not exists (
-        select 1 from memory_vectors v where v.bucket = m.bucket and v.stream = m.stream and v.id = m.id
+        select 1 from memory_vectors v where v.stream = m.stream and v.id = m.id
         and v.embedder = $1
     )
 """
@@ -37,30 +37,30 @@ CHECK = f"""
 COUNT = f"select count(*) from memories m where {IS_MISSING} and {IS_THERE}"
 SELECT_WITHOUT = f"""
     select m.stream, m.id, m.text from unnest($2::bigint[]) as wanted (key)
-    join memories m on m.bucket = key % 64 and m.stream = key where {IS_MISSING} and {IS_THERE} limit $3
+    join memories m on m.stream = key where {IS_MISSING} and {IS_THERE} limit $3
 """
 SAVE = """
     insert into memory_vectors
-    select bucket, stream, id, $1, $2, $3::float8[]::real[] from memories
-    where bucket = $4 % 64 and stream = $4 and id = $5 and text = $6 and removed_ms is null for share
-    on conflict (bucket, stream, id) do update
+    select stream, id, $1, $2, $3::float8[]::real[] from memories
+    where stream = $4 and id = $5 and text = $6 and removed_ms is null for share
+    on conflict (stream, id) do update
     set embedder = excluded.embedder, digest = excluded.digest, vector = excluded.vector
 """
 FIND = f"""
 with compared as materialized (
-    select m.bucket, m.stream, m.id from memories m
-    join memory_vectors v on v.bucket = m.bucket and v.stream = m.stream and v.id = m.id
+    select m.stream, m.id from memories m
+    join memory_vectors v on v.stream = m.stream and v.id = m.id
     where v.embedder = $2 and v.vector is not null and {{conditions}} order by {NEWEST_FIRST} limit {{max}}
 ), near as materialized (
-    select bucket, stream, id, {{cosine}} as cosine from compared join memory_vectors v using (bucket, stream, id)
+    select stream, id, {{cosine}} as cosine from compared join memory_vectors v using (stream, id)
     order by cosine desc, id desc limit {{limit}}
 )
-select (select count(*) from compared), cosine, {COLUMNS} from near join memories m using (bucket, stream, id)
+select (select count(*) from compared), cosine, {COLUMNS} from near join memories m using (stream, id)
 order by cosine desc, {NEWEST_FIRST}
 """
 SELECT_COSINES = """
-    select v.stream, v.id, {cosine} from unnest($2::bigint[], $3::bytea[]) as wanted (key, id)
-    join memory_vectors v on v.bucket = key % 64 and v.stream = key and v.id = wanted.id
+    select v.stream, v.id, {cosine} from unnest($2::bigint[], $3::text[]) as wanted (key, id)
+    join memory_vectors v on v.stream = key and v.id = wanted.id
     where v.embedder = $4 and v.vector is not null
 """
 
@@ -85,7 +85,7 @@ class PostgresqlMemoryVectors:
     async def find_memories_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[TextToEmbed]:
         values = embedder_number(embedder), [*keys], limit
         found = await self.database.read(lambda session: session.rows(SELECT_WITHOUT, values))
-        return [TextToEmbed(MemoryPlace(key, id.decode()), text.decode()) for key, id, text in found]
+        return [TextToEmbed(MemoryPlace(key, id), text) for key, id, text in found]
 
     async def save_memory_vectors(self, embedder: str, vectors: Embedded) -> None:
         number = embedder_number(embedder)
@@ -128,6 +128,6 @@ def cosines_of(
     if not also:
         return {}
     vector, number = asked
-    keys, ids = [place.key for place in also], [place.id.encode() for place in also]
+    keys, ids = [place.key for place in also], [place.id for place in also]
     found = session.rows(SELECT_COSINES.format(cosine=cosine), (vector, keys, ids, number))
-    return {MemoryPlace(key, id.decode()): float(value) for key, id, value in found}
+    return {MemoryPlace(key, id): float(value) for key, id, value in found}

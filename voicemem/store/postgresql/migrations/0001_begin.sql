@@ -1,7 +1,6 @@
--- Times are Unix ms. What users write (names, ids, texts, JSON) is bytea: PostgreSQL's text and jsonb refuse U+0000, and
--- jsonb changes what was written. Keys of streams, endpoints and deliveries are made by the nodes from the time, so
--- that nothing waits for a sequence. Every table with content of a stream is led by `bucket`, which is the stream's key
--- modulo 64: it is by what the tables could be sharded. Nothing cascades, since content is deleted a portion at a time.
+-- Times are Unix ms. JSON that is passed on as it came is bytea, since jsonb changes what was written. Keys of streams,
+-- endpoints and deliveries are made by the nodes from the time, so that nothing waits for a sequence. Nothing cascades,
+-- since content is deleted a portion at a time.
 
 -- The store's own values: its schema and the oldest program that may use it, `incarnation` and `cursor_secret`, and
 -- which server and timeline it was last seen on.
@@ -24,8 +23,8 @@ create index lanes_by_node on lanes (node) where node is not null;
 -- The processes that serve the store. What a node holds names its `token`, and is freed when its row is deleted.
 create table nodes (
     token text primary key,
-    address bytea not null,
-    version bytea not null,
+    address text collate "C" not null,
+    version text collate "C" not null,
     snapshot_version bigint not null,
     started_ms bigint not null,
     expires_ms bigint not null
@@ -45,7 +44,7 @@ create index claims_by_node on claims (node);
 -- Replies that a node is streaming.
 create table replies (
     stream bigint not null,
-    item text not null,
+    item text collate "C" not null,
     node text not null,
     primary key (stream, item)
 );
@@ -65,30 +64,29 @@ create table commit_markers (
 -- `interruptions` (replies that were interrupted) and `slowest_ms` (the longest end-to-end latency) are what lists are
 -- filtered by, as of when the figures of the memory were last saved. The indexes by start leave out erased sessions.
 create table streams (
-    bucket smallint not null,
     key bigint not null,
-    project bytea not null,
+    project text collate "C" not null,
     kind text not null,
-    id bytea not null,
+    id text collate "C" not null,
     state text not null,
     position bigint not null,
     started_ms bigint not null,
     ended_ms bigint,
-    reason bytea,
+    reason text collate "C",
     config bytea not null,
     silent_since_ms bigint,
     ending_ms bigint,
     ending_ts bigint,
-    ending_reason bytea,
+    ending_reason text collate "C",
     provisional boolean not null default false,
     due_ms bigint,
-    name bytea,
-    user_id bytea,
-    channel bytea,
-    key_id bytea,
+    name text collate "C",
+    user_id text collate "C",
+    channel text collate "C",
+    key_id text collate "C",
     interruptions bigint,
     slowest_ms bigint,
-    primary key (bucket, key)
+    primary key (key)
 );
 create index streams_due on streams (due_ms) where due_ms is not null;
 create index streams_by_start on streams (project, kind, started_ms, key) where state <> 'erased';
@@ -102,53 +100,50 @@ create index streams_by_key_id on streams (key_id, started_ms) where key_id is n
 
 -- Who has a name: a stream's, by project and kind. It is led by the project, which is what callers know.
 create table stream_ids (
-    project bytea not null,
+    project text collate "C" not null,
     kind text not null,
-    id bytea not null,
+    id text collate "C" not null,
     stream bigint not null,
     primary key (project, kind, id)
 );
 
 -- Which running session has a name that only one may have; `digest` is the SHA-256 of the name. The close frees it.
 create table names (
-    project bytea not null,
+    project text collate "C" not null,
     digest bytea not null,
     stream bigint not null,
     primary key (project, digest)
 );
 create index names_by_stream on names (stream);
-create index streams_by_name on streams (project, sha256(name)) where state = 'running' and name is not null;
+create index streams_by_name on streams (project, md5(name)) where state = 'running' and name is not null;
 
 -- What appends lock, and never update: an update would leave a dead version of the row at each append. `version` moves with
 -- everything that decides about an append and is not in the journal.
 create table stream_locks (
-    bucket smallint not null,
     stream bigint not null,
     version integer not null,
-    primary key (bucket, stream)
+    primary key (stream)
 );
 
 -- `digest` is the SHA-256 of name and value, which are too long for an index.
 create table labels (
-    bucket smallint not null,
     stream bigint not null,
     digest bytea not null,
-    primary key (bucket, stream, digest)
+    primary key (stream, digest)
 );
 
 -- `next_seq` is that of the last time the row was saved, like the position of a stream. `node` is the one that the
 -- producer is connected to; `expected_until_ms` is until when it is expected back without.
 create table producers (
-    bucket smallint not null,
     stream bigint not null,
-    name bytea not null,
+    name text collate "C" not null,
     epoch bigint not null,
     next_seq bigint not null,
     unsequenced boolean not null,
     ended boolean not null,
     node text,
     expected_until_ms bigint,
-    primary key (bucket, stream, name)
+    primary key (stream, name)
 );
 create index producers_by_node on producers (node) where node is not null;
 
@@ -158,45 +153,42 @@ create index producers_by_node on producers (node) where node is not null;
 -- time, so a partition holds what was created in one month. A waypoint is a row of its producer that is in the index of
 -- seqs; every run with seqs is one, or has one at most 256 positions before it.
 create table journal (
-    bucket smallint not null,
     stream bigint not null,
     position bigint not null,
-    producer bytea,
+    producer text collate "C",
     seq bigint,
     received_ms bigint not null,
     count integer not null,
     checksum bigint,
     waypoint boolean not null,
     payload bytea not null,
-    primary key (bucket, stream, position)
+    primary key (stream, position)
 ) partition by range (stream);
 alter table journal alter column payload set storage external;
-create index journal_waypoints on journal (bucket, stream, producer, seq) where waypoint;
+create index journal_waypoints on journal (stream, producer, seq) where waypoint;
 
 -- The first part of an ended journal, compressed: runs, from `position` to `last`. The rows behind `last` are in the
 -- journal; what is in both is the same. `seqs` holds the first and the last seq of each producer in it, as JSON.
 create table archives (
-    bucket smallint not null,
     stream bigint not null,
     position bigint not null,
     last bigint not null,
     seqs bytea not null,
     runs bytea not null,
-    primary key (bucket, stream, position)
+    primary key (stream, position)
 );
 alter table archives alter column runs set storage external;
 
 -- What is still to be done with a session: when its journal may be compacted, when it is to be erased, since when it is
 -- erased but its content not deleted. A session with nothing to do has no row.
 create table retention (
-    bucket smallint not null,
     stream bigint not null,
     compact_ms bigint,
     expires_ms bigint,
     erased_ms bigint,
     node text,
     leased_until_ms bigint not null default 0,
-    primary key (bucket, stream)
+    primary key (stream)
 );
 create index retention_to_compact on retention (compact_ms) where compact_ms is not null;
 create index retention_to_expire on retention (expires_ms) where expires_ms is not null;
@@ -204,34 +196,31 @@ create index retention_erased on retention (erased_ms) where erased_ms is not nu
 
 -- Encoded fold states, compressed. Disposable: the journal gives the same state.
 create table snapshots (
-    bucket smallint not null,
     stream bigint not null,
     position bigint not null,
     version bigint not null,
     state bytea not null,
-    primary key (bucket, stream, version)
+    primary key (stream, version)
 );
 alter table snapshots alter column state set storage external;
 
 -- What the slim list of sessions shows of their memories, as of `position`.
 create table overviews (
-    bucket smallint not null,
     stream bigint not null,
-    name bytea,
-    user_id bytea,
-    labels bytea,
+    name text collate "C",
+    user_id text collate "C",
+    labels text collate "C",
     position bigint,
     figures bytea,
-    primary key (bucket, stream)
+    primary key (stream)
 );
 
 -- Values taken out of a session's configuration, by their dotted path in it.
 create table secrets (
-    bucket smallint not null,
     stream bigint not null,
-    name bytea not null,
-    value bytea not null,
-    primary key (bucket, stream, name)
+    name text collate "C" not null,
+    value text collate "C" not null,
+    primary key (stream, name)
 );
 
 -- Streams whose memory could not be made, so that no later start tries it again.
@@ -247,17 +236,17 @@ create table quarantined (
 create table endpoints (
     key bigint primary key,
     stream bigint,
-    url bytea not null,
-    secret bytea,
+    url text collate "C" not null,
+    secret text collate "C",
     contents text not null,
     public_only boolean not null,
     disabled_ms bigint,
-    id bytea,
-    project bytea,
-    description bytea not null default '',
-    event_types bytea not null default '[103]',
+    id text collate "C",
+    project text collate "C",
+    description text collate "C" not null default '',
+    event_types text collate "C" not null default '[103]',
     created_ms bigint not null default 0,
-    old_secret bytea,
+    old_secret text collate "C",
     old_secret_until_ms bigint,
     failing_since_ms bigint,
     disabled_reason text
@@ -271,7 +260,7 @@ create table deliveries (
     key bigint primary key,
     stream bigint not null,
     endpoint bigint not null,
-    notice_id bytea not null,
+    notice_id text collate "C" not null,
     event_type integer not null,
     position bigint not null,
     header bytea not null,
@@ -304,8 +293,8 @@ create table attempts (
     started_ms bigint not null,
     duration_ms bigint not null,
     status integer,
-    error bytea,
-    excerpt bytea not null,
+    error text collate "C",
+    excerpt text collate "C" not null,
     primary key (delivery, number)
 );
 
@@ -337,13 +326,13 @@ create table agora_apps (
 -- Rows that a transaction locks for what must be done one after another over all nodes: claims of deliveries, and the
 -- start of sessions in a project that has quotas. They are made when they are first needed, and never change.
 create table turns (
-    name bytea primary key
+    name text collate "C" primary key
 );
 
 -- The bytes of each project's journals and archives. Nodes count what they store and delete, and add it here about once a
 -- second, since a row that each append updates would leave a dead version each time.
 create table stored_bytes (
-    project bytea primary key,
+    project text collate "C" primary key,
     bytes bigint not null
 );
 
@@ -356,33 +345,31 @@ alter text search configuration voicemem alter mapping replace english_stem with
 
 -- Up to where a session is indexed, in which scope, and how many messages and words that are.
 create table heard_sessions (
-    bucket smallint not null,
     stream bigint not null,
     position bigint not null,
-    project bytea not null,
-    namespace bytea,
-    user_id bytea,
-    session_id bytea not null,
+    project text collate "C" not null,
+    namespace text collate "C",
+    user_id text collate "C",
+    session_id text collate "C" not null,
     messages bigint not null,
     words bigint not null,
-    primary key (bucket, stream)
+    primary key (stream)
 );
 create index heard_sessions_by_user on heard_sessions (project, user_id);
 create index heard_sessions_by_id on heard_sessions (project, session_id);
 
 create table heard_messages (
-    bucket smallint not null,
     stream bigint not null,
     turn bigint not null,
     number integer not null,
     position bigint not null,
     role text not null,
     said_ms bigint not null,
-    text bytea not null,
-    before bytea not null,
+    text text collate "C" not null,
+    before text collate "C" not null,
     length integer not null,
     words tsvector not null,
-    primary key (bucket, stream, turn, number)
+    primary key (stream, turn, number)
 );
 create index heard_messages_by_word on heard_messages using gin (words) with (fastupdate = off);
 
@@ -391,33 +378,32 @@ create index heard_messages_by_word on heard_messages using gin (words) with (fa
 -- stays, without content. `event_ms` is `event_at`, comparable. `words` holds, stemmed, the words of the text (of weight A), those
 -- of what it is about, and one word for each part of its scope; `length` is how many the first two are.
 create table memories (
-    bucket smallint not null,
     stream bigint not null,
     position bigint not null,
-    id bytea not null,
-    project bytea not null,
-    namespace bytea,
-    user_id bytea,
-    session_id bytea,
+    id text collate "C" not null,
+    project text collate "C" not null,
+    namespace text collate "C",
+    user_id text collate "C",
+    session_id text collate "C",
     kind text not null,
-    text bytea not null,
+    text text collate "C" not null,
     said_ms bigint,
     created_ms bigint not null,
     updated_ms bigint not null,
-    event_at bytea,
+    event_at text collate "C",
     event_ms bigint,
     expires_ms bigint,
     pinned boolean not null,
     removed_ms bigint,
     last_accessed_ms bigint,
     access_count bigint not null,
-    topics bytea not null,
-    entities bytea not null,
+    topics text collate "C" not null,
+    entities text collate "C" not null,
     details bytea not null,
     supersedes bytea not null,
     length integer not null default 0,
     words tsvector not null default '',
-    primary key (bucket, stream, id)
+    primary key (stream, id)
 );
 create unique index memories_by_id on memories (project, id) where removed_ms is null;
 create index memories_removed on memories (project, id) where removed_ms is not null;
@@ -432,55 +418,51 @@ create index memories_by_word on memories using gin (words) with (fastupdate = o
 
 -- Which memory (`old_id`) another one (`by_id`, in `stream`) has taken the place of: content of the newer one's stream.
 create table superseded (
-    bucket smallint not null,
     stream bigint not null,
-    by_id bytea not null,
-    old_id bytea not null,
-    project bytea not null,
+    by_id text collate "C" not null,
+    old_id text collate "C" not null,
+    project text collate "C" not null,
     created_ms bigint not null,
-    primary key (bucket, stream, by_id, old_id)
+    primary key (stream, by_id, old_id)
 );
 create index superseded_by_older on superseded (project, old_id);
 
 -- Vectors of heard messages and of memories, by the embedder that made them; null for what is to have none. They are kept as
 -- arrays, so that the schema is the same with and without pgvector, which compares them. They go with what they are of.
 create table heard_vectors (
-    bucket smallint not null,
     stream bigint not null,
     turn bigint not null,
     number integer not null,
     said_ms bigint not null,
     embedder bigint not null,
     vector real[],
-    primary key (bucket, stream, turn, number),
-    foreign key (bucket, stream, turn, number) references heard_messages on delete cascade
+    primary key (stream, turn, number),
+    foreign key (stream, turn, number) references heard_messages on delete cascade
 );
 alter table heard_vectors alter column vector set storage external;
 
 -- `digest` is that of the text: the memory may get another.
 create table memory_vectors (
-    bucket smallint not null,
     stream bigint not null,
-    id bytea not null,
+    id text collate "C" not null,
     embedder bigint not null,
     digest bytea not null,
     vector real[],
-    primary key (bucket, stream, id),
-    foreign key (bucket, stream, id) references memories on update cascade on delete cascade
+    primary key (stream, id),
+    foreign key (stream, id) references memories on update cascade on delete cascade
 );
 alter table memory_vectors alter column vector set storage external;
 
 -- Up to where sessions were looked at for memories that an LLM makes of them.
 create table extracted (
-    bucket smallint not null,
     stream bigint not null,
     position bigint not null,
-    primary key (bucket, stream)
+    primary key (stream)
 );
 
 -- How many tokens a project has spent on that, on a day since 1970.
 create table spent_tokens (
-    project bytea not null,
+    project text collate "C" not null,
     day bigint not null,
     tokens bigint not null,
     primary key (project, day)
