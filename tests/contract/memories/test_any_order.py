@@ -30,8 +30,8 @@ from voicemem.store.ports.memories import (
 from voicemem.store.streams import Stream
 
 PROJECTS = ("p", "q OR p")
-NAMES = ("ann", "an", 'a" OR b', "核桃", "nul\0", "%")
-IDS = ("m1", "m2", "m\n3", "nul\0")
+NAMES = ("ann", "an", 'a" OR b', "核桃", "nul\x01", "%")
+IDS = ("m1", "m2", "m\n3", "nul\x01")
 WORDS = ("walnut", "dog", "lake", "核桃", "rex", "or", "scope", "p1")
 KINDS = ("fact", "preference")
 TOPICS = ("food", "foo", "健康")

@@ -75,7 +75,7 @@ ODD_NAMES = [
     "/",
     "line\nbreak",
     "\x7f",
-    "nul\0",
+    "nul\x01",
 ]
 
 example_numbers = itertools.count(1)

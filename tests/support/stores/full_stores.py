@@ -48,7 +48,7 @@ LATER = NOW + 10**9
 CONFIGS: tuple[dict[str, Any], ...] = (
     {},
     {"name": "desk", "labels": {"a": "b", "": "ключ"}, "user_id": "ann", "channel": "one"},
-    {"name": "nul\0", "labels": {"nul\0": "\0"}, "user_id": "🦩", "ttl_seconds": 60, "idle_timeout": 5},
+    {"name": "nul\x01", "labels": {"nul\x01": "\x01"}, "user_id": "🦩", "ttl_seconds": 60, "idle_timeout": 5},
     {"webhook": {"url": HOOK, "secret": "whsec_AAAA"}, "llm": {"url": "https://llm.example/", "api_key": "sk-1"}},
     {"name": "desk", "labels": {"a": "x" * 3000}, "reopen_window": 0},
 )
@@ -204,7 +204,7 @@ class FullStore:
         await self.store.directory.change_hook_secret("p", secret.dialect, lambda known: secret)
 
     async def add_receiver(self, choice: int, amount: int) -> None:
-        given = endpoint_of(f"e{self.now}", 101, 102, 103, project=PROJECTS[choice % 3], description="ours\0")
+        given = endpoint_of(f"e{self.now}", 101, 102, 103, project=PROJECTS[choice % 3], description="ours\x01")
         added = await self.store.add_endpoint(given, 100)
         assert added is not None
         if amount % 3 == 0:
@@ -229,7 +229,7 @@ class FullStore:
                 await self.store.postpone_delivery(one, "session_set_aside", self.now + 5)
             elif (amount + number) % 4 < 3:
                 state, due = ("delivered", None) if amount % 3 else ("pending", self.now + 60_000)
-                await self.store.finish_delivery(one, attempt_of(200, "\0 odd", self.now), state, due)  # type: ignore[arg-type]
+                await self.store.finish_delivery(one, attempt_of(200, "\x01 odd", self.now), state, due)  # type: ignore[arg-type]
 
     async def quarantine(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
@@ -298,7 +298,7 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
         {"user_id": "ann"},
         {"user_id": "🦩"},
         {"label": ("a", "b")},
-        {"label": ("nul\0", "\0")},
+        {"label": ("nul\x01", "\x01")},
         {"label": ("changed", "1")},
         {"channel": "one"},
         {"started_after": NOW + 50, "started_before": NOW + 500},
