@@ -145,7 +145,7 @@ async def test_a_journal_that_cannot_be_read_on_breaks_off(
     assert not rest.endswith(b"0\r\n\r\n")
 
 
-ODD_TEXTS = ["line\nbreak", "\r\n", "\u2028\u2029\x85", "\0", "\u202e", 'quote"', "back\\slash", "😀", "é", "e\u0301"]
+ODD_TEXTS = ["line\nbreak", "\r\n", "\u2028\u2029\x85", "\x01", "\u202e", 'quote"', "back\\slash", "😀", "é", "e\u0301"]
 
 
 async def test_every_event_stays_one_line(api: RestClient) -> None:
