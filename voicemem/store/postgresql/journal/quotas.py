@@ -7,7 +7,7 @@ committed it yet: so no two get the last, on whichever nodes. Without a quota no
 from __future__ import annotations
 
 from voicemem.errors import QuotaExceeded
-from voicemem.store.postgresql.database.connection import Session, Word
+from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.turns import take_turn
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.stored_bytes import refuse_full
