@@ -33,7 +33,7 @@ def check_quotas(rows: Rows, project: str, key_id: str | None, now_ms: int) -> b
     try:
         refuse_full(rows.session, rows.shared.stored_bytes, project, quotas.stored_bytes)
         check_sessions(rows.session, quotas, "project", project, COUNT_OPEN, COUNT_SINCE, now_ms)
-        own = None if key_id is None else rows.session.row(SELECT_QUOTAS_OF_KEY, (Word(key_id),))
+        own = None if key_id is None else rows.session.row(SELECT_QUOTAS_OF_KEY, (key_id,))
         if own is None or not any(own):
             return False
         counted = COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY
