@@ -27,8 +27,8 @@ from voicemem.server.page.login import PageOrigin
 from voicemem.server.rest import application
 from voicemem.services import GRACE_S, Services
 from voicemem.sessions.gauges import Gauges
-from voicemem.sessions.nodes.watcher import watch_leases_forever
-from voicemem.sessions.recording.redactors import load_rules
+from voicemem.sessions.node_lease import watch_leases_forever
+from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.engines import open_store
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.telemetry import Telemetry

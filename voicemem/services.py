@@ -43,30 +43,21 @@ from voicemem.security.address_guard import allowed_networks, check_url
 from voicemem.security.hook_secrets import HookSecrets, parse_hook_secrets
 from voicemem.security.rate_limits import RateLimits
 from voicemem.sessions.inbound_webhooks import InboundWebhooks
-from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.nodes.node_lease import NodeClock, NodeLease, beat_forever
-from voicemem.sessions.nodes.presence import Presence, sweep_forever
-from voicemem.sessions.nodes.watcher import Watcher, watch_journals_forever
+from voicemem.sessions.lifecycle import Presence, Sessions, sweep_forever
+from voicemem.sessions.node_lease import NodeClock, NodeLease, Watcher, beat_forever, watch_journals_forever
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.maintenance import (
-    catch_up_forever,
-    maintain_forever,
-    relieve_forever,
-    save_all,
-)
+from voicemem.sessions.read_models.maintenance import catch_up_forever, maintain_forever, relieve_forever, save_all
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
-from voicemem.sessions.tails.followed_memory import FollowedMemories
-from voicemem.sessions.tails.followed_turns import FollowedTurns
-from voicemem.sessions.tails.hub import TailHub
-from voicemem.sessions.tails.session import TailSources
+from voicemem.sessions.tails.followed import FollowedMemories, FollowedTurns
+from voicemem.sessions.tails.several import TailHub
+from voicemem.sessions.tails.tail import TailSources
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas
 from voicemem.telemetry import Telemetry
-from voicemem.telemetry.loop_lag import measure_loop_lag_forever
-from voicemem.telemetry.recent import RecentMetrics, sample_forever
+from voicemem.telemetry.recent import RecentMetrics, measure_loop_lag_forever, sample_forever
 from voicemem.webhooks.endpoints import Webhooks
 from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.sender import WebhookSender, observe_webhooks
@@ -203,7 +194,7 @@ class Services:
     def add_tails(self) -> None:
         """What is told of calls while they run."""
         followed = FollowedMemories(self.read_models), FollowedTurns(self.read_models), self.accounts
-        sources = TailSources(self.store, *followed, self.runtime.clock, self.draining, turn=asyncio.Lock())
+        sources = TailSources(self.store, *followed, self.runtime.clock, self.draining, page_lock=asyncio.Lock())
         self.tails = TailHub(sources, self.recorder.feed)
         self.watcher = Watcher(self.store, self.tails)
 

@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["voicemem"]):
     from voicemem.protocol.events import Auth, IncomingEvent, SessionOpen, SessionUpdate
     from voicemem.protocol.strict_json import is_same_event
     from voicemem.protocol.types import MAX_INTEGER
-    from voicemem.sessions.config_update import validated_update
+    from voicemem.sessions.recording.batches import validated_update
 
 Decoder = Callable[[bytes], list[DecodedEvent | RejectedEvent]]
 

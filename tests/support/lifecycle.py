@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.stores.contract import append_batch
 from voicemem.config.secrets import SessionPatch
-from voicemem.sessions.nodes.presence import Presence
+from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.admission import Offer
 from voicemem.store.records import OpenResult

@@ -13,7 +13,7 @@ from voicemem.config.service import Address, Settings
 from voicemem.context.policies import Policies
 from voicemem.runtime import Clock, Runtime, now_ms
 from voicemem.services import Services
-from voicemem.sessions.recording.redactors import load_rules
+from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.port import Store
 from voicemem.telemetry import Telemetry
 

@@ -26,7 +26,7 @@ from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import Settings, parse_address
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
-from voicemem.webhooks.receiver import WebhookEvent, WebhookReceiver
+from voicemem.webhooks.signing import WebhookEvent, WebhookReceiver
 
 READ_ONCE = Options(read_attempts=1)
 """A person at a terminal can repeat a command; a wrong address should be reported at once."""

@@ -18,8 +18,7 @@ from voicemem.client.replay import ReplayFailed
 from voicemem.client.transport.failures import check_of
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
-from voicemem.protocol.explain import known_names
-from voicemem.protocol.nearest import did_you_mean
+from voicemem.protocol.checks import did_you_mean, known_names
 from voicemem.security.audit import LOG as AUDIT
 
 VARIABLE = re.compile(r"VOICEMEM_[A-Z0-9_]{1,100}\Z")

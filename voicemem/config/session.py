@@ -15,8 +15,8 @@ from voicemem.config.context import ContextConfig, check_context, check_whole_co
 from voicemem.config.secrets import SECRETS, SORTED, SessionPatch, check_webhook_secret, secret_text
 from voicemem.documents.document import WorkingMemoryConfig, check_working_memory
 from voicemem.errors import Refused
-from voicemem.protocol.explain import FIELD_NAME, describe_error, unknown_field
-from voicemem.protocol.merge_patch import drop_nulls, merge_patch
+from voicemem.protocol.checks import FIELD_NAME, describe_error, unknown_field
+from voicemem.protocol.strict_json import drop_nulls, merge_patch
 from voicemem.protocol.types import MAX_TEXT_BYTES, JsonObject, Name, matching
 
 MAX_LABELS = 64

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from voicemem.dialects.dialect import Known, KnownReply, MadeEvent
 from voicemem.protocol.events import Interrupt, Tts
-from voicemem.protocol.scripts import SPACELESS
+from voicemem.protocol.types import SPACELESS
 
 MAX_QUEUE = 20
 """Replies that may wait for each other to be played."""

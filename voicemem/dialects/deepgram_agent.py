@@ -52,8 +52,7 @@ from voicemem.dialects.dialect import (
 from voicemem.dialects.reading import Kind, Record, Typed, bytes_of, kind_of, require_object, silent, values
 from voicemem.dialects.translating import tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
-from voicemem.protocol.scripts import SPACELESS
-from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
 
 class Welcome(Typed):

@@ -16,7 +16,7 @@ from voicemem.dialects.pipecat_rtvi import PIPECAT_RTVI
 from voicemem.dialects.retell.translation import RETELL
 from voicemem.dialects.ultravox import ULTRAVOX
 from voicemem.dialects.vapi.translation import VAPI
-from voicemem.protocol.nearest import did_you_mean
+from voicemem.protocol.checks import did_you_mean
 
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect

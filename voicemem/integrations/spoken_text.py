@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from voicemem.protocol.scripts import SPACELESS
+from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of
 
 MAX_CHARS = 60_000

@@ -50,13 +50,13 @@ from voicemem.redaction.rules import Rules
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services
-from voicemem.sessions.nodes.node_lease import registered
+from voicemem.sessions.lifecycle import SessionInfo, info_of
+from voicemem.sessions.node_lease import registered
 from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
-from voicemem.sessions.recording.redactors import load_rules
+from voicemem.sessions.recording.redaction import load_rules
 from voicemem.sessions.retention import erase_user
-from voicemem.sessions.session_info import SessionInfo, info_of
 from voicemem.store.engines import open_store
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store

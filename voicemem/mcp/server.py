@@ -19,7 +19,7 @@ from voicemem.client.errors import ClientError
 from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
 from voicemem.mcp.tools import Tool, describe_tool, find_tool, get_history, shown_memory, tools_of
-from voicemem.protocol.explain import describe_error
+from voicemem.protocol.checks import describe_error
 from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem.mcp")

@@ -22,7 +22,7 @@ from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
 from voicemem.memory.long_term.records import changed_row, details_of, memory_id, packed_details, redacted
-from voicemem.protocol.checks import check_event
+from voicemem.protocol.checks import check_event, explain_event
 from voicemem.protocol.codec import ENCODER, decode_journaled, decode_stored
 from voicemem.protocol.events import (
     FrameEvent,
@@ -41,16 +41,22 @@ from voicemem.protocol.events import (
     SessionReopened,
     SessionUpdate,
 )
-from voicemem.protocol.explain import explain_event
-from voicemem.protocol.json_pieces import Pieces, Unreadable
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, SORTED, check_frame, check_integers, check_numbers
+from voicemem.protocol.strict_json import (
+    JSON_DECODER,
+    MALFORMED,
+    SORTED,
+    Pieces,
+    Unreadable,
+    check_frame,
+    check_integers,
+    check_numbers,
+)
 from voicemem.protocol.types import JsonObject, Name, SequenceNumber
 from voicemem.redaction.rules import Rules
-from voicemem.sessions.config_update import validated_update
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
-from voicemem.sessions.frames import reduce_frame
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.recording.batches import DEFAULT_END_REASON
+from voicemem.sessions.recording.batches import DEFAULT_END_REASON, validated_update
+from voicemem.sessions.recording.frames import reduce_frame
 from voicemem.store.port import Store
 from voicemem.store.ports.memories import MAX_ROWS, MemoryRow
 from voicemem.store.records import JournalRow, RestoredSession

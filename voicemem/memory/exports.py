@@ -25,9 +25,9 @@ from voicemem.protocol.events import MemoryCarried, MemoryDocument, MemorySummar
 from voicemem.protocol.strict_json import is_valid_json
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.runtime import Clock
+from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.sessions.session_info import StateName
 from voicemem.store.port import Store
 from voicemem.store.ports.memories import AnyOf, MemoryFilter, MemoryRow
 from voicemem.store.records import LIST_BYTES, Delivery, JournalRow, SessionFilter

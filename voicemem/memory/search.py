@@ -20,9 +20,8 @@ from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.memory.transcript_index import TranscriptIndexer
 from voicemem.memory.vectors import QueryVectors, VectorMaker
-from voicemem.protocol.cursors import format_place, parse_place
 from voicemem.protocol.memories import Evidence, MemorySource, Topics
-from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId
+from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId, format_place, parse_place
 from voicemem.search.ranking import FoundBy, beside, ranked
 from voicemem.search.words import query_words
 from voicemem.store.port import Store

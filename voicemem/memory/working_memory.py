@@ -37,8 +37,7 @@ from voicemem.documents.json_schema import check_document
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
-from voicemem.protocol.merge_patch import merge_patch
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
 from voicemem.protocol.types import JsonObject
 from voicemem.redaction.rules import Rules
 from voicemem.redaction.texts import redact_value

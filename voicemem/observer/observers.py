@@ -19,8 +19,8 @@ from voicemem.observer.connection import OVER, DialFailed, Interrupted, VendorCo
 from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.events import SessionOpen
 from voicemem.runtime import Runtime
-from voicemem.sessions.nodes.node_lease import NodeLease
-from voicemem.sessions.nodes.presence import Presence
+from voicemem.sessions.lifecycle import Presence
+from voicemem.sessions.node_lease import NodeLease
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.observations import Observation, Observations, ObservationState, ObservedSession

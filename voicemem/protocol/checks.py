@@ -5,18 +5,29 @@ docs/ingest.md and docs/limits.md state them. Every check raises `Refused`, whos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
-from voicemem.errors import Refused
-from voicemem.protocol.events import Event, LlmCancel, MemoryAdded, MemoryEdited, MessageEvent, SessionEnd, Tts
-from voicemem.protocol.explain import describe_error
+from voicemem.errors import CODES, Refused
+from voicemem.protocol.events import (
+    Event,
+    IncomingEvent,
+    LlmCancel,
+    MemoryAdded,
+    MemoryEdited,
+    MessageEvent,
+    SessionEnd,
+    Tts,
+    kinds_by_type,
+)
 from voicemem.protocol.memories import MAX_MEMORY_BYTES, time_ms
-from voicemem.protocol.types import MAX_TEXT_BYTES, Integer, Name
+from voicemem.protocol.types import MAX_TEXT_BYTES, PATTERN_SENTENCES, Integer, Name
 
 SOURCES = {
     "user": frozenset({"asr", "message", "command"}),
@@ -146,3 +157,202 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     MemoryAdded: check_memory,
     MemoryEdited: check_memory,
 }
+
+
+LONGEST = 40
+"""Longer texts are not names."""
+SEPARATORS = str.maketrans("-/: .", "_____")
+CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def nearest(name: str, known: tuple[str, ...]) -> str | None:
+    """The known name that is nearest, else None; the cost does not depend on how many names are known.
+
+    It differs by one letter or two neighbours that changed places; or else it is the only one that has one word more
+    or less at an end, as `final` for `is_final`. Letter case and signs between words do not count.
+    """
+    if len(name) > LONGEST:
+        return None
+    form, forms = plain(name), forms_of(known)
+    misspelt = next((forms[other] for other in with_deletions(form) if other in forms), None)
+    if misspelt is not None:
+        return misspelt
+    shorter = {forms[other] for other in without_a_word(form) if other and plain(forms.get(other, "")) == other}
+    found = shorter | longer_names(known).get(form, set())
+    return found.pop() if len(found) == 1 else None
+
+
+@lru_cache(maxsize=256)
+def forms_of(known: tuple[str, ...]) -> Mapping[str, str]:
+    """Each form in which a name is recognised: its own first, then those that lack a letter."""
+    forms = {plain(name): name for name in known}
+    for name in known:
+        for form in with_deletions(plain(name)):
+            forms.setdefault(form, name)
+    return forms
+
+
+@lru_cache(maxsize=256)
+def longer_names(known: tuple[str, ...]) -> Mapping[str, set[str]]:
+    """The names that have one word more than a form, at either end."""
+    names: dict[str, set[str]] = {}
+    for name in known:
+        for form in without_a_word(plain(name)):
+            names.setdefault(form, set()).add(name)
+    return names
+
+
+def plain(name: str) -> str:
+    return CAMEL_CASE.sub("_", name).lower().translate(SEPARATORS)
+
+
+def with_deletions(name: str) -> Iterator[str]:
+    """A name, and all that it becomes without one of its letters."""
+    yield name
+    for index in range(len(name)):
+        yield name[:index] + name[index + 1 :]
+
+
+def without_a_word(name: str) -> Iterator[str]:
+    """What a name of several words becomes without its first word, and without its last."""
+    if "_" in name:
+        yield name.partition("_")[2]
+        yield name.rpartition("_")[0]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question that names the nearest known name, in brackets; empty if none is near."""
+    found = nearest(name, tuple(known))
+    return f" (did you mean `{found}`?)" if found else ""
+
+
+def describe_error(error: msgspec.ValidationError, *kinds: Any) -> str:
+    """A validation error as a sentence. `kinds` are the types that were tried; they give the allowed values."""
+    sentence, at, path = str(error).replace("- at `key` in `$", "- at `$").rpartition(" - at `$")
+    if not at:
+        sentence, path = path, ""
+    if sentence.startswith(UNKNOWN):
+        path = path.strip("`.")  # a name that was sent may look like a path
+        known = fields_at(kinds, path) if FIELD_PATH.match(path) or not path else ()
+        return unknown_field(sentence.removeprefix(UNKNOWN).strip("`"), known, path if known else "")
+    sentence = reword(sentence)
+    if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
+        values = allowed_values(kinds, path.strip("`.")) if path else ()
+        allowed = f"must be one of {', '.join(map(str, values))}" if values else "is not one of the allowed values"
+        sentence = f"The value {allowed}"
+    return f"{sentence}: `{path.removeprefix('.')}" if path.strip("`") else sentence
+
+
+@lru_cache(maxsize=256)
+def allowed_values(kinds: tuple[Any, ...], path: str) -> tuple[str, ...]:
+    """The allowed values of the field at a dotted path in the first struct that has such a choice; else empty."""
+    name, _, rest = path.partition(".")
+    for kind in kinds:
+        fields = get_type_hints(kind) if isinstance(kind, type) and issubclass(kind, Struct) else {}
+        members = tuple(member_types(fields.get(name.partition("[")[0])))
+        found = (
+            allowed_values(members, rest)
+            if rest
+            else next((get_args(member) for member in members if is_literal(member)), ())
+        )
+        if found:
+            return found
+    return ()
+
+
+def member_types(kind: Any) -> Iterator[Any]:
+    """A type and the types in it: the members of a union, the values of an array or object."""
+    yield kind
+    for part in () if is_literal(kind) else get_args(kind):
+        yield from member_types(part)
+
+
+def is_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal
+
+
+TYPE_MISMATCH = re.compile(r"Expected `(\w+(?: \| \w+)*)`(?:, got `\w+`)?")
+TYPE_WORDS = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "null",
+    "object": "an object",
+    "str": "a text",
+}
+MISSING = "Object missing required field "
+UNKNOWN = "Object contains unknown field "
+CODE_OF = ((MISSING, "missing_field"), (UNKNOWN, "unknown_field"))
+"""How msgspec's sentences begin, with our codes; all others are `invalid_field`."""
+FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
+"""The form of a field's name. Nothing else of what was sent is quoted."""
+FIELD_PATH = re.compile(r"[a-z_]+(\[(\d+|\.\.\.)\])?(\.[a-z_]+(\[(\d+|\.\.\.)\])?)*\Z")
+
+
+def reword(sentence: str) -> str:
+    """One of msgspec's sentences in plain words, or as it is when we have none for it."""
+    if sentence.startswith(MISSING):
+        return f"A required field is missing: {sentence.removeprefix(MISSING)}"
+    return PATTERN_SENTENCES.get(sentence) or TYPE_MISMATCH.sub(
+        lambda found: f"Expected {type_words(found[1])}", sentence
+    )
+
+
+def type_words(types: str) -> str:
+    """The types that msgspec expected, in plain words."""
+    names = [name for name in types.split(" | ") if name != "null"] or ["null"]
+    if "float" in names and "int" in names:
+        names.remove("int")
+    return " or ".join(TYPE_WORDS.get(name, f"`{name}`") for name in names)
+
+
+def unknown_field(name: str, known: Sequence[str], path: str) -> str:
+    """The sentence about a field that does not exist, with the fields that do; `path` leads to where it stands."""
+    quoted = f"no field `{name}`" if FIELD_NAME.match(name) else "an unknown field"
+    where = f" in `{path}`" if path else ""
+    return f"There is {quoted}{where}{did_you_mean(name, known)}{known_names(known)}"
+
+
+def known_names(names: Iterable[str]) -> str:
+    """A clause that lists the names that are known; empty without any."""
+    listed = ", ".join(f"`{name}`" for name in sorted(names))
+    return f"; known: {listed}" if listed else ""
+
+
+def fields_at(kinds: Sequence[Any], path: str) -> tuple[str, ...]:
+    """The fields of the first struct at a dotted path, which is empty for the struct itself."""
+    name, _, rest = path.partition(".")
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, Struct)):
+            continue
+        if not path:
+            return kind.__struct_encode_fields__
+        members = tuple(member_types(get_type_hints(kind).get(name.partition("[")[0])))
+        found = fields_at(members, rest)
+        if found:
+            return found
+    return ()
+
+
+EVENT_KINDS = kinds_by_type(IncomingEvent)
+EVENT_TYPES = tuple(sorted(EVENT_KINDS))
+KNOWN_TYPES = known_names(EVENT_TYPES)
+UNKNOWN_TYPE = re.compile(r"Invalid value '(.*)' - at `\$\.type`\Z", re.DOTALL)
+
+
+def explain_event(error: msgspec.ValidationError, event_type: Any) -> tuple[str, str]:
+    """The code and the sentence of why an event of this type, as it was sent, cannot be decoded."""
+    kind = EVENT_KINDS.get(event_type) if isinstance(event_type, str) else None
+    return explain(error, *((kind,) if kind is not None else EVENT_KINDS.values()))
+
+
+def explain(error: msgspec.ValidationError, *kinds: Any) -> tuple[str, str]:
+    """The code and the sentence of a validation error; `kinds` as in `describe_error`."""
+    message = str(error)
+    if message.endswith("`$.type`") and message.startswith("Invalid value"):
+        sent = UNKNOWN_TYPE.match(message)
+        near = did_you_mean(sent[1], EVENT_TYPES) if sent else ""
+        return "unknown_type", f"{CODES['unknown_type'].sentence[:-1]}{near}{KNOWN_TYPES}."
+    code = next((code for start, code in CODE_OF if message.startswith(start)), "invalid_field")
+    return code, describe_error(error, *kinds)

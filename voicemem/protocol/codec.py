@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
-from voicemem.protocol.checks import CHECKS, check_event
+from voicemem.protocol.checks import CHECKS, check_event, explain_event
 from voicemem.protocol.events import (
     Event,
     IncomingEvent,
@@ -22,7 +22,6 @@ from voicemem.protocol.events import (
     TranscriptEvent,
     kinds_by_type,
 )
-from voicemem.protocol.explain import explain_event
 from voicemem.protocol.strict_json import (
     JSON_DECODER,
     MALFORMED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.redacted import is_redacted, is_same_redacted
-from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, MAX_VALUES
+from voicemem.protocol.types import MAX_DEPTH, MAX_FRAME_BYTES, MAX_INTEGER, MAX_VALUES, JsonObject
 
 JSON_DECODER = msgspec.json.Decoder()
 DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
@@ -198,3 +199,127 @@ def is_same_value(one: Any, other: Any) -> bool:
     if isinstance(one, list):
         return isinstance(other, list) and len(one) == len(other) and all(map(is_same_value, one, other))
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+MAX_PIECE_BYTES = MAX_FRAME_BYTES + 4096
+"""Of one value: an event of the largest size, with what stands around it."""
+MAX_BLANKS = 65_536
+"""White space in one place."""
+STRING_PATTERN = r'"(?:[^"\\]++|\\.)*+"'
+
+
+def value_pattern(depth: int) -> str:
+    """What matches a value, or what stands between two, in an array or object of at most this depth.
+
+    It is only about where a value ends: whether it is JSON shows when it is decoded. Every repetition is possessive,
+    so that the time is linear.
+    """
+    pattern = rf'(?:[^"{{}}\[\]]++|{STRING_PATTERN})'
+    for _ in range(depth):
+        pattern = rf'(?:[^"{{}}\[\]]++|{STRING_PATTERN}|[{{\[]{pattern}*+[}}\]])'
+    return pattern
+
+
+# A few levels more than events may have, so that one that is too deep is found, and refused for that.
+VALUE = re.compile(
+    rf'{STRING_PATTERN}|[{{\[]{value_pattern(MAX_DEPTH + 4)}*+[}}\]]|[^\s",:{{}}\[\]]++'.encode(), re.DOTALL
+)
+BLANKS = re.compile(rb"[ \t\r\n]{0,%d}+" % MAX_BLANKS)
+
+
+class Unreadable(ValueError):
+    """The text is not JSON, or a value in it is larger or deeper than any that is taken."""
+
+
+class Pieces:
+    """Walks through a text from its beginning. All methods raise `Unreadable`."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self.at = 0
+
+    def follows(self, sign: bytes) -> bool:
+        """Whether this sign comes next, after white space."""
+        blanks = BLANKS.match(self.text, self.at)
+        self.at = blanks.end() if blanks else self.at
+        return self.text.startswith(sign, self.at)
+
+    def take(self, sign: bytes) -> bool:
+        """Go behind this sign, if it comes next."""
+        found = self.follows(sign)
+        self.at += len(sign) if found else 0
+        return found
+
+    def expect(self, sign: bytes) -> None:
+        if not self.take(sign):
+            raise Unreadable
+
+    def value(self) -> slice:
+        """Where the next value stands; go behind it."""
+        self.follows(b"")
+        found = VALUE.match(self.text, self.at, self.at + MAX_PIECE_BYTES)
+        # A value may end with the bound only if something follows it there.
+        if found is None or found.end() == self.at + MAX_PIECE_BYTES:
+            raise Unreadable
+        self.at = found.end()
+        return slice(*found.span())
+
+    def names(self) -> Iterator[str]:
+        """The names in the object that comes next; for each, its value must be taken before the next one is."""
+        self.expect(b"{")
+        known: set[str] = set()
+        ended = self.take(b"}")
+        while not ended:
+            name = self.decode(self.value())
+            if not isinstance(name, str) or name in known:
+                raise Unreadable
+            known.add(name)
+            self.expect(b":")
+            yield name
+            ended = self.take(b"}")
+            if not ended:
+                self.expect(b",")
+
+    def items(self) -> Iterator[slice]:
+        """Where each value of the array that comes next stands."""
+        self.expect(b"[")
+        ended = self.take(b"]")
+        while not ended:
+            yield self.value()
+            ended = self.take(b"]")
+            if not ended:
+                self.expect(b",")
+
+    def end(self) -> None:
+        """The text ends here."""
+        self.follows(b"")
+        if self.at < len(self.text):
+            raise Unreadable
+
+    def decode(self, place: slice) -> object:
+        try:
+            value: object = JSON_DECODER.decode(self.text[place])
+        except MALFORMED:
+            raise Unreadable from None
+        return value
+
+
+def merge_patch(target: JsonObject, patch: JsonObject) -> JsonObject:
+    """A new object: the target after a JSON merge patch (RFC 7396)."""
+    result = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            inner = result.get(key)
+            result[key] = merge_patch(inner if isinstance(inner, dict) else {}, value)
+        else:
+            result[key] = value
+    return result
+
+
+def drop_nulls(value: Any) -> Any:
+    """A merge patch without the fields that it removes: what is left must be valid as a configuration."""
+    if isinstance(value, dict):
+        return {key: drop_nulls(item) for key, item in value.items() if item is not None}
+    return value

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import base64
+import binascii
+import re
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 from msgspec import Meta
 
-from voicemem.errors import CODES
+from voicemem.errors import CODES, Refused
 
 PATTERN_SENTENCES: dict[str, str] = {}
 """Our sentence for each of msgspec's, which would show the pattern."""
@@ -36,3 +40,41 @@ Name = Annotated[str, Meta(min_length=1, max_length=128)]
 JsonObject = dict[str, Any]
 Reason = Annotated[str, Meta(extra_json_schema={"enum": list(CODES)})]
 """The code of an error."""
+
+
+SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3000-\u30ff\u3100-\u31bf\u31f0-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")  # fmt: skip  # noqa: E501
+"""A character of such a script: Thai, Lao, Burmese, Khmer, Chinese, Japanese."""
+
+
+Place = TypeVar("Place")
+
+
+def join_cursor(proof: bytes, place: bytes) -> str:
+    """The cursor with this proof and this place, which hides neither."""
+    return base64.urlsafe_b64encode(proof + place).decode().rstrip("=")
+
+
+def split_cursor(cursor: str, proof_bytes: int) -> tuple[bytes, bytes]:
+    """The proof and the place of a cursor, of which nothing is checked. Raises `Refused` (`invalid_cursor`)."""
+    try:
+        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+    except (binascii.Error, ValueError):
+        raise Refused("invalid_cursor") from None
+    return raw[:proof_bytes], raw[proof_bytes:]
+
+
+def format_place(digest: bytes, place: Any) -> str:
+    """The cursor of a place in what has this digest."""
+    return join_cursor(digest, msgspec.json.encode(place))
+
+
+def parse_place(cursor: str, digest: bytes, kind: type[Place], detail: str | None = None) -> Place:
+    """The place of a cursor. Raises `Refused` (`invalid_cursor`) unless it is one in what has this digest."""
+    try:
+        found, place = split_cursor(cursor, len(digest))
+        parsed = msgspec.json.decode(place, type=kind)
+    except (Refused, ValueError):
+        raise Refused("invalid_cursor", detail) from None
+    if found != digest:
+        raise Refused("invalid_cursor", detail)
+    return parsed

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from voicemem.protocol.scripts import SPACELESS
+from voicemem.protocol.types import SPACELESS
 from voicemem.search.german import SHORTEST, is_german, without_ending
 from voicemem.search.irregular import other_forms
 from voicemem.search.stop_words import ALSO_ENGLISH, STOP_WORDS

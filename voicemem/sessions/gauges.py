@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.sessions.nodes.node_lease import NodeLease
-from voicemem.sessions.nodes.presence import Presence
+from voicemem.sessions.lifecycle import Presence
+from voicemem.sessions.node_lease import NodeLease
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.quarantine import FOLD_VERSION
 from voicemem.telemetry.metrics import Metrics

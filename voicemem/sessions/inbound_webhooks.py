@@ -15,10 +15,9 @@ from voicemem.protocol.codec import ENCODER, RejectedEvent
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import MAX_VALUES, JsonObject
-from voicemem.sessions.frames import ReducedFrame
-from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.nodes.presence import Presence
+from voicemem.sessions.lifecycle import Presence, Sessions
 from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.frames import ReducedFrame
 from voicemem.sessions.recording.recorder import YIELD_EVERY, Recorder
 from voicemem.store.streams import Stream
 

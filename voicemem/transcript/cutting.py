@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from unicodedata import category
 
-from voicemem.protocol.scripts import SPACELESS
+from voicemem.protocol.types import SPACELESS
 
 SPACELESS_CLOSING = "。，、！？；：…」』）》”’〉】〕］｝"
 """Marks that close a word of a script without spaces, where the next word follows at once."""

@@ -42,7 +42,7 @@ from voicemem.protocol.events import (
     ToolResult,
     Tts,
 )
-from voicemem.protocol.merge_patch import merge_patch
+from voicemem.protocol.strict_json import merge_patch
 from voicemem.transcript.frames import events_at_close, events_of
 from voicemem.transcript.messages import Extracted, Forgotten, Summary
 from voicemem.transcript.replies.llm_events import fold_delta, fold_done, fold_error, fold_message

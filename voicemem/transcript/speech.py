@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
-from voicemem.protocol.scripts import SPACELESS
+from voicemem.protocol.types import SPACELESS
 from voicemem.transcript.metadata import latest, layered, merge
 from voicemem.transcript.state import BOUND, Segment, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL

@@ -16,8 +16,7 @@ from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.store.delivery_rows import DeliveryPage, EndpointCounts, ListedDelivery
 from voicemem.store.port import DeliveryLists, Endpoints
 from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
-from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, Send
-from voicemem.webhooks.outbox import make_attempt_request
+from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, make_attempt_request
 from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID
 
 MAX_ENDPOINTS = 50

@@ -17,7 +17,7 @@ from aiohttp.abc import AbstractResolver
 
 from voicemem.security.address_guard import AddressNotAllowedError, Network, guarded_connector
 from voicemem.telemetry import Telemetry
-from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, Send, verdict
+from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, verdict
 from voicemem.webhooks.signing import signature_headers
 
 EXCERPT_BYTES = 256

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import ModuleType
 from typing import Any
 
-OWN_NODE = ("voicemem.sessions.nodes.node_lease", "voicemem.sessions.nodes")
+OWN_NODE = ("voicemem.sessions.node_lease", "voicemem.sessions.nodes")
 """Where the lease is, the newest place first."""
 
 

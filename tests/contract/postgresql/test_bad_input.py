@@ -28,7 +28,7 @@ from tests.support.stores.contract import (  # noqa: E402
 )
 from tests.support.waiting import eventually  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
-from voicemem.sessions.tails.cursor import format_session_cursor, parse_session_cursor  # noqa: E402
+from voicemem.sessions.tails.tail import format_session_cursor, parse_session_cursor  # noqa: E402
 from voicemem.store.admission import Offer  # noqa: E402
 from voicemem.store.keys import RANDOM_BITS, KeySource, first_key  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402

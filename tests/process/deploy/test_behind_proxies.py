@@ -29,7 +29,7 @@ from tests.support.processes.ports import free_ports
 from tests.support.servers.proxies import START_S, replaced, running_proxy
 from tests.support.services import Serve
 from voicemem.app import App
-from voicemem.sessions.tails.cursor import SeveralCursor, format_several_cursor
+from voicemem.sessions.tails.tail import SeveralCursor, format_several_cursor
 
 NAME = "memory.example"
 

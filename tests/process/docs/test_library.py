@@ -29,7 +29,7 @@ async def test_the_programs_of_the_page_print_what_it_shows(number: int, tmp_pat
 async def test_a_session_is_shown_as_over_rest() -> None:
     """`info`, `update` and `end` return the record that REST shows."""
     from voicemem import open
-    from voicemem.sessions.session_info import SessionInfo
+    from voicemem.sessions.lifecycle import SessionInfo
 
     async with open() as library:
         call = await library.create("call-1", name="Desk")

@@ -22,7 +22,7 @@ from voicemem.app import App
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.runtime import now_ms
-from voicemem.sessions.tails import session as tails
+from voicemem.sessions.tails import tail as tails
 from voicemem.store.records import Node
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Stream

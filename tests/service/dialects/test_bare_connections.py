@@ -19,7 +19,7 @@ from tests.support.waiting import all_connections_handled, eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.server.ingest import bare
-from voicemem.sessions.nodes.presence import LEFT_MS
+from voicemem.sessions.lifecycle import LEFT_MS
 
 PATH = "/v1/ingest/openai-realtime"
 CREATED = {"type": "session.created", "session": {"id": "sess/1 a"}}

@@ -26,7 +26,7 @@ from tests.support.servers.webhook_receiver import Reply, WebhookReceiver, body_
 from tests.support.stores.outbox_rig import OutboxRig
 from voicemem.security.address_guard import allowed_networks
 from voicemem.store.sqlite.store import InMemoryStore
-from voicemem.webhooks.attempts import RETRY_DELAYS_S
+from voicemem.webhooks.outbox import RETRY_DELAYS_S
 from voicemem.webhooks.sender import WebhookSender
 from voicemem.webhooks.signing import verify
 

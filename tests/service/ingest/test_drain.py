@@ -16,7 +16,7 @@ from tests.support.services import Serve
 from tests.support.stores.failing import locked_database
 from tests.support.waiting import eventually
 from voicemem.app import App
-from voicemem.server.ingest import control, server
+from voicemem.server.ingest import connection, server
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_drain_does_not_wait_for_an_open_for_long(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client whose open waits for the store is sent away before it is answered."""
-    monkeypatch.setattr(control, "OPEN_WAIT_S", 0.1)
+    monkeypatch.setattr(connection, "OPEN_WAIT_S", 0.1)
     app = await serve(store=f"sqlite:{tmp_path}/db")
     async with connected_producer(app) as producer:
         with locked_database(f"{tmp_path}/db"):

@@ -21,7 +21,7 @@ from tests.support.stores.failing import database_of
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.tails.session import MemoryChange, TailEnd, TailView
+from voicemem.sessions.tails.tail import MemoryChange, TailEnd, TailView
 from voicemem.store.records import SessionFilter
 
 QUARANTINED = (503, "session_set_aside")

@@ -20,5 +20,5 @@ async def api(app: App) -> RestClient:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tails look around, and say that there is nothing new, many times a second."""
-    monkeypatch.setattr("voicemem.sessions.tails.session.POLL_S", 0.05)
+    monkeypatch.setattr("voicemem.sessions.tails.tail.POLL_S", 0.05)
     monkeypatch.setattr(tails, "KEEP_ALIVE_S", 0.05)

@@ -18,8 +18,7 @@ from tests.support.services import ANY_PORT
 from voicemem.app import App, running
 from voicemem.config.service import Settings
 from voicemem.config.session import validate_config
-from voicemem.sessions.tails.known_keys import SETTLED_AFTER
-from voicemem.sessions.tails.several import TailOfSeveral
+from voicemem.sessions.tails.several import SETTLED_AFTER, TailOfSeveral
 
 pytestmark = pytest.mark.usefixtures("often")
 YEAR_S = 365 * 24 * 3600
@@ -226,7 +225,7 @@ async def test_the_sessions_of_a_project_cost_nothing_at_a_look(
     api: RestClient, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 10,000 sessions a look that finds nothing lists a bounded number of keys and loads none."""
-    monkeypatch.setattr("voicemem.sessions.tails.session.POLL_S", 3600)
+    monkeypatch.setattr("voicemem.sessions.tails.tail.POLL_S", 3600)
     store, nothing = app.services.store, validate_config({"idle_timeout": 0})
     await asyncio.gather(*(store.create_session("default", f"s{n}", nothing, NOW) for n in range(10_000)))
     async with open_tail(api, f"{SEVERAL}?user_id=u") as tail:

@@ -87,8 +87,8 @@ async def test_filters_are_those_of_the_list(serve: Serve, query: str) -> None:
 
 async def test_commits_wake_their_tails(api: RestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is committed is told at once, however seldom tails look around; what comes meanwhile comes right after."""
-    monkeypatch.setattr("voicemem.sessions.tails.session.POLL_S", 3600)
-    monkeypatch.setattr("voicemem.sessions.tails.session.TAIL_PAGE", 2)
+    monkeypatch.setattr("voicemem.sessions.tails.tail.POLL_S", 3600)
+    monkeypatch.setattr("voicemem.sessions.tails.tail.TAIL_PAGE", 2)
     async with (
         open_tail(api) as tail,
         open_tail(api, SEVERAL) as several,
@@ -185,7 +185,7 @@ async def test_memories_of_several_sessions_are_those_of_the_history(serve: Serv
 async def test_more_sessions_than_can_be_followed_wait(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many at the beginning are refused; those that begin later wait until others are over, and are told whole."""
     monkeypatch.setattr("voicemem.sessions.tails.several.MAX_FOLLOWED", 2)
-    monkeypatch.setattr("voicemem.sessions.tails.hub.MAX_FOLLOWED", 2)
+    monkeypatch.setattr("voicemem.sessions.tails.tail.MAX_FOLLOWED", 2)
     api = RestClient(await serve())
     for name in ("a", "b", "c"):
         await api.create(name)

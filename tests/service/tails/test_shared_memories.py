@@ -22,7 +22,7 @@ from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.server.rest.tails import CHUNK_BYTES, EncodedChanges, encode_in_pieces
 from voicemem.sessions.read_models.maintenance import pack
-from voicemem.sessions.tails.session import MemoryChange, TailItem, TailView
+from voicemem.sessions.tails.tail import MemoryChange, TailItem, TailView
 from voicemem.store.streams import Stream
 from voicemem.transcript.diff import Changes
 

@@ -15,7 +15,7 @@ from tests.support.services import ANY_PORT, Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.server.http.listener import Deadlines, listen
-from voicemem.sessions.tails.session import SMALL_PAGE
+from voicemem.sessions.tails.tail import SMALL_PAGE
 
 DEADLINES = Deadlines(30, 30, 30, 0.5)
 TEXT = "x" * 50_000
@@ -88,7 +88,7 @@ async def test_large_pages_are_read_in_turns(serve: Serve) -> None:
     app = await serve()
     api = RestClient(app)
     await api.create()
-    turn = app.services.tails.sources.turn
+    turn = app.services.tails.sources.page_lock
     async with open_tail(api, ONE) as near, turn:
         await api.send(final(1, "hello"))
         assert [("s", 1)] == entries(await near.some(1))

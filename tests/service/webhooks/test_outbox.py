@@ -27,8 +27,7 @@ from voicemem.store.port import Store
 from voicemem.store.records import Attempt, Delivery
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import InMemoryStore
-from voicemem.webhooks.attempts import RETRY_DELAYS_S
-from voicemem.webhooks.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL_THRESHOLD, OutboxWorker
+from voicemem.webhooks.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL_THRESHOLD, RETRY_DELAYS_S, OutboxWorker
 from voicemem.webhooks.sender import WebhookSender
 from voicemem.webhooks.signing import verify
 

@@ -18,7 +18,7 @@ from tests.support.servers.certificates import self_signed_tls
 from tests.support.servers.faulty_receivers import Handler, abort_connection, tcp_receiver, web_receiver
 from tests.support.servers.resolver import FakeResolver
 from voicemem.security.address_guard import allowed_networks
-from voicemem.webhooks.attempts import AttemptRequest, AttemptResult, next_delay_s, verdict
+from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, next_delay_s, verdict
 from voicemem.webhooks.sender import WebhookSender
 from voicemem.webhooks.signing import verify
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.rows import every_row
 from voicemem.errors import Refused
-from voicemem.protocol.cursors import format_place, parse_place, split_cursor
+from voicemem.protocol.types import format_place, parse_place, split_cursor
 
 DIGEST, OTHER = b"8 bytes.", b"8 others"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.rows import every_row
-from voicemem.protocol.nearest import LONGEST, did_you_mean, nearest
+from voicemem.protocol.checks import LONGEST, did_you_mean, nearest
 
 KNOWN = ("limit", "after_turn", "llm.delta", "llm.done")
 

@@ -12,8 +12,7 @@ from tests.support.stores.engines import engine as engine
 from tests.support.stores.engines import open_handle as open_handle
 from tests.support.stores.engines import two_handles as two_handles
 from voicemem.runtime import Runtime
-from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.nodes.presence import Presence
+from voicemem.sessions.lifecycle import Presence, Sessions
 from voicemem.store.port import Store
 from voicemem.store.sqlite.store import InMemoryStore
 

@@ -14,7 +14,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled
 from voicemem.protocol.events import SessionUpdate
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.config_update import ConfigUpdate, validated_update
+from voicemem.sessions.recording.batches import ConfigUpdate, validated_update
 
 SECRET = "s3cret"
 

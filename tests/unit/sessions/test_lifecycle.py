@@ -8,7 +8,7 @@ import pytest
 from tests.support.lifecycle import ended, opened
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
-from voicemem.sessions.nodes.presence import Presence
+from voicemem.sessions.lifecycle import Presence
 
 
 async def test_a_close_wakes_the_outbox(presence: Presence) -> None:

@@ -8,8 +8,8 @@ import time
 from prometheus_client import CollectorRegistry
 
 from tests.support.waiting import eventually
-from voicemem.telemetry.loop_lag import MEASURE_EVERY_S, measure_loop_lag_forever
 from voicemem.telemetry.metrics import Metrics
+from voicemem.telemetry.recent import MEASURE_EVERY_S, measure_loop_lag_forever
 
 
 def hold_up(seconds: float) -> None:

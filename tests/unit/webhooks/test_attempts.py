@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rows import every_row
-from voicemem.webhooks.attempts import MAX_ATTEMPTS, RETRY_DELAYS_S, AttemptResult, next_delay_s, verdict
+from voicemem.webhooks.outbox import MAX_ATTEMPTS, RETRY_DELAYS_S, AttemptResult, next_delay_s, verdict
 
 NOW_S = 1_778_390_400
 

@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from voicemem.cli.common import CommandFailed, setting
-from voicemem.protocol.explain import known_names
-from voicemem.protocol.nearest import did_you_mean
+from voicemem.protocol.checks import did_you_mean, known_names
 
 LISTS = ("redact", "memories_ttl")
 """Settings that a flag takes as words separated by commas."""

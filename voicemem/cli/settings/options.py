@@ -19,7 +19,7 @@ from voicemem.config.service import (
 from voicemem.context.policies import load_policies
 from voicemem.observer.vendors import parse_observe_urls
 from voicemem.security.address_guard import allowed_networks
-from voicemem.sessions.recording.redactors import load_rules
+from voicemem.sessions.recording.redaction import load_rules
 from voicemem.store.sqlite.database.files import check_store_path
 
 EMBEDDINGS_OPTIONS = (

@@ -24,8 +24,7 @@ from voicemem.dialects.reading import (
     silent,
     speaker,
 )
-from voicemem.protocol.scripts import SPACELESS
-from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
 ITEM = "post_call_transcription.item"
 """One item of a webhook's transcript."""

@@ -12,7 +12,7 @@ from voicemem.memory.agent_memory.filters import MESSAGE_TOPIC
 from voicemem.memory.agent_memory.models import GivenRecord, MemoryType, RecordView, Time
 from voicemem.memory.agent_memory.times import format_ms, format_time, parse_time, shown, to_ms
 from voicemem.memory.long_term.records import GivenMemory, Memory, MemoryDraft, MemoryPatch
-from voicemem.protocol.explain import describe_error
+from voicemem.protocol.checks import describe_error
 from voicemem.protocol.memories import GivenKind
 from voicemem.protocol.types import JsonObject
 

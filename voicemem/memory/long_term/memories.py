@@ -47,10 +47,9 @@ from voicemem.memory.long_term.records import (
     row_of,
     to_memory,
 )
-from voicemem.protocol.cursors import format_place, parse_place
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import Evidence, GivenKind, RemovalReason, Topic
-from voicemem.protocol.types import Integer, Name
+from voicemem.protocol.types import Integer, Name, format_place, parse_place
 from voicemem.redaction.rules import Rules
 from voicemem.search.passages import passages_in
 from voicemem.search.words import query_words

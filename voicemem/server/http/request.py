@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, structs
 
 from voicemem.documents import json_schema
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
-from voicemem.protocol.explain import describe_error
+from voicemem.protocol.checks import describe_error
 from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, matching
 from voicemem.security.access import Grant

@@ -26,11 +26,10 @@ from voicemem.protocol.types import SESSION_ID_PATTERN
 from voicemem.security.access import Grant
 from voicemem.security.session_tokens import looks_like_token
 from voicemem.server.http.request import LARGE_BYTES
-from voicemem.server.ingest.connection import Connection
-from voicemem.server.ingest.control import CLEAN_CLOSES, WINDOW_BYTES, IngestHost
+from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection, IngestHost
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket
-from voicemem.sessions.frames import ReducedFrame
+from voicemem.sessions.recording.frames import ReducedFrame
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""

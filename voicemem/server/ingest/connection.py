@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
+from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET
 
+from voicemem.config.session import warnings_about
 from voicemem.dialects.envelope import decode_value, is_envelope
-from voicemem.errors import CODES, InvalidFrame, Refused, VoicememError
+from voicemem.dialects.registry import DIALECTS, no_such_dialect
+from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
 from voicemem.protocol.codec import (
     DecodedEvent,
     RawJson,
@@ -22,15 +27,26 @@ from voicemem.protocol.codec import (
     split_frame,
 )
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
+from voicemem.protocol.frames import GOAWAY, Ready
 from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.security.access import Grant
-from voicemem.server.http.request import LARGE_BYTES
-from voicemem.server.ingest.answers import error_frame
-from voicemem.server.ingest.control import WINDOW_BYTES, ConnectionControl, IngestHost
-from voicemem.server.ingest.leases import OpenLease
-from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket
-from voicemem.sessions.recording.batches import BatchResult, EventProblem, PendingBatch
-from voicemem.sessions.recording.recorder import FLOOD_LIMIT, YIELD_EVERY, give_way, is_update
+from voicemem.security.rate_limits import EventBuckets
+from voicemem.server.http.request import LARGE_BYTES, Decoding
+from voicemem.server.ingest.leases import Leases, OpenLease
+from voicemem.server.ingest.throttle import Throttle
+from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket, error_frame
+from voicemem.sessions.lifecycle import Presence, log_session
+from voicemem.sessions.recording.batches import BatchResult, EventProblem, PendingBatch, ProducerLease
+from voicemem.sessions.recording.recorder import (
+    DEFAULT_PRODUCER,
+    FLOOD_LIMIT,
+    YIELD_EVERY,
+    Recorder,
+    give_way,
+    is_update,
+)
+from voicemem.store.records import OpenResult
+from voicemem.telemetry.metrics import Metrics
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
@@ -43,12 +59,73 @@ BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
 
 
-class Connection(ConnectionControl):
+def ready_frame(opened: OpenResult, producer: str, next_turn: int, incarnation: str, window: int) -> bytes:
+    """Encode the answer to `session.open`; `window` is in bytes."""
+    stream = opened.stream
+    frame = Ready(
+        session_id=stream.id,
+        producer=producer,
+        state=stream.state,
+        epoch=opened.epoch,
+        next_seq=opened.next_seq,
+        next_turn=next_turn,
+        incarnation=incarnation,
+        window=window,
+        warnings=warnings_about(stream.config) or UNSET,
+    )
+    return msgspec.json.encode(frame)
+
+
+WINDOW_BYTES = 1024 * 1024
+"""Received and not yet answered; above it the connection is not read, and TCP holds the sender back."""
+CLEAN_CLOSES = (1000, 1001)
+"""Close codes of clients that leave on purpose; any other connection is lost."""
+OPEN_WAIT_S = 1.0
+"""For the answer to an open, before a client is sent away."""
+EXPEL_FLUSH_S = 0.3
+"""For answers to what came before a key was revoked; a store that does not answer does not delay the close."""
+
+
+class IngestHost(Protocol):
+    """The server that a connection is part of."""
+
+    recorder: Recorder
+    presence: Presence
+    metrics: Metrics
+    decoding: Decoding
+    waiting_frame_bytes: int
+    """Of frames whose session is not known yet, in all connections."""
+
+    @property
+    def incarnation(self) -> str: ...
+
+    async def grant(self, token: str | None, address: str | None) -> Grant: ...
+
+    def event_buckets(self, grant: Grant) -> EventBuckets: ...
+
+    async def claim(self, connection: Connection, lease: ProducerLease) -> None: ...
+
+    def release(self, lease: ProducerLease) -> None: ...
+
+
+class Connection:
     """Takes messages until the client leaves, the server drains, or an error closes the connection."""
 
     def __init__(self, websocket: EventSocket, host: IngestHost, grant: Grant | None, origin: object = None) -> None:
+        self.websocket = websocket
+        self.host = host
         self.origin = origin
         """The trace that the client's handshake is part of."""
+        self.grant: Grant | None = None
+        self.leases = Leases()
+        self.frame_task: asyncio.Task[None] | None = None
+        """Works on a frame that needs the store: a `session.open`, or a key."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.backlog: deque[bytes] = deque()
+        """Messages that wait for `frame_task`, or for the rate of the key."""
+        self.reading_stopped = False
+        """Whether nothing more is taken: the connection failed, or the server drains."""
+        self.draining = False
         self.unanswered = 0
         """Bytes received and not yet answered."""
         self.in_flight = 0
@@ -56,9 +133,9 @@ class Connection(ConnectionControl):
         self.all_answered = asyncio.Event()
         self.unstored_in_a_row = 0
         """Events in a row that stored nothing."""
-        self.backlog: deque[bytes] = deque()
-        """Messages that wait for `frame_task`, or for the rate of the key."""
-        super().__init__(websocket, host, grant)
+        self.throttle = Throttle(host.recorder.clock, self.pause_reading, self.resume)
+        if grant is not None:
+            self.accept(grant)
 
     async def run(self) -> None:
         """Take messages until the connection is closed."""
@@ -105,13 +182,6 @@ class Connection(ConnectionControl):
         """Take one message of a key that has a rate of bytes. It is the listener only then: others pay nothing."""
         self.on_message(message, binary)
         self.throttle.charge_bytes(len(message))
-
-    def accept(self, grant: Grant) -> None:
-        is_first = self.grant is None
-        super().accept(grant)
-        if self.throttle.bytes is not None and self.websocket.listener is not None:  # the key came in a frame
-            self.websocket.listener = self.on_metered_message
-            self.throttle.charge_bytes(sum(map(len, self.backlog)) if is_first else 0)
 
     def enqueue_ordinary(self, message: bytes) -> bool:
         """Take a message that is one ordinary event of an open lease; return False when it is anything else."""
@@ -318,6 +388,157 @@ class Connection(ConnectionControl):
     def resume_if_room(self) -> None:
         if self.unanswered <= WINDOW_BYTES and not (self.throttle.held and not self.reading_stopped):
             self.websocket.set_reading(True)
+
+    # The key
+
+    def check_auth_deadline(self) -> None:
+        """Close a connection without a key: where one is needed, the handshake or an early first frame brings it."""
+        if self.grant is None and self.frame_task is None:
+            self.fail(InvalidFrame("unauthorized", "No key came in time."))
+
+    async def authenticate(self, token: str | None) -> None:
+        """Accept a key, or go on without one where none is needed. Raises `InvalidFrame` to close the connection."""
+        try:
+            grant = await self.host.grant(token, self.websocket.address)
+        except Refused as refused:
+            raise InvalidFrame(refused.code, refused.detail) from None
+        if self.grant is not None and not grant.includes(self.grant):
+            raise InvalidFrame("forbidden", "A later key or token must allow everything that the earlier one allowed.")
+        if not self.websocket.authenticate():
+            raise InvalidFrame("too_many_connections")
+        self.accept(grant)
+
+    def accept(self, grant: Grant) -> None:
+        """Make this grant the connection's, and charge its events and bytes to the grant's rates."""
+        is_first = self.grant is None
+        self.grant = grant
+        self.throttle.meter(self.host.event_buckets(grant))
+        if self.throttle.bytes is not None and self.websocket.listener is not None:  # the key came in a frame
+            self.websocket.listener = self.on_metered_message
+            self.throttle.charge_bytes(sum(map(len, self.backlog)) if is_first else 0)
+
+    # Leases
+
+    async def open(self, frame: SessionOpen) -> None:
+        """Open a lease, in the order of the frames: what was sent before is stored before."""
+        assert self.grant is not None
+        await self.flush()
+        grant, presence, sessions = self.grant, self.host.presence, self.host.presence.sessions
+        project, may_call_out = grant.project, grant.allows("admin")
+        if frame.dialect is not None and frame.dialect not in DIALECTS:
+            refused = Refused("unknown_dialect", no_such_dialect(frame.dialect))
+            self.refuse(refused, frame.session_id, frame.producer)
+            return
+        session_id = frame.session_id or grant.session_id or sessions.new_id()
+        producer = frame.producer or DEFAULT_PRODUCER
+        try:
+            grant.require("ingest", session_id)
+            if grant.session_id is not None:
+                await sessions.get(project, session_id)  # a session token creates no session
+            opened, next_turn = await self.host.recorder.open_producer(
+                project, session_id, frame, may_call_out, grant.key_id
+            )
+        except VoicememError as error:
+            if not isinstance(error, Refused):
+                raise
+            self.refuse(error, frame.session_id, frame.producer)
+            return
+        if opened.created or opened.reopened:
+            sessions.webhooks_due.set()
+        may_set = grant.session_id is None
+        lease = ProducerLease(opened.stream, producer, opened.epoch, may_call_out, may_set, grant.key_id)
+        presence.connect(lease)
+        before = self.leases.put(lease, frame.dialect)
+        if before is not None:
+            await self.release(before)
+        self.websocket.send_nowait(ready_frame(opened, producer, next_turn, self.host.incarnation, WINDOW_BYTES))
+        await self.host.claim(self, lease)
+
+    async def supersede(self, lease: ProducerLease) -> None:
+        """Report once that a newer connection has opened this producer; what still comes for it is ignored."""
+        open_lease = self.leases.current(lease)
+        if open_lease is None or open_lease.dead:
+            return
+        open_lease.dead = True
+        log_session("superseded", lease.project, lease.session_id, producer=lease.producer)
+        problem = EventProblem(None, "superseded", CODES["superseded"].sentence)
+        self.websocket.send_nowait(error_frame(problem, lease.session_id, lease.producer))
+        await self.release(open_lease)
+
+    async def release(self, open_lease: OpenLease, lost: bool = False) -> None:
+        """Give a lease back, once; `lost` when its client did not close the connection on purpose."""
+        open_lease.dead = True
+        if open_lease.released:
+            return
+        open_lease.released = True
+        self.host.release(open_lease.lease)
+        with suppress(StoreUnavailable):  # the sweep writes it once the store is back
+            await self.host.presence.disconnect(open_lease.lease, lost)
+
+    async def close_when_ended(self, lease: ProducerLease) -> None:
+        with suppress(StoreUnavailable):  # the sweep closes sessions that have ended
+            await self.host.presence.close_when_ended(lease)
+
+    # The end
+
+    def fail(self, error: VoicememError) -> None:
+        """Report an error, and close with the close code of its code."""
+        if self.reading_stopped:
+            return
+        self.stop_reading()
+        self.count_rejected(error.code)
+        self.send_error(error)
+        self.websocket.set_reading(True)  # otherwise the client's answer to the close is never read
+        self.run_in_background(self.websocket.close(CODES[error.code].close or 1011, error.code))
+
+    async def drain(self) -> None:
+        """Take nothing more, answer what came, close with 1012."""
+        self.draining = True
+        self.process_backlog()
+        self.stop_reading()
+        # A client that is sent away opens again on another node at once. An open that is still under way here would
+        # supersede that newer one, so the client is sent away after its answer, unless the store takes too long.
+        if self.frame_task is not None:
+            await asyncio.wait([self.frame_task], timeout=OPEN_WAIT_S)
+        self.websocket.send_nowait(GOAWAY)
+        await self.flush()
+        await self.websocket.close(1012, "draining")
+
+    async def expel(self, error: VoicememError) -> None:
+        """Take nothing more, answer what came, then report the error and close with the close code of its code."""
+        if self.reading_stopped:
+            return
+        self.process_backlog()
+        self.stop_reading()
+        self.count_rejected(error.code)
+        self.websocket.set_reading(True)  # otherwise the client's answer to the close is never read
+        # A revoked key must be off the service soon, so the answers get a short time. They are awaited again after
+        # the close, so that what was received is stored before the connection counts as gone.
+        answered = asyncio.create_task(self.flush())
+        await asyncio.wait([answered], timeout=EXPEL_FLUSH_S)
+        self.send_error(error)
+        await self.websocket.close(CODES[error.code].close or 1008, error.code)
+        await answered
+
+    async def wind_down(self) -> None:
+        """After the close: store what the client had sent, then release every lease."""
+        self.process_backlog()
+        await self.flush()
+        self.stop_reading()
+        for open_lease in self.leases:
+            await self.release(open_lease, lost=self.websocket.close_code not in CLEAN_CLOSES)
+
+    def send_error(self, error: VoicememError) -> None:
+        """Send an error that is about the connection, and not about one event."""
+        self.websocket.send_nowait(error_frame(EventProblem(None, error.code, error.detail)))
+
+    def count_rejected(self, code: str) -> None:
+        self.host.metrics.connections_rejected.labels(code).inc()
+
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
 
 def decode_enveloped(text: bytes) -> DecodedEvent | RejectedEvent:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import IncomingEvent
-from voicemem.server.ingest.answers import ack_prefix
+from voicemem.protocol.frames import AckFrame
 from voicemem.sessions.recording.batches import PendingBatch, ProducerLease
 
 
@@ -71,3 +73,8 @@ class Leases:
             named = next(iter(self.by_session.values()))
         ambiguous = event.producer is None if named else event.session_id is None
         return "session_required" if ambiguous and self.by_session else "not_open"
+
+
+def ack_prefix(lease: ProducerLease) -> bytes:
+    """Encode an ack up to its seq; the seq and `}` are appended to it for each ack."""
+    return msgspec.json.encode(AckFrame(lease.session_id, lease.producer, 0)).removesuffix(b"0}")

@@ -29,9 +29,8 @@ from voicemem.server.http.problems import SERVER
 from voicemem.server.http.request import Decoding
 from voicemem.server.ingest.bare import BareConnection, Door, find_door
 from voicemem.server.ingest.connection import Connection
-from voicemem.server.ingest.control import ConnectionControl
 from voicemem.server.ingest.websocket import EventSocket, rejection_response
-from voicemem.sessions.nodes.presence import Presence
+from voicemem.sessions.lifecycle import Presence
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.directory import Directory
@@ -61,7 +60,7 @@ GOODBYE: dict[str, Any] = {"code": 1012, "reason": "draining"} if CAN_SAY_WHY el
 class LeaseHolder(NamedTuple):
     """The connection that has a producer's newest epoch."""
 
-    connection: ConnectionControl
+    connection: Connection
     lease: ProducerLease
 
 
@@ -197,7 +196,7 @@ class IngestServer:
                 async with asyncio.timeout(GRANT_CHECK_S):
                     await revoked.wait()
 
-    async def claim(self, connection: ConnectionControl, lease: ProducerLease) -> None:
+    async def claim(self, connection: Connection, lease: ProducerLease) -> None:
         """Note the connection as holder of its producer, and supersede the one with the older epoch."""
         # By epoch, not by arrival: two opens are committed in one order, and may come back in the other.
         newest = LeaseHolder(connection, lease)

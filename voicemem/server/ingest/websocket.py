@@ -1,4 +1,9 @@
-"""The websocket of an ingest connection: each message goes to its listener once it is complete, without a queue."""
+"""The websocket of an ingest connection: each message goes to its listener once it is complete, without a queue.
+
+Nearly all events of a call come in fast frames: a whole text message in one masked frame (RFC 6455, section 5.2). The
+parser of `websockets` takes longer for such a frame than voicemem takes for the event in it, so these are parsed
+here, and all other frames are left to the library.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import msgspec
+from websockets import frames
 from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
@@ -16,14 +23,24 @@ from websockets.protocol import Event, State
 from websockets.typing import StatusLike
 
 from voicemem.errors import CODES, Refused, StoreUnavailable
+from voicemem.protocol.frames import Error
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.connections import PortConnections
 from voicemem.server.http.paced_reading import ReadingTurns, Unread
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
-from voicemem.server.ingest.answers import error_frame
-from voicemem.server.ingest.fast_frames import TEXT as TEXT_BYTE
-from voicemem.server.ingest.fast_frames import apply_mask, control_frame_size, parse_fast_frames
 from voicemem.sessions.recording.batches import EventProblem
+
+apply_mask: Callable[[bytes, bytes], bytes] | None = getattr(frames, "apply_mask", None)
+"""The library's own, written in C where that is installed. Where it is missing, the library parses all frames."""
+
+TEXT_FRAME, PING_FRAME, PONG_FRAME = 0x81, 0x89, 0x8A
+"""The first byte of a frame that is final and uses no extension."""
+MASKED = 0x80
+MIN_FRAME_BYTES = 6
+"""Bytes of a masked frame without a payload."""
+MAX_CONTROL_BYTES = 125
+"""Bytes of payload in a ping or a pong."""
+
 
 BINARY, CONT, TEXT = Opcode.BINARY, Opcode.CONT, Opcode.TEXT
 CONNECTING, OPEN = State.CONNECTING, State.OPEN
@@ -48,9 +65,8 @@ Listener = Callable[[bytes, bool], None]
 class EventSocket(ServerConnection):
     """A server connection that delivers messages in the moment of their arrival; `recv` is not used.
 
-    Fast frames are parsed here (`voicemem.server.ingest.fast_frames`). `websockets` parses and checks all others, and
-    does the handshake, keepalive and closing. Its queue of messages is left out, and with it the switch to the task
-    that would wait for them.
+    Fast frames are parsed here. `websockets` parses and checks all others, and does the handshake, keepalive and
+    closing. Its queue of messages is left out, and with it the switch to the task that would wait for them.
     """
 
     def __init__(self, *args: Any, port: PortConnections | None = None, **options: Any) -> None:
@@ -197,7 +213,7 @@ class EventSocket(ServerConnection):
             self.protocol.send_text(message)
             self.send_data()
         elif self.protocol.state is OPEN:
-            self.transport.write(b"%c%c%b" % (TEXT_BYTE, len(message), message))
+            self.transport.write(b"%c%c%b" % (TEXT_FRAME, len(message), message))
         self.check_unsent()
 
     # Bytes in
@@ -311,3 +327,55 @@ def handshake_problem(status: HTTPStatus, code: str, detail: str, headers: dict[
     all_headers = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
     all_headers.update(headers)
     return Response(status.value, status.phrase, all_headers, body)
+
+
+def error_frame(problem: EventProblem, session_id: str | None = None, producer: str | None = None) -> bytes:
+    """Encode an `error`; what is unknown about the event is left out."""
+    return msgspec.json.encode(Error(session_id=session_id, producer=producer, **problem._asdict()))
+
+
+class FastFrames(NamedTuple):
+    """The fast frames at the beginning of received bytes."""
+
+    texts: list[bytes]
+    stop: int
+    """Where the last of them ends."""
+    needed: int
+    """How many bytes, from `stop` on, are needed to go on; 0 when the next frame is not a fast one."""
+
+
+def parse_fast_frames(data: bytes, at: int, limit: int) -> FastFrames:
+    """Parse the fast frames from `at` on; a frame with more than `limit` bytes of text is not one."""
+    assert apply_mask is not None
+    texts: list[bytes] = []
+    end = len(data)
+    while end - at >= MIN_FRAME_BYTES:
+        length = data[at + 1] - MASKED
+        if data[at] != TEXT_FRAME or length < 0:
+            return FastFrames(texts, at, 0)
+        start = at + MIN_FRAME_BYTES
+        if length > 125:
+            start += 2 if length == 126 else 8
+            if start > end:
+                break
+            length = int.from_bytes(data[at + 2 : start - 4])
+            if length > limit:
+                return FastFrames(texts, at, 0)
+        stop = start + length
+        if stop > end:
+            return FastFrames(texts, at, stop - at)
+        texts.append(apply_mask(data[start:stop], data[start - 4 : start]))
+        at = stop
+    begun = data[at : at + 2]
+    if begun and (begun[0] != TEXT_FRAME or begun[-1] < MASKED):
+        return FastFrames(texts, at, 0)
+    return FastFrames(texts, at, end - at + 1)
+
+
+def control_frame_size(data: bytes, at: int) -> int:
+    """Return the size in bytes of the ping or pong at `at`, as far as is known yet; 0 for any other frame."""
+    begun = data[at : at + 2]
+    if begun[0] not in (PING_FRAME, PONG_FRAME):
+        return 0
+    length = begun[-1] - MASKED if len(begun) == 2 else 0
+    return MIN_FRAME_BYTES + length if 0 <= length <= MAX_CONTROL_BYTES else 0

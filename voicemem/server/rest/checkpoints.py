@@ -21,7 +21,7 @@ from voicemem.memory.checkpoints import (
     write_checkpoint,
 )
 from voicemem.memory.fork import fork
-from voicemem.protocol.json_pieces import Pieces, Unreadable
+from voicemem.protocol.strict_json import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
 from voicemem.server.http.listener import BROKEN_BODY, decompress
 from voicemem.server.http.request import (
@@ -43,7 +43,7 @@ from voicemem.server.rest.sessions import (
     note_outbound_change,
 )
 from voicemem.server.rest.tails import JournalEntry
-from voicemem.sessions.session_info import SessionInfo, info_of
+from voicemem.sessions.lifecycle import SessionInfo, info_of
 
 BODY_TIMEOUT_S = 120.0
 """For the body of a restore, which may be large."""

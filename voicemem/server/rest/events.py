@@ -40,11 +40,10 @@ from voicemem.server.rest.tails import (
     tail_session,
     wants_tail,
 )
-from voicemem.sessions.journal_pages import JournalFilter, pages_after, pages_before, parts_of
+from voicemem.sessions.journal_pages import JournalFilter, native_rows, pages_after, pages_before, parts_of
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import EventProblem, ProducerLease
 from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
-from voicemem.sessions.translations import native_rows
 from voicemem.store.port import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import AWAITED_MS, Stream

@@ -17,8 +17,8 @@ from voicemem.memory.account import MemoryAccount
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
+from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
-from voicemem.sessions.session_info import StateName
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.turns.marks import ToolMarks, TurnMarks

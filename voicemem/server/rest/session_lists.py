@@ -25,7 +25,7 @@ from voicemem.server.http.request import json_response, services_of, stream_body
 from voicemem.server.http.routes import JSON
 from voicemem.server.rest.tails import KEEP_ALIVE_S, PREAMBLE, TailCut, check_reader, encode_event
 from voicemem.services import Services
-from voicemem.sessions.session_info import StateName
+from voicemem.sessions.lifecycle import StateName
 from voicemem.store.records import AppendResult, DeliveryState, SessionFilter, SessionOverview
 from voicemem.store.streams import Stream
 

@@ -35,8 +35,7 @@ from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec
 from voicemem.server.rest.session_lists import LiveListData, OverviewPage, answer_live, answer_overviews
 from voicemem.server.rest.tails import wants_tail
 from voicemem.server.rest.token_reach import token_reach
-from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.session_info import SessionInfo, info_of
+from voicemem.sessions.lifecycle import SessionInfo, Sessions, info_of
 from voicemem.store.ports.heard_index import NAMESPACE_LABEL
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream

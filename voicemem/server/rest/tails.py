@@ -21,9 +21,9 @@ from voicemem.server.http.openapi import reference
 from voicemem.server.http.request import GRANT, Label, parse_label, services_of, stream_body
 from voicemem.server.http.routes import ResponseSpec, Route
 from voicemem.server.rest.history import TurnReport
-from voicemem.sessions.session_info import StateName
-from voicemem.sessions.tails.call import AccountChange, StateChange, TurnChange
-from voicemem.sessions.tails.session import MemoryChange, NewEntry, Tail, TailEnd, TailItem, TailView
+from voicemem.sessions.lifecycle import StateName
+from voicemem.sessions.tails.followed import AccountChange, StateChange, TurnChange
+from voicemem.sessions.tails.tail import MemoryChange, NewEntry, Tail, TailEnd, TailItem, TailView
 from voicemem.store.records import JournalRow, SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.diff import Upsert

@@ -16,8 +16,8 @@ from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of, stream_body
 from voicemem.server.http.routes import JSON_LINES, ResponseSpec, Route, json_ok
 from voicemem.server.rest.sessions import SessionPage
+from voicemem.sessions.lifecycle import info_of
 from voicemem.sessions.retention import erase_user
-from voicemem.sessions.session_info import info_of
 from voicemem.store.records import SessionFilter
 
 

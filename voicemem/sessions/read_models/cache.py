@@ -8,38 +8,69 @@ held nobody else may look at the read model, and whoever got it from `get` may d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import TypeVar
 
-from voicemem.errors import DamagedEntry
-from voicemem.protocol.events import FrameEvent
+from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable, VoicememError
+from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.runtime import Clock, now_ms
-from voicemem.sessions.read_models.commits import LARGE_PACKED, CommitFolds
-from voicemem.sessions.read_models.kept import new_read_model
-from voicemem.sessions.read_models.off_loop import BUDGET_S
-from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, ReadModel, decompress_state
-from voicemem.sessions.read_models.work import SNAPSHOT_EVERY
+from voicemem.sessions.read_models.off_loop import BUDGET_S, BudgetExhausted, OffLoop
+from voicemem.sessions.read_models.quarantine import QuarantinedSessions
+from voicemem.sessions.read_models.read_model import (
+    LARGE_BYTES,
+    LARGE_ROWS,
+    SLOW_S,
+    ReadModel,
+    decompress_state,
+    took_long,
+)
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.records import JournalRow
+from voicemem.store.records import JournalRow, Snapshot
 from voicemem.store.streams import Stream
-from voicemem.transcript.fold import digest_of, frame_id
+from voicemem.transcript.fold import digest_of, fold_event, frame_id
 from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
 
+LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
+UNCHARGED_SHARE = 192
+"""One part of this many of the budget is what may be folded unseen; it takes up to thirty times its bytes."""
+FIRST_RATIO = 4.0
+"""Until any read model was weighed."""
+RATIO_MEMORY = 16
+"""How many weighings the typical ratio goes back."""
+SNAPSHOT_EVERY = 2_000
+"""Entries after which a new snapshot is worth its cost."""
+UNPACK_MIN = 8
+"""A packed read model is unpacked for this many entries at a time; fewer wait in the journal."""
+LARGE_PACKED = 16 * 1024
+"""Bytes of a packed read model that is unpacked off the event loop."""
+MAX_LAG = 64
+"""Entries that a packed read model may be behind its journal."""
+WATCHED_FOLDS = 2_000
+"""Folds on the event loop that are measured after a commit that was slow: a commit has up to 1,000."""
+USUAL_FOLD_S = 0.000_1
+"""What the fold of a batch takes at most, as a rule; a commit of many batches is not slow for their number."""
 FOLD_PAGE = 500
 """Rows read and folded at a time, so that a long journal does not block the event loop."""
 IS_LARGE = attrgetter("is_large")
 
 
-class ReadModelCache(CommitFolds):
+class ReadModelCache:
     """The read models of the sessions that were used last: at most `capacity` of them, and as many as `budget` holds.
 
-    A piece of work off the event loop may take `cpu_budget_s` seconds of CPU; a session that takes longer, or fails, is
-    quarantined. `count_ignored` is called with a bound and how many events the fold has left out because of it.
+    They are kept by the key of their session, the least recently read first; those of ended sessions give way first.
+    What each of them weighs is added to the budget whenever it is read, and in each round of maintenance
+    (`voicemem.sessions.read_models.maintenance`).
     """
 
     def __init__(
@@ -52,7 +83,35 @@ class ReadModelCache(CommitFolds):
         clock: Clock = now_ms,
         count_ignored: Callable[[str, int], None] = lambda bound, count: None,
     ) -> None:
-        super().__init__(journal, budget or MemoryBudget(), capacity, cpu_budget_s, clock, count_ignored)
+        """Create an empty cache.
+
+        A piece of work off the event loop may take `cpu_budget_s` seconds of CPU; a session that takes longer, or
+        fails, is quarantined. `count_ignored` is called with a bound and how many events the fold has left out because
+        of it.
+        """
+        self.journal = journal
+        self.budget = budget or MemoryBudget()
+        self.capacity = capacity
+        self.off_loop = OffLoop(cpu_budget_s)
+        self.quarantined = QuarantinedSessions(journal.quarantine, clock)
+        self.count_ignored = count_ignored
+        self.cached: OrderedDict[int, ReadModel] = OrderedDict()
+        self.ended: OrderedDict[int, None] = OrderedDict()
+        """The keys of those whose sessions have ended, in the same order."""
+        self.lagging: set[int] = set()
+        """Keys of read models that are to be folded further in the background."""
+        self.failed: dict[int, int] = {}
+        """By key, the position up to which a fold has just failed; the background looks whether it fails again."""
+        self.watched_folds = 0
+        """How many of the next folds on the event loop are measured."""
+        self.rounds = 0
+        """Rounds of maintenance so far."""
+        self.typical_ratio = FIRST_RATIO
+        """How many bytes read models take for each byte of their journals; for those that were not weighed yet."""
+        self.uncharged = 0
+        """Bytes of journals that were folded on the event loop since the weights were brought up to date."""
+        self.under_pressure = asyncio.Event()
+        """Set when these may be so much that it should be done again at once."""
 
     # Reading
 
@@ -188,6 +247,234 @@ class ReadModelCache(CommitFolds):
         read_model = self.cached.get(key)
         state = None if read_model is None or read_model.lock.locked() else read_model.unpacked
         return state is not None and digest_of(frame_id(frame)) in state.event_ids
+
+    # Commits
+
+    def fold_committed(
+        self,
+        key: int,
+        position: int,
+        received_ms: int,
+        events: Sequence[IncomingEvent | JournaledEvent],
+        producer: str | None,
+        size: int = 0,
+    ) -> None:
+        """Fold events that were just committed, the first at `position`, if nothing is missing before them.
+
+        A packed read model is not unpacked for a few events, and many bytes are not folded on the event loop: a read or
+        a round of maintenance folds them later. `size` is that of their payloads in bytes. It never raises: they are
+        acknowledged already. This is the hot path: it runs for every commit, in the recorder's task.
+        """
+        read_model = self.cached.get(key)
+        if read_model is None:
+            return
+        worth = read_model.unpacked is not None or (
+            len(events) >= UNPACK_MIN and len(read_model.packed) <= LARGE_PACKED
+        )
+        large = size > LARGE_BYTES or read_model.slow_fold
+        if worth and not large and read_model.position == position - 1 and not read_model.lock.locked():
+            began = time.thread_time() if self.watched_folds else None
+            try:
+                state, read_model.last_round = read_model.state, self.rounds
+                read_model.folded_bytes += size
+                self.uncharged += size
+                for place, event in enumerate(events, position):
+                    fold_event(state, place, received_ms, event, producer)
+            except Exception:  # read again off the loop, it fails there too, and is quarantined
+                self.drop(key, read_model)
+                self.failed[key] = position + len(events) - 1
+                return
+            if began is not None:
+                self.watched_folds -= 1
+                read_model.slow_fold = took_long(time.thread_time() - began, len(events))
+            if state.ignored:
+                self.note_ignored(read_model)
+            return
+        read_model.known_position = position + len(events) - 1
+        if large or read_model.known_position - read_model.position > MAX_LAG:
+            self.lagging.add(key)
+
+    def note_commit(self, seconds: float, batches: int) -> None:
+        """Note a whole commit, and how long folding its batches took by the wall's clock.
+
+        After one that was long for its batches it is measured who is slow: the CPU time of every fold would cost more
+        than many a fold does.
+        After many bytes the weights of read models are brought up to date.
+        """
+        if self.uncharged > self.budget.limit // UNCHARGED_SHARE:
+            self.under_pressure.set()
+        if seconds > SLOW_S + batches * USUAL_FOLD_S:
+            self.watched_folds = WATCHED_FOLDS
+
+    def note_ignored(self, read_model: ReadModel) -> None:
+        """Count the events that the fold has left out since the last time."""
+        counted = read_model.counted = read_model.counted or {}
+        for bound, count in read_model.state.ignored.items():
+            if count > counted.get(bound, 0):
+                self.count_ignored(bound, count - counted.get(bound, 0))
+                counted[bound] = count
+
+    # Work on read models
+
+    async def perform(
+        self,
+        key: int,
+        read_model: ReadModel | None,
+        work: Callable[[], T],
+        off_loop: bool,
+        background: bool = False,
+    ) -> T:
+        """The result of work on a session's read model; when it fails or takes too long the session is quarantined.
+
+        Whatever stops the work half-way, the read model is dropped, and never shown. Raises `SessionQuarantined`.
+        """
+        try:
+            return await self.off_loop.run(work, background) if off_loop else work()
+        except (Exception, BudgetExhausted) as error:
+            if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):
+                raise
+            raise await self.give_up(key, read_model, error) from None
+        except BaseException:
+            self.drop(key, read_model)
+            raise
+
+    async def give_up(self, key: int, read_model: ReadModel | None, error: BaseException) -> SessionQuarantined:
+        """Quarantine a session; the error to raise."""
+        self.drop(key, read_model)
+        await self.quarantined.add(key, error)
+        return SessionQuarantined()
+
+    # Snapshots
+
+    def is_worth_saving(self, read_model: ReadModel, every: int) -> bool:
+        return read_model.position - read_model.saved_position >= every
+
+    async def save_snapshot_if_due(self, key: int, read_model: ReadModel, every: int = SNAPSHOT_EVERY) -> None:
+        if self.is_worth_saving(read_model, every):
+            position = read_model.saved_position = read_model.position
+            encoded = await self.encode(read_model, read_model.encode_state)
+            if encoded is not None and read_model.position == position:
+                with suppress(StoreUnavailable):  # a snapshot only saves time
+                    await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
+
+    async def encode(self, read_model: ReadModel, work: Callable[[], bytes]) -> bytes | None:
+        """The result of work that only saves time or space; None if it fails, which harms nobody."""
+        try:
+            if read_model.folded_bytes <= LARGE_BYTES:
+                return None if read_model.lock.locked() else work()
+            async with read_model.lock:
+                return await self.off_loop.run(work)
+        except (Exception, BudgetExhausted) as error:
+            LOG.warning("A snapshot could not be made: %s", type(error).__name__)
+            return None
+
+    # Which read models are kept
+
+    def keep(self, key: int) -> ReadModel:
+        """The read model of a session, as the one that was used last; a new one is still to be loaded."""
+        read_model = self.cached.get(key)
+        if read_model is None:
+            read_model = self.cached[key] = new_read_model()
+            read_model.ratio = self.typical_ratio
+        self.cached.move_to_end(key)
+        read_model.last_round = self.rounds
+        return read_model
+
+    def note_state(self, key: int, is_ended: bool) -> None:
+        """Note whether a session has ended, when it is read."""
+        if is_ended:
+            self.ended[key] = None
+            self.ended.move_to_end(key)
+        else:
+            self.ended.pop(key, None)
+
+    def note_ended(self, key: int) -> None:
+        """A session has just ended; its read model may go before those of running ones."""
+        if key in self.cached:
+            self.ended[key] = None
+
+    def drop(self, key: int, read_model: ReadModel | None) -> None:
+        """Forget a read model, if it is the one that is kept."""
+        if read_model is not None and self.cached.get(key) is read_model:
+            self.discard(key)
+
+    def discard(self, key: int) -> None:
+        read_model = self.cached.pop(key, None)
+        self.ended.pop(key, None)
+        if read_model is not None:
+            self.discharge(read_model)
+
+    def discard_all(self, may_differ: Callable[[int], bool] = lambda key: True) -> None:
+        """Drop all whose key `may_differ`: after a commit of unknown outcome nothing kept of them can be trusted."""
+        for key in [key for key in self.cached if may_differ(key)]:
+            self.discard(key)
+
+    async def evict(self, but: int | None = None) -> None:
+        """Drop read models while they are too many or too much together, but not one that is about to be read.
+
+        Those on which a thread works at the moment stay. One that grew is weighed first, since it may be less than it
+        is counted for.
+        """
+        others = () if but is None else (but,)
+        while self.is_full and (key := self.oldest(others)) is not None:
+            read_model = self.cached[key]
+            if read_model.has_grown:
+                self.weigh(key, read_model)
+                await asyncio.sleep(0)
+                continue
+            self.discard(key)
+            self.budget.evicted_memories += 1
+            await self.save_snapshot_if_due(key, read_model, every=100)
+
+    # Weights
+
+    @property
+    def is_full(self) -> bool:
+        """Whether read models must go."""
+        return self.budget.memories > self.budget.room_for_memories or len(self.cached) > self.capacity
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether those that are not packed take so much that more should be."""
+        return self.budget.memories_in_use > self.budget.room_for_memories // 2
+
+    def charge(self, key: int, read_model: ReadModel) -> None:
+        """Bring up to date what the budget knows of a read model."""
+        if self.cached.get(key) is read_model:
+            self.discharge(read_model)
+            read_model.charged = read_model.weight
+            read_model.charged_packed = read_model.unpacked is None
+            if read_model.charged_packed:
+                self.budget.memories_packed += read_model.charged
+            else:
+                self.budget.memories_in_use += read_model.charged
+
+    def discharge(self, read_model: ReadModel) -> None:
+        if read_model.charged_packed:
+            self.budget.memories_packed -= read_model.charged
+        else:
+            self.budget.memories_in_use -= read_model.charged
+        read_model.charged = 0
+
+    def weigh(self, key: int, read_model: ReadModel) -> None:
+        """Look at what a read model takes. It must not be in use by a thread."""
+        read_model.weigh()
+        self.typical_ratio += (read_model.ratio - self.typical_ratio) / RATIO_MEMORY
+        self.charge(key, read_model)
+
+    def oldest(self, but: Iterable[int]) -> int | None:
+        """The key of the read model that is to go next, other than some; None when all are in use."""
+        return next(
+            (key for key in chain(self.ended, self.cached) if key not in but and not self.cached[key].lock.locked()),
+            None,
+        )
+
+
+def new_read_model() -> ReadModel:
+    """A read model that is still to be loaded."""
+    read_model = ReadModel(State())
+    read_model.loaded = False
+    return read_model
 
 
 def decode_snapshot(saved: bytes) -> State | None:

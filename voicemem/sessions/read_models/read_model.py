@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
+from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from sys import getsizeof
+from typing import Any
 
 import msgspec
 
@@ -17,7 +19,6 @@ from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol import codec
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import JsonObject
-from voicemem.sessions.read_models.weight import SAMPLE, SMALL_SAMPLE, weigh
 from voicemem.store.records import JournalRow, SavedFigures
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
@@ -329,3 +330,70 @@ def decode_rows(rows: Iterable[JournalRow]) -> list[DecodedRow]:
 def took_long(seconds: float, pieces: int) -> bool:
     """Whether work took so long that the next of its kind must not hold up the event loop."""
     return seconds > SLOW_S and seconds > pieces * SLOW_PIECE_S
+
+
+SAMPLE, SMALL_SAMPLE = 12, 4
+"""Members of a container that are looked at, of large read models and of small ones; one level deeper half of that."""
+MIN_SAMPLE = 3
+MAX_OBJECTS = 20_000
+"""Objects that are looked at in all, so that weighing takes a few milliseconds at most."""
+LEAVES = frozenset((int, float, str, bytes, bool, array))
+SEQUENCES = frozenset((list, tuple, set, frozenset))
+POOL_BYTES = 16
+"""Python hands out memory in multiples of this."""
+PHASES = 97
+"""How many places a sample may begin at; a prime, since addresses are multiples of `POOL_BYTES`."""
+
+
+class Weighing:
+    """One weighing. An object that is met twice counts once."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.phase = id(self.seen) % PHASES / PHASES
+        """Which members are looked at: the same ones in containers of one length, which often share their objects.
+
+        It follows from where in memory this object happens to be, so that no caller can hide what is large.
+        """
+
+    def weigh(self, value: Any, sample: int) -> float:
+        """About how many bytes an object and all that it refers to take."""
+        if value is None or id(value) in self.seen or len(self.seen) > MAX_OBJECTS:
+            return 0
+        self.seen.add(id(value))
+        kind = type(value)
+        size = getsizeof(value) + POOL_BYTES // 2
+        if kind in LEAVES:
+            return 0 if kind is int and -6 < value < 257 else size
+        if kind is dict or isinstance(value, dict):
+            return size + self.weigh_some(value.items(), sample, is_pairs=True)
+        if kind in SEQUENCES or isinstance(value, tuple):
+            return size + self.weigh_some(value, sample)
+        return size + self.weigh_all(fields_of(value), sample)
+
+    def weigh_all(self, values: Iterable[Any], sample: int) -> float:
+        return sum([self.weigh(value, sample) for value in values])
+
+    def weigh_some(self, values: Collection[Any], sample: int, is_pairs: bool = False) -> float:
+        """Weigh the members of a container: all, or some at equal distances, which stand for the others."""
+        stride = -(-len(values) // sample) or 1
+        some = islice(values, int(self.phase * stride), None, stride)
+        further = max(MIN_SAMPLE, sample // 2)
+        if is_pairs:
+            return stride * sum([self.weigh(key, further) + self.weigh(value, further) for key, value in some])
+        return stride * self.weigh_all(some, further)
+
+
+def fields_of(value: Any) -> Iterable[Any]:
+    """What a record refers to."""
+    if isinstance(value, msgspec.Struct):
+        fields: tuple[Any, ...] = msgspec.structs.astuple(value)
+    else:
+        fields = tuple(getattr(value, name, None) for name in getattr(value, "__slots__", ()))
+    more = getattr(value, "__dict__", None)
+    return (*fields, more) if more else fields
+
+
+def weigh(sample: int, *values: Any) -> int:
+    """About how many bytes these objects and all that they refer to take together."""
+    return int(Weighing().weigh_all(values, sample))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from voicemem.config.secrets import SECRETS, SessionPatch
+from voicemem.config.session import validate_config
 from voicemem.dialects.dialect import Openings
 from voicemem.errors import VoicememError
-from voicemem.protocol.codec import DecodedEvent, RejectedEvent
+from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent
 from voicemem.protocol.events import (
     FrameEvent,
     IncomingEvent,
@@ -15,11 +17,30 @@ from voicemem.protocol.events import (
     SessionEnd,
     SessionUpdate,
     TranscriptEvent,
+    update_patch,
 )
-from voicemem.sessions.config_update import ConfigUpdate
-from voicemem.sessions.frames import ReducedFrame, merge_audio_counts
-from voicemem.store.admission import Batch, Offer
+from voicemem.protocol.strict_json import JSON_DECODER
+from voicemem.sessions.recording.frames import ReducedFrame, merge_audio_counts
+from voicemem.store.admission import Batch, Offer, Outcome, outcome_sentence
+from voicemem.store.records import AppendResult
 from voicemem.store.streams import SessionEnding, Stream
+
+
+class ConfigUpdate(DecodedEvent, frozen=True):
+    """A valid `session.update`. Its secrets are in `patch`, and not in `payload`."""
+
+    patch: SessionPatch
+
+
+def validated_update(event: SessionUpdate, payload: bytes) -> ConfigUpdate:
+    """Validate the patch of an update, and take its secrets out of the payload. Raises `Refused` (`invalid_field`)."""
+    patch = validate_config(update_patch(event))
+    values = JSON_DECODER.decode(payload)  # always encoded again, since a doubled key could hide a secret
+    for section, key in SECRETS:
+        if isinstance(values.get(section), dict):
+            values[section].pop(key, None)
+    return ConfigUpdate(event, ENCODER.encode(values), patch)
+
 
 RESERVED_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
 """Names under which the service itself journals what arrives otherwise than as events; their events have no seq."""
@@ -215,3 +236,90 @@ def to_offer(arrival: DecodedEvent | RejectedEvent, now_ms: int) -> Offer:
     elif isinstance(event, SessionEnd):
         ending = SessionEnding(now_ms if event.ts is None else event.ts, event.reason or DEFAULT_END_REASON)
     return Offer(event.seq, now_ms, arrival.payload, update=patch, ending=ending)
+
+
+REFUSED = RefusalMarker(code="")
+"""Stands for any refused event in the fold, where it takes a position and changes nothing."""
+
+
+def result_of(batch: PendingBatch, appended: AppendResult) -> BatchResult:
+    """The result of a batch. Most batches are of ordinary events in order, and are stored whole."""
+    if appended.position is None:
+        return result_by_event(batch, appended)
+    batch.lease.reported_gap = None
+    count = len(batch.events)
+    size = sum(map(len, batch.payloads))
+    next_seq, stream = appended.next_seq, appended.stream
+    return BatchResult(batch.next_seq - 1, (), next_seq, stream, count, count, appended.position, size)
+
+
+def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
+    """The result of a batch whose events were stored, known or refused one by one. An error counts as an ack."""
+    if appended.position_taken:
+        return BatchResult(None, (), appended.next_seq, appended.stream, 0, 0, position_taken=True)
+    acked, problems, entries, updates, stored, repeated, size, ended = None, [], [], [], 0, 0, 0, False
+    for arrival, outcome in outcomes_of(batch, appended):
+        problem = problem_of(batch.lease, arrival, outcome)
+        if problem is not None:
+            problems.append(problem)
+        if outcome is None:
+            continue
+        if outcome.position is not None:
+            kept = arrival if isinstance(arrival, DecodedEvent) and outcome.code is None else None
+            entries.append(FoldEntry(outcome.position, REFUSED if kept is None else kept.event))
+            size += 0 if kept is None else len(kept.payload)
+        if outcome.code is not None:
+            continue
+        stored, repeated = stored + (not outcome.duplicate), repeated + outcome.duplicate
+        seq = seq_of(arrival)
+        acked = max(acked or 0, seq) if seq is not None else acked
+        ended = ended or ends_session(arrival)
+        if isinstance(arrival, ConfigUpdate) and not outcome.duplicate:
+            updates.append(arrival)
+    offered, next_seq, stream = len(appended.outcomes), appended.next_seq, appended.stream
+    return BatchResult(
+        *(acked, problems, next_seq, stream, offered, stored, None, size, repeated, ended, entries, updates),
+        reopened=appended.reopened,
+    )
+
+
+def ends_session(arrival: DecodedEvent | RejectedEvent) -> bool:
+    """Whether an event is its producer's end: a `session.end`, or what another stack has for it."""
+    if isinstance(arrival, ReducedFrame):
+        return arrival.reduced is not None and arrival.reduced.end is not None
+    return isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionEnd)
+
+
+def outcomes_of(
+    batch: PendingBatch, appended: AppendResult
+) -> Iterator[tuple[DecodedEvent | RejectedEvent, Outcome | None]]:
+    """Each event with its outcome, which is None for an event that was not offered."""
+    arrivals = batch.arrivals if batch.arrivals is not None else map(DecodedEvent, batch.events, batch.payloads)
+    offered = iter(appended.outcomes)
+    for arrival in arrivals:
+        yield arrival, next(offered) if is_offered(arrival) else None
+
+
+def seq_of(arrival: DecodedEvent | RejectedEvent) -> int | None:
+    return arrival.event.seq if isinstance(arrival, DecodedEvent) else arrival.seq
+
+
+def problem_of(
+    lease: ProducerLease, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None
+) -> EventProblem | None:
+    """The error to report for one event; None when there is none, or when its gap was reported before.
+
+    A producer that sends on after a gap would get an error for each event. So one error names the seq that is expected,
+    and the lease remembers it until an event is stored again.
+    """
+    if outcome is not None and outcome.position is not None:
+        lease.reported_gap = None
+    if isinstance(arrival, RejectedEvent) and (outcome is None or outcome.code == arrival.code):
+        return EventProblem(arrival.seq, arrival.code, arrival.detail)
+    if outcome is None or outcome.code is None:
+        return None
+    if outcome.code == "seq_gap":
+        if lease.reported_gap == outcome.expected:
+            return None
+        lease.reported_gap = outcome.expected
+    return EventProblem(seq_of(arrival), outcome.code, outcome_sentence(outcome), outcome.expected)

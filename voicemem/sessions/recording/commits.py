@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
@@ -14,16 +16,17 @@ from voicemem.runtime import Clock
 from voicemem.security.audit import audit
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.recording.batches import BatchResult, PendingBatch
-from voicemem.sessions.recording.commit_feed import CommitFeed
-from voicemem.sessions.recording.outcomes import result_of
+from voicemem.sessions.recording.batches import BatchResult, PendingBatch, result_of
 from voicemem.sessions.recording.redaction import Redaction
-from voicemem.sessions.recording.refusals import RefusalLog
 from voicemem.store.admission import Batch
 from voicemem.store.port import Journal
 from voicemem.store.records import AppendResult
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import CommitCounts
+
+CommitListener = Callable[[Sequence[AppendResult]], None]
+"""Runs right after each commit, in the recorder's task, so it must be quick and must not raise."""
+
 
 LOG = logging.getLogger("voicemem")
 MAX_BATCHES = 1_000
@@ -31,6 +34,23 @@ MAX_BATCHES = 1_000
 APART_TOGETHER = 16
 """Sessions in one commit of those that are appended apart: they wait for each other."""
 Append = Callable[[Sequence[Batch], int], Awaitable[Sequence[AppendResult | None]]]
+FAULTS = frozenset(
+    {
+        "unknown_type",
+        "unknown_field",
+        "missing_field",
+        "invalid_field",
+        "text_too_long",
+        "reserved_metadata",
+        "last_seq_mismatch",
+        "malformed_frame",
+        "address_not_allowed",
+    }
+)
+"""The codes of events that are not as they should be; others are about their order, or about access."""
+MAX_SESSIONS, MAX_FAULTS = 10_000, 20
+"""How many sessions are remembered, the newest ones, and how many faults of each are logged."""
+INDEX = re.compile(r"\[\d+\]")
 
 
 class Commits:
@@ -217,3 +237,42 @@ class CommitShard:
         for key in keys:
             for batch in self.apart.pop(key):
                 self.enqueue(batch)
+
+
+class CommitFeed:
+    """The subscribers to commits."""
+
+    def __init__(self) -> None:
+        self.listeners: list[CommitListener] = []
+
+    def subscribe(self, listener: CommitListener) -> None:
+        self.listeners.append(listener)
+
+    def unsubscribe(self, listener: CommitListener) -> None:
+        self.listeners.remove(listener)
+
+    def publish(self, appended: Sequence[AppendResult]) -> None:
+        for listener in self.listeners:
+            listener(appended)
+
+
+class RefusalLog:
+    """Logs why events were refused. Their sentences name a field, and hold nothing of what was sent."""
+
+    def __init__(self) -> None:
+        self.logged: OrderedDict[tuple[str, str | None], set[str]] = OrderedDict()
+
+    def note(self, project: str, session_id: str | None, code: str, detail: str) -> None:
+        """Log a refused event, unless this fault of the session was logged before."""
+        if code not in FAULTS:
+            return
+        faults = self.logged.setdefault((project, session_id), set())
+        self.logged.move_to_end((project, session_id))
+        fault = INDEX.sub("[]", detail)
+        if fault in faults or len(faults) == MAX_FAULTS:
+            return
+        faults.add(fault)
+        if len(self.logged) > MAX_SESSIONS:
+            self.logged.popitem(last=False)
+        where = {"project": project, "session_id": session_id, "code": code}
+        LOG.warning("An event was refused. %s", detail, extra=where)

@@ -18,13 +18,19 @@ from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
-from voicemem.sessions.config_update import ConfigUpdate, validated_update
-from voicemem.sessions.frames import FrameReducer, ReducedFrame
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.off_loop import BudgetExhausted, OffLoop
-from voicemem.sessions.recording.batches import RESERVED_PRODUCERS, BatchResult, PendingBatch, ProducerLease
+from voicemem.sessions.recording.batches import (
+    RESERVED_PRODUCERS,
+    BatchResult,
+    ConfigUpdate,
+    PendingBatch,
+    ProducerLease,
+    validated_update,
+)
 from voicemem.sessions.recording.commits import Commits
+from voicemem.sessions.recording.frames import FrameReducer, ReducedFrame
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.store.port import Journal
 from voicemem.store.records import OpenResult

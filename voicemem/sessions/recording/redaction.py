@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from voicemem.errors import DamagedEntry, Refused
+from voicemem.config.service import OWN_REDACTION, Settings
+from voicemem.errors import CannotStart, DamagedEntry, Refused
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_journaled
 from voicemem.protocol.events import Event
 from voicemem.redaction.events import redact_event
-from voicemem.redaction.rules import Rules
+from voicemem.redaction.rules import Finder, Rules, rules_of
 from voicemem.redaction.speech import Speech
-from voicemem.sessions.frames import ReducedFrame
 from voicemem.sessions.recording.batches import PendingBatch, ProducerLease
+from voicemem.sessions.recording.frames import ReducedFrame
 from voicemem.store.port import Store
 from voicemem.store.records import AppendResult, JournalRow
 
@@ -199,3 +201,25 @@ def redact_arrival(arrival: DecodedEvent | RejectedEvent, known: Remembered) -> 
     if isinstance(arrival, ReducedFrame):
         return ReducedFrame(*redacted, arrival.reduced)
     return DecodedEvent(*redacted)
+
+
+def load_rules(settings: Settings) -> Rules | None:
+    """What is to be redacted; None for nothing. Raises `CannotStart` if an own rule cannot be imported."""
+    if not settings.redact:
+        return None
+    own = [name for name in settings.redact if OWN_REDACTION.fullmatch(name)]
+    return rules_of([name for name in settings.redact if name not in own], map(load_finder, own))
+
+
+def load_finder(path: str) -> Finder:
+    """Import MODULE:FUNCTION, and try it. Raises `CannotStart`."""
+    module, _, name = path.partition(":")
+    try:
+        finder: Finder = getattr(importlib.import_module(module), name)
+        spans = [(int(start), int(end)) for start, end in finder("")]
+    except Exception as error:  # the operator's module may raise anything
+        why = f"{type(error).__name__}: {error}"
+        raise CannotStart(f"The redaction {path} cannot be used: {why}.") from None
+    if spans:
+        raise CannotStart(f"The redaction {path} cannot be used: it finds something in an empty text.")
+    return finder

@@ -1,17 +1,40 @@
-"""A live tail of several sessions, which finds the sessions to follow as they start."""
+"""The open tails of a service, and those that follow several sessions, which they find as these start.
+
+The hub begins the tails, and wakes them at every commit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from bisect import bisect_left, insort
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Set
 
 import msgspec
 
-from voicemem.sessions.tails.cursor import join_pairs
-from voicemem.sessions.tails.known_keys import KnownKeys
-from voicemem.sessions.tails.session import FollowedSession, Tail, TailEnd, TailItem, TailSources, TailView
-from voicemem.store.records import LIST_BYTES, SessionFilter
+from voicemem.errors import Refused
+from voicemem.sessions.recording.commits import CommitFeed
+from voicemem.sessions.tails.tail import (
+    FollowedSession,
+    Tail,
+    TailEnd,
+    TailItem,
+    TailSources,
+    TailView,
+    join_pairs,
+    parse_session_cursor,
+    parse_several_cursor,
+)
+from voicemem.store.records import LIST_BYTES, AppendResult, SessionFilter
 from voicemem.store.streams import Stream
 
+LOOK_BACK = 256
+"""Keys below the newest among which late ones are still found, however long ago these became visible."""
+MOST_SEEN = 4_096
+"""The same for those that became visible in the last `SETTLED_AFTER` looks: many sessions may begin while one of them
+is slow to be committed."""
+MAX_NAMED = 32
+"""Keys that a place names, at most, apart from those of followed sessions: it must fit into a header."""
+SETTLED_AFTER = 20
+"""Looks after which a key need not be named in a place any more: whatever is below it has become visible."""
 MAX_FOLLOWED = 256
 """Sessions that one tail follows at a time, at most: a place names each of them, and must fit into a header."""
 LIST_PAGE = 1000
@@ -21,6 +44,76 @@ LIST_EVERY = 20
 an older session that matches only now, or is reopened, on another node."""
 LOAD_PAGE = 50
 """New sessions that are loaded at a time; each may have a large configuration."""
+
+
+class KnownKeys:
+    """The sessions that a tail knows already, by key, in bounded memory: up to `floor`, and those in `seen` above it.
+
+    A session is new when its key is not known. Clocks play no part, nor is the highest key enough: a lower one may
+    become visible after it.
+    """
+
+    def __init__(self, floor: int = 0, seen: Iterable[int] = ()) -> None:
+        self.floor = floor
+        self.seen: list[int] = []
+        """In order; at most `LOOK_BACK` and recent ones, `MOST_SEEN` in all, after `forget`."""
+        self.first_looks: dict[int, int] = {}
+        """By key, at which look it was seen first."""
+        self.looks = 0
+        self.settled = 0
+        """How many of the first keys in `seen` have settled."""
+        for key in seen:
+            self.add(key)
+
+    def __contains__(self, key: int) -> bool:
+        return key <= self.floor or key in self.first_looks
+
+    @property
+    def settled_floor(self) -> int:
+        """A key up to which everything is known, and nothing more is expected to become visible."""
+        return self.seen[self.settled - 1] if self.settled else self.floor
+
+    @property
+    def recent(self) -> list[int]:
+        """The known keys above `settled_floor`."""
+        return self.seen[self.settled :]
+
+    def add(self, key: int) -> None:
+        if key in self:
+            return
+        self.settled = min(self.settled, bisect_left(self.seen, key))
+        insort(self.seen, key)
+        self.first_looks[key] = self.looks
+        self.settle()
+
+    def is_old(self, key: int) -> bool:
+        """Whether a key was seen so long ago that whatever is below it has become visible."""
+        return self.looks - self.first_looks[key] >= SETTLED_AFTER
+
+    def settle(self) -> None:
+        """Move `settled` on, over keys that are old enough, and over the lowest where too many are recent."""
+        while self.settled < len(self.seen) and (
+            self.is_old(self.seen[self.settled]) or len(self.seen) - self.settled > MAX_NAMED
+        ):
+            self.settled += 1
+
+    def finish_look(self) -> None:
+        """Note that everything visible was looked at, and is known."""
+        self.looks += 1
+        self.settle()
+        self.forget(self.seen[-1] if self.seen else 0)
+
+    def forget(self, up_to: int) -> None:
+        """Forget the lowest keys of those that are old enough, if all that is visible up to this key is known."""
+        most, count = min(len(self.seen) - LOOK_BACK, bisect_left(self.seen, up_to + 1)), 0
+        while count < most and (len(self.seen) - count > MOST_SEEN or self.is_old(self.seen[count])):
+            count += 1
+        if count > 0:
+            self.floor = self.seen[count - 1]
+            for key in self.seen[:count]:
+                del self.first_looks[key]
+            del self.seen[:count]
+            self.settled = max(0, self.settled - count)
 
 
 class TailOfSeveral(Tail):
@@ -167,3 +260,87 @@ def matches(stream: Stream, wanted: SessionFilter) -> bool:
     if wanted.user_id is not None and stream.config.get("user_id") != wanted.user_id:
         return False
     return wanted.label is None or wanted.label in stream.config.get("labels", {}).items()
+
+
+class TailHub:
+    """The open tails. It subscribes to commits only while there are any."""
+
+    def __init__(self, sources: TailSources, feed: CommitFeed) -> None:
+        self.sources = sources
+        self.store = sources.store
+        self.feed = feed
+        self.open_tails: set[Tail] = set()
+
+    async def watch(self, tail: Tail) -> AsyncGenerator[list[TailItem], None]:
+        """The items of a tail, each as soon as it is journaled; see `Tail.watch`."""
+        if not self.open_tails:
+            self.feed.subscribe(self.notify)
+        self.open_tails.add(tail)
+        try:
+            async for items in tail.watch():
+                yield items
+        finally:
+            self.open_tails.discard(tail)
+            if not self.open_tails:
+                self.feed.unsubscribe(self.notify)
+
+    def notify(self, appended: Iterable[AppendResult]) -> None:
+        """Wake the tails that follow these sessions, or are to follow them from now on."""
+        streams = {result.stream.key: result.stream for result in appended}
+        for tail in self.open_tails:
+            tail.notify(streams)
+
+    def followed_keys(self) -> set[int]:
+        """The keys of all sessions that any tail follows."""
+        return {key for tail in self.open_tails for key in tail.followed}
+
+    def notify_keys(self, keys: Set[int]) -> None:
+        """Wake the tails that follow these sessions."""
+        for tail in self.open_tails:
+            tail.notify_keys(keys)
+
+    async def tail_session(self, stream: Stream, view: TailView, cursor: str | None, after: int = 0) -> Tail:
+        """A tail of one session, from a place, or else from a position.
+
+        Raises `Refused` (`invalid_position`, `other_incarnation`).
+        """
+        if cursor is not None:
+            after = parse_session_cursor(self.store.directory.incarnation, stream.key, cursor)
+            if after > stream.position:
+                raise Refused("invalid_position")
+        return Tail(self.sources, view, [FollowedSession(stream, after)])
+
+    async def tail_several(self, wanted: SessionFilter, view: TailView, cursor: str | None) -> Tail:
+        """A tail of the sessions that match, from a place, or else from now.
+
+        From now, it follows the sessions that are running and all that start later. From a place, it also follows the
+        sessions that started since. Raises `Refused` (`invalid_position`, `other_incarnation`, `too_many_sessions`).
+        """
+        tail = await (self.begin_several(wanted, view) if cursor is None else self.resume_several(wanted, view, cursor))
+        running = 0
+        async for page in tail.running_pages():
+            running += len(page)
+            if cursor is None and running > MAX_FOLLOWED:
+                raise Refused("too_many_sessions")
+            tail.follow_known(page)
+        tail.followed = dict(sorted(tail.followed.items()))  # told of in the order in which they began
+        await tail.find_new_sessions()
+        return tail
+
+    async def begin_several(self, wanted: SessionFilter, view: TailView) -> TailOfSeveral:
+        """A tail that knows all sessions there are."""
+        keys = await self.store.list_newest_keys(wanted.project, LOOK_BACK + 1)
+        known = KnownKeys(keys[LOOK_BACK] if len(keys) > LOOK_BACK else 0, keys[:LOOK_BACK])
+        return TailOfSeveral(self.sources, view, [], wanted, known)
+
+    async def resume_several(self, wanted: SessionFilter, view: TailView, cursor: str) -> TailOfSeveral:
+        """A tail that goes on at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+        floor, positions, seen = parse_several_cursor(self.store.directory.incarnation, cursor)
+        named = {floor, *positions, *seen} - {0}
+        streams = {stream.key: stream for stream in await self.store.find_sessions(wanted.project, [*named])}
+        if named != streams.keys() or any(
+            position > streams[key].position and streams[key].state != "erased" for key, position in positions.items()
+        ):
+            raise Refused("invalid_position")
+        followed = [FollowedSession(streams[key], position) for key, position in positions.items()]
+        return TailOfSeveral(self.sources, view, followed, wanted, KnownKeys(floor, [*seen, *positions]))

@@ -27,9 +27,9 @@ from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.events import SessionUpdate
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime, new_id
-from voicemem.sessions.config_update import validated_update
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.sessions.recording.batches import validated_update
 from voicemem.store.admission import Offer
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import SessionEnding, Stream

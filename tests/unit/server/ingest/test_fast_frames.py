@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from voicemem.server.ingest.fast_frames import control_frame_size, parse_fast_frames
+from voicemem.server.ingest.websocket import control_frame_size, parse_fast_frames
 
 LIMIT = 70_000
 TEXTS = st.binary(max_size=200) | st.sampled_from([b"x" * size for size in (125, 126, 65_535, 65_536, LIMIT)])

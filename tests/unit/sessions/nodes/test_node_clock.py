@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from voicemem.sessions.nodes.node_lease import NodeClock
+from voicemem.sessions.node_lease import NodeClock
 
 
 class Clocks:

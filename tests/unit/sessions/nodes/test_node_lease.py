@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.clock import NOW, ManualClock
 from voicemem.runtime import Runtime
-from voicemem.sessions.nodes.node_lease import HEARD_MS, HEARTBEAT_S, NodeLease, registered
+from voicemem.sessions.node_lease import HEARD_MS, HEARTBEAT_S, NodeLease, registered
 from voicemem.store.sqlite.store import InMemoryStore
 
 MOST_MS = 5_000

@@ -8,8 +8,7 @@ import asyncio
 from tests.support.lifecycle import Clock, ended, opened
 from tests.support.stores.contract import start_alone
 from voicemem.runtime import Runtime
-from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.nodes.presence import SWEEP_BATCH, Presence
+from voicemem.sessions.lifecycle import SWEEP_BATCH, Presence, Sessions
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.rows import every_row
-from voicemem.sessions.nodes.watcher import interval_s
+from voicemem.sessions.node_lease import interval_s
 
 
 @every_row(("followed", "ms"), [(0, 40), (1, 20), (100, 20), (101, 40), (1_000, 40), (1_001, 80), (5_000, 200)])

@@ -24,8 +24,7 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import JournaledEvent
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
-from voicemem.sessions.read_models.cache import FOLD_PAGE, ReadModelCache
-from voicemem.sessions.read_models.commits import MAX_LAG
+from voicemem.sessions.read_models.cache import FOLD_PAGE, MAX_LAG, SNAPSHOT_EVERY, ReadModelCache
 from voicemem.sessions.read_models.maintenance import (
     IDLE_ROUNDS,
     PRESSURE_ROUNDS,
@@ -35,7 +34,6 @@ from voicemem.sessions.read_models.maintenance import (
     save_all,
 )
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.sessions.read_models.work import SNAPSHOT_EVERY
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.admission import Offer

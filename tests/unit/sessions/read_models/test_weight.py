@@ -13,9 +13,10 @@ import pytest
 from tests.support.rows import every_row
 from voicemem.memory.statistics import made_figures
 from voicemem.protocol.codec import decode_journaled
-from voicemem.sessions.read_models.kept import KeptReadModels
+from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import EMPTY_BYTES, PACKED_BYTES, ReadModel
 from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.state import State
 
@@ -113,7 +114,7 @@ def test_growth_is_assumed_to_go_on_as_before() -> None:
 def test_the_weight_of_packed_memories_is_near_what_python_takes(has_figures: bool) -> None:
     """Many short calls that have ended count for what they take, as they are kept."""
     rows = [(n, decode_journaled(text)) for n, text in enumerate(decode(CALLS["short"]), 1)]
-    kept = KeptReadModels(MemoryBudget(1 << 30), capacity=1_000)
+    kept = ReadModelCache(InMemoryStore(), MemoryBudget(1 << 30), capacity=1_000)
     gc.collect()
     tracemalloc.start()
     for key in range(1_000, 1_500):

@@ -12,7 +12,7 @@ from voicemem.config.service import Settings, check_service_settings
 from voicemem.errors import CannotStart
 from voicemem.redaction.rules import Rules
 from voicemem.redaction.runs import Limit
-from voicemem.sessions.recording.redactors import load_rules
+from voicemem.sessions.recording.redaction import load_rules
 
 MODULE = """
 def names(text):

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from voicemem.sessions.recording.refusals import MAX_FAULTS, MAX_SESSIONS, RefusalLog
+from voicemem.sessions.recording.commits import MAX_FAULTS, MAX_SESSIONS, RefusalLog
 
 
 def test_each_fault_of_a_session_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.rows import every_row
 from voicemem.errors import Refused
-from voicemem.sessions.tails.cursor import (
+from voicemem.sessions.tails.tail import (
     SeveralCursor,
     format_session_cursor,
     format_several_cursor,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.sessions.tails.known_keys import LOOK_BACK, MAX_NAMED, MOST_SEEN, SETTLED_AFTER, KnownKeys
+from voicemem.sessions.tails.several import LOOK_BACK, MAX_NAMED, MOST_SEEN, SETTLED_AFTER, KnownKeys
 
 
 @given(st.lists(st.lists(st.integers(1, 2_000), max_size=40), max_size=20))

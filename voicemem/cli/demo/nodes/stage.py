@@ -17,7 +17,7 @@ from voicemem.cli.demo.nodes.postgresql_server import PostgresqlServer
 from voicemem.cli.demo.nodes.proxy import Proxy
 from voicemem.cli.demo.one_call import ANY_PORT
 from voicemem.webhooks.endpoints import new_webhook_secret
-from voicemem.webhooks.receiver import WebhookEvent, WebhookReceiver
+from voicemem.webhooks.signing import WebhookEvent, WebhookReceiver
 
 
 @dataclass

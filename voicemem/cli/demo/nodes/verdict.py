@@ -17,7 +17,7 @@ from rich.text import Text
 from voicemem.cli.common import CommandFailed
 from voicemem.cli.demo.nodes.calls import Call
 from voicemem.cli.demo.one_call import get
-from voicemem.webhooks.receiver import WebhookEvent
+from voicemem.webhooks.signing import WebhookEvent
 
 
 class Finding(NamedTuple):

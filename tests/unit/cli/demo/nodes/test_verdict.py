@@ -8,7 +8,7 @@ import pytest
 
 from voicemem.cli.demo.nodes.calls import Call
 from voicemem.cli.demo.nodes.verdict import check_events, check_histories, check_sessions, check_webhook_events
-from voicemem.webhooks.receiver import WebhookEvent
+from voicemem.webhooks.signing import WebhookEvent
 
 CONTENTS = [{"role": "user", "content": "Hi."}]
 

@@ -8,15 +8,21 @@ with its place resumes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext, suppress
+from itertools import starmap
 from typing import NamedTuple
 
-from voicemem.errors import SessionQuarantined
-from voicemem.sessions.tails.call import AccountReader, CallContent, CallReader
-from voicemem.sessions.tails.cursor import format_pair, format_session_cursor
-from voicemem.sessions.tails.followed_memory import FollowedMemories, MemoryReader
-from voicemem.sessions.tails.followed_turns import FollowedTurns
+from voicemem.errors import Refused, SessionQuarantined
+from voicemem.sessions.tails.followed import (
+    AccountReader,
+    CallContent,
+    CallReader,
+    FollowedMemories,
+    FollowedTurns,
+    MemoryReader,
+)
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream, may_reopen
@@ -32,6 +38,9 @@ PAGE_PAUSE_S = 0.05
 """The beat on which tails of the page look again: nobody sees more, and those who watch a call cost ingest."""
 POLL_S = 0.5
 """How often tails look at what no commit of the recorder wakes them for, such as closes and changes over REST."""
+KEY_POSITION = r"\d{1,16}-\d{1,16}"
+SESSION_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.({KEY_POSITION})\Z", re.ASCII)
+SEVERAL_CURSOR = re.compile(rf"([0-9a-f]{{1,64}})\.(\d{{1,16}})((?:_{KEY_POSITION}|_\d{{1,16}})*)\Z", re.ASCII)
 
 
 class TailView(NamedTuple):
@@ -95,7 +104,7 @@ class FollowedSession:
 class TailSources(NamedTuple):
     """What tails read from. `clock` returns Unix ms; tails end when `draining` is set.
 
-    `turn` is taken to read a large page: hundreds of tails may have one to read, make and send at the same moment.
+    `page_lock` is held to read a large page: hundreds of tails may have one to read, make and send at the same moment.
     """
 
     store: Store
@@ -104,7 +113,7 @@ class TailSources(NamedTuple):
     accounts: AccountReader
     clock: Callable[[], int]
     draining: asyncio.Event
-    turn: asyncio.Lock
+    page_lock: asyncio.Lock
 
 
 class Tail:
@@ -266,7 +275,7 @@ class Tail:
         """The next page of a session's journal."""
         items = []
         is_small = session.stream.position - session.position <= SMALL_PAGE
-        async with nullcontext() if is_small else self.sources.turn:
+        async with nullcontext() if is_small else self.sources.page_lock:
             rows = await self.store.read_rows(session.stream.key, session.position, TAIL_PAGE)
         for row in rows:
             session.move(row.position)
@@ -290,3 +299,62 @@ class Tail:
 def is_closed_for_good(stream: Stream, now_ms: int) -> bool:
     """Whether a session has ended and can no longer be reopened."""
     return stream.state == "ended" and not may_reopen(stream, now_ms)
+
+
+class SeveralCursor(NamedTuple):
+    """A place in several sessions.
+
+    `floor` is the key up to which all of them are known, `positions` has those followed, `seen` other known ones above.
+    """
+
+    floor: int
+    positions: dict[int, int]
+    seen: Sequence[int] = ()
+
+
+def format_session_cursor(incarnation: str, key: int, position: int) -> str:
+    return f"{incarnation}.{key}-{position}"
+
+
+def parse_session_cursor(incarnation: str, key: int, cursor: str) -> int:
+    """The position in a place of this session. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+    place_key, position = parse_pair(match_cursor(SESSION_CURSOR, incarnation, cursor)[2])
+    if place_key != key:
+        raise Refused("invalid_position", "The position belongs to another session.")
+    return position
+
+
+def format_several_cursor(incarnation: str, cursor: SeveralCursor) -> str:
+    return join_pairs(incarnation, cursor.floor, starmap(format_pair, cursor.positions.items()), cursor.seen)
+
+
+def format_pair(key: int, position: int) -> str:
+    """A followed session in a place of several."""
+    return f"_{key}-{position}"
+
+
+def join_pairs(incarnation: str, floor: int, pairs: Iterable[str], seen: Sequence[int]) -> str:
+    """A place in several sessions, with their pairs as `format_pair` makes them."""
+    return f"{incarnation}.{floor}{''.join(pairs)}{''.join(f'_{key}' for key in seen)}"
+
+
+def parse_several_cursor(incarnation: str, cursor: str) -> SeveralCursor:
+    """The place in a text of `format_several_cursor`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+    match = match_cursor(SEVERAL_CURSOR, incarnation, cursor)
+    parts = match[3].split("_")[1:]
+    positions = dict(parse_pair(part) for part in parts if "-" in part)
+    return SeveralCursor(int(match[2]), positions, tuple(int(part) for part in parts if "-" not in part))
+
+
+def match_cursor(form: re.Pattern[str], incarnation: str, cursor: str) -> re.Match[str]:
+    match = form.match(cursor)
+    if match is None:
+        raise Refused("invalid_position")
+    if match[1] != incarnation:
+        raise Refused("other_incarnation")
+    return match
+
+
+def parse_pair(text: str) -> tuple[int, int]:
+    key, _, position = text.partition("-")
+    return int(key), int(position)
