@@ -25,9 +25,7 @@ from voicemem.store.observations import ObservationState
 from voicemem.version import __version__
 
 WIRE_LOG = logging.getLogger("voicemem.observer.websockets")
-HANDSHAKE_S, CLOSE_S = 10.0, 1.0
-PING_S = 20.0
-"""Between pings, and how long an answer may take: a connection that hangs is noticed after both."""
+CLOSE_S = 1.0
 MAX_QUEUE = 4
 """Messages that the library reads ahead: each may be large."""
 NORMAL_CLOSE = 1000
@@ -38,13 +36,29 @@ LARGE_BYTES = 16 * 1024
 """Messages above it are read on a thread."""
 MAX_WAITING, MAX_WAITING_BYTES = YIELD_EVERY, 1024 * 1024
 """Frames that wait for the store; beyond that the vendor waits."""
-STORE_AGAIN_S = 1.0
-"""Between two attempts to store, while the store is away."""
 OVER = {"session_ended": "session_over", "session_erased": "session_over", "superseded": "superseded"}
 """Refusals that hold for all that may still come, and what they mean here."""
 
 
 WIRE_LOG.setLevel(logging.CRITICAL)  # at lower levels the library logs headers, and what was said on the call
+
+
+class Patience(NamedTuple):
+    """Times of connections, and limits of repeated attempts."""
+
+    first_s: float = 0.25
+    longest_s: float = 15.0
+    attempts: int = 30
+    """In a row, none of which gave a connection that lasted; then the observation has failed, after some 6 minutes."""
+    lasting_s: float = 10.0
+    """A connection that was open for so long was no failed attempt."""
+    unknown_attempts: int = 8
+    """For a call that the vendor does not know: one that has just been made may take a while. Half a minute in all."""
+    handshake_s: float = 10.0
+    ping_s: float = 20.0
+    """Between pings, and how long an answer may take: a connection that hangs is noticed after both."""
+    store_again_s: float = 1.0
+    """Between two attempts to store, while the store is away."""
 
 
 class Interrupted(NamedTuple):
@@ -72,7 +86,7 @@ class Direct(connect):
         return exc
 
 
-async def dial(url: str, key: str) -> ClientConnection:
+async def dial(url: str, key: str, patience: Patience) -> ClientConnection:
     """A new connection. Raises `DialFailed`."""
     try:
         return await Direct(
@@ -81,10 +95,10 @@ async def dial(url: str, key: str) -> ClientConnection:
             user_agent_header=f"voicemem/{__version__}",
             compression=None,
             proxy=None,
-            open_timeout=HANDSHAKE_S,
+            open_timeout=patience.handshake_s,
             close_timeout=CLOSE_S,
-            ping_interval=PING_S,
-            ping_timeout=PING_S,
+            ping_interval=patience.ping_s,
+            ping_timeout=patience.ping_s,
             max_size=MAX_DIALECT_FRAME_BYTES,
             max_queue=MAX_QUEUE,
             logger=WIRE_LOG,
@@ -130,6 +144,7 @@ class VendorConnection:
         lease: ProducerLease,
         dialect: str,
         threads: asyncio.Semaphore,
+        store_again_s: float,
     ) -> None:
         self.socket = socket
         self.recorder = recorder
@@ -137,6 +152,7 @@ class VendorConnection:
         self.dialect = dialect
         self.threads = threads
         """How many large messages are read at a time, of all connections."""
+        self.store_again_s = store_again_s
         self.waiting: list[ReducedFrame] = []
         self.waiting_bytes = 0
         self.changed = asyncio.Event()
@@ -225,7 +241,7 @@ class VendorConnection:
             except StoreUnavailable:
                 if self.is_over:
                     return None
-                await asyncio.sleep(STORE_AGAIN_S)
+                await asyncio.sleep(self.store_again_s)
                 frames = await self.unknown(frames)
                 continue
             if result.ended:

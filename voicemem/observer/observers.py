@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from voicemem.backoff import exponential_s, spread
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.observer.connection import OVER, DialFailed, Interrupted, VendorConnection, dial
+from voicemem.observer.connection import OVER, DialFailed, Interrupted, Patience, VendorConnection, dial
 from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.events import SessionOpen
 from voicemem.runtime import Runtime
@@ -32,19 +32,6 @@ Note = Callable[[ObservationState, str | None, int | None], Awaitable[bool]]
 """Stores the state of an observation; False when it is no longer this node's."""
 LOOK_S = 1.0
 READING_THREADS = 2
-
-
-class Patience(NamedTuple):
-    """Limits of repeated attempts to connect."""
-
-    first_s: float = 0.25
-    longest_s: float = 15.0
-    attempts: int = 30
-    """In a row, none of which gave a connection that lasted; then the observation has failed, after some 6 minutes."""
-    lasting_s: float = 10.0
-    """A connection that was open for so long was no failed attempt."""
-    unknown_attempts: int = 8
-    """For a call that the vendor does not know: one that has just been made may take a while. Half a minute in all."""
 
 
 class Parts(NamedTuple):
@@ -116,7 +103,7 @@ class ObservedCall:
                 await self.enter()
             await self.report("connecting", None, None)
             assert self.lease is not None
-            socket = await dial(self.address, self.key)
+            socket = await dial(self.address, self.key, self.parts.patience)
         except Refused as refused:
             return Interrupted("ended" if refused.code in OVER else "failed", OVER.get(refused.code, refused.code))
         except StoreUnavailable as unavailable:
@@ -125,7 +112,7 @@ class ObservedCall:
             return self.after_failed_dial(failed.why)
         self.count("connected")
         threads, recorder = self.parts.threads, self.parts.recorder
-        connection = VendorConnection(socket, recorder, self.lease, dialect, threads)
+        connection = VendorConnection(socket, recorder, self.lease, dialect, threads, self.parts.patience.store_again_s)
         listening = asyncio.create_task(connection.run())
         try:
             await self.report("observing", None, None)

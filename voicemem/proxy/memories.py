@@ -16,7 +16,7 @@ from voicemem.client.options import Room
 from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.dialects.registry import DIALECTS
 from voicemem.errors import Refused
-from voicemem.integrations.tee.memory import CallMemory
+from voicemem.integrations.tee.memory import CallMemory, Times
 from voicemem.proxy.requests import CallRequest
 from voicemem.proxy.settings import Settings
 
@@ -173,8 +173,8 @@ class Memories:
             config=None,
             keep_typed=True,
             ends=True,
+            times=Times(linger_s=LINGER_S),
         )
-        memory.linger_s = LINGER_S
         memory.on_left = partial(self.release, memory, shared)
         shared.users += 1
         self.memories.add(memory)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from voicemem.dialects.dialect import MalformedFrame
-from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES as MAX_MESSAGE_BYTES
+from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
 from voicemem.integrations.tee import memory as tee_memory
 from voicemem.integrations.tee.connections import CLEAN_CODES
 from voicemem.integrations.tee.memory import CallMemory
@@ -46,8 +46,10 @@ class Listener(Protocol):
 class MessageReader:
     """Reads frames out of pieces of any size. It keeps one message at most, and none above 16 MiB."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, max_bytes: int = MAX_DIALECT_FRAME_BYTES) -> None:
         self.listener = listener
+        self.max_bytes = max_bytes
+        """Size limit of a message."""
         self.partial = bytearray()
         """The beginning of a frame whose rest has not come; `needed` is its size as far as is known."""
         self.needed = 0
@@ -99,7 +101,7 @@ class MessageReader:
         mask = data[start : start + 4] if data[at + 1] & MASKED else b""
         start += 4 if data[at + 1] & MASKED else 0
         stop = start + length
-        if length + self.fragments_bytes > MAX_MESSAGE_BYTES and first & OPCODE < CLOSE:
+        if length + self.fragments_bytes > self.max_bytes and first & OPCODE < CLOSE:
             self.skip(first, stop - len(data))
         elif stop <= len(data):
             self.take(first, apply_mask(data[start:stop], mask) if mask else data[start:stop])

@@ -26,9 +26,7 @@ JSON, TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
 LIVE, READY, METRICS = ("/healthz", "/livez"), "/readyz", "/metrics"
 METRICS_PREFIX = "voicemem_proxy"
 HEAD_S = 10.0
-"""How long a caller may take to send its request."""
 MAX_WAITING = 1_000
-"""Connections that have not sent a request yet, or are answered."""
 
 
 class Health:
@@ -120,10 +118,15 @@ def labels(**values: str) -> str:
 
 
 class ProxyServer:
-    """Forwards calls from `start` on, until `drain` and `close`."""
+    """Forwards calls from `start` on, until `drain` and `close`.
 
-    def __init__(self, settings: Settings) -> None:
+    A caller has `head_s` to send its request; at most `max_waiting` have not sent one yet, or are answered.
+    """
+
+    def __init__(self, settings: Settings, head_s: float = HEAD_S, max_waiting: int = MAX_WAITING) -> None:
         self.settings = settings
+        self.head_s = head_s
+        self.max_waiting = max_waiting
         self.memories = Memories(settings)
         self.keys = KeyCheck(settings)
         self.reads = ReadQueue()
@@ -142,7 +145,7 @@ class ProxyServer:
             self.settings.listen.port,
             ssl=tls,
             backlog=1024,
-            ssl_handshake_timeout=None if tls is None else HEAD_S,
+            ssl_handshake_timeout=None if tls is None else self.head_s,
             ssl_shutdown_timeout=None if tls is None else TLS_CLOSE_S,
         )
         port: int = self.listening.sockets[0].getsockname()[1]
@@ -158,8 +161,8 @@ class ProxyServer:
         """Give a connection that was made a while to send its request."""
         self.waiting.add(caller)
         caller.on_lost = lambda: self.waiting.discard(caller)
-        asyncio.get_running_loop().call_later(HEAD_S, self.give_up, caller)
-        if len(self.waiting) > MAX_WAITING:
+        asyncio.get_running_loop().call_later(self.head_s, self.give_up, caller)
+        if len(self.waiting) > self.max_waiting:
             self.refuse(caller, Refused("too_many_connections"))
 
     def give_up(self, caller: Connection) -> None:

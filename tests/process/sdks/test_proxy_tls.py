@@ -115,16 +115,13 @@ async def test_an_upstream_with_tls(app: App, tmp_path: Path, monkeypatch: pytes
                 assert "session.created" == json.loads(await caller.recv())["type"]
 
 
-async def test_connections_without_tls(
-    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_connections_without_tls(app: App, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Health checks and scans that only connect take nobody's place, and leave no error in the log."""
-    monkeypatch.setattr("voicemem.proxy.server.HEAD_S", 0.2)
-    monkeypatch.setattr("voicemem.proxy.server.MAX_WAITING", 3)
+    limits = {"head_s": 0.2, "max_waiting": 3}
     cert, key = self_signed_files(tmp_path)
     async with serve(vendor, "127.0.0.1", 0) as server:
         upstream = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/v1"
-        async with proxy_to(app, {DIALECT: upstream}, tls_cert=str(cert), tls_key=str(key)) as proxy:
+        async with proxy_to(app, {DIALECT: upstream}, limits=limits, tls_cert=str(cert), tls_key=str(key)) as proxy:
             for _ in range(5):
                 _, checking = await asyncio.open_connection("127.0.0.1", proxy.port)
                 checking.close()

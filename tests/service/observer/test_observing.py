@@ -21,8 +21,7 @@ from tests.support.waiting import eventually
 from voicemem.app import App, running
 from voicemem.config.service import Address, Settings
 from voicemem.errors import StoreUnavailable
-from voicemem.observer import connection as connection_module
-from voicemem.observer.observers import Patience
+from voicemem.observer.connection import Patience
 from voicemem.protocol.types import JsonObject
 from voicemem.store.sqlite.store import InMemoryStore
 
@@ -258,11 +257,9 @@ async def test_no_redirect_is_followed(sideband: Sideband, api: RestClient) -> N
     assert 1 == len(sideband.requests)
 
 
-async def test_a_vendor_that_does_not_answer(
-    sideband: Sideband, api: RestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_vendor_that_does_not_answer(app: App, sideband: Sideband, api: RestClient) -> None:
     """It is given up on, call by call, while the service goes on."""
-    monkeypatch.setattr(connection_module, "HANDSHAKE_S", 0.05)
+    hurry(app, HASTY._replace(handshake_s=0.05))
 
     async def hang() -> None:
         await eventually(True, lambda: as_async(0), 0.5)
@@ -273,11 +270,9 @@ async def test_a_vendor_that_does_not_answer(
     assert "running" == await api.state()
 
 
-async def test_a_connection_that_hangs_is_noticed(
-    sideband: Sideband, api: RestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_hangs_is_noticed(app: App, sideband: Sideband, api: RestClient) -> None:
     """A vendor that answers no ping any more is dialled again."""
-    monkeypatch.setattr(connection_module, "PING_S", 0.1)
+    hurry(app, HASTY._replace(ping_s=0.1))
     await begin(api)
     connection = await sideband.accept()
     connection.transport.pause_reading()
@@ -438,7 +433,7 @@ async def test_a_store_that_is_away_costs_nothing(
     app: App, sideband: Sideband, api: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What came meanwhile waits for it, and is stored once, also where a commit was made whose outcome was unknown."""
-    monkeypatch.setattr(connection_module, "STORE_AGAIN_S", 0.01)
+    hurry(app, HASTY._replace(store_again_s=0.01))
     await begin(api)
     connection = await sideband.accept()
     await send(connection, said("u1", "One.", "e1"))

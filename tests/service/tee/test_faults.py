@@ -27,7 +27,7 @@ from tests.support.services import Serve
 from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.client import Client, Closed
-from voicemem.integrations.tee import memory
+from voicemem.integrations.tee.memory import Times
 from voicemem.protocol.types import JsonObject
 
 MIB = 1024 * 1024
@@ -261,13 +261,13 @@ async def test_the_vendor_says_the_session(app: App, client: Client) -> None:
     assert ["Hello?"] == await texts(app, "CA-1")
 
 
-async def test_a_vendor_that_says_no_session(app: App, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_vendor_that_says_no_session(app: App, client: Client) -> None:
     """After 64 frames, some time, or the end of the call, it gets an id of its own."""
     for frames, wait_s in ((64, 1_000.0), (1, 0.05), (2, 1_000.0)):
-        monkeypatch.setattr(memory, "MAX_WAIT_S", wait_s)
         async with call() as (connection, vendor):
             voicemem.tee(connection, client, dialect="openai-realtime")
             remembered = voicemem.memory_of(connection)
+            remembered.times = Times(session_id_s=wait_s)
             for number in range(frames):
                 await pass_on(reply(number), vendor, connection)
             if frames != 2:
@@ -282,14 +282,12 @@ async def has_id(remembered: Any) -> bool:
 
 
 @pytest.mark.parametrize("closer", ["app", "vendor"])
-async def test_the_session_ends_with_the_connection(
-    app: App, client: Client, monkeypatch: pytest.MonkeyPatch, closer: str
-) -> None:
+async def test_the_session_ends_with_the_connection(app: App, client: Client, closer: str) -> None:
     """Whoever closes it: the session ends soon after, with the time of the close; so with a client of the tee's own."""
-    monkeypatch.setattr(memory, "CLOSED_S", 0.2)
     for number, used in enumerate((client, f"ws://{app.ingest_address}")):
         async with call() as (connection, vendor):
             voicemem.tee(connection, used, f"call-{number}", dialect="openai-realtime")
+            voicemem.memory_of(connection).times = Times(closed_s=0.2)
             await pass_on(reply(1), vendor, connection)
             await (connection if closer == "app" else vendor).close()
             if closer == "vendor":
@@ -301,14 +299,14 @@ async def test_the_session_ends_with_the_connection(
         assert ("closed", left_at) == (end["reason"], end["ts"])
 
 
-async def test_without_end_the_session_stays(app: App, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_end_the_session_stays(app: App, client: Client) -> None:
     """With `end=False` the app ends it, over any other connection."""
-    monkeypatch.setattr(memory, "CLOSED_S", 0.0)
     async with call() as (connection, vendor):
         voicemem.tee(connection, client, "call", dialect="openai-realtime", end=False)
+        remembered = voicemem.memory_of(connection)
+        remembered.times = Times(closed_s=0.0)
         await pass_on(reply(1), vendor, connection)
         await connection.close()
-        remembered = voicemem.memory_of(connection)
         await eventually(True, lambda: has_left(remembered))
         assert remembered.leaving is not None
         await remembered.leaving
@@ -323,17 +321,15 @@ async def has_left(remembered: Any) -> bool:
     return remembered.leaving is not None
 
 
-async def test_a_second_connection_goes_on_with_the_call(
-    app: App, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_second_connection_goes_on_with_the_call(app: App, client: Client) -> None:
     """An app that connects to its vendor again makes a tee with the same id: nothing is lost, and nothing ends."""
-    monkeypatch.setattr(memory, "CLOSED_S", 1_000.0)
     async with call() as (connection, vendor):
         voicemem.tee(connection, client, "call", dialect="openai-realtime")
+        first = voicemem.memory_of(connection)
+        first.times = Times(closed_s=1_000.0)
         await pass_on(reply(1), vendor, connection)
         await vendor.close()
         assert [] == [message async for message in connection]
-        first = voicemem.memory_of(connection)
     async with call() as (connection, vendor):
         voicemem.tee(connection, client, "call", dialect="openai-realtime")
         await pass_on(reply(2), vendor, connection)
@@ -401,9 +397,8 @@ async def test_what_is_left_at_the_end_is_delivered_later(app: App) -> None:
         await wait_until_closed(app, "call")
 
 
-async def test_the_sdk_connects_again(app: App, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_sdk_connects_again(app: App, client: Client) -> None:
     """A connection of openai's that was lost and is made again is the same call; giving up after a loss ends it."""
-    monkeypatch.setattr(memory, "CLOSED_S", 0.2)
     connections: asyncio.Queue[ServerConnection] = asyncio.Queue()
 
     async def vendor(connection: ServerConnection) -> None:
@@ -420,6 +415,7 @@ async def test_the_sdk_connects_again(app: App, client: Client, monkeypatch: pyt
         ) as connection,
     ):
         voicemem.tee(connection, client, "call")
+        voicemem.memory_of(connection).times = Times(closed_s=0.2)
         events = aiter(connection)
         for number in (1, 2):
             other_end = await connections.get()

@@ -26,9 +26,16 @@ class RunningProxy:
 
 @asynccontextmanager
 async def proxy_to(
-    app: App | None, upstreams: dict[str, str], keys: dict[str, UpstreamKey] | None = None, **settings: Any
+    app: App | None,
+    upstreams: dict[str, str],
+    keys: dict[str, UpstreamKey] | None = None,
+    limits: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[RunningProxy]:
-    """A proxy in front of these upstreams, which remembers in a service; None for a memory that nobody reaches."""
+    """A proxy in front of these upstreams, which remembers in a service; None for a memory that no one reaches.
+
+    `limits` are further arguments of `ProxyServer`.
+    """
     memory = {"ingest_url": "ws://127.0.0.1:1", "rest_url": "http://127.0.0.1:1"}
     if app is not None:
         memory = {"ingest_url": f"ws://{app.ingest_address}", "rest_url": f"http://{app.rest_address}"}
@@ -42,7 +49,7 @@ async def proxy_to(
         }
     )
     check_settings(chosen)
-    server = ProxyServer(chosen)
+    server = ProxyServer(chosen, **(limits or {}))
     try:
         yield RunningProxy(server, await server.start())
     finally:

@@ -75,16 +75,15 @@ def test_every_form_of_a_length(size: int) -> None:
 
 
 @pytest.mark.parametrize("fragments", [1, 3])
-def test_what_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch, fragments: int) -> None:
+def test_what_is_too_large_is_left_out(fragments: int) -> None:
     """Its bytes are skipped as they come, also in fragments, and the next message is read."""
-    monkeypatch.setattr(recording, "MAX_MESSAGE_BYTES", 1_000)
     parts = [bytes(1_001 // fragments + 1)] * fragments
     stream = b"".join(
         wire(Opcode.CONT if number else Opcode.TEXT, part, number == fragments - 1) for number, part in enumerate(parts)
     )
     stream += wire(Opcode.PING, b"") + wire(Opcode.TEXT, b"next")
     listener = Heard()
-    reader = MessageReader(listener)
+    reader = MessageReader(listener, max_bytes=1_000)
     for at in range(0, len(stream), 100):
         reader.feed(stream[at : at + 100])
         assert 1_200 > reader.held_bytes

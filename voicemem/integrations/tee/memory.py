@@ -41,12 +41,8 @@ MERGE_S = 0.25
 MAX_NAMED = 100
 """Types of unknown frames that the log names."""
 RawMessage = str | bytes | bytearray | memoryview
-MAX_WAITING, MAX_WAIT_S = 64, 10.0
-"""Events that wait for the frame that says the vendor's id of the session, and for how long."""
-CLOSED_S, LOST_S = 5.0, 60.0
-"""How long a connection that was closed, or lost, may come back before its session is ended."""
-LINGER_S = 600.0
-"""How long a call that is over is still delivered."""
+MAX_WAITING = 64
+"""Events that wait for the frame that says the vendor's id of the session."""
 CLOSED = "closed"
 """The default reason of an end."""
 
@@ -221,6 +217,18 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class Times(NamedTuple):
+    """Times of a teed connection, in seconds."""
+
+    session_id_s: float = 10.0
+    """How long events wait for the frame that says the vendor's id of the session."""
+    closed_s: float = 5.0
+    lost_s: float = 60.0
+    """How long a connection that was closed, or lost, may come back before its session is ended."""
+    linger_s: float = 600.0
+    """How long a call that is over is still delivered."""
+
+
 class WaitingEvent(NamedTuple):
     """An event for a session that is not known yet, and whether it ends that."""
 
@@ -243,6 +251,7 @@ class CallMemory:
         config: Mapping[str, Any] | None,
         keep_typed: bool,
         ends: bool,
+        times: Times = Times(),  # noqa: B008 (it is a constant)
     ) -> None:
         self.client = client
         self.is_own = is_own
@@ -266,7 +275,7 @@ class CallMemory:
         self.closed_by_app = False
         self.timer: asyncio.TimerHandle | None = None
         self.leaving: asyncio.Task[None] | None = None
-        self.linger_s = LINGER_S
+        self.times = times
         self.on_left: Callable[[], object] = lambda: None
         """Called when nothing more will be delivered."""
         if session_id is not None:
@@ -320,7 +329,7 @@ class CallMemory:
         """
         self.stop_timer()
         self.end(reason or CLOSED)
-        self.leaving = self.leaving or asyncio.ensure_future(self.leave(self.linger_s))
+        self.leaving = self.leaving or asyncio.ensure_future(self.leave(self.times.linger_s))
         await asyncio.wait({self.leaving}, timeout=self.client.options.close_timeout_s if timeout is None else timeout)
 
     # From the connection
@@ -347,7 +356,9 @@ class CallMemory:
             self.left_at = now_ms()
             self.queue.finish()
         self.stop_timer()
-        self.timer = self.queue.loop.call_later(CLOSED_S if is_clean else LOST_S, self.leave_alone)
+        self.timer = self.queue.loop.call_later(
+            self.times.closed_s if is_clean else self.times.lost_s, self.leave_alone
+        )
 
     def failed(self, error: Exception) -> None:
         """A message could not be copied."""
@@ -389,7 +400,7 @@ class CallMemory:
             self.background.send(event, ends)
             return
         if not self.waiting:
-            self.queue.loop.call_later(MAX_WAIT_S, self.stop_waiting)
+            self.queue.loop.call_later(self.times.session_id_s, self.stop_waiting)
         self.waiting.append(WaitingEvent(event, ends))
         if len(self.waiting) >= MAX_WAITING:
             self.stop_waiting()
@@ -420,7 +431,7 @@ class CallMemory:
         self.timer = None
         if self.ends and (self.background is None or self.background.is_alone):
             self.end(CLOSED)
-        self.leaving = self.leaving or asyncio.ensure_future(self.leave(self.linger_s))
+        self.leaving = self.leaving or asyncio.ensure_future(self.leave(self.times.linger_s))
 
     async def leave(self, timeout_s: float) -> None:
         """Wait until everything is on disk, for so long; then close a client of our own, also when it is cancelled."""
