@@ -131,7 +131,7 @@ CODES: dict[str, ErrorSpec] = {
     "upstream_timeout": ErrorSpec(504, None, "The upstream of the call did not answer in time."),
     # Memories of calls
     "no_extraction": ErrorSpec(
-        409, None, "No memories are made of this session: give it memory.extract, or all of them by --memory."
+        409, None, "No memories are made of this session: give it memory.extract, or all of them by --context."
     ),
     # Working memory
     "no_user": ErrorSpec(409, None, "The session has no user_id, so it has no user's working memory."),

@@ -12,7 +12,7 @@ from tests.support.deploy_files import COMPOSE, CONTAINER, NODES, PROXY_UNIT, UN
 from tests.support.paths import DEPLOY
 from voicemem.cli.proxy import proxy
 from voicemem.cli.service import serve
-from voicemem.cli.settings.options import SERVE_OPTIONS
+from voicemem.cli.service_settings import SERVE_OPTIONS
 
 
 @pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile", "nodes.Caddyfile"])

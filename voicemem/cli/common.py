@@ -120,12 +120,6 @@ def rest_options(command: Command) -> Command:
     return command
 
 
-def setting(flag: str, text: str, **kind: Any) -> Callable[[Command], Command]:
-    """A flag that its environment variable can set too: --webhook-url is VOICEMEM_WEBHOOK_URL."""
-    variable = f"VOICEMEM_{flag.removeprefix('--').replace('-', '_').upper()}"
-    return click.option(flag, envvar=variable, show_envvar=True, help=text, **kind)
-
-
 def unknown_variables(context: click.Context, environment: Iterable[str]) -> list[str]:
     """The variables that look like settings, and that no command knows. Raises `CommandFailed` for a misspelt one.
 
@@ -141,11 +135,6 @@ def unknown_variables(context: click.Context, environment: Iterable[str]) -> lis
         if question:
             raise CommandFailed(f"There is no setting `{name}`{question}{known_names(known)}")
     return unknown
-
-
-store_option = setting(
-    "--store", "The server's store, sqlite:PATH or postgresql://…", default=Settings().store, show_default=True
-)
 
 
 def sqlite_path(store: str, in_memory: str) -> str:

@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from voicemem.cli.access.keys import existing
-from voicemem.cli.common import CommandFailed, rest_options, run, store_option
-from voicemem.cli.settings.options import embeddings_options, embeddings_settings
+from voicemem.cli.common import CommandFailed, rest_options, run
+from voicemem.cli.service_settings import embeddings_options, embeddings_settings, store_option
 from voicemem.cli.shown import json_shown
 from voicemem.client.memories import Memories, MemoryFields
 from voicemem.client.options import Options

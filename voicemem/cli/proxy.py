@@ -16,7 +16,7 @@ from voicemem.cli import logs
 from voicemem.cli.common import Command, check_rest_url, run, unknown_variables
 from voicemem.cli.notify import notify
 from voicemem.cli.service import tune_interpreter
-from voicemem.cli.settings.options import LOG_OPTIONS
+from voicemem.cli.service_settings import LOG_OPTIONS
 from voicemem.config.service import parse_address
 from voicemem.proxy.requests import PREFIX
 from voicemem.proxy.server import ProxyServer

@@ -28,7 +28,7 @@ REACHES = ("local", "network")
 OWNER_ONLY = 0o600
 HEAD = """\
 # Settings of voicemem: voicemem serve --config {file}
-# A flag of `serve` without its dashes is a name here. Flags and VOICEMEM_... variables win over this file.
+# Flags of `serve` and VOICEMEM_... variables win over this file.
 # Every setting: docs/operations.md. What is valid, and what it comes to: voicemem check-config --config {file}
 
 # Where calls are kept: sqlite:PATH, postgresql://... for several nodes, or memory: for nothing after the end.

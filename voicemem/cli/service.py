@@ -18,8 +18,7 @@ from voicemem.app import App, running
 from voicemem.cli import logs
 from voicemem.cli.common import CommandFailed, run, unknown_variables
 from voicemem.cli.notify import notify
-from voicemem.cli.settings.file import shown_source
-from voicemem.cli.settings.options import REPEATED, serve_options, to_settings
+from voicemem.cli.service_settings import REPEATED, serve_options, shown_source, to_settings
 from voicemem.config.service import (
     MEMORY_STORE,
     NO_WEBHOOK,

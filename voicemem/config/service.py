@@ -1,6 +1,6 @@
 """The settings of the service: one frozen value, made and checked once (docs/operations.md, "Settings").
 
-Only `voicemem/cli/settings/` reads flags, environment variables and the settings file; everything else gets its
+Only `voicemem/cli/service_settings` reads flags, environment variables and the settings file; everything else gets its
 settings as arguments.
 """
 
@@ -27,10 +27,11 @@ SQLITE_PREFIX = "sqlite:"
 MEMORY_STORE = "memory:"
 POSTGRESQL_PREFIXES = ("postgresql://", "postgres://")
 NO_WEBHOOK = "none"
+"""In place of the operator's webhook URL: turns it off."""
 REDACTIONS = ("cards", "otp", "email", "phone")
 """What can be redacted."""
 OWN_REDACTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-"""In place of the operator's webhook URL: turns it off."""
+"""The operator's own redaction, MODULE:FUNCTION."""
 MAX_MODEL_NAME, MAX_DIMENSIONS, MAX_WEIGHT, MAX_WAIT_MS = 256, 4_096, 100, 10_000
 """Of embeddings."""
 ANY_HOST = "0.0.0.0"  # noqa: S104 (recognised here, not bound)
@@ -255,7 +256,7 @@ def check_embeddings(settings: Settings) -> None:
     """Check the settings of the embedder. Raises `CannotStart`, which quotes neither its URL nor its key."""
     url, model, dimensions = settings.embeddings_url, settings.embeddings_model, settings.embeddings_dimensions
     if url is not None and not re.fullmatch(URL_PATTERN, url):
-        raise CannotStart(f"The embedder's URL is not valid. {URL_RULE}; give its key separately, as --embeddings-key.")
+        raise CannotStart(f"The embedder's URL is not valid. {URL_RULE}; give its key separately, as embeddings-key.")
     if settings.embeddings_key is not None and not re.fullmatch(r"[ -~]*", settings.embeddings_key):
         raise CannotStart("The embedder's key must be printable ASCII; it is sent in a header.")
     if url is None and any(one is not None for one in (model, dimensions, settings.embeddings_key)):

@@ -36,7 +36,7 @@ CONTEXT_WINDOWS: Mapping[str, int] = {
     "mistral-small": 32_768,
 }
 """Tokens of context by prefix of a model's name; the longest matching prefix counts. As documented by their makers in
-2025; `--model-window` extends or corrects the table."""
+2025; the setting `model-window` extends or corrects the table."""
 UNKNOWN_WINDOW = 16_000
 """For unknown models: small, so that a context which fits into it works almost everywhere."""
 CL100K = ("gpt-3.5", "gpt-4", "text-embedding")

@@ -56,5 +56,5 @@ def parse_observe_urls(settings: Iterable[str]) -> dict[str, str]:
     """URLs of the settings, whose form was checked, by dialect. Raises `CannotStart` for an unknown dialect."""
     urls = {dialect: url for dialect, _, url in (one.partition("=") for one in settings)}
     if not urls.keys() <= VENDORS.keys():
-        raise CannotStart(f"--observe-url is for {', '.join(VENDORS)}.")
+        raise CannotStart(f"observe-url is for {', '.join(VENDORS)}.")
     return urls

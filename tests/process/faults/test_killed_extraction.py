@@ -89,7 +89,7 @@ async def test_a_process_is_killed_at_each_step(tmp_path: Path) -> None:
     async with running_llm(llm):
         async with running_process(store) as process:
             await make_calls(process.api)
-        arguments = ("--llm-url", llm.url, "--memory", MEMORY)
+        arguments = ("--llm-url", llm.url, "--context", MEMORY)
         for place, moment in enumerate(MOMENTS):
             async with running_process(store, *arguments) as process:
                 kill_at(llm, process, moment, place / 50)
@@ -119,7 +119,7 @@ async def test_one_of_two_nodes_is_killed(tmp_path: Path, url: str) -> None:
         await stack.enter_async_context(running_llm(llm))
         async with running_process(tmp_path / "first", url=url) as process:
             await make_calls(process.api)
-        arguments = ("--llm-url", llm.url, "--memory", MEMORY)
+        arguments = ("--llm-url", llm.url, "--context", MEMORY)
         one = await stack.enter_async_context(running_process(tmp_path / "one", *arguments, url=url))
         kill_at(llm, one, "answer", 0)
         other = await stack.enter_async_context(running_process(tmp_path / "other", *arguments, url=url))

@@ -32,7 +32,7 @@ async def service_with_budget(folder: Path) -> AsyncIterator[tuple[MeasuredProce
     """A service on a file, which has served one call already."""
     store = f"sqlite:{folder}/calls.db"
     async with (
-        measured_process(store, "--memory-budget", str(BUDGET_MIB), "--request-rate", "0") as service,
+        measured_process(store, "--ram-limit-mib", str(BUDGET_MIB), VOICEMEM_REQUEST_RATE="0") as service,
         aiohttp.ClientSession(service.url) as http,
     ):
         await short_call(http, "warm-up")

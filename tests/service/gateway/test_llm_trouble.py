@@ -178,7 +178,7 @@ async def test_an_llm_that_says_nothing_times_out(serve: Serve, stream: bool) ->
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_how_long_is_waited_can_be_set(serve: Serve, stream: bool) -> None:
-    """By `--llm-timeout`, also for a session's own LLM; an answer may take longer as long as something comes."""
+    """By `llm-timeout`, also for a session's own LLM; an answer may take longer as long as something comes."""
     slow = Script(["One. ", "Two. ", "Three. ", "Four."], pause_s=0.3)
     async with llm_server(*[slow] * stream, Script(hold_after=0)) as llm:
         app = await serve(llm_timeout=1.0, allow_addresses=LOOPBACK)

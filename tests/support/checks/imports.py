@@ -69,7 +69,7 @@ IMPURE_CALLS = ("open", "print", "input", "breakpoint", "eval", "exec", "__impor
 ENGINE_IMPORTERS = {
     "store.engines": "chooses the engine",
     "cli.stores.backup": "copies files of SQLite while no store is open on them, which no port offers",
-    "cli.settings.options": "check-config checks the path of a file without opening it",
+    "cli.service_settings": "check-config checks the path of a file without opening it",
 }
 """The only files outside an engine that may import one, and why."""
 EDGES = ("rest", "ingest")

@@ -63,8 +63,8 @@ def address_in(line: str) -> Address:
 
 
 @asynccontextmanager
-async def measured_process(store: str = "memory:", *flags: str) -> AsyncIterator[MeasuredProcess]:
-    """A service in a process of its own, with more flags of `serve`.
+async def measured_process(store: str = "memory:", *flags: str, **variables: str) -> AsyncIterator[MeasuredProcess]:
+    """A service in a process of its own, with more flags and variables of `serve`.
 
     It must end well, at SIGTERM, with nothing said on stderr.
     """
@@ -73,7 +73,7 @@ async def measured_process(store: str = "memory:", *flags: str) -> AsyncIterator
         *("--store", store, "--log-level", "error", *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")},
+        env={name: value for name, value in os.environ.items() if not name.startswith("VOICEMEM_")} | variables,
     )
     assert started.stdout is not None
     try:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.rows import every_row
 from voicemem.cli import main
+from voicemem.cli.service import serve
+from voicemem.cli.service_settings import FileSetting
 
 
 def check_config(*arguments: str, env: dict[str, str] | None = None) -> Result:
@@ -31,12 +34,9 @@ def test_good_settings_are_shown_without_secrets() -> None:
         ["--ingest", "127.0.0.1:99999"],
         ["--webhook-url", "ftp://x"],
         ["--webhook-secret", "x"],
-        ["--webhook-contents", "standard"],
-        ["--webhook-url", "https://x.example/", "--webhook-contents", "some"],
         ["--admin-key", "short"],
-        ["--memory-budget", "0"],
+        ["--ram-limit-mib", "0"],
         ["--allow-address", "10.0.0.0/99"],
-        ["--agora-contents", "some"],
         ["--store", "sqlite:/nowhere/at/all/x.db"],
         ["--store", "sqlite:/tmp"],
         ["--rest", "127.0.0.1:8080", "--ingest", "127.0.0.1:8080"],
@@ -45,8 +45,6 @@ def test_good_settings_are_shown_without_secrets() -> None:
         ["--store", "memory:", "--rest", "0.0.0.0:8080"],
         ["--llm-url", "http://u:hunter2@h/v1"],
         ["--llm-url", "http://h/v1", "--llm-api-key", "hunter2\n"],
-        ["--llm-timeout", "0"],
-        ["--llm-total-timeout", "0"],
     ],
     ids=" ".join,
 )
@@ -55,6 +53,45 @@ def test_bad_settings_are_one_sentence_and_exit_code_1(arguments: list[str]) -> 
     result = check_config(*arguments)
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
     assert "hunter2" not in result.output
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"VOICEMEM_WEBHOOK_CONTENTS": "standard"},
+        {"VOICEMEM_WEBHOOK_URL": "https://x.example/", "VOICEMEM_WEBHOOK_CONTENTS": "some"},
+        {"VOICEMEM_AGORA_CONTENTS": "some"},
+        {"VOICEMEM_LLM_TIMEOUT": "0"},
+        {"VOICEMEM_LLM_TOTAL_TIMEOUT": "0"},
+    ],
+    ids=str,
+)
+def test_bad_settings_without_a_flag_are_one_sentence_and_exit_code_1(variables: dict[str, str]) -> None:
+    """Their variables are checked as flags are."""
+    result = check_config(env=variables)
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+
+
+def test_flags_that_are_gone_say_where_the_setting_is() -> None:
+    """A renamed flag names the new one, and a removed one its key and variable; both in one sentence."""
+    flags = [option for option in serve.params if isinstance(option, click.Option) and not option.hidden]
+    assert len(flags) <= 25
+    new_names = {
+        "--memory": "--context",
+        "--memory-budget": "--ram-limit-mib",
+        "--memories-budget": "--extraction-tokens-per-day",
+        "--memories-ttl": "--memory-retention",
+    }
+    for old, new in new_names.items():
+        result = check_config(old, "1")
+        assert (result.exit_code, result.output) == (1, f"voicemem: {old} is now called {new}.\n")
+    removed = [option for option in serve.params if isinstance(option, FileSetting)]
+    assert len(removed) == 20
+    for option in removed:
+        flag = option.opts[0]
+        sentence = f"voicemem: {flag} is now set in the settings file as {flag[2:]}, or as {option.envvar}.\n"
+        result = check_config(flag, "1")
+        assert (result.exit_code, result.output) == (1, sentence)
 
 
 def test_a_password_in_an_url_is_not_shown() -> None:
@@ -118,8 +155,9 @@ def test_variables_that_are_no_settings_are_shown_and_do_not_stop_the_service() 
 def test_the_settings_of_the_observer() -> None:
     """The key is only said to be set; an address is for a dialect that can be observed."""
     url = "openai-realtime=wss://h.example/v1/realtime"
-    result = check_config("--observe-key", "sk-geheim", "--observe-url", url, "--store", "memory:")
+    key, place, store = "VOICEMEM_OBSERVE_KEY", "VOICEMEM_OBSERVE_URL", ("--store", "memory:")
+    result = check_config(*store, env={key: "sk-geheim", place: url})
     assert (result.exit_code, url in result.output, "geheim" in result.output) == (0, True, False)
     for wrong in ("wss://h.example/", "vapi=wss://h.example/", "openai-realtime=https://h.example/"):
-        assert check_config("--observe-url", wrong, "--store", "memory:").exit_code == 1
-    assert check_config("--observe-key", "sk geheim", "--store", "memory:").exit_code == 1
+        assert check_config(*store, env={place: wrong}).exit_code == 1
+    assert check_config(*store, env={key: "sk geheim"}).exit_code == 1

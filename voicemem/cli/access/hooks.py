@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import click
 
 from voicemem.cli.access.keys import existing, new_or_existing, with_store
-from voicemem.cli.common import run, store_option
+from voicemem.cli.common import run
+from voicemem.cli.service_settings import store_option
 from voicemem.runtime import now_ms
 from voicemem.security.access import DEFAULT_PROJECT, check_project
 from voicemem.security.audit import COMMAND_LINE, audit

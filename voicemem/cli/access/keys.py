@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from voicemem.cli.common import CommandFailed, audit_to_terminal, run, sqlite_path, store_option
+from voicemem.cli.common import CommandFailed, audit_to_terminal, run, sqlite_path
+from voicemem.cli.service_settings import store_option
 from voicemem.config.service import POSTGRESQL_PREFIXES, SQLITE_PREFIX
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import click
 
-from voicemem.cli.common import CommandFailed, audit_to_terminal, sqlite_path, store_option
+from voicemem.cli.common import CommandFailed, audit_to_terminal, sqlite_path
+from voicemem.cli.service_settings import store_option
 from voicemem.errors import CannotStart
 from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.store.sqlite.backup import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from voicemem.cli.common import CommandFailed, store_option
+from voicemem.cli.common import CommandFailed
+from voicemem.cli.service_settings import store_option
 from voicemem.config.service import POSTGRESQL_PREFIXES
 from voicemem.errors import CannotStart
 from voicemem.store.engines import migrate_store

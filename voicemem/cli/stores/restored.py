@@ -7,7 +7,8 @@ import time
 import click
 
 from voicemem.cli.access.keys import with_store
-from voicemem.cli.common import CommandFailed, run, store_option
+from voicemem.cli.common import CommandFailed, run
+from voicemem.cli.service_settings import store_option
 from voicemem.config.service import POSTGRESQL_PREFIXES
 from voicemem.store.port import Store
 

@@ -1,0 +1,341 @@
+"""The settings of the service on the command line: flags, environment variables, and the file of `--config`.
+
+A setting that is seldom set has no flag: a variable or the file sets it.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from voicemem.cli import logs
+from voicemem.cli.common import Command, CommandFailed
+from voicemem.config.service import REDACTIONS, SQLITE_PREFIX, Address, Settings, check_service_settings, parse_address
+from voicemem.context.policies import load_policies
+from voicemem.observer.vendors import parse_observe_urls
+from voicemem.protocol.checks import did_you_mean, known_names
+from voicemem.security.address_guard import allowed_networks
+from voicemem.sessions.recording.redaction import load_rules
+from voicemem.store.sqlite.database.files import check_store_path
+
+LISTS = ("redact", "memories_ttl")
+"""Settings that are words separated by commas."""
+REPEATED = {
+    "allow_addresses": "allow_address",
+    "policies": "policy",
+    "model_windows": "model_window",
+    "hook_secrets": "hook_secret",
+    "observe_urls": "observe_url",
+}
+"""Settings whose option, which may be repeated, has the name of one."""
+ON_OFF = ["on", "off"]
+"""What TOML would rather have as true and false, which are taken too."""
+SOURCES = {
+    ParameterSource.COMMANDLINE: "flag",
+    ParameterSource.ENVIRONMENT: "environment",
+    ParameterSource.DEFAULT_MAP: "file",
+}
+
+
+class FileSetting(click.Option):
+    """A setting without a flag: the settings file or its variable sets it."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Take the value. Raises `CommandFailed` for one on the command line."""
+        value, source = super().consume_value(ctx, opts)
+        if source is ParameterSource.COMMANDLINE:
+            flag = self.opts[0]
+            raise CommandFailed(f"{flag} is now set in the settings file as {flag[2:]}, or as {self.envvar}.")
+        return value, source
+
+
+class RenamedFlag(click.Option):
+    """A flag that has another name."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Raise `CommandFailed` with the new name if the flag is used."""
+        if self.name in opts:
+            raise CommandFailed(f"{self.opts[0]} is now called {self.help}.")
+        return super().consume_value(ctx, opts)
+
+
+def setting(flag: str, text: str, name: str = "", **kind: Any) -> Any:
+    """An option for a flag and its variable: --webhook-url is VOICEMEM_WEBHOOK_URL, unless it has another name."""
+    name = name or flag.removeprefix("--").replace("-", "_")
+    default = getattr(Settings(), name, None)
+    if (default is not None and not isinstance(default, bool | tuple)) or isinstance(default, Address):
+        kind = {"default": str(default), "show_default": True, **kind}
+    return click.option(flag, name, envvar=f"VOICEMEM_{name.upper()}", show_envvar=True, help=text, **kind)
+
+
+def file_setting(name: str, **kind: Any) -> Any:
+    """An option for a setting without a flag."""
+    return setting(f"--{name}", "", cls=FileSetting, hidden=True, **kind)
+
+
+def renamed(old: str, new: str) -> Any:
+    """An option that refuses the old name of a flag."""
+    return click.option(
+        old, f"renamed{old.replace('-', '_')}", cls=RenamedFlag, help=new, hidden=True, expose_value=False
+    )
+
+
+def read_settings_file(context: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
+    """Take the settings of a file for what neither flags nor variables set. Raises `CommandFailed`, quoting none.
+
+    The file is that of `serve`: a command that takes only some of its settings passes over the others.
+    """
+    if path is None:
+        return None
+    try:
+        given = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"The settings file {path} cannot be read: {why_not(error)}.") from None
+    options = settings_of_serve(context)
+    found = {}
+    for key, value in given.items():
+        option = options.get(plain(key))
+        if option is None:
+            question = did_you_mean(key, sorted(options))
+            raise CommandFailed(f"{path}: there is no setting `{key}`{question}{known_names(options)}")
+        if option.name in found:
+            raise CommandFailed(f"{path}: `{key}` is there twice.")
+        found[option.name] = flag_value(path, key, option, value)
+    context.default_map = {**(context.default_map or {}), **found}
+    return path
+
+
+def settings_of_serve(context: click.Context) -> dict[str, click.Parameter]:
+    """Return the options of all settings by the keys of the file."""
+    root = context.find_root().command
+    serve = root.commands["serve"] if isinstance(root, click.Group) else context.command
+    return {plain(option.name or ""): option for option in serve.params if is_setting(option)}
+
+
+def is_setting(option: click.Parameter) -> bool:
+    return option.name != "config" and not isinstance(option, RenamedFlag)
+
+
+config_option = click.option(
+    "--config",
+    envvar="VOICEMEM_CONFIG",
+    show_envvar=True,
+    help="A TOML file of settings; flags and variables win over it.",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=read_settings_file,
+)
+
+
+def why_not(error: OSError | ValueError) -> str:
+    """Why a file could not be read, or is no TOML, without what stands in it."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not in UTF-8"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def plain(key: str) -> str:
+    """A key's name as the file and flags have it, without the dashes in front."""
+    return key.replace("_", "-")
+
+
+def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any:
+    """A value of TOML in the form that the flag takes. Raises `CommandFailed`, which does not quote it."""
+    wanted, fits = "a text", isinstance(value, str)
+    if getattr(option, "is_flag", False):
+        wanted, fits = "true or false", isinstance(value, bool)
+    elif option.type is click.INT:
+        wanted, fits = "a whole number", isinstance(value, int) and not isinstance(value, bool)
+    elif option.type is click.FLOAT:
+        wanted, fits = "a number", isinstance(value, int | float) and not isinstance(value, bool)
+    elif isinstance(option.type, click.Choice):
+        choices = list(option.type.choices)
+        value = choices[not value] if choices == ON_OFF and isinstance(value, bool) else value
+        wanted, fits = f"one of {', '.join(choices)}", value in choices
+    elif option.name == "memory" and isinstance(value, dict):
+        return json.dumps(value, default=str)
+    elif option.multiple or option.name in LISTS:
+        words = listed(value)
+        if words is not None:
+            return list(words) if option.multiple else ",".join(words)
+        wanted, fits = "a list of texts, or a table", option.name in LISTS and isinstance(value, str)
+    if not fits:
+        raise CommandFailed(f"{path}: `{key}` must be {wanted}.")
+    return value
+
+
+def listed(value: Any) -> list[str] | None:
+    """A list of texts as it is, and a table as NAME=VALUE; None for anything else."""
+    if isinstance(value, dict):
+        return [f"{name}={one}" for name, one in value.items()]
+    return value if isinstance(value, list) and all(isinstance(one, str) for one in value) else None
+
+
+def shown_source(context: click.Context, name: str) -> str:
+    """Where a setting is from; empty for what nobody has set."""
+    source = context.get_parameter_source(name)
+    return SOURCES.get(source, "") if source is not None else ""
+
+
+STORE_OPTION = setting("--store", "The server's store, sqlite:PATH or postgresql://…")
+EMBEDDINGS_OPTIONS = (
+    setting(
+        "--embeddings-url",
+        "Where texts are made into vectors, so that searches find by meaning too: the base URL of anything that has"
+        " OpenAI's /embeddings. Texts of calls are sent there. Default: searches go by words alone.",
+    ),
+    setting("--embeddings-model", "Model of --embeddings-url. With another one, all vectors are made again."),
+    file_setting("embeddings-dimensions", type=int),
+    file_setting("embeddings-key"),
+)
+LOG_OPTIONS = (
+    setting("--log-format", "Format of the log on stderr.", type=click.Choice(logs.FORMATS)),
+    setting("--log-level", "Lowest level that is logged.", type=click.Choice(logs.LEVELS)),
+)
+SERVE_OPTIONS = (
+    config_option,
+    setting("--store", "sqlite:PATH, postgresql://… for several nodes, or memory: to keep nothing after the end."),
+    setting("--rest", "Where the REST API listens, HOST:PORT."),
+    setting("--ingest", "Where the websocket ingest listens, HOST:PORT."),
+    setting(
+        "--webhook-url",
+        "URL that gets the history of every session when it ends. It stays set for later starts; none turns it off.",
+    ),
+    setting("--webhook-secret", "Signs these webhooks: whsec_ and base64, as in Standard Webhooks, or any other text."),
+    setting(
+        "--allow-address",
+        "Network that llm.url and the webhooks of sessions and projects may point to although it is not public, such as"
+        " 10.1.0.0/16. May be repeated (in the variable, separate with spaces).",
+        multiple=True,
+    ),
+    setting(
+        "--insecure", "Listen beyond loopback without keys: anyone who can connect may read and write.", is_flag=True
+    ),
+    setting(
+        "--ui",
+        "Serve the page for looking at calls, at /ui/ of the REST port.",
+        type=click.Choice(ON_OFF),
+        default="on",
+        show_default=True,
+    ),
+    setting(
+        "--ui-origin",
+        "Where browsers see the page if that is not this machine, such as https://memory.example behind a proxy."
+        " Default: the page answers loopback names only.",
+    ),
+    *LOG_OPTIONS,
+    setting(
+        "--admin-key",
+        "A first key with every scope, for hosts where you cannot run commands. At least 16 characters; use 32 random"
+        " ones.",
+    ),
+    setting("--llm-url", "The LLM of sessions without an llm.url: a base URL, or …/chat/completions."),
+    setting("--llm-api-key", "API key of --llm-url. Use the variable, since other users of the machine can see flags."),
+    setting("--llm-model", "Model of --llm-url, for sessions that name none."),
+    *EMBEDDINGS_OPTIONS,
+    setting(
+        "--context",
+        "Context policy of sessions that choose none, as JSON, such as"
+        ' {"policy": "window", "max_tokens": 4000}. Default: the newest llm.max_history messages.',
+        name="memory",
+    ),
+    setting(
+        "--policy",
+        "A context policy of your own, NAME=MODULE:CLASS. May be repeated (in the variable, separate with spaces).",
+        multiple=True,
+    ),
+    setting(
+        "--redact",
+        f"What is not kept of what is said, separated by commas: {', '.join(REDACTIONS)}, and your own as"
+        " MODULE:FUNCTION. Default: everything is kept.",
+    ),
+    setting(
+        "--memory-retention",
+        "How long memories of a kind are kept that do not say so themselves, KIND=DURATION separated by commas, such as"
+        " episode=90d,summary=365d. Default: until they are removed.",
+        name="memories_ttl",
+    ),
+    setting(
+        "--extraction-tokens-per-day",
+        "Tokens that a project may spend in a day (UTC) on memories that an LLM makes of its calls; 0 for no limit.",
+        name="memories_budget",
+        type=int,
+    ),
+    setting(
+        "--ram-limit-mib",
+        "MiB that memories of calls and configurations may take together while they are kept at hand.",
+        name="memory_budget",
+        type=int,
+    ),
+    file_setting("webhook-contents"),
+    file_setting("agora-contents"),
+    file_setting("llm-timeout", type=float),
+    file_setting("llm-total-timeout", type=float),
+    file_setting("embeddings-weight", type=float),
+    file_setting("embeddings-wait-ms", type=int),
+    file_setting("request-rate", type=float),
+    file_setting("event-rate", type=float),
+    file_setting("byte-rate", type=float),
+    file_setting("open-sessions", type=int),
+    file_setting("sessions-per-day", type=int),
+    file_setting("stored-bytes", type=int),
+    file_setting("connections-per-address", type=int),
+    file_setting("hook-secret", multiple=True),
+    file_setting("observe-key"),
+    file_setting("observe-url", multiple=True),
+    file_setting("observe-limit", type=int),
+    file_setting("model-window", multiple=True),
+    renamed("--memory", "--context"),
+    renamed("--memory-budget", "--ram-limit-mib"),
+    renamed("--memories-budget", "--extraction-tokens-per-day"),
+    renamed("--memories-ttl", "--memory-retention"),
+)
+EMBEDDINGS_SETTINGS = ("embeddings_url", "embeddings_model", "embeddings_dimensions", "embeddings_key")
+
+
+def serve_options(command: Command) -> Command:
+    """Add the options of all settings, for the commands that take them."""
+    for option in reversed(SERVE_OPTIONS):
+        command = option(command)
+    return command
+
+
+def store_option(command: Command) -> Command:
+    """Add the store's option, and the file that may set it."""
+    return config_option(STORE_OPTION(command))  # type: ignore[no-any-return]
+
+
+def embeddings_options(command: Command) -> Command:
+    """Add the options of the embedder alone."""
+    for option in reversed(EMBEDDINGS_OPTIONS):
+        command = option(command)
+    return command
+
+
+def embeddings_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what the options of the embedder say, by the names of settings."""
+    return {name: options[name] for name in EMBEDDINGS_SETTINGS}
+
+
+def to_settings(options: dict[str, Any]) -> Settings:
+    """Return the settings of a command's options, checked. Raises `CannotStart`."""
+    values = {field: options[REPEATED.get(field, field)] for field in Settings.__struct_fields__}
+    values |= {name: tuple(values[name]) for name in REPEATED}
+    values |= {name: tuple(one.strip() for one in (values[name] or "").split(",") if one.strip()) for name in LISTS}
+    values |= {name: parse_address(values[name]) for name in ("rest", "ingest")}
+    settings = Settings(**values | {"ui": values["ui"] == "on"})
+    check_service_settings(settings)
+    if settings.store.startswith(SQLITE_PREFIX):
+        check_store_path(settings.store.removeprefix(SQLITE_PREFIX))
+    allowed_networks(settings.allow_addresses)
+    parse_observe_urls(settings.observe_urls)
+    load_policies(settings)
+    load_rules(settings)
+    return settings

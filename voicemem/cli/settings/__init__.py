@@ -1,1 +1,0 @@
-"""Where the settings of `serve` come from: flags, variables and a file."""
