@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from voicemem.compat.agent_memory_server import register_agent_memory_server
 from voicemem.compat.agora import register_agora
 from voicemem.config import service as rules
 from voicemem.config.service import MIB, NO_WEBHOOK, Address, Settings
@@ -37,7 +38,7 @@ from voicemem.telemetry.tracing import NoTracer, Tracer
 
 LOG = logging.getLogger("voicemem")
 EVERYWHERE = (rules.ANY_HOST, "::")
-COMPAT: tuple[Callable[[web.Application, Gate], None], ...] = (register_agora,)
+COMPAT: tuple[Callable[[web.Application, Gate], None], ...] = (register_agora, register_agent_memory_server)
 """APIs of other products, added to the REST application."""
 
 

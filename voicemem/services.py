@@ -19,12 +19,6 @@ from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.embeddings import Embedder, embeddings_endpoint
 from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
 from voicemem.memory.account import Accounts
-from voicemem.memory.agent_memory.finding import RecordFinder
-from voicemem.memory.agent_memory.long_term import LongTermRecords
-from voicemem.memory.agent_memory.prompt import Prompts
-from voicemem.memory.agent_memory.sessions import OwnedSessions
-from voicemem.memory.agent_memory.views import SummaryViews
-from voicemem.memory.agent_memory.working.memories import WorkingMemories
 from voicemem.memory.extraction.extractor import DailyBudget, Extractor
 from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
 from voicemem.memory.long_term.forgetting import MemoryKeeper, expire_memories_forever
@@ -108,7 +102,6 @@ class Services:
         self.add_sessions(patch_check(self.check_address, check_context or logged(policies.check)))
         self.add_search()
         self.add_memories()
-        self.add_agent_memory()
         self.add_observers()
         self.add_tails()
         self.add_webhooks()
@@ -164,16 +157,6 @@ class Services:
         self.accounts = Accounts(store, self.read_models, self.working_memory)
         keep = MemoryKeeper(store).keep
         self.retention = RetentionWorker(store, self.read_models, clock, self.node.current_token, keep)
-
-    def add_agent_memory(self) -> None:
-        """The same for clients of agent-memory-server."""
-        owned = OwnedSessions(self.store, self.read_models, self.sessions)
-        self.agent_records = LongTermRecords(self.long_term, owned, RecordFinder(self.long_term, self.vectors))
-        self.agent_memory = WorkingMemories(
-            self.store, self.read_models, self.recorder, self.sessions, self.agent_records
-        )
-        self.agent_prompts = Prompts(self.agent_memory, self.agent_records.finder)
-        self.agent_views = SummaryViews(self.working_memory, self.agent_records.finder)
 
     def add_observers(self) -> None:
         """Calls at other stacks that the service listens to itself."""

@@ -24,6 +24,7 @@ from voicemem.client import ClientError, Options
 from voicemem.client.metrics import exposition
 from voicemem.client.session import SessionFacts
 from voicemem.compat import agora
+from voicemem.compat.agent_memory_server.routes import ROUTES as AGENT_MEMORY_ROUTES
 from voicemem.compat.agora.agents import AgentsQuery, TurnsQuery
 from voicemem.compat.agora.requests import agora_error, status_of
 from voicemem.config.context import PARAMETERS
@@ -38,7 +39,6 @@ from voicemem.protocol.checks import METADATA_ORDER
 from voicemem.protocol.events import Event, IncomingEvent, ProducedEvent
 from voicemem.protocol.frames import Frame
 from voicemem.security.audit import Act
-from voicemem.server import ams
 from voicemem.server.rest.context import ContextQuery
 from voicemem.server.rest.deliveries import DeliveryQuery, Since
 from voicemem.server.rest.events import AppendQuery, JournalQuery
@@ -53,18 +53,17 @@ from voicemem.store.troubles import BEGUN, OVER
 from voicemem.telemetry.metrics import Metrics
 
 INDEX = (ROOT / "docs" / "README.md").read_text()
-OWN_ROUTES = [route for route in ROUTES if route not in ams.ROUTES]
 EVENTS = ProducedEvent.__args__
 
 
-@every_row("route", OWN_ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@every_row("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_is_documented_with_its_scope(route: Any) -> None:
     """Each route stands in the table of docs/rest.md, with the scope it needs."""
     scope = f" [{route.scope}]" if route.scope else ""
     assert f"| `{route.method} {route.path}`{scope} |" in TEXTS["rest.md"]
 
 
-@every_row("route", ams.ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@every_row("route", AGENT_MEMORY_ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_of_agent_memory_server_is_documented(route: Any) -> None:
     """Each route stands in the table of docs/from-agent-memory-server.md, with its scope and query parameters."""
     scope = f" [{route.scope}]" if route.scope else ""

@@ -9,7 +9,6 @@ from voicemem.cli.access.keys import keys
 from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.mcp import mcp
 from voicemem.cli.memories import memories, reindex, search
-from voicemem.cli.moving.command import import_ams
 from voicemem.cli.page import ui
 from voicemem.cli.proxy import proxy
 from voicemem.cli.quickstart import quickstart
@@ -24,6 +23,7 @@ from voicemem.cli.stores.nodes import nodes
 from voicemem.cli.stores.restored import restored
 from voicemem.cli.tail import tail
 from voicemem.cli.users import export_user
+from voicemem.compat.agent_memory_server.commands import import_ams
 from voicemem.compat.agora.commands import agora
 from voicemem.version import __version__
 

@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema_rs
 
 from voicemem.compat import agora
+from voicemem.compat.agent_memory_server.routes import ROUTES as AGENT_MEMORY_ROUTES
 from voicemem.protocol.types import JsonObject
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.rest import ROUTES
@@ -19,7 +20,7 @@ from voicemem.server.rest import ROUTES
 @cache
 def openapi_document() -> JsonObject:
     """The document of this package."""
-    return dict(json.loads(openapi_json([*ROUTES, *agora.DOCUMENTED])))
+    return dict(json.loads(openapi_json([*ROUTES, *agora.DOCUMENTED, *AGENT_MEMORY_ROUTES])))
 
 
 @cache

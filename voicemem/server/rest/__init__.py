@@ -10,7 +10,6 @@ from aiohttp import web
 
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Gate
-from voicemem.server import ams
 from voicemem.server.http.guard import guard_route, name_server, observe_requests
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.openapi import openapi_json
@@ -68,7 +67,6 @@ ROUTES: tuple[Route[Any], ...] = (
     *memories.ROUTES,
     *hooks.ROUTES,
     *observations.ROUTES,
-    *ams.ROUTES,
 )
 
 

@@ -1,1 +1,0 @@
-"""Moving from other memories."""

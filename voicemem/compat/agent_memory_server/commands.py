@@ -1,0 +1,257 @@
+"""`voicemem import-ams`: takes over everything from an agent-memory-server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from voicemem.cli.common import CommandFailed, check_rest_url, rest_options, run
+from voicemem.client.errors import RequestRefused, Unreachable
+from voicemem.client.options import Options
+from voicemem.client.transport.rest import RestClient
+from voicemem.protocol.types import JsonObject
+
+PAGE = 100
+"""The most that the API gives at once."""
+ATTEMPTS = 5
+TIMEOUT_S = 60.0
+KEPT_FIELDS = (
+    *("messages", "memories", "data", "context", "user_id", "namespace", "tokens", "long_term_memory_strategy"),
+    "ttl_seconds",
+)
+"""What is taken over of a working memory; its times are the server's own."""
+NOT_ALLOWED = (401, 403)
+TOO_MUCH = (400, 413, 422)
+"""Of several memories, one may be the reason."""
+MAX_DETAIL = 500
+READ_ONLY = ("dist", "score", "score_type", "persisted_at", "updated_at", "access_count")
+SESSIONS, MEMORIES = "/v1/working-memory/", "/v1/long-term-memory/"
+SHOWN = 20
+"""Refusals that are written out."""
+
+
+class Refusal(NamedTuple):
+    """What could not be taken over, and why."""
+
+    what: str
+    detail: str
+
+
+class Moved:
+    """How far it has come."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.memories = 0
+        self.refused: list[Refusal] = []
+
+
+class Done:
+    """What was moved by an earlier run, as lines of a file; without a file nothing is known, and all is sent again."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.known: set[str] = set()
+        if path is not None and path.exists():
+            self.known = set(path.read_text().splitlines())
+
+    def __contains__(self, key: Sequence[Any]) -> bool:
+        return line_of(key) in self.known
+
+    def add(self, key: Sequence[Any]) -> None:
+        self.known.add(line_of(key))
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(line_of(key) + "\n")
+
+
+def line_of(key: Sequence[Any]) -> str:
+    return msgspec.json.encode(list(key)).decode()
+
+
+class Mover:
+    """Moves sessions and memories from `source` to `target`. Sending something twice changes nothing."""
+
+    def __init__(self, source: RestClient, target: RestClient, done: Done) -> None:
+        self.source = source
+        self.target = target
+        self.done = done
+        self.on_step: Callable[[int], None] = lambda steps: None
+        """Called with how many sessions or memories have been dealt with since."""
+        self.moved = Moved()
+
+    async def count_sessions(self, scope: dict[str, str]) -> int:
+        return int((await self.ask(self.source, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
+
+    # Working memory
+
+    async def move_sessions(self, scope: dict[str, str]) -> None:
+        """Move the working memories of a namespace and a user, or all."""
+        async for session_id in self.session_ids(scope):
+            key = ("session", scope, session_id)
+            if key not in self.done and await self.move_session(session_id, scope):
+                self.done.add(key)
+            self.on_step(1)
+
+    async def session_ids(self, scope: dict[str, str]) -> AsyncIterator[str]:
+        offset, seen = 0, set[str]()
+        while True:
+            query = scope | {"limit": str(PAGE), "offset": str(offset)}
+            page = (await self.ask(self.source, "GET", SESSIONS, query))["sessions"]
+            for session_id in page:
+                if session_id not in seen:
+                    yield session_id
+            seen.update(page)
+            if not page:
+                return
+            offset += PAGE
+
+    async def move_session(self, session_id: str, scope: dict[str, str]) -> bool:
+        """Move one working memory; whether it is there now."""
+        path = SESSIONS + quote(session_id, safe="")
+        try:
+            memory = await self.ask(self.source, "GET", path, scope)
+            body = {name: memory[name] for name in KEPT_FIELDS if memory.get(name) is not None}
+            await self.ask(self.target, "PUT", path, {}, body)
+        except RequestRefused as refused:
+            self.note(f"session {session_id}", refused)
+            return False
+        self.moved.sessions += 1
+        return True
+
+    # Long-term memory
+
+    async def move_memories(self, scope: dict[str, str]) -> None:
+        """Move the long-term memories of a namespace and a user, or all."""
+        filters = {name: {"eq": value} for name, value in scope.items()}
+        offset = 0
+        while True:
+            body: JsonObject = {"text": "", "limit": PAGE, "offset": offset, "recency_boost": False, **filters}
+            page = (await self.ask(self.source, "POST", MEMORIES + "search", {}, body))["memories"]
+            new = [one for one in page if ("memory", one["id"]) not in self.done]
+            kept = await self.keep([given_record(one) for one in new]) if new else []
+            for id in kept:
+                self.done.add(("memory", id))
+            self.moved.memories += len(kept)
+            self.on_step(len(page))
+            if len(page) < PAGE:
+                return
+            offset += PAGE
+
+    async def keep(self, records: list[JsonObject]) -> list[str]:
+        """Keep memories; the ids of those that were taken. Of a list that is refused, each is tried alone."""
+        try:
+            await self.ask(self.target, "POST", MEMORIES, {}, {"memories": records, "deduplicate": False})
+        except RequestRefused as refused:
+            if len(records) == 1:
+                self.note(f"memory {records[0]['id']}", refused)
+                return []
+            if refused.status not in TOO_MUCH:
+                raise
+            return [id for record in records for id in await self.keep([record])]
+        return [record["id"] for record in records]
+
+    def note(self, what: str, refused: RequestRefused) -> None:
+        """Note that something could not be taken over. Raises what would be so for everything."""
+        if refused.status in NOT_ALLOWED:
+            raise refused
+        self.moved.refused.append(Refusal(what, str(refused.detail)[:MAX_DETAIL]))
+
+    # Requests
+
+    async def ask(
+        self, server: RestClient, method: str, path: str, query: dict[str, str], body: JsonObject | None = None
+    ) -> Any:
+        """Send a request, again where a server is busy or away. Raises `RequestRefused`, `Unreachable`."""
+        encoded = None if body is None else msgspec.json.encode(body)
+        headers = None if body is None else {"Content-Type": "application/json"}
+        send: Callable[[], Coroutine[Any, Any, Any]] = lambda: server.request(  # noqa: E731 (the same request again)
+            method, path, query, encoded, TIMEOUT_S, headers
+        )
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return await send()
+            except Unreachable:
+                pass
+            except RequestRefused as refused:
+                if refused.status not in (429, 500, 502, 503, 504):
+                    raise
+            await asyncio.sleep(attempt * 0.5)
+        return await send()
+
+
+def given_record(found: JsonObject) -> JsonObject:
+    """A memory that was found, as it is given."""
+    return {name: value for name, value in found.items() if value is not None and name not in READ_ONLY}
+
+
+@click.command("import-ams", short_help="Take over everything from an agent-memory-server.")
+@click.argument("source", callback=check_rest_url)
+@rest_options
+@click.option("--source-key", help="A token of the source, if it needs one.")
+@click.option("--namespace", help="Only what is in this namespace.")
+@click.option("--user-id", help="Only what is this user's.")
+@click.option(
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file that notes what was taken over, so that the next run goes on from there.",
+)
+def import_ams(
+    source: str,
+    url: str,
+    key: str | None,
+    source_key: str | None,
+    namespace: str | None,
+    user_id: str | None,
+    state: Path | None,
+) -> None:
+    """Take over working memory and long-term memory from the agent-memory-server at SOURCE, while both run.
+
+    The key needs the scope ingest. What is taken over twice is there once, so the command can be repeated, also after
+    an interruption. A session whose id is used in several namespaces is only found with --namespace.
+
+    \b
+    Examples:
+      voicemem import-ams http://127.0.0.1:8000
+      voicemem import-ams http://127.0.0.1:8000 --url https://memory.example.com --state moved.txt
+    """
+    scope = {name: value for name, value in (("namespace", namespace), ("user_id", user_id)) if value is not None}
+    moved = run(move(source, source_key, url, key, scope, state))
+    click.echo(f"{moved.sessions:,} sessions and {moved.memories:,} memories are taken over")
+    for refusal in moved.refused[:SHOWN]:
+        click.secho(f"{refusal.what}: {refusal.detail}", fg="yellow", err=True)
+    if moved.refused:
+        raise CommandFailed(f"{len(moved.refused):,} could not be taken over.")
+
+
+async def move(
+    source_url: str, source_key: str | None, url: str, key: str | None, scope: dict[str, str], state: Path | None
+) -> Moved:
+    """Move everything, with a bar for the sessions and one for the memories."""
+    source, target = RestClient(source_url, source_key, Options()), RestClient(url, key, Options())
+    mover = Mover(source, target, Done(state))
+    try:
+        total = await mover.count_sessions(scope)
+        with click.progressbar(length=max(total, 1), label=f"moving {total:,} sessions", file=sys.stderr) as bar:
+            mover.on_step = bar.update
+            await mover.move_sessions(scope)
+        with click.progressbar(length=1, label="moving memories", file=sys.stderr, show_pos=True) as count:
+
+            def note(steps: int) -> None:
+                count.length = count.pos + steps + 1
+                count.update(steps)
+
+            mover.on_step = note
+            await mover.move_memories(scope)
+            count.update((count.length or 1) - count.pos)
+        return mover.moved
+    finally:
+        await source.close()
+        await target.close()

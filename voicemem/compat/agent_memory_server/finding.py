@@ -1,0 +1,463 @@
+"""Finds memories as agent-memory-server's clients do: by words, by meaning, or by filters alone; and their order.
+
+When recency counts too, a page is in the order that agent-memory-server gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from msgspec import UNSET, Meta, Struct, structs
+
+from voicemem.compat.agent_memory_server.records import (
+    MESSAGE_TOPIC,
+    RecordView,
+    Time,
+    parse_time,
+    strategy_of,
+    to_ms,
+    view_of,
+)
+from voicemem.compat.agent_memory_server.sessions import ID_LABEL, MOST_SAME_ID, Owner, derived_id
+from voicemem.errors import Refused
+from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.records import Memory, to_memory
+from voicemem.memory.search import MAX_QUERY, Vectors, find_memories_by_meaning
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
+from voicemem.store.ports.memories import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
+from voicemem.store.records import SessionFilter
+
+MAX_VALUES = 1_000
+"""Of one filter."""
+SEMANTIC, EPISODIC, MESSAGE = "semantic", "episodic", "message"
+TYPES = (SEMANTIC, EPISODIC, MESSAGE)
+OWNER_FIELDS = ("user_id", "namespace", "session_id")
+SEMANTIC_KINDS = ("fact", "preference", "summary")
+Span = Annotated[tuple[Time, ...], Meta(min_length=2, max_length=2)]
+"""A first and a last time; as a pair its schema would have the form `items: false`, which generators do not know."""
+DAY_MS = 86_400_000
+MOST_RESULTS = 10_000
+"""A search goes no further than this."""
+PAGE = 500
+MOST_NAMED = 100
+"""Sessions in a filter that are looked up."""
+Weight = Annotated[float, Meta(ge=0, le=1_000)]
+HalfLife = Annotated[float, Meta(gt=0, le=1_000_000)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Found = tuple[Memory, float]
+"""A memory, and how well it fits: 1 for the best, 0 for one that only passed the filters."""
+
+
+class TextFilter(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which values a field may have; all that is given must hold.
+
+    The server took `eq`, `ne`, `any`, `all` and `startswith`; its client has `in_`, `not_eq` and `not_in` too.
+    """
+
+    eq: str | None = None
+    ne: str | None = None
+    any: tuple[str, ...] | None = None
+    all: tuple[str, ...] | None = None
+    startswith: str | None = None
+    in_: tuple[str, ...] | None = None
+    not_eq: str | None = None
+    not_in: tuple[str, ...] | None = None
+
+
+class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which topics or entities a memory must have: any of these, all of these, none of these."""
+
+    eq: str | None = None
+    ne: str | None = None
+    any: tuple[str, ...] | None = None
+    all: tuple[str, ...] | None = None
+    none: tuple[str, ...] | None = None
+
+
+class TimeFilter(Struct, frozen=True, forbid_unknown_fields=True):
+    """When something was; all that is given must hold."""
+
+    eq: Time | None = None
+    gt: Time | None = None
+    gte: Time | None = None
+    lt: Time | None = None
+    lte: Time | None = None
+    between: Span | None = None
+
+
+class Filters(Struct, frozen=True, forbid_unknown_fields=True):
+    """All filters of a search."""
+
+    session_id: TextFilter | None = None
+    namespace: TextFilter | None = None
+    user_id: TextFilter | None = None
+    memory_type: TextFilter | None = None
+    topics: TagFilter | None = None
+    entities: TagFilter | None = None
+    created_at: TimeFilter | None = None
+    last_accessed: TimeFilter | None = None
+    event_date: TimeFilter | None = None
+    extraction_strategy: TextFilter | None = None
+
+
+class Branch(NamedTuple):
+    """One of several conditions of which a memory must meet any."""
+
+    filter: MemoryFilter
+    takes: Callable[[str], bool]
+    """Whether it takes an extraction strategy, which the store does not look at."""
+
+
+class Values(NamedTuple):
+    """A filter of text, put together: the values that are left, if they are named, and those that are taken out."""
+
+    allowed: tuple[str, ...] | None
+    excluded: tuple[str, ...]
+    prefix: str | None
+
+    def takes(self, value: str) -> bool:
+        named = self.allowed is None or value in self.allowed
+        return named and value not in self.excluded and value.startswith(self.prefix or "")
+
+
+def branches(
+    project: str, given: Filters, session_ids: Callable[[str], Sequence[str]] = lambda value: (value,)
+) -> list[Branch]:
+    """The conditions of which a memory must meet any one; none where nothing can. Raises `Refused` (`invalid_field`).
+
+    `session_ids` gives the ids of sessions that one of a client's stands for.
+    """
+    strategies = values_of("extraction_strategy", given.extraction_strategy)
+    sessions = values_of("session_id", given.session_id)
+    mapped = Values(
+        None if sessions.allowed is None else tuple(id for one in sessions.allowed for id in session_ids(one)),
+        tuple(id for one in sessions.excluded for id in session_ids(one)),
+        sessions.prefix,
+    )
+    base = MemoryFilter(
+        project=project,
+        namespaces=condition("namespace", values_of("namespace", given.namespace)),
+        user_ids=condition("user_id", values_of("user_id", given.user_id)),
+        session_ids=condition("session_id", mapped),
+        entities=tags("entities", given.entities),
+        created=between("created_at", given.created_at),
+        accessed=between("last_accessed", given.last_accessed),
+        event=between("event_date", given.event_date),
+    )
+    wanted_types = values_of("memory_type", given.memory_type)
+    if {*(wanted_types.allowed or ()), *wanted_types.excluded} - {*TYPES}:
+        raise Refused("invalid_field", f"The types of memories are {', '.join(TYPES)}: `memory_type`")
+    types = [one for one in TYPES if wanted_types.takes(one)]
+    found = [
+        MemoryFilter(**{name: getattr(base, name) for name in base.__struct_fields__} | type_conditions)
+        for type_conditions in conditions_of_types(types, tags("topics", given.topics))
+    ]
+    if any(is_impossible(one) for one in found):
+        return []
+    return [Branch(one, strategies.takes) for one in found]
+
+
+def is_impossible(one: MemoryFilter) -> bool:
+    texts = (one.namespaces, one.user_ids, one.session_ids, one.kinds)
+    spans = [span.bounds for span in (one.created, one.accessed, one.event) if span is not None]
+    return (
+        any(isinstance(text, AnyOf) and not text.values for text in texts)
+        or any(tag is not None and tag.any == () for tag in (one.topics, one.entities))
+        or any(since >= until for since, until in spans)
+    )
+
+
+def conditions_of_types(types: Sequence[str], topics: Tags | None) -> list[JsonObject]:
+    """The kinds and topics that stand for types of memories; the type `message` has a topic of its own."""
+    marked, plain = with_tag(topics, MESSAGE_TOPIC), without_tag(topics, MESSAGE_TOPIC)
+    match tuple(types):
+        case ():
+            return []
+        case (semantic, episodic, message):
+            del semantic, episodic, message
+            return [{"topics": topics}]
+        case ("semantic", "episodic"):
+            return [{"topics": plain}]
+        case ("semantic", "message"):
+            return [{"kinds": AnyOf(SEMANTIC_KINDS), "topics": topics}]
+        case ("semantic",):
+            return [{"kinds": AnyOf(SEMANTIC_KINDS), "topics": plain}]
+        case ("episodic",):
+            return [{"kinds": AnyOf(("episode",)), "topics": topics}]
+        case ("message",):
+            return [{"topics": marked}]
+    return [{"kinds": AnyOf(("episode",)), "topics": topics}, {"topics": marked}]
+
+
+def with_tag(known: Tags | None, tag: str) -> Tags:
+    known = known or Tags()
+    return Tags(any=known.any, all=(*known.all, tag), none=known.none)
+
+
+def without_tag(known: Tags | None, tag: str) -> Tags:
+    known = known or Tags()
+    return Tags(any=known.any, all=known.all, none=(*known.none, tag))
+
+
+def values_of(field: str, given: TextFilter | None) -> Values:
+    """A filter of text, put together. Raises `Refused` (`invalid_field`)."""
+    if given is None:
+        return Values(None, (), None)
+    check_named(field, given)
+    lists = [given.any, given.in_]
+    lists += [None if given.eq is None else (given.eq,), None if given.all is None else only_one(given.all)]
+    allowed: tuple[str, ...] | None = None
+    for values in lists:
+        if values is not None:
+            allowed = tuple(dict.fromkeys(one for one in values if allowed is None or one in allowed))
+    singles = tuple(one for one in (given.ne, given.not_eq) if one is not None)
+    excluded = singles + (given.not_in or ())
+    if max(len(allowed or ()), len(excluded)) > MAX_VALUES:
+        raise Refused("invalid_field", f"A filter may have at most {MAX_VALUES:,} values: `{field}`")
+    return Values(allowed, excluded, given.startswith)
+
+
+def check_named(field: str, given: TextFilter | TagFilter | TimeFilter) -> None:
+    """Refuse a filter without a value: whoever has sent it does not want everything. Raises `Refused`."""
+    if given == type(given)():
+        raise Refused("invalid_field", f"The filter has no value; leave it out to search without it: `{field}`")
+
+
+def check_filters(given: object) -> None:
+    """Refuse null for the filters that say whose memories are meant. Raises `Refused` (`invalid_field`)."""
+    for field in OWNER_FIELDS:
+        if isinstance(given, dict) and given.get(field, UNSET) is None:
+            raise Refused("invalid_field", f"The filter has no value; leave it out to search without it: `{field}`")
+
+
+def only_one(values: tuple[str, ...]) -> tuple[str, ...]:
+    """What a field with one value may be that must have all of these."""
+    return values if len(set(values)) == 1 else ()
+
+
+def condition(field: str, values: Values) -> Condition | None:
+    """The condition of a field. Raises `Refused` (`invalid_field`)."""
+    if values.allowed is not None:
+        return AnyOf(tuple(one for one in values.allowed if values.takes(one)))
+    if values.prefix is not None:
+        if values.excluded:
+            raise Refused("invalid_field", f"`startswith` cannot be combined with what is excluded: `{field}`")
+        return StartsWith(values.prefix)
+    return NoneOf(values.excluded) if values.excluded else None
+
+
+def tags(field: str, given: TagFilter | None) -> Tags | None:
+    if given is None:
+        return None
+    check_named(field, given)
+    eq = () if given.eq is None else (given.eq,)
+    ne = () if given.ne is None else (given.ne,)
+    return Tags(any=given.any, all=(*(given.all or ()), *eq), none=(*(given.none or ()), *ne))
+
+
+def between(field: str, given: TimeFilter | None) -> Between | None:
+    """The span of a filter of time, in whole ms. Raises `Refused` (`invalid_field`) for a date that does not exist."""
+    if given is None:
+        return None
+    check_named(field, given)
+    first, last = (None, None) if given.between is None else given.between
+    since = [floor(field, one) for one in (given.eq,) if one is not None]
+    since += [floor(field, one) for one in (given.gte, first) if one is not None]
+    since += [floor(field, one) + 1 for one in (given.gt,) if one is not None]
+    until = [floor(field, one) + 1 for one in (given.eq, given.lte, last) if one is not None]
+    until += [floor(field, one) for one in (given.lt,) if one is not None]
+    return Between(max(since, default=None), min(until, default=None))
+
+
+def floor(field: str, value: Time) -> int:
+    """Unix ms: memories are known to the ms, so one within the same ms is as old."""
+    return to_ms(parse_time(value, field))
+
+
+class Recency(NamedTuple):
+    """How much it counts how well a memory fits, how lately it was accessed and how lately it was made."""
+
+    semantic_weight: float = 0.8
+    recency_weight: float = 0.2
+    freshness_weight: float = 0.6
+    novelty_weight: float = 0.4
+    half_life_last_access_days: float = 7.0
+    half_life_created_days: float = 30.0
+
+    def score(self, memory: Memory, fit: float, now_ms: int) -> float:
+        accessed_ms = memory.created_at if memory.last_accessed is None else memory.last_accessed
+        freshness = decay(now_ms - accessed_ms, self.half_life_last_access_days)
+        novelty = decay(now_ms - memory.created_at, self.half_life_created_days)
+        recency = self.freshness_weight * freshness + self.novelty_weight * novelty
+        return self.semantic_weight * fit + self.recency_weight * recency
+
+
+def decay(age_ms: int, half_life_days: float) -> float:
+    """1 now, and half as much after each half-life."""
+    return float(0.5 ** (max(0, age_ms) / DAY_MS / half_life_days))
+
+
+def rerank(page: Sequence[tuple[Memory, float]], recency: Recency, now_ms: int) -> list[tuple[Memory, float]]:
+    """The same memories; of equal ones the one that stood first stays first."""
+    return sorted(page, key=lambda found: -recency.score(found[0], found[1], now_ms))
+
+
+class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What to search for. Without `text`, all memories that the filters let through, the newest first."""
+
+    text: Annotated[str, Meta(max_length=100_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+    offset: Annotated[int, Meta(ge=0, le=MAX_INTEGER)] = 0
+    search_mode: Literal["semantic", "keyword", "hybrid"] = "semantic"
+    distance_threshold: float | None = None
+    hybrid_alpha: Share | None = None
+    """For `hybrid`: what meaning counts, of 1; words count the rest."""
+    text_scorer: str | None = None
+    recency_boost: bool | None = None
+    recency_semantic_weight: Weight | None = None
+    recency_recency_weight: Weight | None = None
+    recency_freshness_weight: Weight | None = None
+    recency_novelty_weight: Weight | None = None
+    recency_half_life_last_access_days: HalfLife | None = None
+    recency_half_life_created_days: HalfLife | None = None
+    server_side_recency: bool | None = None
+    deduplicate: bool | None = None
+    dedup_threshold: float | None = None
+    dedup_use_llm: bool | None = None
+
+    @property
+    def filters(self) -> Filters:
+        return Filters(**{name: getattr(self, name) for name in Filters.__struct_fields__})
+
+    @property
+    def recency(self) -> Recency:
+        given = {name: value for name in Recency._fields if (value := getattr(self, f"recency_{name}")) is not None}
+        return Recency(**given)
+
+
+class FoundRecords(Struct, frozen=True):
+    """A page of what was found; `next_offset` is null on the last one. `total` counts up to there, and one more."""
+
+    memories: list[RecordView]
+    total: int
+    next_offset: int | None
+
+
+class RecordFinder:
+    """Searches the memories of all projects. `vectors` is None where there is no embedder: then by words alone."""
+
+    def __init__(self, long_term: LongTermMemory, vectors: Vectors | None) -> None:
+        self.long_term = long_term
+        self.store = long_term.store
+        self.clock = long_term.clock
+        self.vectors = vectors
+
+    async def search(self, project: str, wanted: RecordSearch) -> FoundRecords:
+        """A page of the memories that the filters let through: first those that fit the text, then the newest.
+
+        Raises `Refused` (`invalid_field`).
+        """
+        if wanted.distance_threshold is not None and wanted.search_mode != "semantic":
+            raise Refused("invalid_field", "distance_threshold is only supported for semantic search mode")
+        end = wanted.offset + wanted.limit
+        if end > MOST_RESULTS:
+            raise Refused("invalid_field", f"A search shows at most {MOST_RESULTS:,} memories: `offset`")
+        found = await self.find(project, wanted, end + 1)
+        page, now_ms = found[wanted.offset : end], self.clock()
+        if wanted.recency_boost is not False and wanted.text:
+            page = rerank(page, wanted.recency, now_ms)
+        await self.store.touch_memories(project, [memory.id for memory, score in page if score > 0], now_ms)
+        views = [view_of(memory, score) for memory, score in page]
+        return FoundRecords(views, len(found), end if len(found) > end else None)
+
+    async def find(self, project: str, wanted: RecordSearch, most: int) -> list[Found]:
+        """At most `most` memories, the best first."""
+        conditions = await self.conditions(project, wanted.filters)
+        text = (wanted.text or "").strip()
+        found = await self.fitting(project, conditions, wanted, most) if text else []
+        threshold = wanted.distance_threshold
+        if threshold is not None:
+            found = [one for one in found if 1.0 - one[1] <= threshold]
+        if text and (wanted.search_mode == "keyword" or (threshold is not None and threshold < 1.0)):
+            return found[:most]
+        if len(found) < most:
+            known = {read_model.id for read_model, _ in found}
+            newest = await self.newest(project, conditions, most, known)
+            found += [(memory, 0.0 if text else 1.0) for memory in newest]
+        return found[:most]
+
+    async def fitting(self, project: str, conditions: Sequence[Branch], wanted: RecordSearch, most: int) -> list[Found]:
+        """What fits a text, the best first: next to the best one, or by meaning alone with the cosine."""
+        text = (wanted.text or "")[:MAX_QUERY]
+        vector = await self.vector_of(text, wanted)
+        by_vectors = vector is not None and (wanted.search_mode == "semantic" or wanted.hybrid_alpha == 1.0)
+        found: list[Found] = []
+        for branch in conditions:
+            several = await (
+                self.long_term.find_by_words(project, branch.filter, text, most)
+                if vector is None
+                else self.by_meaning(project, branch, text, vector, wanted)
+            )
+            found += [one for one in several if branch.takes(strategy_of(one[0]))]
+        best = 1.0 if by_vectors else max((score for _, score in found), default=0.0)
+        found = [(read_model, score / best if best > 0 else 1.0) for read_model, score in found]
+        return sorted(found, key=lambda one: (-one[1], -one[0].created_at))
+
+    async def vector_of(self, text: str, wanted: RecordSearch) -> bytes | None:
+        """The vector of a text; None for a search by words, without an embedder, and when it is late."""
+        vectors = self.vectors
+        if vectors is None or not vectors.maker.can_compare or wanted.search_mode == "keyword":
+            return None
+        return await vectors.queries.begin(text)()
+
+    async def by_meaning(
+        self, project: str, branch: Branch, text: str, vector: bytes, wanted: RecordSearch
+    ) -> list[Found]:
+        assert self.vectors is not None  # it has made the vector
+        vectors, alpha = self.vectors, wanted.hybrid_alpha
+        if alpha is not None and alpha < 1.0:
+            vectors = vectors._replace(weight=alpha / (1.0 - alpha))
+        alone = wanted.search_mode == "semantic" or alpha == 1.0
+        conditions = self.long_term.restricted(project, branch.filter)
+        found = await find_memories_by_meaning(self.store, vectors, conditions, text, vector, alone)
+        return [(to_memory(row), score) for row, score, _ in found]
+
+    async def newest(
+        self, project: str, conditions: Sequence[Branch], most: int, known: Collection[str] = ()
+    ) -> list[Memory]:
+        """The newest memories but for those that are known."""
+        found: list[Memory] = []
+        for branch in conditions:
+            after, several = None, list[Memory]()
+            while len(several) < most:
+                page = await self.long_term.list_memories(
+                    project, structs.replace(branch.filter, after=after, limit=PAGE)
+                )
+                several += [one for one in page if one.id not in known and branch.takes(strategy_of(one))]
+                if len(page) < PAGE:
+                    break
+                after = page[-1].created_at, page[-1].id
+            found += several
+        found.sort(key=lambda one: (one.created_at, one.id), reverse=True)
+        return found[:most]
+
+    async def conditions(self, project: str, filters: Filters) -> list[Branch]:
+        """The filters as conditions of the store; a client's id of a session stands for all sessions that have it."""
+        named = filters.session_id
+        values = () if named is None else named_values(named)
+        ids = {value: await self.session_ids(project, value) for value in values[:MOST_NAMED]}
+        return branches(project, filters, lambda value: ids.get(value, (value,)))
+
+    async def session_ids(self, project: str, session_id: str) -> tuple[str, ...]:
+        """All ids of ours that one of a client's stands for, whoever's they are."""
+        wanted = SessionFilter(project=project, label=(ID_LABEL, session_id), limit=MOST_SAME_ID)
+        labelled = await self.store.list_sessions(wanted)
+        return tuple(dict.fromkeys((session_id, derived_id(Owner(session_id)), *(one.id for one in labelled))))
+
+
+def named_values(given: TextFilter) -> tuple[str, ...]:
+    """All values that a filter names."""
+    lists = (given.any, given.all, given.in_, given.not_in)
+    singles = (given.eq, given.ne, given.not_eq)
+    return tuple({*(one for one in singles if one is not None), *(one for several in lists for one in several or ())})

@@ -1,0 +1,275 @@
+"""Long-term memory as agent-memory-server's clients know it, over memories of ours, and policies of forgetting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct, structs
+
+from voicemem.compat.agent_memory_server.finding import DAY_MS, MOST_RESULTS, Filters, Recency, RecordFinder
+from voicemem.compat.agent_memory_server.records import (
+    GivenRecord,
+    MemoryType,
+    RecordPatch,
+    check_record,
+    draft_of,
+    patch_of,
+    says_the_same,
+    type_of,
+)
+from voicemem.compat.agent_memory_server.sessions import SESSION_ID, OwnedSessions, Owner, derived_id, owner_of
+from voicemem.errors import Refused
+from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.plans import MemoryOwner, settle_owner
+from voicemem.memory.long_term.records import Memory, MemoryDraft, normalised
+from voicemem.protocol.types import Natural
+from voicemem.store.ports.memories import AnyOf, MemoryFilter
+from voicemem.store.streams import Stream
+
+MOST_LOOKED = 10_000
+Looked = Annotated[int, Meta(ge=1, le=MOST_LOOKED)]
+"""How many memories are looked at."""
+Days = Annotated[float, Meta(ge=0, le=1_000_000)]
+ONLY_RECENCY = Recency(semantic_weight=0.0, recency_weight=1.0)
+MAX_GIVEN = 500
+"""Memories that are given at once."""
+SAME_LOOKED_AT = 10
+
+
+class Policy(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to forget. Pinned memories are never forgotten.
+
+    With both ages, what is old and was not accessed lately; and what is older than `max_age_days` times
+    `hard_age_multiplier`. `budget`: how many of the rest are kept, those that are the most recent.
+    """
+
+    max_age_days: Days | None = None
+    max_inactive_days: Days | None = None
+    budget: Natural | None = None
+    memory_type_allowlist: tuple[MemoryType, ...] | None = None
+    """Only memories of these types."""
+    hard_age_multiplier: Annotated[float, Meta(ge=0, le=1_000_000)] = 12.0
+
+
+class ToForget(Struct, frozen=True):
+    """A policy, and memories that stay whatever it says. The rest narrows it, as the query of the request does."""
+
+    policy: Policy
+    pinned_ids: tuple[str, ...] | None = None
+    namespace: str | None = None
+    user_id: str | None = None
+    session_id: str | None = None
+    limit: Looked | None = None
+    dry_run: bool | None = None
+
+
+class Forgotten(Struct, frozen=True):
+    """How many memories were looked at, and which were deleted, or would be."""
+
+    scanned: int
+    deleted: int
+    deleted_ids: list[str]
+    dry_run: bool
+
+
+def select(memories: Iterable[Memory], policy: Policy, now_ms: int, pinned_ids: Collection[str] = ()) -> list[str]:
+    """The ids of the memories to forget, in their order."""
+    considered = [one for one in memories if not one.pinned and one.id not in pinned_ids and is_of_type(one, policy)]
+    forgotten = {one.id for one in considered if is_over(one, policy, now_ms)}
+    if policy.budget is not None:
+        left = [one for one in considered if one.id not in forgotten]
+        left.sort(key=lambda one: -ONLY_RECENCY.score(one, 0.0, now_ms))
+        forgotten |= {one.id for one in left[policy.budget :]}
+    return [one.id for one in considered if one.id in forgotten]
+
+
+def is_of_type(memory: Memory, policy: Policy) -> bool:
+    return policy.memory_type_allowlist is None or type_of(memory) in policy.memory_type_allowlist
+
+
+def is_over(memory: Memory, policy: Policy, now_ms: int) -> bool:
+    """Whether a memory is too old, or was not accessed for too long."""
+    age = (now_ms - memory.created_at) / DAY_MS
+    accessed_ms = memory.created_at if memory.last_accessed is None else memory.last_accessed
+    inactive = (now_ms - max(accessed_ms, memory.created_at)) / DAY_MS
+    if policy.max_age_days is None:
+        return policy.max_inactive_days is not None and inactive > policy.max_inactive_days
+    if policy.max_inactive_days is None:
+        return age > policy.max_age_days
+    is_old = age > policy.max_age_days and inactive > policy.max_inactive_days
+    return is_old or age > policy.max_age_days * policy.hard_age_multiplier
+
+
+class GivenRecords(Struct, frozen=True):
+    """Memories to keep. With `deduplicate`, one that says the same as one of the same owner is not kept twice."""
+
+    memories: Annotated[tuple[GivenRecord, ...], Meta(max_length=MAX_GIVEN)]
+    deduplicate: bool = True
+
+    def within(self, namespace: str | None) -> GivenRecords:
+        """The same, where those that name no namespace get this one."""
+        if namespace is None:
+            return self
+        several = (structs.replace(one, namespace=one.namespace or namespace) for one in self.memories)
+        return structs.replace(self, memories=tuple(several))
+
+
+class LongTermRecords:
+    """The memories of all projects, as records of agent-memory-server's."""
+
+    def __init__(self, long_term: LongTermMemory, owned: OwnedSessions, finder: RecordFinder) -> None:
+        self.long_term = long_term
+        self.owned = owned
+        self.finder = finder
+        self.store = long_term.store
+        self.clock = long_term.clock
+
+    # Keeping
+
+    async def create(self, project: str, given: GivenRecords) -> list[Memory]:
+        """Keep memories; they are found once this returns. Raises `Refused`."""
+        for record in given.memories:
+            check_record(record)
+        drafts = [draft_of(one, await self.session_of(project, owner_named(one))) for one in given.memories]
+        if given.deduplicate:
+            drafts = await self.without_known(project, drafts)
+        return await self.long_term.add(project, drafts)
+
+    async def keep_in(self, stream: Stream, records: Sequence[GivenRecord]) -> None:
+        """Keep what a working memory brings, as memories of its session. Those that stand as they are stay."""
+        if not records:
+            return
+        owner = owner_of(stream)
+        known = {one.id: one for one in await self.find_all(stream.project, [one.id or "" for one in records])}
+        new = [one for one in records if one.id not in known or not says_the_same(one, known[one.id])]
+        drafts = [draft_of(with_owner(one, owner), stream.id, "message") for one in new]
+        await self.long_term.add(stream.project, drafts)
+
+    async def known_as(self, stream: Stream, records: Sequence[GivenRecord]) -> tuple[GivenRecord, ...]:
+        """What a working memory brings, each with the id under which its session says the same already, if it does."""
+        if not records:
+            return ()
+        owner = owner_of(stream)
+        known = {one.id for one in await self.find_all(stream.project, [one.id or "" for one in records])}
+        said: dict[tuple[object, ...], str] = {}
+        found: dict[str, GivenRecord] = {}
+        for record in records:
+            draft = self.long_term.prepare(draft_of(with_owner(record, owner), stream.id, "message"), self.clock())
+            given = MemoryOwner(stream.project, draft.namespace, draft.user_id, draft.session_id)
+            settled, _ = await settle_owner(self.store, given)
+            id = record.id or ""
+            if id not in known:
+                same = await self.find_same(settled, draft)
+                id = said.get((normalised(draft.text), settled, draft.kind), id) if same is None else same.id
+            said.setdefault((normalised(draft.text), settled, draft.kind), id)
+            found.setdefault(id, structs.replace(record, id=id))
+        return tuple(found.values())
+
+    async def find_all(self, project: str, ids: Sequence[str]) -> list[Memory]:
+        """Those of these memories that are there."""
+        return await self.long_term.find_all(project, ids) if ids else []
+
+    async def session_of(self, project: str, owner: Owner) -> str | None:
+        """Our id of the session that a client names; where there is none, one that no other owner's session has."""
+        if not owner.session_id:
+            return None
+        stream = await self.owned.find(project, owner)
+        if stream is not None:
+            return stream.id
+        if SESSION_ID.match(owner.session_id):
+            other = await self.store.find_session(project, owner.session_id)
+            if other is None:
+                return owner.session_id
+        return derived_id(Owner(owner.session_id))
+
+    async def without_known(self, project: str, drafts: Sequence[MemoryDraft]) -> list[MemoryDraft]:
+        """Those drafts that say something new, or replace a memory of their id."""
+        new: list[MemoryDraft] = []
+        said: dict[tuple[object, ...], str | None] = {}
+        for draft in drafts:
+            given = MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
+            owner, _ = await settle_owner(self.store, given)
+            first = said.setdefault((normalised(draft.text), owner, draft.kind), draft.id)
+            known = await self.find_same(owner, draft) if first == draft.id else None
+            if first == draft.id and (known is None or known.id == draft.id):
+                new.append(draft)
+        return new
+
+    async def find_same(self, owner: MemoryOwner, draft: MemoryDraft) -> Memory | None:
+        """A memory of the same text, owner and kind."""
+        wanted = MemoryFilter(
+            project=owner.project,
+            namespaces=AnyOf((owner.namespace,)),
+            user_ids=AnyOf((owner.user_id,)),
+            session_ids=AnyOf((owner.session_id,)),
+            kinds=AnyOf((draft.kind,)),
+        )
+        found = await self.long_term.find_by_words(owner.project, wanted, draft.text, SAME_LOOKED_AT)
+        return next((one for one, _ in found if normalised(one.text) == normalised(draft.text)), None)
+
+    async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:
+        """A memory; with a namespace, only one of it or of none. Raises `Refused` (`unknown_memory`)."""
+        found = [one for one in await self.find_all(project, [id]) if is_within(one, namespace)]
+        if found:
+            return found[0]
+        raise Refused("unknown_memory", "Memory not found: there is none with this id.")
+
+    async def edit(self, project: str, id: str, patch: RecordPatch) -> Memory:
+        """Change a memory. Raises `Refused` (`unknown_memory`, `invalid_field` where there is nothing to change)."""
+        memory = await self.get(project, id)
+        named = patch.session_id if isinstance(patch.session_id, str) else None
+        namespace = patch.namespace if isinstance(patch.namespace, str) else memory.namespace
+        user_id = patch.user_id if isinstance(patch.user_id, str) else memory.user_id
+        session_id = await self.session_of(project, Owner(named or "", namespace, user_id))
+        return await self.long_term.edit(project, id, patch_of(patch, memory, session_id))
+
+    async def delete(self, project: str, ids: Sequence[str], namespace: str | None = None) -> int:
+        """Delete memories; how many were there. With a namespace, only those of it or of none."""
+        found = await self.find_all(project, ids)
+        there = {one.id for one in found if is_within(one, namespace)}
+        await self.long_term.remove(project, [*there])
+        return len(there)
+
+    # Forgetting
+
+    async def forget(self, project: str, given: ToForget, filters: Filters, limit: int, dry_run: bool) -> Forgotten:
+        """Delete what a policy forgets, of the newest `limit` memories; with `dry_run` only say which."""
+        scanned = await self.finder.newest(project, await self.finder.conditions(project, filters), limit)
+        ids = select(scanned, given.policy, self.clock(), frozenset(given.pinned_ids or ()))
+        if not dry_run and ids:
+            await self.long_term.remove(project, ids, "forgotten")
+        return Forgotten(len(scanned), len(ids), ids, dry_run)
+
+    async def compact(self, project: str, filters: Filters) -> int:
+        """Delete memories that say the same as a newer one of the same owner; how many are left, of the newest."""
+        scanned = await self.finder.newest(project, await self.finder.conditions(project, filters), MOST_RESULTS)
+        kept: set[tuple[object, ...]] = set()
+        double: list[str] = []
+        for one in scanned:
+            key = (normalised(one.text), one.namespace, one.user_id, one.session_id, one.kind)
+            if key in kept and not one.pinned:
+                double.append(one.id)
+            kept.add(key)
+        if double:
+            await self.long_term.remove(project, double, "replaced")
+        return len(scanned) - len(double)
+
+
+def with_owner(record: GivenRecord, owner: Owner) -> GivenRecord:
+    """A memory of a working memory, which is its owner's."""
+    return structs.replace(
+        record,
+        session_id=owner.session_id,
+        user_id=record.user_id or owner.user_id,
+        namespace=record.namespace or owner.namespace,
+    )
+
+
+def owner_named(record: GivenRecord) -> Owner:
+    return Owner(record.session_id or "", record.namespace or None, record.user_id or None)
+
+
+def is_within(memory: Memory, namespace: str | None) -> bool:
+    """Whether a memory is in a namespace, or in none; every one is where no namespace is asked for."""
+    return namespace is None or memory.namespace in (None, namespace)

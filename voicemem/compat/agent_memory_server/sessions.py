@@ -1,0 +1,243 @@
+"""The sessions that stand for working memories: found by their owners, listed, begun and erased."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import sys
+from typing import NamedTuple
+
+from msgspec import structs
+
+from voicemem.compat.agent_memory_server.records import SessionList, StrategyConfig
+from voicemem.config.context import MESSAGES, NOW
+from voicemem.config.session import parse_config
+from voicemem.errors import Refused
+from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
+from voicemem.sessions.lifecycle import Sessions
+from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.store.port import Store
+from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
+from voicemem.store.streams import Stream
+
+ID_LABEL = CLIENT_ID_LABEL
+"""The id as the client has it, of each session that came into being by this API."""
+NAMESPACE_LABEL = "namespace"
+MAX_ID = 512
+MAX_NAMESPACE = 256
+IDLE_TIMEOUT_S = 60
+"""After this long without a change a session is closed, as calls are; the next change opens it again."""
+REOPEN_WINDOW_S = 10**9
+"""A working memory can be written to for as long as it is there."""
+MEMORIES_TTL_S = 10**9
+"""How long memories outlive the working memory that brought them: thirty years."""
+MAX_SUMMARY_WORDS = 10_000
+PROMPT_NAMES = {"{message}": MESSAGES, "{current_datetime}": NOW}
+"""What the placeholders of a client's prompt are in ours."""
+MOST_LISTED = 10_000
+MOST_SAME_ID = 100
+"""Sessions of one id, of different users and namespaces, that are looked at."""
+SESSION_ID = re.compile(SESSION_ID_PATTERN)
+
+
+class Owner(NamedTuple):
+    """What a working memory is known by. Where namespace or user are not given, any will do if only one is there."""
+
+    session_id: str
+    namespace: str | None = None
+    user_id: str | None = None
+
+
+def checked_owner(session_id: str, namespace: str | None, user_id: str | None) -> Owner:
+    """The owner that a request names. Raises `Refused` (`invalid_field`)."""
+    for value, name, most in ((session_id, "session_id", MAX_ID), (namespace, "namespace", MAX_NAMESPACE)):
+        if value is not None and len(value) > most:
+            raise Refused("invalid_field", f"`{name}` may have at most {most} characters.")
+    if user_id is not None and len(user_id) > 128:
+        raise Refused("invalid_field", "`user_id` may have at most 128 characters.")
+    return Owner(session_id, namespace or None, user_id or None)
+
+
+def owner_of(stream: Stream) -> Owner:
+    """The owner of a session, also of one that came into being otherwise."""
+    labels = stream.config.get("labels") or {}
+    return Owner(labels.get(ID_LABEL, stream.id), labels.get(NAMESPACE_LABEL) or None, stream.config.get("user_id"))
+
+
+def is_own(stream: Stream) -> bool:
+    """Whether a session came into being by this API."""
+    return ID_LABEL in (stream.config.get("labels") or {})
+
+
+def covers(wanted: Owner, found: Owner) -> bool:
+    """Whether all that is given of an owner holds for another."""
+    return (
+        wanted.session_id == found.session_id
+        and wanted.namespace in (None, found.namespace)
+        and wanted.user_id in (None, found.user_id)
+    )
+
+
+def derived_id(owner: Owner) -> str:
+    """The id of the session where the client's own is taken, or is none of ours; `ID_LABEL` leads back."""
+    parts = "\0".join((owner.namespace or "", owner.user_id or "", owner.session_id))
+    digest = hashlib.sha256(parts.encode("utf-8", "surrogatepass")).digest()
+    return f"am-{base64.b32encode(digest).decode()[:26].lower()}"
+
+
+def config_of(owner: Owner, ttl_s: int | None) -> JsonObject:
+    """The configuration of a new session."""
+    labels = {ID_LABEL: owner.session_id}
+    if owner.namespace is not None:
+        labels[NAMESPACE_LABEL] = owner.namespace
+    optional = {"user_id": owner.user_id, **lifetime(ttl_s)}
+    given = {name: value for name, value in optional.items() if value is not None}
+    return {"labels": labels, "reopen_window": REOPEN_WINDOW_S, **given}
+
+
+def lifetime(ttl_s: int | None) -> JsonObject:
+    """The settings with which a session is erased `ttl_s` seconds after its last change: closed first, then expired.
+
+    Its memories go on with its user.
+    """
+    if ttl_s is None:
+        return {"idle_timeout": IDLE_TIMEOUT_S, "ttl_seconds": None, "memories_ttl_seconds": None}
+    idle = max(1, min(IDLE_TIMEOUT_S, ttl_s))
+    return {"idle_timeout": idle, "ttl_seconds": max(0, ttl_s - idle), "memories_ttl_seconds": MEMORIES_TTL_S}
+
+
+def extract_of(given: StrategyConfig) -> JsonObject | None:
+    """The setting `memory.extract` for a client's strategy; None, the service's default, for `discrete`."""
+    length, prompt = given.config.get("max_summary_length"), given.config.get("custom_prompt")
+    match given.strategy:
+        case "preferences":
+            return {"strategy": "preferences"}
+        case "summary" if type(length) is int and 0 < length <= MAX_SUMMARY_WORDS:
+            return {"strategy": "summary", "instructions": f"Write at most {length} words."}
+        case "summary":
+            return {"strategy": "summary"}
+        case "custom" if isinstance(prompt, str) and prompt.strip():
+            for theirs, ours in PROMPT_NAMES.items():
+                prompt = prompt.replace(theirs, ours)
+            return {"strategy": "custom", "prompt": prompt if MESSAGES in prompt else f"{prompt}\n\n{MESSAGES}"}
+    return None
+
+
+def ttl_of(stream: Stream) -> int | None:
+    """After how many seconds without a change a session expires; None for never."""
+    settings = parse_config(stream.config)
+    if settings.ttl_seconds is None:
+        return None
+    return int(settings.ttl_seconds + (settings.idle_timeout if is_own(stream) else 0))
+
+
+def is_expired(stream: Stream, now_ms: int) -> bool:
+    """Whether the lifetime of a session is over, though it may not be erased yet."""
+    ttl_s = ttl_of(stream)
+    if ttl_s is None or not is_own(stream):
+        return False
+    if stream.silent_since_ms is not None:
+        return stream.silent_since_ms + ttl_s * 1000 <= now_ms
+    settings = parse_config(stream.config)
+    return stream.ended_ms is not None and stream.ended_ms + int((settings.ttl_seconds or 0) * 1000) <= now_ms
+
+
+class OwnedSessions:
+    """Sessions by the client's id, namespace and user."""
+
+    def __init__(self, store: Store, read_models: ReadModelCache, sessions: Sessions) -> None:
+        self.store = store
+        self.read_models = read_models
+        self.sessions = sessions
+        self.clock = sessions.clock
+
+    # Finding
+
+    async def find(self, project: str, wanted: Owner) -> Stream | None:
+        """The session of an owner: the one that is exactly his, else the only one that all that is given holds for."""
+        plain = None
+        if SESSION_ID.match(wanted.session_id):
+            plain = await self.store.find_session(project, wanted.session_id)
+        now_ms = self.clock()
+        if plain is not None and owner_of(plain) == wanted and not is_expired(plain, now_ms):
+            return plain
+        labelled = await self.store.list_sessions(
+            SessionFilter(project=project, label=(ID_LABEL, wanted.session_id), limit=MOST_SAME_ID)
+        )
+        several = {one.key: one for one in (plain, *labelled) if one is not None}
+        known = [one for one in several.values() if covers(wanted, owner_of(one)) and not is_expired(one, now_ms)]
+        exact = [one for one in known if owner_of(one) == wanted] or known
+        return exact[0] if len(exact) == 1 else None
+
+    async def get(self, project: str, wanted: Owner) -> Stream:
+        """The same session. Raises `Refused` (`unknown_session`)."""
+        stream = await self.find(project, wanted)
+        if stream is None:
+            raise Refused("unknown_session", "Session not found: there is no such working memory.")
+        return stream
+
+    async def list_ids(self, project: str, namespace: str | None, user_id: str | None, page: slice) -> SessionList:
+        """The ids of a page of sessions, the newest first. Raises `Refused` (`invalid_query`)."""
+        if page.stop > MOST_LISTED:
+            raise Refused("invalid_query", "Only the newest 10,000 sessions are listed; narrow the list by user_id.")
+        label = None if not namespace else (NAMESPACE_LABEL, namespace)
+        wanted = SessionFilter(project=project, user_id=user_id or None, label=label, limit=page.start)
+        total = await self.store.count_sessions(wanted)
+        after = None
+        if page.start:
+            skipped, _ = await self.store.list_overviews(wanted, most_looks=sys.maxsize)
+            if len(skipped) < page.start:
+                return SessionList([], total)
+            after = skipped[-1].started_ms, skipped[-1].key
+        streams = await self.store.list_sessions(structs.replace(wanted, after=after, limit=page.stop - page.start))
+        now_ms = self.clock()
+        return SessionList([owner_of(one).session_id for one in streams if not is_expired(one, now_ms)], total)
+
+    # Beginning and erasing
+
+    async def create(self, project: str, owner: Owner, ttl_s: int | None, key_id: str | None) -> Stream:
+        """Begin a session: under the client's id where that is free and can be one, else under one made from it."""
+        config = config_of(owner, ttl_s)
+        derived = derived_id(owner)
+        ids = [owner.session_id] if SESSION_ID.match(owner.session_id) else []
+        for session_id in (*ids, derived):
+            stream = await self.create_as(project, owner, session_id, config, key_id)
+            if stream is not None:
+                return stream
+        # Both ids were used before. Of several nodes that come here at once one gets the name.
+        session_id = f"{derived}-{self.sessions.new_id()}"
+        try:
+            return (await self.sessions.create(project, session_id, config | {"name": derived}, key_id, True))[0]
+        except Refused as refused:
+            stream = await self.find(project, owner) if refused.code == "session_exists" else None
+            if stream is None:
+                raise
+            return stream
+
+    async def create_as(
+        self, project: str, owner: Owner, session_id: str, config: JsonObject, key_id: str | None
+    ) -> Stream | None:
+        """Begin a session under an id, or find the owner's there; None when it is another's, was deleted or expires."""
+        existing = await self.store.find_session(project, session_id)
+        if existing is None:
+            try:
+                return (await self.sessions.create(project, session_id, config, key_id))[0]
+            except Refused as refused:
+                if refused.code not in ("session_exists", "session_erased"):
+                    raise
+            existing = await self.store.find_session(project, session_id)
+        if existing is None or owner_of(existing) != owner or is_expired(existing, self.clock()):
+            return None
+        return existing
+
+    async def delete(self, project: str, wanted: Owner) -> Stream | None:
+        """Erase a session with all that came from it; None where there is none, or it is not clear which."""
+        stream = await self.find(project, wanted)
+        if stream is not None:
+            await self.erase(stream)
+        return stream
+
+    async def erase(self, stream: Stream) -> None:
+        await self.sessions.erase(stream)
+        self.read_models.discard(stream.key)

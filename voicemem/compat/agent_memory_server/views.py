@@ -1,0 +1,245 @@
+"""Summary views: memories of a project in groups, each with a text that says what is in it. No LLM writes it.
+
+A view is kept in the document of the project's own stream. Its texts are made whenever they are asked for, so they are
+never out of date, and there is nothing to run in the background.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, structs, to_builtins
+
+from voicemem.compat.agent_memory_server.finding import (
+    DAY_MS,
+    MOST_RESULTS,
+    Filters,
+    RecordFinder,
+    TextFilter,
+    TimeFilter,
+    check_named,
+)
+from voicemem.compat.agent_memory_server.records import RecordView, format_ms, view_of
+from voicemem.errors import Refused
+from voicemem.memory.long_term.plans import NO_USER
+from voicemem.memory.working_memory import DocumentChange, DocumentOwner, WorkingMemory
+from voicemem.protocol.types import JsonObject
+
+FIELDS = ("user_id", "namespace", "session_id", "memory_type")
+"""What memories may be grouped and filtered by."""
+SUMMARY_LIMIT = 8_000
+"""Characters of a text, which has the newest memories first."""
+MOST_PARTITIONS = 1_000
+TASK_TYPE = "summary_view_full_run"
+
+
+class GivenView(Struct, frozen=True):
+    """A view to keep."""
+
+    source: str
+    group_by: tuple[str, ...]
+    name: str | None = None
+    filters: dict[str, str | tuple[str, ...] | TextFilter] | None = None
+    time_window_days: Annotated[int, Meta(ge=1, le=36_500)] | None = None
+    continuous: bool | None = None
+    prompt: str | None = None
+    model_name: str | None = None
+
+
+class SummaryView(Struct, frozen=True, kw_only=True):
+    """A view: which memories, in which groups. `prompt` and `model_name` are kept, and not used."""
+
+    id: str
+    name: str | None = None
+    source: Literal["long_term"] = "long_term"
+    group_by: tuple[str, ...] = ()
+    filters: JsonObject = {}
+    time_window_days: int | None = None
+    continuous: bool = False
+    prompt: str | None = None
+    model_name: str | None = None
+
+
+class Partition(Struct, frozen=True):
+    """One group of a view."""
+
+    view_id: str
+    group: dict[str, str]
+    summary: str
+    memory_count: int
+    computed_at: str
+
+
+class Group(Struct, frozen=True):
+    """The group that is asked for."""
+
+    group: dict[str, str]
+
+
+class RunRequest(Struct, frozen=True):
+    """Accepted as it comes; nothing needs to be forced."""
+
+    force: bool = False
+
+
+class ViewTask(Struct, frozen=True):
+    """A run of a view, which is over as soon as it begins."""
+
+    id: str
+    type: str
+    status: Literal["success"]
+    view_id: str
+    created_at: str
+    started_at: str
+    completed_at: str
+    error_message: str | None = None
+
+
+class SummaryViews:
+    """The views of all projects."""
+
+    def __init__(self, documents: WorkingMemory, records: RecordFinder) -> None:
+        self.documents = documents
+        self.records = records
+        self.clock = records.clock
+
+    async def list_views(self, project: str) -> list[SummaryView]:
+        """The views of a project, the oldest first."""
+        content = (await self.documents.read_document(owner_of_views(project))).content
+        views = content.get("summary_views") if isinstance(content, dict) else None
+        return [msgspec.convert(view, SummaryView) for view in (views or {}).values()]
+
+    async def get(self, project: str, id: str) -> SummaryView:
+        """A view. Raises `Refused` (`not_found`)."""
+        for view in await self.list_views(project):
+            if view.id == id:
+                return view
+        raise Refused("not_found", "There is no such summary view.")
+
+    async def create(self, project: str, id: str, given: GivenView) -> SummaryView:
+        """Keep a view under an id. Raises `Refused` (`invalid_field`, `too_big`)."""
+        check_view(given)
+        fields = {name: value for name, value in structs.asdict(given).items() if value is not None}
+        filters = {name: plain(value) for name, value in (given.filters or {}).items()}
+        view = SummaryView(id=id, **(fields | {"filters": filters}))
+        change = DocumentChange("append", {"summary_views": {id: to_builtins(view)}})
+        await self.documents.change(owner_of_views(project), change)
+        return view
+
+    async def delete(self, project: str, id: str) -> None:
+        """Drop a view, if it is there."""
+        owner = owner_of_views(project)
+        while True:
+            document = await self.documents.read_document(owner)
+            views = document.content.get("summary_views", {}) if isinstance(document.content, dict) else {}
+            if id not in views:
+                return
+            left = {name: view for name, view in views.items() if name != id}
+            change = DocumentChange("replace", {**document.content, "summary_views": left})
+            try:
+                await self.documents.change(owner, change, [document.version])
+                return
+            except Refused as refused:
+                if refused.code != "precondition_failed":
+                    raise
+
+    async def partition(self, project: str, id: str, group: Mapping[str, str]) -> Partition:
+        """One group of a view. Raises `Refused` (`not_found`, `invalid_field`)."""
+        view = await self.get(project, id)
+        if set(group) != set(view.group_by):
+            raise Refused("invalid_field", "The keys of `group` must be exactly those of the view's `group_by`.")
+        records = await self.read(project, view, dict(group))
+        return self.summarised(view, dict(group), records)
+
+    async def partitions(self, project: str, id: str, wanted: Mapping[str, str | None]) -> list[Partition]:
+        """All groups of a view in which there is anything; those with these values. Raises `Refused` (`not_found`).
+
+        One that is named in full is there also if nothing is in it.
+        """
+        view = await self.get(project, id)
+        given = {name: value for name, value in wanted.items() if value is not None}
+        groups: defaultdict[tuple[str, ...], list[RecordView]] = defaultdict(list)
+        if view.group_by and given.keys() >= {*view.group_by}:
+            groups[tuple(given[name] for name in view.group_by)] = []
+        for record in await self.read(project, view, given):
+            values = tuple(getattr(record, name) for name in view.group_by)
+            if all(value is not None for value in values):
+                groups[values].append(record)
+        several = sorted(groups)[:MOST_PARTITIONS]
+        return [self.summarised(view, dict(zip(view.group_by, one, strict=True)), groups[one]) for one in several]
+
+    async def run(self, project: str, id: str) -> ViewTask:
+        """A task for a view, which is done. Raises `Refused` (`not_found`)."""
+        view = await self.get(project, id)
+        return task_of(view.id, self.clock())
+
+    async def find_task(self, project: str, task_id: str) -> ViewTask:
+        """A task that `run` made; its id says all of it. Raises `Refused` (`not_found`)."""
+        view_id, _, ms = task_id.rpartition("-")
+        if not (ms.isascii() and ms.isdigit() and len(ms) <= 15):
+            raise Refused("not_found", "There is no such task.")
+        return task_of((await self.get(project, view_id)).id, int(ms))
+
+    async def read(self, project: str, view: SummaryView, group: Mapping[str, str]) -> list[RecordView]:
+        """The memories of a view, the newest first: those of a group."""
+        merged: dict[str, Any] = {name: text_filter(one) for name, one in view.filters.items()}
+        if view.time_window_days is not None:
+            since_ms = self.clock() - view.time_window_days * DAY_MS
+            merged["created_at"] = TimeFilter(gte=since_ms / 1000)
+        conditions = await self.records.conditions(project, Filters(**merged))
+        several = [view_of(one) for one in await self.records.newest(project, conditions, MOST_RESULTS)]
+        return [one for one in several if all(getattr(one, name) == value for name, value in group.items())]
+
+    def summarised(self, view: SummaryView, group: dict[str, str], records: list[RecordView]) -> Partition:
+        return Partition(view.id, group, lines_of(records), len(records), format_ms(self.clock()))
+
+
+def owner_of_views(project: str) -> DocumentOwner:
+    return DocumentOwner("user", project, NO_USER)
+
+
+def task_of(view_id: str, ms: int) -> ViewTask:
+    at = format_ms(ms)
+    return ViewTask(f"{view_id}-{ms}", TASK_TYPE, "success", view_id, at, at, at)
+
+
+def lines_of(records: Iterable[RecordView]) -> str:
+    """One line for each memory, as many as there is room for."""
+    lines, length = list[str](), 0
+    for record in records:
+        line = f"- {record.text}"
+        length += len(line) + 1
+        if length > SUMMARY_LIMIT:
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def check_view(given: GivenView) -> None:
+    """Refuse a view that cannot be made. Raises `Refused` (`invalid_field`)."""
+    if given.source != "long_term":
+        raise Refused("invalid_field", "`source` must be long_term; working_memory is not supported.")
+    unknown = sorted({*given.group_by, *(given.filters or {})} - {*FIELDS})
+    if unknown:
+        raise Refused("invalid_field", f"`group_by` and `filters` may only name {', '.join(FIELDS)}.")
+    for name, value in (given.filters or {}).items():
+        if isinstance(value, TextFilter):
+            check_named(name, value)
+    if len(set(given.group_by)) < len(given.group_by):
+        raise Refused("invalid_field", "`group_by` names a field twice.")
+
+
+def plain(value: str | tuple[str, ...] | TextFilter) -> Any:
+    """A filter of a view as it was given."""
+    given = to_builtins(value)
+    return {name: one for name, one in given.items() if one is not None} if isinstance(given, dict) else given
+
+
+def text_filter(value: Any) -> TextFilter:
+    """A filter of a view: one value, several of which it may be any, or as searches have it."""
+    if isinstance(value, dict):
+        return msgspec.convert(value, TextFilter)
+    return TextFilter(eq=value) if isinstance(value, str) else TextFilter(any=tuple(value))

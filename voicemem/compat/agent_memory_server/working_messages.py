@@ -1,0 +1,357 @@
+"""Which state of a session a client has read, told in the one field that its `append` sends back: `last_accessed`.
+
+A PUT replaces a list of messages, and says nothing of the list that it was made from. But what a client has read, it
+sends back with its `last_accessed` as it came. So a read gives that time in ms, and behind it, in the microseconds, the
+last three digits of the journal position that it has seen. A time that a client made itself hardly ever fits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Struct, convert, to_builtins
+
+from voicemem.compat.agent_memory_server.records import (
+    FUTURE_MS,
+    Flag,
+    GivenMessage,
+    GivenWorkingMemory,
+    MessageView,
+    StrategyConfig,
+    format_ms,
+    format_time,
+    from_ms,
+    parse_time,
+    shown,
+    to_ms,
+)
+from voicemem.errors import Refused
+from voicemem.memory.add import begins_of, forget_all_but_newest
+from voicemem.memory.working_memory import check_data_size
+from voicemem.protocol.events import MemoryData, MemorySummary, MessageEvent, ServerEvent
+from voicemem.protocol.redacted import HIDDEN, is_same_redacted
+from voicemem.protocol.types import JsonObject
+from voicemem.redaction.rules import Rules
+from voicemem.redaction.texts import redact_value
+from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.transcript.history import turn_entries
+from voicemem.transcript.messages import OF_CLIENT, Message
+from voicemem.transcript.state import State
+
+DIGITS = 1000
+SLACK_MS = 60_000
+"""An entry gets its time before a read can see it, and nodes have clocks of their own: a read may be told to be later
+than the entry that it did not see."""
+KEPT = OF_CLIENT
+"""The key in the metadata of a message with what voicemem itself has no place for."""
+OWN_ROLES = ("user", "assistant")
+MAX_ID = 256
+MOST_OVERLAPS = 16
+"""Places at which a new list is tried on the one that stands."""
+KEPT_DATA = "agent_memory"
+"""The key in the data of a session with what voicemem itself has no place for."""
+
+
+def stamp(now_ms: int, last_received_ms: int, position: int) -> datetime:
+    """The time of a read at a position; never before what it has seen was received."""
+    return from_ms(max(now_ms, last_received_ms)) + timedelta(microseconds=position % DIGITS)
+
+
+def candidates(stamped: datetime, position: int) -> range:
+    """The positions up to `position` that a stamp may mean, the newest first."""
+    newest = position - (position - stamped.microsecond % DIGITS) % DIGITS
+    return range(newest, -1, -DIGITS)
+
+
+def fits(stamped: datetime, received_ms: int, next_received_ms: int | None) -> bool:
+    """Whether a stamp may be of a read that has seen an entry, and not the one behind it."""
+    ms = to_ms(stamped)
+    return received_ms <= ms and (next_received_ms is None or ms <= next_received_ms + SLACK_MS)
+
+
+class Kept(Struct, frozen=True, omit_defaults=True):
+    """What is kept of a message beside its text: the client's id, times to the microsecond, any other role."""
+
+    id: str | None = None
+    role: str | None = None
+    created_at: str | None = None
+    persisted_at: str | None = None
+    extracted: Flag = "f"
+
+
+class Standing(NamedTuple):
+    """A message of the list that stands."""
+
+    id: str
+    role: str
+    content: str
+    view: MessageView
+    was_put: bool = True
+    """Whether it came by a PUT of a client, and not otherwise."""
+
+
+class Change(NamedTuple):
+    """What a PUT does to the list that stands: the first `forget` messages go, then these are added."""
+
+    forget: int
+    add: Sequence[GivenMessage]
+
+
+# Reading
+
+
+def standing(messages: Iterable[Message]) -> list[Standing]:
+    """The list as a client reads it. What was heard in a call has the id `TURN.NUMBER`, with its place in the turn."""
+    found = []
+    for turn, several in groupby(messages, key=attrgetter("turn_id")):
+        for number, message in enumerate(several):
+            kept = kept_of(message)
+            view = MessageView(
+                role=kept.role or message.role,
+                content=message.content,
+                id=kept.id or f"{turn}.{number}",
+                created_at=shown(kept.created_at) or format_ms(message.timestamp),
+                persisted_at=shown(kept.persisted_at),
+                discrete_memory_extracted=kept.extracted,
+            )
+            found.append(Standing(view.id, view.role, view.content, view, KEPT in message.metadata))
+    return found
+
+
+def kept_of(message: Message) -> Kept:
+    value = message.metadata.get(KEPT)
+    return convert(value, Kept) if isinstance(value, dict) else Kept()
+
+
+# Comparing
+
+
+def change_of(
+    current: Sequence[Standing], given: Sequence[GivenMessage], seen: int | None, blurred: bool = False
+) -> Change:
+    """What a PUT changes. `seen` is how many of the standing messages its sender has read, where that is known.
+
+    What the sender has not read stays. `blurred`: what stands was redacted, so the same id is enough to be the same.
+    """
+    if starts_with(given, current, blurred):
+        return Change(0, given[len(current) :])
+    if seen is not None and seen < len(current):
+        known, unread = current[:seen], {one.id for one in current[seen:]}
+        begins_with_known = starts_with(given, known, blurred)
+        rest = given[seen:] if begins_with_known else given
+        return Change(0 if begins_with_known else seen, [one for one in rest if one.id not in unread])
+    for first in overlaps(current, given, blurred):
+        if starts_with(given, current[first:], blurred):
+            return Change(first, given[len(current) - first :])
+    return Change(len(current), given)
+
+
+def overlaps(current: Sequence[Standing], given: Sequence[GivenMessage], blurred: bool) -> Iterator[int]:
+    """Where in the standing list the given one may begin."""
+    tried = 0
+    for first, one in enumerate(current):
+        if given and is_same(one, given[0], blurred):
+            yield first
+            tried += 1
+            if tried == MOST_OVERLAPS:
+                return
+
+
+def starts_with(given: Sequence[GivenMessage], known: Sequence[Standing], blurred: bool) -> bool:
+    return len(given) >= len(known) and all(is_same(a, b, blurred) for a, b in zip(known, given, strict=False))
+
+
+def is_same(one: Standing, other: GivenMessage, blurred: bool) -> bool:
+    if one.role != other.role:
+        return False
+    if other.id not in (None, one.id):  # of an id, digits may be hidden too
+        hidden = HIDDEN in one.id and is_same_redacted(one.id, other.id)
+        return blurred and hidden and is_same_redacted(one.content, other.content)
+    return one.content == other.content or (blurred and other.id is not None)
+
+
+# Writing
+
+
+def check_messages(messages: Iterable[GivenMessage], now_ms: int) -> None:
+    """Refuse messages without content, and those from the future. Raises `Refused` (`invalid_field`)."""
+    for message in messages:
+        if message.id is not None and not 1 <= len(message.id) <= MAX_ID:
+            raise Refused("invalid_field", f"The id of a message is 1 to {MAX_ID} characters.")
+        if not message.content.strip():
+            raise Refused("invalid_field", f"Message content cannot be empty (message ID: {message.id}).")
+        if message.created_at is not None:
+            created = parse_time(message.created_at, "created_at")
+            if to_ms(created) > now_ms + FUTURE_MS:
+                raise Refused("invalid_field", "`created_at` cannot be more than 300 seconds in the future.")
+        if message.persisted_at is not None:
+            parse_time(message.persisted_at, "persisted_at")
+
+
+def events_of(
+    state: State, messages: Sequence[GivenMessage], now_ms: int, new_id: Callable[[], str], fresh: bool
+) -> list[MessageEvent]:
+    """The events with which messages are added, in their order whatever their times; `fresh`: in turns of their own.
+
+    Each message of the user begins a turn, and what follows belongs to it. Turn 0 stays free in a session that begins
+    with these, so that a summary of what was before can stand there.
+    """
+    turn = max(state.newest_turn, 0)
+    latest = None if turn not in state.turns else max(begins_of(state, state.turns[turn]), default=None)
+    events = []
+    for message in messages:
+        if fresh or message.role == "user" or turn == 0:
+            turn, latest, fresh = turn + 1, None, False
+        created = None if message.created_at is None else parse_time(message.created_at, "created_at")
+        ts = now_ms if created is None else to_ms(created)
+        latest = ts if latest is None else max(ts, latest)
+        role: Literal["user", "assistant"] = "user" if message.role == "user" else "assistant"
+        exact = None if created is None or format_ms(latest) == format_time(created) else format_time(created)
+        kept = Kept(
+            id=message.id or new_id(),
+            role=None if message.role in OWN_ROLES else message.role,
+            created_at=exact,
+            persisted_at=None
+            if message.persisted_at is None
+            else format_time(parse_time(message.persisted_at, "persisted_at")),
+            extracted=message.discrete_memory_extracted,
+        )
+        metadata: JsonObject = {KEPT: to_builtins(kept)}
+        events.append(
+            MessageEvent(
+                role=role,
+                text=message.content,
+                source=source_of(message.role),
+                turn_id=turn,
+                ts=latest,
+                item=f"{KEPT}.{new_id()}",
+                metadata=metadata,
+            )
+        )
+    return events
+
+
+def source_of(role: str) -> Any:
+    """The source of a message of this role; what is neither the user's nor the agent's is the application's."""
+    return {"user": "message", "assistant": "llm"}.get(role, "command")
+
+
+class KeptData(Struct, frozen=True, omit_defaults=True):
+    """What of a working memory has no place in a session, and stands in its data, under `KEPT_DATA`."""
+
+    memories: tuple[str, ...] = ()
+    """Their ids."""
+    tokens: int = 0
+    strategy: StrategyConfig = StrategyConfig()
+    context: str | None = None
+    """Where the session's first turn leaves no room for a summary before it."""
+
+
+class Look(NamedTuple):
+    """A session at a position, as these clients see it."""
+
+    position: int
+    messages: list[Standing]
+    hidden: int
+    """Messages that are remembered, but that the summary stands for."""
+    through: int
+    """The last turn that it stands for; -1 without one."""
+    context: str | None
+    data: JsonObject
+    kept: KeptData
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing could be taken away."""
+        return not (self.messages or self.context or self.data or self.kept.memories)
+
+
+def look_at(read_model: ReadModel) -> Look:
+    """What stands in a session now."""
+    remembered, summary = read_model.remembered_messages(), read_model.state.summary
+    through = -1 if summary is None else summary.through_turn
+    hidden = bisect_right(remembered, through, key=attrgetter("turn_id"))
+    data = dict(read_model.state.data)
+    kept = kept_data(data.pop(KEPT_DATA, None))
+    context = (None if summary is None else summary.text) or kept.context
+    return Look(read_model.position, standing(remembered[hidden:]), hidden, through, context, data, kept)
+
+
+def kept_data(value: object) -> KeptData:
+    """What is kept in the data; nothing where somebody has put something else there."""
+    try:
+        return msgspec.convert(value, KeptData)
+    except msgspec.ValidationError:
+        return KeptData()
+
+
+def remembered_orders(read_model: ReadModel) -> list[int]:
+    """The journal positions at which the remembered messages began."""
+    read_model.refresh()
+    entries = (
+        entry
+        for number in read_model.state.turn_numbers
+        for entry in turn_entries(read_model.state, read_model.state.turns[number])
+    )
+    orders = [entry.order for entry in entries]
+    return [orders[index] for index in read_model.remembered_indexes()]
+
+
+def forgotten_event(read_model: ReadModel, look: Look, change: Change) -> ServerEvent | None:
+    if not change.forget:
+        return None
+    keep = len(read_model.remembered_indexes()) - look.hidden - change.forget
+    return forget_all_but_newest(read_model, keep, everything=False)
+
+
+def summary_event(read_model: ReadModel, look: Look, change: Change, given: GivenWorkingMemory) -> ServerEvent | None:
+    """The client's `context` as the summary of what was before the first message."""
+    summary = read_model.state.summary
+    if (given.context or "") == ("" if summary is None else summary.text):
+        return None
+    through = summary_turn(read_model)
+    if through is None:
+        return None
+    covered = bisect_right(read_model.current_messages(), through, key=attrgetter("turn_id"))
+    return MemorySummary(through_turn=through, text=given.context or "", messages=covered)
+
+
+def summary_turn(read_model: ReadModel) -> int | None:
+    """The last turn that a summary may stand for without hiding a message; None if there is none before the first."""
+    remembered, summary = read_model.remembered_messages(), read_model.state.summary
+    through = -1 if summary is None else summary.through_turn
+    first = bisect_right(remembered, through, key=attrgetter("turn_id"))
+    if first < len(remembered):
+        through = max(through, remembered[first].turn_id - 1)
+    else:
+        through = max(through, read_model.state.newest_turn, 0)
+    return through if through >= 0 else None
+
+
+def data_event(read_model: ReadModel, given: GivenWorkingMemory, rules: Rules | None) -> ServerEvent | None:
+    kept = KeptData(
+        memories=tuple(dict.fromkeys(record.id or "" for record in given.memories)),
+        tokens=given.tokens,
+        strategy=given.long_term_memory_strategy,
+        context=given.context if summary_turn(read_model) is None else None,
+    )
+    data: JsonObject = given.data or {}
+    if rules is not None:
+        data = redact_value(data, rules)
+    if kept != KeptData():
+        data = data | {KEPT_DATA: {name: listed(value) for name, value in to_builtins(kept).items()}}
+    if data == read_model.state.data:
+        return None
+    check_data_size(data)
+    return MemoryData(operation="replace", content=data)
+
+
+def listed(value: object) -> object:
+    """A value as it is read from JSON."""
+    return [*value] if isinstance(value, tuple) else value

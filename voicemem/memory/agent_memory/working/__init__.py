@@ -1,1 +1,0 @@
-"""Working memories as agent-memory-server's clients know them."""
