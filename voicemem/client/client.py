@@ -182,11 +182,11 @@ class Client:
 
     def find(self, session_id: str, producer: str = "main") -> ProducerSession | None:
         """Return a session that this client has open, for another part of the program that is the same producer."""
-        found = self._producers.get((session_id, producer))
-        if found is None or not found.opened:
+        opened = self._producers.get((session_id, producer))
+        if opened is None or not opened.opened:
             return None
-        found.times_found += 1
-        return self._session(found)
+        opened.times_found += 1
+        return self._session(opened)
 
     def _session(self, producer: Producer) -> ProducerSession:
         return ProducerSession(producer, self._schedule_wakeup, self.rest)

@@ -192,11 +192,11 @@ class Sessions(Generic[M]):
 
     def session(self, session_id: str) -> M:
         """Return the conversation of a session. Only on the event loop of the client."""
-        found = self.open.get(session_id)
-        if found is None or found.is_over:
+        conversation = self.open.get(session_id)
+        if conversation is None or conversation.is_over:
             background = BackgroundSession(self.client, session_id, self.producer, self.config)
-            found = self.open[session_id] = self.make(background)
-        return found
+            conversation = self.open[session_id] = self.make(background)
+        return conversation
 
     def find_loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop of this thread of the process, which becomes that of an asynchronous client."""
@@ -256,10 +256,10 @@ class Sessions(Generic[M]):
         if self.loop is None or self.loop.is_closed():
             raise RuntimeError("the client's event loop does not run")
 
-        async def asked() -> T:
+        async def answer() -> T:
             return await ask(self.session(session_id))
 
-        return asyncio.run_coroutine_threadsafe(asked(), self.loop)
+        return asyncio.run_coroutine_threadsafe(answer(), self.loop)
 
     def log_once(self, sentence: str) -> None:
         if sentence not in self.logged:

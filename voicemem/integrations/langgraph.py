@@ -303,14 +303,14 @@ class Middleware:
     def session_of_run(self) -> str | None:
         """The session of the run that this code is called in."""
         try:
-            found = self.session_id(run_config())
+            session_id = self.session_id(run_config())
         except Exception as error:  # the program's own function
             self.threads.log_once(f"A run is not remembered: {error!r}.")
             return None
-        if not found:
+        if not session_id:
             self.threads.log_once("A run is not remembered: its configuration names no session, such as a thread_id.")
             return None
-        return found
+        return session_id
 
 
 if TYPE_CHECKING:
@@ -354,8 +354,8 @@ def with_more(system_message: Any, texts: list[str]) -> Any:
 
 def thread_id(config: Mapping[str, Any]) -> str | None:
     """The thread id of a run's configuration."""
-    found = config.get("configurable", {}).get("thread_id")
-    return None if found is None else str(found)
+    name = config.get("configurable", {}).get("thread_id")
+    return None if name is None else str(name)
 
 
 def middleware(

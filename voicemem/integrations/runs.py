@@ -33,10 +33,10 @@ def place_of_run(run: Sequence[Any], known: Sequence[Any], user_is_recorded: boo
     answers = (at for at in range(len(known) - 1, -1, -1) if known[at].type == "ai" and words(known[at]) not in said)
     since = range(next(answers, -1) + 1, len(known))
     if run and run[0].type == "human":
-        asked = [at for at in since if known[at].type == "human"]
-        same = [at for at in asked if words(known[at]).endswith(words(run[0]))]
-        if same or (asked and user_is_recorded):
-            return (same or asked)[-1]
+        questions = [at for at in since if known[at].type == "human"]
+        same = [at for at in questions if words(known[at]).endswith(words(run[0]))]
+        if same or (questions and user_is_recorded):
+            return (same or questions)[-1]
     calls = {call["id"] for one in run for call in calls_of(one)}
     place = next((at for at in since if calls & {call["id"] for call in calls_of(known[at])}), len(known))
     while place > since.start and known[place - 1].type == "ai":  # what it said before it called the tool

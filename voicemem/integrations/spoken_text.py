@@ -100,9 +100,9 @@ class SpokenText:
         if text is None:
             return len(self.text)
         bare = text.strip()
-        found = self.text.find(bare, self.closed_chars)
-        if found >= 0 and not self.text[self.closed_chars : found].strip():
-            return found + len(bare)
+        start = self.text.find(bare, self.closed_chars)
+        if start >= 0 and not self.text[self.closed_chars : start].strip():
+            return start + len(bare)
         if self.closed_chars == len(self.text):
             self.voice(text)
             return len(self.text)
@@ -138,6 +138,6 @@ def place_of(heard: str, text: str) -> int:
         return len(heard)
     at = 0
     for match in PIECE.finditer(heard):
-        found = text.find(match.group(), at, at + len(match.group()) + 48)
-        at = at if found < 0 else found + len(match.group())
+        start = text.find(match.group(), at, at + len(match.group()) + 48)
+        at = at if start < 0 else start + len(match.group())
     return after_closing_marks(text, at) if at else 0

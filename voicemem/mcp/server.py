@@ -146,12 +146,12 @@ async def resources_of(caller: Caller) -> list[Resource]:
     if caller.session_id is None:
         return []
     address = f"voicemem://sessions/{caller.session_id}/history"
-    found = [Resource(name="history", title=HISTORY_TITLE, uri=address, mime_type=JSON)]
+    resources = [Resource(name="history", title=HISTORY_TITLE, uri=address, mime_type=JSON)]
     user_id = await user_of(caller) if caller.reach == "user" else None
     if user_id is not None:
         address = f"voicemem://users/{quote(user_id, safe='')}/memories"
-        found.append(Resource(name="memories", title=MEMORIES_TITLE, uri=address, mime_type=JSON))
-    return found
+        resources.append(Resource(name="memories", title=MEMORIES_TITLE, uri=address, mime_type=JSON))
+    return resources
 
 
 async def user_of(caller: Caller) -> str | None:
@@ -163,14 +163,14 @@ async def user_of(caller: Caller) -> str | None:
 
 async def read_resource(caller: Caller, uri: str) -> str:
     """The JSON of a resource. Raises `UnknownResource`, `ClientError`."""
-    if found := HISTORY.match(uri):
-        session_id = unquote(found[1])
+    if match := HISTORY.match(uri):
+        session_id = unquote(match[1])
         if caller.session_id not in (None, session_id):
             raise UnknownResource("This session token opens another session; resources/list has its address.")
         history = await get_history(caller, schemas.History(session_id=session_id, last=HISTORY_MESSAGES))
         return msgspec.json.encode(history).decode()
-    if found := MEMORIES.match(uri):
-        user_id = unquote(found[1])
+    if match := MEMORIES.match(uri):
+        user_id = unquote(match[1])
         if caller.reach == "session" or (caller.reach == "user" and user_id != await user_of(caller)):
             raise UnknownResource("This session token does not reach the memories of this user.")
         return msgspec.json.encode(await memories_of(caller, user_id)).decode()

@@ -37,9 +37,9 @@ async def search_memories(caller: Caller, arguments: schemas.SearchWithin) -> sc
         body["until"] = moment("until", arguments.until, end=True)
     if isinstance(arguments, schemas.Search):
         body["user_id"] = arguments.user_id
-    found = await caller.send("POST", "/v1/memories/search", body)
-    shown = [shown_memory(memory) for memory in found["memories"]]
-    return schemas.FoundMemories(shown, found["complete"], found["next_cursor"] is not None)
+    page = await caller.send("POST", "/v1/memories/search", body)
+    shown = [shown_memory(memory) for memory in page["memories"]]
+    return schemas.FoundMemories(shown, page["complete"], page["next_cursor"] is not None)
 
 
 def moment(name: str, text: str, *, end: bool = False) -> int:
@@ -73,8 +73,7 @@ async def get_history(caller: Caller, arguments: schemas.HistoryWithin) -> schem
     body = await caller.get(session_path(session_id, "/history"), {"limit": str(arguments.last + 1)})
     forgotten = await forgotten_of(caller, session_id)
     known = [message for message in body["contents"] if place_of(message) not in forgotten]
-    wanted = known[-arguments.last :]
-    messages = newest_that_fit([shown_message(message) for message in wanted])
+    messages = newest_that_fit([shown_message(message) for message in known[-arguments.last :]])
     return schemas.HeardHistory(
         session_id,
         body["state"],

@@ -235,10 +235,10 @@ class Observers:
 
     async def get(self, stream: Stream) -> Observation:
         """The observation of a session, also one that is over. Raises `Refused` (`unknown_observation`)."""
-        found = await self.observations.find_observation(stream.key)
-        if found is None:
+        observation = await self.observations.find_observation(stream.key)
+        if observation is None:
             raise Refused("unknown_observation")
-        return found
+        return observation
 
     async def stop(self, stream: Stream) -> Observation:
         """End the observation of a session; one that is over stays as it is.

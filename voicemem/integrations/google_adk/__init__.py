@@ -129,11 +129,11 @@ class Plugin:
 
     def new_run(self, invocation_context: Any) -> Run | None:
         try:
-            found = self.session_id(invocation_context)
+            session_id = self.session_id(invocation_context)
         except Exception as error:  # the program's own function
             self.sessions.log_once(f"A run is not remembered: {error!r}.")
             return None
-        return Run(found, invocation_context.live_request_queue is not None) if found else None
+        return Run(session_id, invocation_context.live_request_queue is not None) if session_id else None
 
 
 if TYPE_CHECKING:

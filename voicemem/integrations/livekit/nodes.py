@@ -188,7 +188,7 @@ class Nodes:
             self.missed(name, error)
 
     async def llm_node(self, original: Any, chat_ctx: Any, tools: Any, model_settings: Any) -> Any:
-        self.guarded("llm_node", lambda: self.typed.asked(chat_ctx))
+        self.guarded("llm_node", lambda: self.typed.report_all(chat_ctx))
         if self.remembering is not None:
             chat_ctx = await self.remembering.remembered(chat_ctx)
         result = original(chat_ctx, tools, model_settings)
@@ -236,12 +236,12 @@ class Nodes:
 
     def generate_reply(self, original: Any, **named: Any) -> Any:
         """Expect a message that the program gives in place of the user; it gets its id here."""
-        given: Any = named.get("user_input")
-        if isinstance(given, str):
-            given = named["user_input"] = self.guarded("generate_reply", partial(user_message, given)) or given
+        message: Any = named.get("user_input")
+        if isinstance(message, str):
+            message = named["user_input"] = self.guarded("generate_reply", partial(user_message, message)) or message
         handle = original(**named)
-        if hasattr(given, "created_at"):
-            self.typed.expect(given.id)  # nothing has run yet
+        if hasattr(message, "created_at"):
+            self.typed.expect(message.id)  # nothing has run yet
         return handle
 
     def realtime_segment(self) -> RealtimeFollower:

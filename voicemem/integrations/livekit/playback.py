@@ -190,7 +190,7 @@ class TypedMessages:
         while len(self.known) > MAX_TYPED:
             self.known.popitem(last=False)
 
-    def asked(self, chat_ctx: Any) -> None:
+    def report_all(self, chat_ctx: Any) -> None:
         """The LLM is asked: what this context has of them is said before the answer."""
         if not all(self.known.values()):
             for item in chat_ctx.items:

@@ -118,5 +118,5 @@ def last_words(context: Any) -> Any:
 def is_said(own: Any, known: Any) -> bool:
     if known is None:
         return False
-    said, asked = (" ".join(text_of(item).casefold().split()) for item in (known, own))
-    return bool(asked) and said.endswith(asked)
+    said, words = (" ".join(text_of(item).casefold().split()) for item in (known, own))
+    return bool(words) and said.endswith(words)

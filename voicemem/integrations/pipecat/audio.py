@@ -86,7 +86,7 @@ def aligned(clauses: Sequence[str], stretches: Sequence[tuple[float, float]]) ->
     """Texts, each with its first and last stretch: clauses without a pause between them are joined."""
     sounding = [end - start for start, end in stretches]
     all_ms, all_units = sum(sounding), max(1, sum(map(units_of, clauses)))
-    found: list[tuple[str, int, int]] = []
+    spans: list[tuple[str, int, int]] = []
     text, first, units, before = "", 0, 0, 0.0
     ends_ms = [before := before + length for length in sounding]
     for clause in clauses[:-1]:
@@ -95,9 +95,9 @@ def aligned(clauses: Sequence[str], stretches: Sequence[tuple[float, float]]) ->
         expected_ms = all_ms * units / all_units
         pause = nearest_pause(expected_ms, ends_ms, stretches, first)
         if pause is not None and abs(ends_ms[pause] - expected_ms) <= min(FARTHEST_MS, FARTHEST * all_ms):
-            found.append((text, first, pause))
+            spans.append((text, first, pause))
             text, first = "", pause + 1
-    return [*found, (text + clauses[-1], first, len(stretches) - 1)]
+    return [*spans, (text + clauses[-1], first, len(stretches) - 1)]
 
 
 def nearest_pause(
@@ -248,9 +248,9 @@ class WordClock:
             self.gap_at_ms, self.gap_start_ns = self.made_ms, start_ns
         self.last_audio_ns = at_ns
         held, self.held = self.held, []
-        found = [self.place(text, pts) for text, pts in held]
+        words = [self.place(text, pts) for text, pts in held]
         self.made_ms += audio_ms
-        return found
+        return words
 
     def word(self, text: str, pts: int, at_ns: int, last_pts: int) -> list[TimedWord]:
         """A word came, after one of `last_pts`; it may have to wait for its audio."""

@@ -62,13 +62,17 @@ def rebuilt(own: list[Any], known: list[JsonObject], opening: list[Any]) -> list
     """
     returned = {message["tool_call_id"] for message in known if role_of(message) == "tool"}
     last = max((at for at, one in enumerate(own) if role_of(one) not in INSTRUCTIONS), default=-1)
-    asked = own[last] if last >= 0 and role_of(own[last]) == "user" else None
+    question = own[last] if last >= 0 and role_of(own[last]) == "user" else None
 
     def is_new(message: Any) -> bool:
-        return role_of(message) in INSTRUCTIONS or (message is asked and not is_said(message, known))
+        return role_of(message) in INSTRUCTIONS or (message is question and not is_said(message, known))
 
     newest = max((at for at, one in enumerate(known) if role_of(one) == "user"), default=len(known))
-    place = newest if asked is not None and known[newest:] and text_of(known[newest]) == text_of(asked) else len(known)
+    place = (
+        newest
+        if question is not None and known[newest:] and text_of(known[newest]) == text_of(question)
+        else len(known)
+    )
     head: list[Any] = []
     running: list[Any] = []
     tail: list[Any] = []

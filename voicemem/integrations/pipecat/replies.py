@@ -184,16 +184,16 @@ class ReplyTracker:
         """The reply that a text to say makes, when its first sentence comes to the TTS."""
         bare = text.strip()
         place = next(
-            (at for at, (asked, _) in enumerate(self.speeches) if bare and asked.strip().startswith(bare)), None
+            (at for at, (speech, _) in enumerate(self.speeches) if bare and speech.strip().startswith(bare)), None
         )
         if place is None:
             return None
-        asked, interruptible = self.speeches[place]
+        speech, interruptible = self.speeches[place]
         del self.speeches[place]
         reply = self.new_reply()
         reply.generated = reply.passed = reply.has_text = True
         reply.interruptible = interruptible
-        self.ledger.announced(reply.name, asked, at, "command" if self.anything_said else "greeting")
+        self.ledger.announced(reply.name, speech, at, "command" if self.anything_said else "greeting")
         self.anything_said = True
         return reply
 
