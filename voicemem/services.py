@@ -186,7 +186,14 @@ class Services:
         self.sender = WebhookSender(allowed=self.allowed, extra_headers=self.telemetry.tracer.headers)
         send = observe_webhooks(self.sender.send, self.telemetry)
         self.outbox = OutboxWorker(self.store, self.read_models, send, self.runtime, self.node.current_token)
-        self.webhooks = Webhooks(self.store, send, self.runtime, self.sessions.webhooks_due, self.check_address)
+        self.webhooks = Webhooks(
+            self.store.endpoints,
+            self.store.deliveries,
+            send,
+            self.runtime,
+            self.sessions.webhooks_due,
+            self.check_address,
+        )
 
     def add_llms(self) -> None:
         """Requests to LLMs that somebody waits for."""

@@ -9,8 +9,9 @@ import apsw
 
 from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_payload, payload
 from voicemem.config.session import validate_config
+from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
-from voicemem.store.records import Delivery, JournalRow
+from voicemem.store.records import JournalRow
 
 FAR_MS = 10**9
 
@@ -30,7 +31,7 @@ def check_file(path: str, ledger: Ledger) -> None:
 
 async def check_store(store: Store, ledger: Ledger) -> None:
     """Check all sessions, deliveries and producers. Changes the store: epochs rise, deliveries are claimed."""
-    claimed = await store.claim_deliveries(ledger.now_ms + FAR_MS, 1, {}, 1_000_000)
+    claimed = await store.outbox.claim_deliveries(ledger.now_ms + FAR_MS, 1, {}, 1_000_000)
     bodies = {delivery.notice_id: delivery.payload for delivery in claimed}
     for sent in ledger.deliveries.values():
         call = next(call for call in ledger.calls.values() if call.key == sent.delivery.stream)
@@ -44,7 +45,7 @@ async def check_body(store: Store, ledger: Ledger, sent: Sent, claimed: bytes | 
     name = f"delivery {sent.delivery.notice_id}"
     if claimed is not None and claimed not in sent.asked_bodies:
         ledger.findings.append(f"{name}: a body that nobody gave")
-    if sent.frozen is not None and await store.freeze_payload(sent.delivery, b"another") != sent.frozen:
+    if sent.frozen is not None and await store.outbox.freeze_payload(sent.delivery, b"another") != sent.frozen:
         ledger.findings.append(f"{name}: its frozen body is lost or another")
 
 
@@ -87,7 +88,7 @@ class Checker:
             self.say(f"configuration {stream.config['labels']}, journal {self.version}, asked and acked {call.version}")
         if (stream.state == "ended") != (self.closes == 1):
             self.say(f"{stream.state} after {self.closes} closes")
-        self.check_deliveries(await self.store.list_deliveries(stream.key))
+        self.check_deliveries(await self.store.deliveries.list_deliveries(stream.key))
         snapshot = await self.store.load_snapshot(stream.key, 1, 10**9)
         found = 0 if snapshot is None else snapshot.position
         if not self.between(found, call.snapshot) or (snapshot and snapshot.state != b"%d " % found * 300):

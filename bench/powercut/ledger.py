@@ -7,7 +7,8 @@ import json
 import random
 from dataclasses import dataclass, field
 
-from voicemem.store.records import Attempt, ClaimedDelivery
+from voicemem.store.deliveries import Attempt
+from voicemem.store.outbox import ClaimedDelivery
 
 PROJECT = "p"
 SIZES = (0, 0, 0, 40, 200, 200, 1_500, 9_000)

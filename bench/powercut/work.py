@@ -10,8 +10,9 @@ from bench.powercut.ledger import PROJECT, Call, Ledger, Producing, Sent, end_pa
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.store.admission import Batch, Offer, Outcome
+from voicemem.store.deliveries import Attempt
 from voicemem.store.port import Store
-from voicemem.store.records import Attempt, Snapshot
+from voicemem.store.records import Snapshot
 from voicemem.store.streams import SessionEnding
 
 PAIRS = 3
@@ -208,14 +209,14 @@ class Caller:
 async def deliver(store: Store, ledger: Ledger, choice: random.Random, steps: int) -> None:
     """Do the outbox's part: claim, freeze, attempt, finish."""
     for _ in range(steps // 2):
-        for delivery in await store.claim_deliveries(ledger.tick(), LEASE_MS, {}, 4):
+        for delivery in await store.outbox.claim_deliveries(ledger.tick(), LEASE_MS, {}, 4):
             sent = ledger.deliveries.setdefault(delivery.notice_id, Sent(delivery))
             sent.delivery = delivery
             body = delivery.payload
             if body is None:
                 mine = f"{delivery.notice_id} {choice.random()}".encode() * choice.choice((1, 400))
                 sent.asked_bodies.add(mine)
-                body = await store.freeze_payload(delivery, mine)
+                body = await store.outbox.freeze_payload(delivery, mine)
             if body is None:  # erased meanwhile
                 continue
             sent.frozen = sent.frozen or body
@@ -225,7 +226,7 @@ async def deliver(store: Store, ledger: Ledger, choice: random.Random, steps: in
             attempt = Attempt(ledger.tick(), 1, 200 if done else 500, None, f"{choice.random()}")
             state: Literal["delivered", "pending"] = "delivered" if done else "pending"
             sent.asked_attempts += 1
-            if await store.finish_delivery(delivery, attempt, state, None if done else ledger.now_ms):
+            if await store.outbox.finish_delivery(delivery, attempt, state, None if done else ledger.now_ms):
                 sent.attempts.append(attempt)
                 sent.delivered = done
         await asyncio.sleep(0)

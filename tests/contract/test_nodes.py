@@ -86,12 +86,12 @@ class TestTwoHandles:
         await open_session(nodes[0], producer="llm", node="a")
         await append_offers(nodes[0], key, end_offer(1), producer="asr")
         await closed_session(nodes[0], "closed")
-        assert 1 == len(await nodes[0].claim_deliveries(NOW, LEASE_MS, {}, 10, "a"))
+        assert 1 == len(await nodes[0].outbox.claim_deliveries(NOW, LEASE_MS, {}, 10, "a"))
         assert await nodes[0].claims.claim_summary(key, "a", NOW, LEASE_MS)
         before = await reload(nodes[0], key)
         await begin_node(nodes[1], "c", NOW + 1)
         assert before == await reload(nodes[1], key)
-        assert [] == await nodes[1].claim_deliveries(NOW + 1, LEASE_MS, {}, 10, "c")
+        assert [] == await nodes[1].outbox.claim_deliveries(NOW + 1, LEASE_MS, {}, 10, "c")
         assert not await nodes[1].claims.claim_summary(key, "c", NOW + 1, LEASE_MS)
         assert await nodes[1].close_ended(key, "n", NOW + 1) is None
 
@@ -146,7 +146,7 @@ class TestTwoHandles:
         """Deliveries, claims and replies of it are for others at once; an old lease counts for nothing."""
         one, other = nodes
         closed = await closed_session(one)
-        (leased,) = await one.claim_deliveries(NOW, LEASE_MS, {}, 10, "a")
+        (leased,) = await one.outbox.claim_deliveries(NOW, LEASE_MS, {}, 10, "a")
         assert await one.claims.claim_summary(closed.key, "a", NOW, LEASE_MS)
         assert [closed.key] == await one.claim_compactable("a", NOW + REOPEN_MS, LEASE_MS, 10)
         await one.claims.begin_reply(closed.key, "item", "a")

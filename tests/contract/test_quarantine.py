@@ -76,26 +76,26 @@ async def test_a_delivery_waits_without_an_attempt(store: Store) -> None:
     """It stays pending and says what for; it is claimed again when it is due, under a new lease."""
     stream = await closed_session(store)
     claimed = await claim_one_delivery(store)
-    await store.postpone_delivery(claimed, "session_set_aside", NOW + 10 * LEASE_MS)
-    (made,) = await store.list_deliveries(stream.key)
+    await store.outbox.postpone_delivery(claimed, "session_set_aside", NOW + 10 * LEASE_MS)
+    (made,) = await store.deliveries.list_deliveries(stream.key)
     assert ("pending", [], "session_set_aside") == (made.state, made.attempts, made.waiting_for)
     assert [] == await claim_deliveries(store, NOW + 10 * LEASE_MS - 1)
     again = await claim_one_delivery(store, NOW + 10 * LEASE_MS)
     assert (claimed.key, 0) == (again.key, again.attempts)
-    await store.postpone_delivery(claimed, "session_set_aside", NOW + 20 * LEASE_MS)  # its lease is over
+    await store.outbox.postpone_delivery(claimed, "session_set_aside", NOW + 20 * LEASE_MS)  # its lease is over
     assert [] == await claim_deliveries(store, NOW + 10 * LEASE_MS + 1)
-    assert b"made" == await store.freeze_payload(again, b"made")
-    (made,) = await store.list_deliveries(stream.key)
+    assert b"made" == await store.outbox.freeze_payload(again, b"made")
+    (made,) = await store.deliveries.list_deliveries(stream.key)
     assert made.waiting_for is None
 
 
 async def test_a_start_leaves_alone_what_waits(store: Store) -> None:
     """It is not due at once, but soon, whatever time it was given by a clock that was ahead."""
     await closed_session(store)
-    await store.postpone_delivery(await claim_one_delivery(store), "session_set_aside", NOW + 10**12)
+    await store.outbox.postpone_delivery(await claim_one_delivery(store), "session_set_aside", NOW + 10**12)
     await start_alone(store, NOW)
     assert [] == await claim_deliveries(store)
-    due = await store.next_delivery_ms()
+    due = await store.outbox.next_delivery_ms()
     assert due is not None
     assert NOW < due < NOW + 3_600_000
 
@@ -104,8 +104,8 @@ async def test_what_waited_for_a_session_is_due_when_it_is_put_back(store: Store
     """Deliveries of other sessions keep their times."""
     streams = [await closed_session(store, name, notice_id=name) for name in ("back", "other")]
     for claimed in await claim_deliveries(store):
-        await store.postpone_delivery(claimed, "session_set_aside", NOW + 10 * LEASE_MS)
+        await store.outbox.postpone_delivery(claimed, "session_set_aside", NOW + 10 * LEASE_MS)
     await store.quarantine.release(streams[0].key, NOW + 1)
     assert ["back"] == [delivery.notice_id for delivery in await claim_deliveries(store, NOW + 1)]
-    (made,) = await store.list_deliveries(streams[0].key)
+    (made,) = await store.deliveries.list_deliveries(streams[0].key)
     assert made.waiting_for is None

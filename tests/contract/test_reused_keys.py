@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from voicemem.config.session import validate_config
+from voicemem.store.deliveries import Attempt
+from voicemem.store.outbox import ClaimedDelivery
 from voicemem.store.port import Store
-from voicemem.store.records import Attempt, ClaimedDelivery
 from voicemem.store.streams import SessionEnding
 
 OWN = {"webhook": {"url": "https://hooks.example.com/a"}}
@@ -15,7 +16,7 @@ async def closed(store: Store, session_id: str, at: int) -> tuple[int, ClaimedDe
     """A closed session's key, and its delivery, claimed."""
     key = (await store.open_producer("p", session_id, "main", validate_config(OWN), None, at)).stream.key
     await store.close_session(key, SessionEnding(at, "api"), f"notice of {session_id}", at)
-    (delivery,) = await store.claim_deliveries(at, 1_000, {}, 10)
+    (delivery,) = await store.outbox.claim_deliveries(at, 1_000, {}, 10)
     return key, delivery
 
 
@@ -32,8 +33,8 @@ async def test_a_body_of_an_erased_session_goes_nowhere(store: Store) -> None:
     key, delivery = await closed(store, "erased", 1)
     await erase(store, key)
     _, other = await closed(store, "other", 3)
-    assert await store.freeze_payload(delivery, b"what the erased session said") is None
-    assert b"its own" == await store.freeze_payload(other, b"its own")
+    assert await store.outbox.freeze_payload(delivery, b"what the erased session said") is None
+    assert b"its own" == await store.outbox.freeze_payload(other, b"its own")
 
 
 async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: Store) -> None:
@@ -41,8 +42,8 @@ async def test_a_delivery_of_an_erased_session_counts_for_nobody(store: Store) -
     key, delivery = await closed(store, "erased", 1)
     await erase(store, key)
     key, _ = await closed(store, "other", 3)
-    assert not await store.finish_delivery(delivery, Attempt(4, 1, 200, None, ""), "delivered", None)
-    assert ["pending"] == [delivery.state for delivery in await store.list_deliveries(key)]
+    assert not await store.outbox.finish_delivery(delivery, Attempt(4, 1, 200, None, ""), "delivered", None)
+    assert ["pending"] == [delivery.state for delivery in await store.deliveries.list_deliveries(key)]
 
 
 async def test_a_receiver_of_an_erased_session_disables_nobody(store: Store) -> None:
@@ -50,5 +51,5 @@ async def test_a_receiver_of_an_erased_session_disables_nobody(store: Store) -> 
     key, delivery = await closed(store, "erased", 1)
     await erase(store, key)
     key, _ = await closed(store, "other", 3)
-    await store.disable_endpoint(delivery.endpoint, 4)
-    assert ["pending"] == [delivery.state for delivery in await store.list_deliveries(key)]
+    await store.endpoints.disable_endpoint(delivery.endpoint, 4)
+    assert ["pending"] == [delivery.state for delivery in await store.deliveries.list_deliveries(key)]

@@ -88,7 +88,7 @@ async def serve_until_stopped(options: dict[str, Any], handler: logging.Handler)
 
 async def describe_webhook(app: App) -> str:
     """The operator's webhook, which may be one that an earlier start has set."""
-    endpoint = await app.services.store.find_operator_endpoint()
+    endpoint = await app.services.store.endpoints.find_operator_endpoint()
     if endpoint is None:
         return "none (--webhook-url)"
     kept = f" (set by an earlier start; --webhook-url {NO_WEBHOOK} turns it off)"

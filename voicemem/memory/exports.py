@@ -28,9 +28,10 @@ from voicemem.runtime import Clock
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
 from voicemem.store.ports.memories import AnyOf, MemoryFilter, MemoryRow
-from voicemem.store.records import LIST_BYTES, Delivery, JournalRow, SessionFilter
+from voicemem.store.records import LIST_BYTES, JournalRow, SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Role
@@ -221,7 +222,7 @@ class Exporting(Struct):
         )
         async for piece in self.kept(of_nobody):
             yield piece
-        deliveries = await self.store.list_deliveries(stream.key)
+        deliveries = await self.store.deliveries.list_deliveries(stream.key)
         yield self.encode(exported_delivery(stream.id, delivery) for delivery in deliveries)
         if self.with_events or not is_readable:
             async for piece in self.events(stream):

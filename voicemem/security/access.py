@@ -21,8 +21,7 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.runtime import Runtime
 from voicemem.security.rate_limits import Caller, RateLimits
 from voicemem.security.session_tokens import looks_like_token, sign_token, signer_of, verify_token
-from voicemem.store.directory import Directory
-from voicemem.store.records import ApiKey, KeyLimits
+from voicemem.store.directory import ApiKey, Directory, KeyLimits
 
 SCOPES = ("ingest", "read", "admin")
 ANY_SCOPE = "any"

@@ -17,8 +17,7 @@ from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import Refused
 from voicemem.runtime import Clock
-from voicemem.store.directory import Directory
-from voicemem.store.records import HookSecret
+from voicemem.store.directory import Directory, HookSecret
 
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
 """PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""

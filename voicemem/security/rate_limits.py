@@ -8,7 +8,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from voicemem.errors import RateLimited
-from voicemem.store.records import KeyLimits
+from voicemem.store.directory import KeyLimits
 
 MAX_CALLERS = 10_000
 """Callers with a bucket, at most; the least recent one loses it, and starts with a full one when it returns."""

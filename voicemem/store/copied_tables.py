@@ -56,19 +56,17 @@ DELIVERIES = table(
     "deliveries",
     "key",
     number="key stream endpoint event_type position attempts due_ms lease leased_until_ms made_ms restarted_at",
-    text="notice_id",
-    word="state node waiting_for",
+    word="notice_id state node waiting_for",
     blob="header payload",
 )
 ATTEMPTS = table(
-    "attempts", "delivery number", number="delivery number started_ms duration_ms status", text="error excerpt"
+    "attempts", "delivery number", number="delivery number started_ms duration_ms status", word="error excerpt"
 )
 ENDPOINTS = table(
     "endpoints",
     "key",
     number="key stream disabled_ms created_ms old_secret_until_ms failing_since_ms",
-    text="url secret id project description event_types old_secret",
-    word="contents disabled_reason",
+    word="url secret id project description event_types old_secret contents disabled_reason",
     flag="public_only",
 )
 JOURNAL = table(

@@ -47,6 +47,13 @@ class Connection(Protocol):
         Raises `NodeRetired` if it was. A database that only one process serves has nothing to do here.
         """
 
+    def draw_key(self) -> int:
+        """Return a new key for an endpoint or a delivery: a number that rises with time and is never given twice.
+
+        Two nodes may draw the same one at the same moment. The insert then fails and the job runs again, so draw it
+        inside the job.
+        """
+
     def lock(self, name: str) -> None:
         """Hold a named lock until the end of the transaction. Later statements see what its last holder committed."""
 
@@ -88,10 +95,3 @@ class Database(Protocol):
 
     async def scan(self, job: Callable[[Connection], T]) -> T:
         """Run a job that looks through many rows: other reads do not wait for it."""
-
-    def draw_key(self) -> int:
-        """Return a new key for an endpoint or a delivery: a number that rises with time and is never given twice.
-
-        Two nodes may draw the same one at the same moment. The insert then fails and the job runs again, so draw it
-        inside the job.
-        """

@@ -3,12 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from voicemem.store.database import Connection, Database, Row
-from voicemem.store.records import OPERATOR_OVERLAP_MS, AgoraApp, ApiKey, HookSecret, KeyLimits
+
+OPERATOR_OVERLAP_MS = 86_400_000
+"""How long the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
+
+
+class KeyLimits(NamedTuple):
+    """The limits of one key, below those of the service; 0: none of its own."""
+
+    events_per_second: int = 0
+    bytes_per_second: int = 0
+    """Of events."""
+    open_sessions: int = 0
+    """Sessions begun with the key that run at a time."""
+    sessions_per_day: int = 0
+    """Sessions begun with the key since midnight, UTC."""
+
+
+class ApiKey(Struct, frozen=True):
+    """An API key as it is stored; `hash` is the SHA-256 of its secret."""
+
+    id: str
+    project: str
+    name: str
+    hash: bytes
+    scopes: tuple[str, ...]
+    created_ms: int
+    revoked_ms: int | None = None
+    limits: KeyLimits = KeyLimits()
+
+
+class AgoraApp(Struct, frozen=True):
+    """An app of Agora's: tokens signed with its certificates open a project on Agora's paths."""
+
+    app_id: str
+    project: str
+    certificate: str
+    scopes: tuple[str, ...]
+    created_ms: int
+    old_certificate: str | None = None
+    """Valid alongside the certificate after a rotation."""
+
+
+class HookSecret(Struct, frozen=True):
+    """What signs the webhooks of another stack's platform, for one project and dialect."""
+
+    project: str
+    dialect: str
+    secret: str
+    set_ms: int
+    """When `secret` was set."""
+    old_secret: str | None = None
+    """Verifies too, until `old_secret_until_ms`."""
+    old_secret_until_ms: int | None = None
+
 
 LIMIT_COLUMNS = ", ".join(KeyLimits._fields)
 KEY_COLUMNS = f"id, project, name, hash, scopes, created_ms, revoked_ms, {LIMIT_COLUMNS}"
@@ -207,13 +261,13 @@ class Directory:
 
         It is one for all nodes, and stays until another one is set or it is turned off. `contents` holds for all
         payloads that are not frozen yet. A secret that is replaced, at the same URL, signs alongside the new one for
-        `records.OPERATOR_OVERLAP_MS`.
+        `OPERATOR_OVERLAP_MS`.
         """
 
         def job(connection: Connection) -> None:
             values: dict[str, Any] = {"url": url, "secret": secret, "contents": contents}
             if not connection.execute(SAVE_OPERATOR_ENDPOINT, until_ms=now_ms + OPERATOR_OVERLAP_MS, **values):
-                connection.execute(INSERT_OPERATOR_ENDPOINT, key=self.database.draw_key(), **values)
+                connection.execute(INSERT_OPERATOR_ENDPOINT, key=connection.draw_key(), **values)
 
         await self.database.write(job)
 

@@ -102,7 +102,7 @@ class Observations:
     async def list_observations(self) -> list[ObservedSession]:
         """All observations that have not ended, on any node. Asked once a second."""
         rows = await self.database.read(lambda connection: connection.rows(LIST))
-        return [ObservedSession(to_observation(row[3:]), *map(as_text, row[:3])) for row in rows]
+        return [ObservedSession(to_observation(row[3:]), *row[:3]) for row in rows]
 
     async def claim_observations(self, keys: Sequence[int], node: str) -> list[int]:
         """Take observations that have not ended and that no node has; which of them this node has now."""
@@ -133,7 +133,3 @@ def load(connection: Connection, key: int) -> Observation | None:
 
 def to_observation(row: Row) -> Observation:
     return Observation(**dict(zip(FIELDS, row, strict=True)))
-
-
-def as_text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

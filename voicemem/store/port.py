@@ -6,7 +6,7 @@ It is split by use:
 - `Overviews`: slim rows of sessions;
 - `Outbox`: deliveries, which are webhook events on their way to endpoints;
 - `Endpoints`: the receivers that projects registered, and their deliveries;
-- `DeliveryLists`: the deliveries of a project's sessions, and how its endpoints do;
+- `Deliveries`: the deliveries of a project's sessions, and how its endpoints do;
 - `Quarantine`: sessions whose memory cannot be made;
 - `Retention`: expiry, erasure and compaction, in small steps;
 - `Directory`: API keys, apps of Agora's, secrets of hooks, the operator's endpoint, and the store's own identity;
@@ -46,9 +46,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from voicemem.store.claims import Claims
+from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
+from voicemem.store.endpoints import Endpoints
 from voicemem.store.observations import Observations
-from voicemem.store.ports.deliveries import DeliveryLists, Endpoints, Outbox
+from voicemem.store.outbox import Outbox
 from voicemem.store.ports.extraction import Extractions
 from voicemem.store.ports.heard_index import HeardIndex
 from voicemem.store.ports.journal import Journal, Overviews
@@ -59,8 +61,6 @@ from voicemem.store.ports.vectors import HeardVectors, MemoryVectors
 from voicemem.store.quarantine import Quarantine
 
 __all__ = [
-    "DeliveryLists",
-    "Endpoints",
     "Extractions",
     "HeardIndex",
     "HeardVectors",
@@ -69,7 +69,6 @@ __all__ = [
     "MemoryVectors",
     "Nodes",
     "Operations",
-    "Outbox",
     "Overviews",
     "Quarantine",
     "Retention",
@@ -80,9 +79,6 @@ __all__ = [
 class Store(
     Journal,
     Overviews,
-    Outbox,
-    Endpoints,
-    DeliveryLists,
     Retention,
     Nodes,
     HeardIndex,
@@ -95,6 +91,9 @@ class Store(
 ):
     """The whole port: one object per engine."""
 
+    outbox: Outbox
+    endpoints: Endpoints
+    deliveries: Deliveries
     directory: Directory
     quarantine: Quarantine
     claims: Claims

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.config.session import HISTORY_EVENT, Contents
 from voicemem.store.admission import Outcome
+from voicemem.store.deliveries import DeliveryState
 from voicemem.store.streams import ProducerState, SessionEnding, Stream
 
 
@@ -122,9 +122,6 @@ class SavedFigures(NamedTuple):
     slowest_ms: int | None
 
 
-DeliveryState = Literal["pending", "delivered", "failed"]
-
-
 class SessionOverview(NamedTuple):
     """What a slim list shows of a session, without its configuration. Texts are at most 160 characters long."""
 
@@ -154,121 +151,6 @@ class SessionOverview(NamedTuple):
     """When the first of the pending ones is due."""
 
 
-class Endpoint(Struct, frozen=True):
-    """A receiver of webhooks. A session's own has a `stream`, a project's a `project`, the operator's neither."""
-
-    key: int
-    stream: int | None
-    url: str
-    secret: str | None
-    contents: Contents
-    public_only: bool
-    """Whether its address must be a public one: true for a URL that came through the API."""
-    disabled_ms: int | None
-    id: str | None = None
-    """Only a project's has one."""
-    project: str | None = None
-    description: str = ""
-    event_types: tuple[int, ...] = (HISTORY_EVENT,)
-    created_ms: int = 0
-    old_secret: str | None = None
-    """After a rotation: signs alongside the new one until `old_secret_until_ms`."""
-    old_secret_until_ms: int | None = None
-    failing_since_ms: int | None = None
-    """The first failed attempt since the last success."""
-    disabled_reason: str | None = None
-    """`request` (its owner disabled it), `gone` (it answered 410) or `failing`."""
-
-
-class SessionHeader(Struct, frozen=True):
-    """What a webhook event says of its session, as it was when the delivery was made.
-
-    `stopped_ms` is the time of the close; for a start, that of the start or reopening.
-    """
-
-    session_id: str
-    name: str | None
-    channel: str | None
-    labels: dict[str, str]
-    started_ms: int
-    stopped_ms: int
-    reason: str | None = None
-    """Why the session was closed; None for a start."""
-    user_id: str | None = None
-
-
-def notice_id(close_id: str, event_type: int) -> str:
-    """The id of a webhook event: of the history that of the close itself, of others one derived from it."""
-    return close_id if event_type == HISTORY_EVENT else f"{close_id}-{event_type}"
-
-
-class ClaimedDelivery(Struct, frozen=True):
-    """A webhook event about a session on its way to one endpoint."""
-
-    key: int
-    stream: int
-    endpoint: Endpoint
-    notice_id: str
-    event_type: int
-    position: int
-    """The body is made from the memory at this position of the journal."""
-    header: SessionHeader
-    payload: bytes | None
-    """The body's payload, frozen before the first attempt; None before that."""
-    attempts: int
-    lease: int
-    """Raised by every claim; a finish counts only under the lease of its own claim."""
-    restarted_at: int = 0
-    """How many attempts had been made when it was last sent again by hand."""
-
-
-class Attempt(NamedTuple):
-    """One logged attempt at a delivery. `excerpt` is the beginning of the answer."""
-
-    started_ms: int
-    duration_ms: int
-    status: int | None
-    error: str | None
-    excerpt: str
-
-
-class Delivery(NamedTuple):
-    """A delivery as its session's owner reads it."""
-
-    notice_id: str
-    url: str
-    event_type: int
-    state: str
-    """`pending`, `delivered` or `failed`."""
-    attempts: list[Attempt]
-    waiting_for: str | None = None
-    """`session_set_aside` while it cannot be made for that reason."""
-
-
-class EndpointDelivery(NamedTuple):
-    """A delivery as the owner of its endpoint reads it."""
-
-    key: int
-    session_id: str
-    made_ms: int
-    due_ms: int | None
-    """When the next attempt is due; during an attempt, when its lease ends."""
-    delivery: Delivery
-
-
-class DeliveryFilter(Struct, frozen=True, kw_only=True):
-    """Which deliveries to list: those for which all conditions hold.
-
-    `before` is the key of the last delivery of the page before.
-    """
-
-    session_id: str | None = None
-    event_type: int | None = None
-    state: str | None = None
-    before: int | None = None
-    limit: int = 100
-
-
 class Quotas(NamedTuple):
     """What each project may have; 0: no limit."""
 
@@ -277,56 +159,6 @@ class Quotas(NamedTuple):
     """Begun since midnight, UTC."""
     stored_bytes: int = 0
     """Of its journals, archived parts included."""
-
-
-class KeyLimits(NamedTuple):
-    """The limits of one key, below those of the service; 0: none of its own."""
-
-    events_per_second: int = 0
-    bytes_per_second: int = 0
-    """Of events."""
-    open_sessions: int = 0
-    """Sessions begun with the key that run at a time."""
-    sessions_per_day: int = 0
-    """Sessions begun with the key since midnight, UTC."""
-
-
-class ApiKey(Struct, frozen=True):
-    """An API key as it is stored; `hash` is the SHA-256 of its secret."""
-
-    id: str
-    project: str
-    name: str
-    hash: bytes
-    scopes: tuple[str, ...]
-    created_ms: int
-    revoked_ms: int | None = None
-    limits: KeyLimits = KeyLimits()
-
-
-class AgoraApp(Struct, frozen=True):
-    """An app of Agora's: tokens signed with its certificates open a project on Agora's paths."""
-
-    app_id: str
-    project: str
-    certificate: str
-    scopes: tuple[str, ...]
-    created_ms: int
-    old_certificate: str | None = None
-    """Valid alongside the certificate after a rotation."""
-
-
-class HookSecret(Struct, frozen=True):
-    """What signs the webhooks of another stack's platform, for one project and dialect."""
-
-    project: str
-    dialect: str
-    secret: str
-    set_ms: int
-    """When `secret` was set."""
-    old_secret: str | None = None
-    """Verifies too, until `old_secret_until_ms`."""
-    old_secret_until_ms: int | None = None
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -343,10 +175,6 @@ class Node(Struct, frozen=True, kw_only=True):
     started_ms: int
     expires_ms: int
     """When its lease is over, unless it is renewed."""
-
-
-OPERATOR_OVERLAP_MS = 86_400_000
-"""How long the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
 
 
 class Figures(NamedTuple):

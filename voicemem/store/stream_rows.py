@@ -28,6 +28,5 @@ def to_stream(row: Row) -> Stream:
         config = msgspec.json.decode(values[CONFIG_INDEX], type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise StoreUnavailable("The configuration of the session is damaged in the store.") from None
-    values = [value.decode() if isinstance(value, bytes) else value for value in values]
     values[CONFIG_INDEX], values[-1] = config, bool(values[-1])
     return Stream(*values)

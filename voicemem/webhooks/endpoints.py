@@ -6,16 +6,22 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
-from voicemem.store.delivery_rows import DeliveryPage, EndpointCounts, ListedDelivery
-from voicemem.store.port import DeliveryLists, Endpoints
-from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
+from voicemem.store.deliveries import (
+    Deliveries,
+    DeliveryFilter,
+    DeliveryPage,
+    EndpointCounts,
+    EndpointDelivery,
+    ListedDelivery,
+)
+from voicemem.store.endpoints import Endpoint, Endpoints
 from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, make_attempt_request
 from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID
 
@@ -34,10 +40,6 @@ class HealthCheckResult(NamedTuple):
     answer: AttemptResult
 
 
-class EndpointStore(Endpoints, DeliveryLists, Protocol):
-    """What of a store is needed here."""
-
-
 class Webhooks:
     """Manages endpoints by project and id.
 
@@ -47,13 +49,15 @@ class Webhooks:
 
     def __init__(
         self,
-        store: EndpointStore,
+        endpoints: Endpoints,
+        deliveries: Deliveries,
         send: Send,
         runtime: Runtime,
         wake: asyncio.Event,
         check_address: Callable[[str], None],
     ) -> None:
-        self.store = store
+        self.endpoints = endpoints
+        self.sent = deliveries
         self.send = send
         self.clock = runtime.clock
         self.new_id = runtime.new_id
@@ -73,7 +77,7 @@ class Webhooks:
             created_ms=now,
             disabled_ms=None if endpoint.disabled_ms is None else now,
         )
-        stored = await self.store.add_endpoint(created, MAX_ENDPOINTS)
+        stored = await self.endpoints.add_endpoint(created, MAX_ENDPOINTS)
         if stored is None:
             raise Refused("too_many_webhooks")
         return stored
@@ -83,18 +87,18 @@ class Webhooks:
         find_operator_endpoint = await self.find_operator_endpoint() if project == DEFAULT_PROJECT else None
         return [
             *([find_operator_endpoint] if find_operator_endpoint else []),
-            *await self.store.list_endpoints(project),
+            *await self.endpoints.list_endpoints(project),
         ]
 
     async def get(self, project: str, endpoint_id: str) -> Endpoint:
         """An endpoint. Raises `Refused` (`unknown_webhook`)."""
         if is_operator_endpoint(project, endpoint_id):
             return require_endpoint(await self.find_operator_endpoint())
-        return require_endpoint(await self.store.find_endpoint(project, endpoint_id))
+        return require_endpoint(await self.endpoints.find_endpoint(project, endpoint_id))
 
     async def find_operator_endpoint(self) -> Endpoint | None:
         """The endpoint that the operator configured."""
-        endpoint = await self.store.find_operator_endpoint()
+        endpoint = await self.endpoints.find_operator_endpoint()
         return None if endpoint is None else replace(endpoint, id=OPERATOR_ID)
 
     async def change(self, project: str, endpoint_id: str, changes: dict[str, Any], enabled: bool | None) -> Endpoint:
@@ -110,7 +114,7 @@ class Webhooks:
     async def delete(self, project: str, endpoint_id: str) -> None:
         """Delete an endpoint. Raises `Refused` (`unknown_webhook`, `forbidden`)."""
         check_changeable(project, endpoint_id)
-        if not await self.store.delete_endpoint(project, endpoint_id):
+        if not await self.endpoints.delete_endpoint(project, endpoint_id):
             raise Refused("unknown_webhook")
 
     async def rotate_secret(self, project: str, endpoint_id: str, secret: str | None, overlap_s: int) -> Endpoint:
@@ -127,7 +131,7 @@ class Webhooks:
         return await self.update_endpoint(project, endpoint_id, rotated)
 
     async def update_endpoint(self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]) -> Endpoint:
-        return require_endpoint(await self.store.change_endpoint(project, endpoint_id, change))
+        return require_endpoint(await self.endpoints.change_endpoint(project, endpoint_id, change))
 
     async def send_health_checks(self, project: str, endpoint_id: str) -> Sequence[HealthCheckResult]:
         """Agora's health check: one callback for each event type, sent now, without retries, and not recorded."""
@@ -145,18 +149,18 @@ class Webhooks:
     ) -> tuple[Sequence[EndpointDelivery], int | None]:
         """A page of deliveries, newest first, and `before` for the next page. Raises `Refused`."""
         endpoint = await self.get(project, endpoint_id)
-        page = await self.store.list_endpoint_deliveries(endpoint.key, replace(filter, limit=filter.limit + 1))
+        page = await self.sent.list_endpoint_deliveries(endpoint.key, replace(filter, limit=filter.limit + 1))
         if len(page) <= filter.limit:
             return page, None
         return page[: filter.limit], page[filter.limit - 1].key
 
     async def project_deliveries(self, project: str, filter: DeliveryFilter, stream: int | None = None) -> DeliveryPage:
         """A page of deliveries of a project's sessions over all endpoints, or of one session."""
-        return await self.store.list_project_deliveries(project, filter, project == DEFAULT_PROJECT, stream)
+        return await self.sent.list_project_deliveries(project, filter, project == DEFAULT_PROJECT, stream)
 
     async def project_delivery(self, project: str, delivery: int) -> tuple[ListedDelivery, bytes | None]:
         """One of them, and what is sent, once it is made. Raises `Refused` (`unknown_delivery`)."""
-        found = await self.store.find_project_delivery(project, delivery, project == DEFAULT_PROJECT)
+        found = await self.sent.find_project_delivery(project, delivery, project == DEFAULT_PROJECT)
         if found is None:
             raise Refused("unknown_delivery")
         return found
@@ -164,12 +168,12 @@ class Webhooks:
     async def counts_of_day(self, endpoints: Sequence[Endpoint]) -> dict[int, EndpointCounts]:
         """How endpoints did in the last 24 hours, by key."""
         keys = [endpoint.key for endpoint in endpoints]
-        return await self.store.count_endpoint_deliveries(keys, self.clock() - DAY_MS)
+        return await self.sent.count_endpoint_deliveries(keys, self.clock() - DAY_MS)
 
     async def resend(self, project: str, endpoint_id: str, delivery: int) -> EndpointDelivery:
         """Make a delivery due now. Raises `Refused` (`unknown_webhook`, `unknown_delivery`, `webhook_disabled`)."""
         endpoint = await self.get_enabled(project, endpoint_id)
-        again = await self.store.resend(endpoint.key, delivery, self.clock())
+        again = await self.sent.resend(endpoint.key, delivery, self.clock())
         if again is None:
             raise Refused("unknown_delivery")
         self.wake.set()
@@ -178,7 +182,7 @@ class Webhooks:
     async def recover(self, project: str, endpoint_id: str, since_ms: int) -> int:
         """Make all deliveries that failed since a time due now; their number. Raises `Refused`."""
         endpoint = await self.get_enabled(project, endpoint_id)
-        count = await self.store.resend_failed(endpoint.key, since_ms, self.clock())
+        count = await self.sent.resend_failed(endpoint.key, since_ms, self.clock())
         self.wake.set()
         return count
 

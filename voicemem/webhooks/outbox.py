@@ -22,8 +22,10 @@ from voicemem.exports.call import CallFacts, call_of
 from voicemem.runtime import Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.deliveries import Attempt
+from voicemem.store.endpoints import Endpoint
+from voicemem.store.outbox import ClaimedDelivery, SessionHeader
 from voicemem.store.port import Store
-from voicemem.store.records import Attempt, ClaimedDelivery, Endpoint, SessionHeader
 from voicemem.webhooks.payloads import (
     envelope,
     history_payload,
@@ -188,7 +190,7 @@ class OutboxWorker:
                 self.wake.clear()
                 return
             with suppress(StoreUnavailable):
-                due = await self.store.next_delivery_ms()
+                due = await self.store.outbox.next_delivery_ms()
                 if due is not None and due <= self.clock():
                     self.refill()
 
@@ -208,7 +210,7 @@ class OutboxWorker:
         limit = min(MAX_TASKS - len(self.tasks), CLAIM_LIMIT)
         if limit <= 0:
             return 0
-        claimed = await self.store.claim_deliveries(
+        claimed = await self.store.outbox.claim_deliveries(
             self.clock(), LEASE_MS, taken, limit, self.node_token(), places=MAX_IN_FLIGHT
         )
         for delivery in claimed:
@@ -222,7 +224,9 @@ class OutboxWorker:
         """Make one attempt, and record its result."""
         claimed_ms = self.clock()
         try:
-            payload = await self.store.freeze_payload(delivery, delivery.payload or await self.make_payload(delivery))
+            payload = await self.store.outbox.freeze_payload(
+                delivery, delivery.payload or await self.make_payload(delivery)
+            )
             started = self.clock()
             if payload is None or started - claimed_ms >= LEASE_MS:
                 return  # the session was erased meanwhile, or another claim goes on with the payload
@@ -239,7 +243,7 @@ class OutboxWorker:
         """Let a delivery wait for its session's memory; no attempt counts, and its lease is over."""
         delay_s = spread(QUARANTINE_DELAY_S, self.random(), 1.0, 1.2)
         with suppress(StoreUnavailable):
-            await self.store.postpone_delivery(delivery, "session_set_aside", self.clock() + int(delay_s * 1000))
+            await self.store.outbox.postpone_delivery(delivery, "session_set_aside", self.clock() + int(delay_s * 1000))
 
     def release(self, url: str) -> None:
         """Free the place of an attempt, and see to it that free places are filled.
@@ -287,13 +291,13 @@ class OutboxWorker:
         attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
         match verdict(answer):
             case "delivered":
-                await self.store.finish_delivery(delivery, attempt, "delivered", None)
+                await self.store.outbox.finish_delivery(delivery, attempt, "delivered", None)
             case "gone":
                 LOG.warning(
                     "%s is disabled: it answered 410 to notice %s", describe_endpoint(delivery), delivery.notice_id
                 )
-                await self.store.finish_delivery(delivery, attempt, "failed", None)
-                await self.store.disable_endpoint(delivery.endpoint, self.clock())
+                await self.store.outbox.finish_delivery(delivery, attempt, "failed", None)
+                await self.store.endpoints.disable_endpoint(delivery.endpoint, self.clock())
             case "retry":
                 await self.finish_failed(delivery, attempt, answer)
 
@@ -307,7 +311,7 @@ class OutboxWorker:
         which, why = (delivery.attempts + 1, delivery.notice_id), answer.error or answer.status
         host = urlsplit(delivery.endpoint.url).hostname
         LOG.warning("Webhook attempt %d of notice %s to %s failed (%s), %s", *which, host, why, outcome)
-        await self.store.finish_delivery(delivery, attempt, "pending" if due else "failed", due)
+        await self.store.outbox.finish_delivery(delivery, attempt, "pending" if due else "failed", due)
         if due == now:
             self.wake.set()
         since = delivery.endpoint.failing_since_ms
@@ -316,7 +320,7 @@ class OutboxWorker:
 
     async def disable_failing(self, delivery: ClaimedDelivery, now_ms: int) -> None:
         """Disable an endpoint that has failed for days, unless a delivery has succeeded meanwhile."""
-        if await self.store.disable_failing(delivery.endpoint.key, now_ms - FAILING_MS, now_ms):
+        if await self.store.endpoints.disable_failing(delivery.endpoint.key, now_ms - FAILING_MS, now_ms):
             LOG.warning(
                 "%s is disabled: it failed for days, last for notice %s",
                 describe_endpoint(delivery),

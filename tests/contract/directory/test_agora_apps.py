@@ -6,8 +6,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.support.stores.contract import NOW
+from voicemem.store.directory import AgoraApp
 from voicemem.store.port import Store
-from voicemem.store.records import AgoraApp
 
 APP = AgoraApp("a1", "p", "first", ("ingest", "read"), NOW)
 

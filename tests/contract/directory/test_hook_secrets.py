@@ -9,8 +9,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from tests.support.stores.contract import NOW
+from voicemem.store.directory import HookSecret
 from voicemem.store.port import Store
-from voicemem.store.records import HookSecret
 
 Change = Callable[[HookSecret | None], HookSecret]
 SECRET = HookSecret("p", "vapi", "first", NOW)

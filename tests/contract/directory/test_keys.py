@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.stores.contract import NOW
+from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.port import Store
-from voicemem.store.records import ApiKey, KeyLimits
 
 
 def api_key(key_id: str, scopes: tuple[str, ...] = ("ingest", "read"), created_ms: int = NOW) -> ApiKey:

@@ -15,8 +15,8 @@ from tests.support.stores.contract import (
     open_key,
     update_offer,
 )
+from voicemem.store.directory import OPERATOR_OVERLAP_MS
 from voicemem.store.port import Store
-from voicemem.store.records import OPERATOR_OVERLAP_MS
 
 
 async def test_the_operators_receiver_hears_of_every_session(store: Store) -> None:
@@ -32,24 +32,24 @@ async def test_the_operators_receiver_hears_of_every_session(store: Store) -> No
 
 async def test_the_operators_endpoint_is_found_unless_it_was_taken_away(store: Store) -> None:
     """One that is disabled is still there; one that the operator gave up is not."""
-    assert await store.find_operator_endpoint() is None
+    assert await store.endpoints.find_operator_endpoint() is None
     await store.directory.set_operator_endpoint(OPERATOR, None)
     await closed_session(store, hook=None)
     delivery = await claim_one_delivery(store)
-    assert delivery.endpoint == await store.find_operator_endpoint()
-    await store.disable_endpoint(delivery.endpoint, NOW)
-    found = await store.find_operator_endpoint()
+    assert delivery.endpoint == await store.endpoints.find_operator_endpoint()
+    await store.endpoints.disable_endpoint(delivery.endpoint, NOW)
+    found = await store.endpoints.find_operator_endpoint()
     assert found is not None
     assert (OPERATOR, NOW, "gone") == (found.url, found.disabled_ms, found.disabled_reason)
     await store.directory.turn_off_operator_endpoint()
-    assert await store.find_operator_endpoint() is None
+    assert await store.endpoints.find_operator_endpoint() is None
 
 
 async def test_another_operators_receiver(store: Store) -> None:
     """A new URL replaces the operator's receiver; giving one, be it the same, enables it."""
     await store.directory.set_operator_endpoint(OPERATOR, None)
     await closed_session(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one_delivery(store)).endpoint, NOW)
+    await store.endpoints.disable_endpoint((await claim_one_delivery(store)).endpoint, NOW)
     await closed_session(store, "s2", hook=None)
     assert [] == await claim_deliveries(store)
     await store.directory.set_operator_endpoint(OPERATOR + "/new", "secret")
@@ -67,7 +67,7 @@ async def test_the_contents_of_the_operators_receiver(store: Store) -> None:
     """They are full unless they are given, and each start gives them again."""
     for given, expected in (((), "full"), (("standard",), "standard"), ((), "full")):
         await store.directory.set_operator_endpoint(OPERATOR, None, *given)
-        found = await store.find_operator_endpoint()
+        found = await store.endpoints.find_operator_endpoint()
         assert found is not None
         assert expected == found.contents
 
@@ -100,10 +100,10 @@ async def test_a_secret_that_is_replaced_signs_for_another_day(store: Store) -> 
     await store.directory.set_operator_endpoint(OPERATOR, "old", now_ms=NOW)
     await store.directory.set_operator_endpoint(OPERATOR, "new", now_ms=NOW + 1)
     await store.directory.set_operator_endpoint(OPERATOR, "new", now_ms=NOW + 2)
-    found = await store.find_operator_endpoint()
+    found = await store.endpoints.find_operator_endpoint()
     assert found is not None
     assert ("new", "old", NOW + 1 + OPERATOR_OVERLAP_MS) == (found.secret, found.old_secret, found.old_secret_until_ms)
     await store.directory.set_operator_endpoint(HOOK, "other", now_ms=NOW + 3)
-    found = await store.find_operator_endpoint()
+    found = await store.endpoints.find_operator_endpoint()
     assert found is not None
     assert (HOOK, "other", None) == (found.url, found.secret, found.old_secret)

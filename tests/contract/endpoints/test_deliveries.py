@@ -18,8 +18,9 @@ from tests.support.stores.contract import (
     endpoint_of,
     fail_deliveries,
 )
+from voicemem.store.deliveries import Delivery, EndpointDelivery
+from voicemem.store.endpoints import Endpoint
 from voicemem.store.port import Store
-from voicemem.store.records import Delivery, Endpoint, EndpointDelivery
 
 
 async def test_deliveries_of_an_endpoint(store: Store) -> None:
@@ -29,7 +30,7 @@ async def test_deliveries_of_an_endpoint(store: Store) -> None:
     for number in (1, 2):
         await closed_session(store, f"s{number}", hook=None, notice_id=f"n{number}", now_ms=NOW + number)
     for delivery in await claim_deliveries(store, NOW + 1):
-        await store.finish_delivery(delivery, attempt_of(), "delivered", None)
+        await store.outbox.finish_delivery(delivery, attempt_of(), "delivered", None)
     everyone = await delivery_states(store, endpoint)
 
     assert ["n2", "n2-102", "n1", "n1-102"] == [one.delivery.notice_id for one in everyone]
@@ -55,20 +56,20 @@ async def test_sending_again(store: Store) -> None:
     stream = await closed_session(store, hook=None)
     await attempt_once(store, endpoint, "delivered")
     (delivered,) = await delivery_states(store, endpoint)
-    assert await store.resend(other.key, delivered.key, NOW) is None
-    assert await store.resend(endpoint.key, delivered.key + 100, NOW) is None
-    again = await store.resend(endpoint.key, delivered.key, NOW + 9)
+    assert await store.deliveries.resend(other.key, delivered.key, NOW) is None
+    assert await store.deliveries.resend(endpoint.key, delivered.key + 100, NOW) is None
+    again = await store.deliveries.resend(endpoint.key, delivered.key, NOW + 9)
 
     assert again is not None
     assert ("pending", NOW + 9) == (again.delivery.state, again.due_ms)
     delivery = await claim_one_delivery(store, NOW + 9)
     assert (b"body", 1, 1) == (delivery.payload, delivery.attempts, delivery.restarted_at)
-    assert await store.finish_delivery(delivery, attempt_of(500), "pending", NOW + 10**6)
-    assert await store.resend(endpoint.key, delivered.key, NOW + 10) is not None
+    assert await store.outbox.finish_delivery(delivery, attempt_of(500), "pending", NOW + 10**6)
+    assert await store.deliveries.resend(endpoint.key, delivered.key, NOW + 10) is not None
     delivery = await claim_one_delivery(store, NOW + 10)
     assert (2, 2) == (delivery.attempts, delivery.restarted_at)
     await store.erase(stream.key, NOW)
-    assert await store.resend(endpoint.key, delivered.key, NOW + 11) is None
+    assert await store.deliveries.resend(endpoint.key, delivered.key, NOW + 11) is None
     assert [] == await delivery_states(store, endpoint)
 
 
@@ -76,8 +77,8 @@ async def attempt_once(store: Store, endpoint: Endpoint, state: Any) -> None:
     """One attempt of the one delivery that is due."""
     delivery = await claim_one_delivery(store)
     assert endpoint.key == delivery.endpoint.key
-    await store.freeze_payload(delivery, b"body")
-    await store.finish_delivery(delivery, attempt_of(), state, None)
+    await store.outbox.freeze_payload(delivery, b"body")
+    await store.outbox.finish_delivery(delivery, attempt_of(), state, None)
 
 
 async def test_an_attempt_under_way_is_not_doubled(store: Store) -> None:
@@ -86,10 +87,10 @@ async def test_an_attempt_under_way_is_not_doubled(store: Store) -> None:
     await closed_session(store, hook=None)
     claimed = await claim_one_delivery(store)
     (delivery,) = await delivery_states(store, endpoint)
-    await store.resend(endpoint.key, delivery.key, NOW + 1)
+    await store.deliveries.resend(endpoint.key, delivery.key, NOW + 1)
 
     assert [] == await claim_deliveries(store, NOW + 1)
-    assert await store.finish_delivery(claimed, attempt_of(), "delivered", None)
+    assert await store.outbox.finish_delivery(claimed, attempt_of(), "delivered", None)
     assert ["delivered"] == [one.delivery.state for one in await delivery_states(store, endpoint)]
     assert [] == await claim_deliveries(store, NOW + 10**9)
 
@@ -99,7 +100,7 @@ async def test_recovering(store: Store) -> None:
     endpoint, other = await add_endpoint(store, endpoint_of()), await add_endpoint(store, endpoint_of("e2"))
     await closed_session(store, "old", hook=None, now_ms=NOW)
     await fail_deliveries(store, endpoint.key)
-    await store.change_endpoint("p", "e2", lambda old: replace(old, disabled_ms=NOW))
+    await store.endpoints.change_endpoint("p", "e2", lambda old: replace(old, disabled_ms=NOW))
     for number in (1, 2):
         await closed_session(store, f"s{number}", hook=None, now_ms=NOW + number)
     await fail_deliveries(store, endpoint.key, 2, NOW + 2)
@@ -108,7 +109,7 @@ async def test_recovering(store: Store) -> None:
     await fail_deliveries(store, endpoint.key, 1, NOW + 3)
     await store.erase(gone.key, NOW + 3)
 
-    assert 2 == await store.resend_failed(endpoint.key, NOW + 1, NOW + 4)
+    assert 2 == await store.deliveries.resend_failed(endpoint.key, NOW + 1, NOW + 4)
     assert {"s1", "s2"} == {delivery.header.session_id for delivery in await claim_deliveries(store, NOW + 4)}
-    assert 1 == await store.resend_failed(endpoint.key, 0, NOW + 4)
-    assert 1 == await store.resend_failed(other.key, 0, NOW + 4)
+    assert 1 == await store.deliveries.resend_failed(endpoint.key, 0, NOW + 4)
+    assert 1 == await store.deliveries.resend_failed(other.key, 0, NOW + 4)

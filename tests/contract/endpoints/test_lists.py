@@ -14,15 +14,14 @@ from tests.support.stores.contract import (
     delivery_states,
     endpoint_of,
 )
-from voicemem.store.delivery_rows import MOST_SCANNED, DeliveryPage, EndpointCounts, page_of
+from voicemem.store.deliveries import MOST_SCANNED, DeliveryFilter, DeliveryPage, EndpointCounts, page_of
 from voicemem.store.port import Store
-from voicemem.store.records import DeliveryFilter
 
 OWN = "https://own.example/hook"
 
 
 async def listed(store: Store, operators: bool = False, stream: int | None = None, **wanted: Any) -> DeliveryPage:
-    return await store.list_project_deliveries("p", DeliveryFilter(**wanted), operators, stream)
+    return await store.deliveries.list_project_deliveries("p", DeliveryFilter(**wanted), operators, stream)
 
 
 def notices(page: DeliveryPage) -> list[str]:
@@ -44,7 +43,7 @@ async def test_deliveries_of_a_project(store: Store) -> None:
     assert 5 == len(everything.deliveries)
     assert {"s1"} == {one.delivery.session_id for one in (await listed(store, stream=stream.key)).deliveries}
     assert ["n2-102"] == notices(await listed(store, session_id="s2"))
-    assert [] == (await store.list_project_deliveries("nobody", DeliveryFilter(), True)).deliveries
+    assert [] == (await store.deliveries.list_project_deliveries("nobody", DeliveryFilter(), True)).deliveries
     await store.erase(stream.key, NOW)
     assert ["n2-102"] == notices(await listed(store))
 
@@ -58,7 +57,7 @@ async def test_by_state_in_pages(store: Store) -> None:
     for delivery in await claim_deliveries(store):
         state: Any = states.get(delivery.notice_id)
         if state is not None:
-            await store.finish_delivery(delivery, attempt_of(500), state, None)
+            await store.outbox.finish_delivery(delivery, attempt_of(500), state, None)
 
     assert (["n1"], ["n4"]) == (
         notices(await listed(store, state="delivered")),
@@ -76,16 +75,16 @@ async def test_one_with_what_was_sent(store: Store) -> None:
     await add_endpoint(store, endpoint_of("e1", 103))
     await closed_session(store, hook=None, notice_id="n")
     key = (await listed(store)).deliveries[0].delivery.key
-    found = await store.find_project_delivery("p", key, False)
+    found = await store.deliveries.find_project_delivery("p", key, False)
     assert found is not None
     assert ("n", None) == (found[0].delivery.delivery.notice_id, found[1])
     (delivery,) = await claim_deliveries(store)
-    await store.freeze_payload(delivery, b'{"sent":1}')
-    found = await store.find_project_delivery("p", key, False)
+    await store.outbox.freeze_payload(delivery, b'{"sent":1}')
+    found = await store.deliveries.find_project_delivery("p", key, False)
     assert found is not None
     assert b'{"sent":1}' == found[1]
-    assert await store.find_project_delivery("other", key, True) is None
-    assert await store.find_project_delivery("p", key + 100, True) is None
+    assert await store.deliveries.find_project_delivery("other", key, True) is None
+    assert await store.deliveries.find_project_delivery("p", key + 100, True) is None
 
 
 async def test_how_endpoints_do(store: Store) -> None:
@@ -97,10 +96,10 @@ async def test_how_endpoints_do(store: Store) -> None:
     results: dict[str, Any] = {"n0": "failed", "n1": "failed", "n2": "delivered"}
     for delivery in await claim_deliveries(store, NOW + 10):
         if delivery.notice_id in results:
-            await store.finish_delivery(delivery, attempt_of(), results[delivery.notice_id], None)
+            await store.outbox.finish_delivery(delivery, attempt_of(), results[delivery.notice_id], None)
     assert 4 == len(await delivery_states(store, endpoint))
 
-    counts = await store.count_endpoint_deliveries([endpoint.key, idle.key], NOW + 1)
+    counts = await store.deliveries.count_endpoint_deliveries([endpoint.key, idle.key], NOW + 1)
     assert {endpoint.key: EndpointCounts(1, 1, 1), idle.key: EndpointCounts(0, 0, 4)} == counts
 
 

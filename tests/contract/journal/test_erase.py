@@ -31,7 +31,7 @@ from voicemem.store.records import Snapshot
 async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
     """After an erase neither the session nor its events, snapshots or deliveries can be read, and nothing waits."""
     stream = await closed_session(store, "s")
-    await store.finish_delivery(await claim_one_delivery(store), attempt_of(), "delivered", None)
+    await store.outbox.finish_delivery(await claim_one_delivery(store), attempt_of(), "delivered", None)
     key = await open_key(store, "running", {"user_id": "u", "webhook": {"url": HOOK}})
     await append_offers(store, key, offer(1))
     await closed_session(store, "kept", hook=None)
@@ -42,13 +42,13 @@ async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
 
         assert [] == await store.read_rows(erased, 0, 10)
         assert await store.load_snapshot(erased, 1, 10) is None
-        assert [] == await store.list_deliveries(erased)
+        assert [] == await store.deliveries.list_deliveries(erased)
     assert (None, None) == (await store.find_session("p", "s"), await store.find_session("p", "running"))
     assert (["kept"], []) == (await listed_ids(store), await listed_ids(store, user_id="u"))
     assert ([], [], None) == (
         await store.find_due(NOW + 10**12, 10),
         await claim_deliveries(store, NOW + 10**9),
-        await store.next_delivery_ms(),
+        await store.outbox.next_delivery_ms(),
     )
 
 

@@ -39,11 +39,11 @@ async def test_a_row_tells_what_became_of_its_webhooks(store: Store) -> None:
     await closed_session(store, "s", hook=None, notice_id="n")
     assert {"none": (None, None), "s": ("pending", NOW)} == await webhooks(store)
     first, second = await claim_deliveries(store, NOW)
-    await store.finish_delivery(first, attempt_of(), "delivered", None)
-    await store.finish_delivery(second, attempt_of(), "pending", NOW + 7)
+    await store.outbox.finish_delivery(first, attempt_of(), "delivered", None)
+    await store.outbox.finish_delivery(second, attempt_of(), "pending", NOW + 7)
     assert ("pending", NOW + 7) == (await webhooks(store))["s"]
     (again,) = await claim_deliveries(store, NOW + 7)
-    await store.finish_delivery(again, attempt_of(), "failed", None)
+    await store.outbox.finish_delivery(again, attempt_of(), "failed", None)
     assert ("failed", None) == (await webhooks(store))["s"]
 
 
@@ -72,7 +72,7 @@ async def many_calls(store: Store) -> list[int]:
         await close(store, keys[number], END, f"n{number}", NOW + number)
     for delivery in await claim_deliveries(store, NOW + 3):
         state: Any = "delivered" if delivery.notice_id == "n2" else "failed"
-        await store.finish_delivery(delivery, attempt_of(), state, None)
+        await store.outbox.finish_delivery(delivery, attempt_of(), state, None)
     return keys
 
 

@@ -125,7 +125,7 @@ async def test_two_sweepers_close_once(two_handles: tuple[Store, Store]) -> None
     assert sorted(keys) == sorted(closed.key for each in swept for closed in each if closed is not None)
     for key in keys:
         assert ["session.closed"] == await event_types(two_handles[1], key)
-        assert 1 == len(await two_handles[1].list_deliveries(key))
+        assert 1 == len(await two_handles[1].deliveries.list_deliveries(key))
 
 
 async def test_a_close_meets_an_append(two_handles: tuple[Store, Store]) -> None:

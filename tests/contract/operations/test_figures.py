@@ -30,7 +30,7 @@ async def test_figures_tell_deliveries_that_wait_from_those_that_are_due(store: 
     first, second = await claim_deliveries(store)
     figures = await store.read_figures(NOW)
     assert (2, 0, None) == (figures.pending, figures.due, figures.oldest_due_ms)
-    await store.finish_delivery(first, attempt_of(), "delivered", None)
-    await store.finish_delivery(second, attempt_of(500), "pending", NOW + 1_000)
+    await store.outbox.finish_delivery(first, attempt_of(), "delivered", None)
+    await store.outbox.finish_delivery(second, attempt_of(500), "pending", NOW + 1_000)
     assert (1, 0) == ((await store.read_figures(NOW)).pending, (await store.read_figures(NOW)).due)
     assert NOW + 1_000 == (await store.read_figures(NOW + 2_000)).oldest_due_ms

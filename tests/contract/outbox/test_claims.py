@@ -19,8 +19,8 @@ from tests.support.stores.contract import (
     open_session,
     start_alone,
 )
+from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
-from voicemem.store.records import Delivery
 
 MANY = 220
 """More deliveries than an engine looks at to find those of receivers that are not busy."""
@@ -46,12 +46,12 @@ async def test_a_start_ends_the_leases_of_dead_processes(store: Store) -> None:
         await claim_deliveries(store),
     )
     assert ["n3", "n1"] == [delivery.notice_id for delivery in leased]
-    assert await store.finish_delivery(leased[0], attempt_of(500), "pending", NOW + 5000)
+    assert await store.outbox.finish_delivery(leased[0], attempt_of(500), "pending", NOW + 5000)
     await start_alone(store, NOW)
 
     assert {"n1", "n2"} == {delivery.notice_id for delivery in await claim_deliveries(store)}
-    assert ["pending"] == [made.state for made in await store.list_deliveries(waiting.key)]
-    assert not await store.finish_delivery(leased[1], attempt_of(), "delivered", None)
+    assert ["pending"] == [made.state for made in await store.deliveries.list_deliveries(waiting.key)]
+    assert not await store.outbox.finish_delivery(leased[1], attempt_of(), "delivered", None)
 
 
 async def test_the_oldest_deliveries_come_first(store: Store) -> None:
@@ -87,8 +87,8 @@ async def test_the_first_frozen_body_stays(store: Store) -> None:
     first = await claim_one_delivery(store)
     second = await claim_one_delivery(store, NOW + LEASE_MS)
 
-    assert b"first" == await store.freeze_payload(second, b"first")
-    assert b"first" == await store.freeze_payload(first, b"second")
+    assert b"first" == await store.outbox.freeze_payload(second, b"first")
+    assert b"first" == await store.outbox.freeze_payload(first, b"second")
     assert b"first" == (await claim_one_delivery(store, NOW + 2 * LEASE_MS)).payload
 
 
@@ -97,22 +97,24 @@ async def test_a_delivered_delivery_is_done(store: Store) -> None:
     stream = await closed_session(store)
     delivery = await claim_one_delivery(store)
 
-    assert await store.finish_delivery(delivery, attempt_of(204), "delivered", None)
+    assert await store.outbox.finish_delivery(delivery, attempt_of(204), "delivered", None)
     assert [] == await claim_deliveries(store, NOW + 10**9)
-    assert [Delivery("n", HOOK, 103, "delivered", [attempt_of(204)])] == await store.list_deliveries(stream.key)
+    assert [Delivery("n", HOOK, 103, "delivered", [attempt_of(204)])] == await store.deliveries.list_deliveries(
+        stream.key
+    )
 
 
 async def test_a_failed_attempt_is_tried_again(store: Store) -> None:
     """A delivery that waits for another attempt is claimed when that is due, with its attempts counted."""
     stream = await closed_session(store)
-    assert await store.finish_delivery(await claim_one_delivery(store), attempt_of(500), "pending", NOW + 5000)
+    assert await store.outbox.finish_delivery(await claim_one_delivery(store), attempt_of(500), "pending", NOW + 5000)
 
     assert [] == await claim_deliveries(store, NOW + 4999)
     delivery = await claim_one_delivery(store, NOW + 5000)
     assert 1 == delivery.attempts
-    assert await store.finish_delivery(delivery, attempt_of(None, "timeout", NOW + 5000), "failed", None)
+    assert await store.outbox.finish_delivery(delivery, attempt_of(None, "timeout", NOW + 5000), "failed", None)
     attempts = [attempt_of(500), attempt_of(None, "timeout", NOW + 5000)]
-    assert [Delivery("n", HOOK, 103, "failed", attempts)] == await store.list_deliveries(stream.key)
+    assert [Delivery("n", HOOK, 103, "failed", attempts)] == await store.deliveries.list_deliveries(stream.key)
     assert [] == await claim_deliveries(store, NOW + 10**9)
 
 
@@ -122,11 +124,11 @@ async def test_a_finish_counts_only_under_its_lease(store: Store) -> None:
     slow = await claim_one_delivery(store)
     fast = await claim_one_delivery(store, NOW + LEASE_MS)
 
-    assert not await store.finish_delivery(slow, attempt_of(200), "delivered", None)
-    assert [Delivery("n", HOOK, 103, "pending", [])] == await store.list_deliveries(stream.key)
-    assert await store.finish_delivery(fast, attempt_of(410), "failed", None)
-    assert not await store.finish_delivery(slow, attempt_of(200), "delivered", None)
-    assert [Delivery("n", HOOK, 103, "failed", [attempt_of(410)])] == await store.list_deliveries(stream.key)
+    assert not await store.outbox.finish_delivery(slow, attempt_of(200), "delivered", None)
+    assert [Delivery("n", HOOK, 103, "pending", [])] == await store.deliveries.list_deliveries(stream.key)
+    assert await store.outbox.finish_delivery(fast, attempt_of(410), "failed", None)
+    assert not await store.outbox.finish_delivery(slow, attempt_of(200), "delivered", None)
+    assert [Delivery("n", HOOK, 103, "failed", [attempt_of(410)])] == await store.deliveries.list_deliveries(stream.key)
 
 
 async def test_a_finish_counts_once(store: Store) -> None:
@@ -134,26 +136,28 @@ async def test_a_finish_counts_once(store: Store) -> None:
     stream = await closed_session(store)
     delivery = await claim_one_delivery(store)
 
-    assert await store.finish_delivery(delivery, attempt_of(500), "pending", NOW + 1)
-    assert not await store.finish_delivery(delivery, attempt_of(500), "pending", NOW + 2)
-    assert [Delivery("n", HOOK, 103, "pending", [attempt_of(500)])] == await store.list_deliveries(stream.key)
-    assert NOW + 1 == await store.next_delivery_ms()
+    assert await store.outbox.finish_delivery(delivery, attempt_of(500), "pending", NOW + 1)
+    assert not await store.outbox.finish_delivery(delivery, attempt_of(500), "pending", NOW + 2)
+    assert [Delivery("n", HOOK, 103, "pending", [attempt_of(500)])] == await store.deliveries.list_deliveries(
+        stream.key
+    )
+    assert NOW + 1 == await store.outbox.next_delivery_ms()
 
 
 async def test_when_the_next_delivery_is_due(store: Store) -> None:
     """The next delivery is the earliest that is due, or whose lease ends; none when nothing waits."""
-    assert await store.next_delivery_ms() is None
+    assert await store.outbox.next_delivery_ms() is None
     await closed_session(store, "s1", now_ms=NOW)
-    assert NOW == await store.next_delivery_ms()
+    assert NOW == await store.outbox.next_delivery_ms()
     delivery = await claim_one_delivery(store)
-    assert NOW + LEASE_MS == await store.next_delivery_ms()
+    assert NOW + LEASE_MS == await store.outbox.next_delivery_ms()
     await closed_session(store, "s2", now_ms=NOW + 7)
-    assert NOW + 7 == await store.next_delivery_ms()
-    await store.finish_delivery(delivery, attempt_of(500), "pending", NOW + 5)
-    assert NOW + 5 == await store.next_delivery_ms()
+    assert NOW + 7 == await store.outbox.next_delivery_ms()
+    await store.outbox.finish_delivery(delivery, attempt_of(500), "pending", NOW + 5)
+    assert NOW + 5 == await store.outbox.next_delivery_ms()
     for claimed in await claim_deliveries(store, NOW + 7):
-        await store.finish_delivery(claimed, attempt_of(), "delivered", None)
-    assert await store.next_delivery_ms() is None
+        await store.outbox.finish_delivery(claimed, attempt_of(), "delivered", None)
+    assert await store.outbox.next_delivery_ms() is None
 
 
 async def test_busy_receivers_hide_nobody(store: Store) -> None:
@@ -182,7 +186,7 @@ async def test_deliveries_stand_in_their_order(store: Store) -> None:
     await closed_session(store, "other")
     waiting = [Delivery(notice_id, HOOK, 103, "pending", []) for notice_id in ("n1", "n2")]
 
-    assert waiting == await store.list_deliveries(key)
+    assert waiting == await store.deliveries.list_deliveries(key)
 
 
 async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
@@ -191,6 +195,6 @@ async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
     delivery = await claim_one_delivery(store)
     await store.erase(stream.key, NOW)
 
-    assert await store.freeze_payload(delivery, b"body") is None
-    assert not await store.finish_delivery(delivery, attempt_of(), "delivered", None)
-    assert [] == await store.list_deliveries(stream.key)
+    assert await store.outbox.freeze_payload(delivery, b"body") is None
+    assert not await store.outbox.finish_delivery(delivery, attempt_of(), "delivered", None)
+    assert [] == await store.deliveries.list_deliveries(stream.key)

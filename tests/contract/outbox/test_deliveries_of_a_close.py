@@ -19,8 +19,9 @@ from tests.support.stores.contract import (
     open_key,
     update_offer,
 )
+from voicemem.store.endpoints import Endpoint
+from voicemem.store.outbox import SessionHeader
 from voicemem.store.port import Store
-from voicemem.store.records import Endpoint, SessionHeader
 
 
 async def test_a_close_delivers_to_every_receiver(store: Store) -> None:
@@ -55,8 +56,8 @@ async def test_without_a_receiver_there_is_no_delivery(store: Store) -> None:
 
     assert ([], None, []) == (
         await claim_deliveries(store),
-        await store.next_delivery_ms(),
-        await store.list_deliveries(stream.key),
+        await store.outbox.next_delivery_ms(),
+        await store.deliveries.list_deliveries(stream.key),
     )
 
 
@@ -64,13 +65,13 @@ async def test_no_delivery_for_a_disabled_receiver(store: Store) -> None:
     """Receivers that were disabled or taken away get nothing from later closes."""
     await store.directory.set_operator_endpoint(OPERATOR, None)
     first = await closed_session(store, "s1", hook=None)
-    await store.disable_endpoint((await claim_one_delivery(store)).endpoint, NOW)
+    await store.endpoints.disable_endpoint((await claim_one_delivery(store)).endpoint, NOW)
     key = await open_key(store, "s2", {"webhook": {"url": HOOK}})
     await append_offers(store, key, update_offer(1, {"webhook": {"url": None}}))
     await close(store, key)
 
-    assert [] == await store.list_deliveries(key)
-    assert 1 == len(await store.list_deliveries(first.key))
+    assert [] == await store.deliveries.list_deliveries(key)
+    assert 1 == len(await store.deliveries.list_deliveries(first.key))
 
 
 async def test_a_receiver_may_come_during_the_call(store: Store) -> None:

@@ -15,8 +15,8 @@ from tests.support.stores.contract import (
     endpoint_of,
     fail_deliveries,
 )
+from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
-from voicemem.store.records import Delivery
 
 
 async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
@@ -24,13 +24,13 @@ async def test_a_disabled_receiver_gets_nothing(store: Store) -> None:
     await store.directory.set_operator_endpoint(OPERATOR, None)
     done = await closed_session(store, "s1", hook=None)
     delivery = await claim_one_delivery(store)
-    await store.finish_delivery(delivery, attempt_of(), "delivered", None)
+    await store.outbox.finish_delivery(delivery, attempt_of(), "delivered", None)
     waiting = await closed_session(store, "s2", HOOK)
-    await store.disable_endpoint(delivery.endpoint, NOW)
+    await store.endpoints.disable_endpoint(delivery.endpoint, NOW)
 
-    assert ["delivered"] == [made.state for made in await store.list_deliveries(done.key)]
+    assert ["delivered"] == [made.state for made in await store.deliveries.list_deliveries(done.key)]
     assert {OPERATOR: "failed", HOOK: "pending"} == {
-        made.url: made.state for made in await store.list_deliveries(waiting.key)
+        made.url: made.state for made in await store.deliveries.list_deliveries(waiting.key)
     }
     assert [HOOK] == [delivery.endpoint.url for delivery in await claim_deliveries(store)]
 
@@ -41,22 +41,22 @@ async def test_what_is_on_its_way_does_not_come_back(store: Store) -> None:
     for number in (1, 2):
         await closed_session(store, f"s{number}", hook=None)
     gone, failing = await claim_deliveries(store)
-    await store.finish_delivery(gone, attempt_of(410), "failed", None)
-    await store.disable_endpoint(gone.endpoint, NOW)
-    await store.finish_delivery(failing, attempt_of(500), "pending", NOW + 5000)
+    await store.outbox.finish_delivery(gone, attempt_of(410), "failed", None)
+    await store.endpoints.disable_endpoint(gone.endpoint, NOW)
+    await store.outbox.finish_delivery(failing, attempt_of(500), "pending", NOW + 5000)
 
     assert [] == await claim_deliveries(store, NOW + 10**9)
-    assert ["failed"] == [made.state for made in await store.list_deliveries(failing.stream)]
+    assert ["failed"] == [made.state for made in await store.deliveries.list_deliveries(failing.stream)]
 
 
 async def test_a_success_on_its_way_still_counts(store: Store) -> None:
     """What was delivered after its receiver was disabled is delivered."""
     stream = await closed_session(store)
     delivery = await claim_one_delivery(store)
-    await store.disable_endpoint(delivery.endpoint, NOW)
-    await store.finish_delivery(delivery, attempt_of(), "delivered", None)
+    await store.endpoints.disable_endpoint(delivery.endpoint, NOW)
+    await store.outbox.finish_delivery(delivery, attempt_of(), "delivered", None)
 
-    assert [Delivery("n", HOOK, 103, "delivered", [attempt_of()])] == await store.list_deliveries(stream.key)
+    assert [Delivery("n", HOOK, 103, "delivered", [attempt_of()])] == await store.deliveries.list_deliveries(stream.key)
 
 
 async def test_an_endpoint_that_only_fails(store: Store) -> None:
@@ -66,24 +66,24 @@ async def test_an_endpoint_that_only_fails(store: Store) -> None:
     await fail_deliveries(store, endpoint.key, now_ms=NOW)
     await closed_session(store, "s2", hook=None, now_ms=NOW + 5)
     await fail_deliveries(store, endpoint.key, now_ms=NOW + 5)
-    assert NOW == (await store.list_endpoints("p"))[0].failing_since_ms
-    assert not await store.disable_failing(endpoint.key, NOW - 1, NOW + 10)
+    assert NOW == (await store.endpoints.list_endpoints("p"))[0].failing_since_ms
+    assert not await store.endpoints.disable_failing(endpoint.key, NOW - 1, NOW + 10)
     await closed_session(store, "s3", hook=None)
-    assert await store.finish_delivery(await claim_one_delivery(store), attempt_of(), "delivered", None)
-    assert not await store.disable_failing(endpoint.key, NOW + 100, NOW + 100)
+    assert await store.outbox.finish_delivery(await claim_one_delivery(store), attempt_of(), "delivered", None)
+    assert not await store.endpoints.disable_failing(endpoint.key, NOW + 100, NOW + 100)
     await closed_session(store, "s4", hook=None, now_ms=NOW + 7)
     await fail_deliveries(store, endpoint.key, now_ms=NOW + 7)
     await closed_session(store, "s5", hook=None, now_ms=NOW + 8)
-    assert await store.disable_failing(endpoint.key, NOW + 7, NOW + 10)
+    assert await store.endpoints.disable_failing(endpoint.key, NOW + 7, NOW + 10)
 
-    (disabled,) = await store.list_endpoints("p")
+    (disabled,) = await store.endpoints.list_endpoints("p")
     assert (NOW + 10, "failing", NOW + 7) == (
         disabled.disabled_ms,
         disabled.disabled_reason,
         disabled.failing_since_ms,
     )
     assert [] == await claim_deliveries(store, NOW + 10)
-    assert not await store.disable_failing(endpoint.key, NOW + 7, NOW + 11)
+    assert not await store.endpoints.disable_failing(endpoint.key, NOW + 7, NOW + 11)
 
 
 async def test_other_receivers_are_not_disabled_for_failing(store: Store) -> None:
@@ -91,8 +91,8 @@ async def test_other_receivers_are_not_disabled_for_failing(store: Store) -> Non
     await store.directory.set_operator_endpoint(OPERATOR, None)
     await closed_session(store)
     for delivery in await claim_deliveries(store):
-        await store.finish_delivery(delivery, attempt_of(500), "failed", None)
-        assert not await store.disable_failing(delivery.endpoint.key, NOW + 10, NOW + 10)
+        await store.outbox.finish_delivery(delivery, attempt_of(500), "failed", None)
+        assert not await store.endpoints.disable_failing(delivery.endpoint.key, NOW + 10, NOW + 10)
 
 
 async def test_the_operators_endpoint_fails_and_stays(store: Store) -> None:
@@ -100,13 +100,13 @@ async def test_the_operators_endpoint_fails_and_stays(store: Store) -> None:
     await store.directory.set_operator_endpoint("https://operator.example/all", None, "full", NOW)
     await closed_session(store, hook=None)
     (delivery,) = await claim_deliveries(store)
-    await store.finish_delivery(delivery, attempt_of(500, started_ms=NOW + 1), "pending", NOW + 2)
-    failing = await store.find_operator_endpoint()
+    await store.outbox.finish_delivery(delivery, attempt_of(500, started_ms=NOW + 1), "pending", NOW + 2)
+    failing = await store.endpoints.find_operator_endpoint()
     assert failing is not None
     assert (NOW + 1, None) == (failing.failing_since_ms, failing.disabled_ms)
-    assert not await store.disable_failing(failing.key, NOW + 1, NOW + 2)
+    assert not await store.endpoints.disable_failing(failing.key, NOW + 1, NOW + 2)
     (delivery,) = await claim_deliveries(store, NOW + 2)
-    await store.finish_delivery(delivery, attempt_of(), "delivered", None)
-    well = await store.find_operator_endpoint()
+    await store.outbox.finish_delivery(delivery, attempt_of(), "delivered", None)
+    well = await store.endpoints.find_operator_endpoint()
     assert well is not None
     assert well.failing_since_ms is None

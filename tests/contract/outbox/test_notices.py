@@ -27,8 +27,9 @@ from tests.support.stores.contract import (
     update_offer,
 )
 from voicemem.config.session import validate_config
+from voicemem.store.outbox import ClaimedDelivery, SessionHeader
 from voicemem.store.port import Store
-from voicemem.store.records import ClaimedDelivery, JournalRow, RestoredSession, SessionHeader
+from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import SessionEnding
 
 

@@ -16,8 +16,8 @@ from tests.support.stores.contract import (
     claim_one_delivery,
     closed_session,
 )
+from voicemem.store.outbox import ClaimedDelivery
 from voicemem.store.port import Store
-from voicemem.store.records import ClaimedDelivery
 
 
 async def test_two_outboxes_share_nothing(two_handles: tuple[Store, Store]) -> None:
@@ -38,7 +38,11 @@ async def test_two_freeze_one_body(two_handles: tuple[Store, Store]) -> None:
     delivery = await claim_one_delivery(two_handles[0])
 
     assert 1 == len(
-        set(await asyncio.gather(*(store.freeze_payload(delivery, b"%d" % id(store)) for store in two_handles * 3)))
+        set(
+            await asyncio.gather(
+                *(store.outbox.freeze_payload(delivery, b"%d" % id(store)) for store in two_handles * 3)
+            )
+        )
     )
 
 
@@ -53,7 +57,7 @@ async def test_nodes_share_the_places_of_a_receiver(two_handles: tuple[Store, St
 
     async def claim(node: str, now_ms: int = NOW + 1, **taken: int) -> list[ClaimedDelivery]:
         in_use = {HOOK: taken.get("taken", 0)}
-        return await nodes[node].claim_deliveries(now_ms, LEASE_MS, in_use, 5, node, places=8)
+        return await nodes[node].outbox.claim_deliveries(now_ms, LEASE_MS, in_use, 5, node, places=8)
 
     claims = dict(zip(nodes, await asyncio.gather(*map(claim, nodes)), strict=True))
     claimed = [delivery for deliveries in claims.values() for delivery in deliveries]
@@ -64,7 +68,7 @@ async def test_nodes_share_the_places_of_a_receiver(two_handles: tuple[Store, St
         one.endpoint.url for one in [*claimed, *itertools.chain(*again)] if one.endpoint.url != HOOK
     ]
     done = next(one for one in claimed if one.endpoint.url == HOOK)
-    assert await two_handles[1].finish_delivery(done, attempt_of(), "delivered", None)
+    assert await two_handles[1].outbox.finish_delivery(done, attempt_of(), "delivered", None)
     freed = [await claim(node, taken=count - (done in claims[node])) for node, count in own.items()]
     assert 1 == sum(map(len, freed))
     assert 5 == len(await claim("a", NOW + 1 + LEASE_MS))

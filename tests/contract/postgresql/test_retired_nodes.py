@@ -114,7 +114,7 @@ async def test_nothing_is_held_for_the_node_that_a_process_was(handles: Handles)
         open_session(one, node="a"),
         one.claims.claim_summary(key, "a", NOW, LEASE_MS),
         one.claims.begin_reply(key, "item", "a"),
-        one.claim_deliveries(NOW, LEASE_MS, {}, 10, "a"),
+        one.outbox.claim_deliveries(NOW, LEASE_MS, {}, 10, "a"),
     )
     for work in late:
         with pytest.raises(NodeRetired):

@@ -48,7 +48,7 @@ async def delivered(store: Path, session_id: str = "s") -> list[str]:
     try:
         stream = await opened.find_session("default", session_id)
         assert stream is not None
-        return [one.state for one in await opened.list_deliveries(stream.key)]
+        return [one.state for one in await opened.deliveries.list_deliveries(stream.key)]
     finally:
         await opened.close_store()
 

@@ -224,7 +224,8 @@ async def test_a_file_of_the_first_version(store: Path) -> None:
     stream = await opened.find_session("default", "over")
     assert stream is not None
     assert [("delivered", [500, 200])] == [
-        (one.state, [attempt.status for attempt in one.attempts]) for one in await opened.list_deliveries(stream.key)
+        (one.state, [attempt.status for attempt in one.attempts])
+        for one in await opened.deliveries.list_deliveries(stream.key)
     ]
     await opened.close_store()
 

@@ -128,7 +128,7 @@ async def test_the_start_of_a_node_sends_nothing_twice(store: InMemoryStore, hoo
 
 
 async def pending(store: InMemoryStore) -> list[str]:
-    deliveries = await store.list_deliveries((await row(store)).key)
+    deliveries = await store.deliveries.list_deliveries((await row(store)).key)
     return [delivery.notice_id for delivery in deliveries if delivery.state == "pending"]
 
 
@@ -139,7 +139,7 @@ async def test_a_node_without_a_webhook_leaves_that_of_others(store: InMemorySto
             await producer.store(final_transcript(1), session_end(2))
         await hook.wait(1)
         async with node_on(store, webhook_url="none"):
-            assert await store.find_operator_endpoint() is None
+            assert await store.endpoints.find_operator_endpoint() is None
 
 
 async def test_one_name_is_given_once(nodes: tuple[App, App]) -> None:

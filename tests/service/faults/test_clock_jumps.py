@@ -29,8 +29,8 @@ from voicemem.config.service import Address, Settings
 from voicemem.context.policies import Policies
 from voicemem.runtime import Runtime
 from voicemem.services import Services
+from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
-from voicemem.store.records import Delivery
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.streams import SessionEnding
@@ -74,7 +74,7 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 async def deliveries(store: Store, session_id: str = "s") -> list[Delivery]:
     stream = await store.find_session("default", session_id)
     assert stream is not None
-    return await store.list_deliveries(stream.key)
+    return await store.deliveries.list_deliveries(stream.key)
 
 
 async def told(hook: WebhookReceiver) -> set[str]:
@@ -205,7 +205,7 @@ async def test_a_lease_of_a_dead_process_holds_up_nobody(
     stream = await store.find_session("default", "s")
     assert stream is not None
     assert await store.close_session(stream.key, SessionEnding(wall(), "left"), "n1", wall())
-    assert 1 == len(await store.claim_deliveries(wall(), LEASE_MS, {}, 10))
+    assert 1 == len(await store.outbox.claim_deliveries(wall(), LEASE_MS, {}, 10))
     await store.close_store()
     wall.off_ms += jump_ms
     async with running_service(store=f"sqlite:{path}", webhook_url=hook.url()) as app:

@@ -356,7 +356,7 @@ async def test_a_session_that_is_erased_during_an_attempt(office: OutboxRig, fai
     await attempt
     office.clock.wait(DAY_S)
     assert [0, 1] == [await office.attempt(), len(failing.notices)]
-    assert [] == await office.store.list_deliveries(key)
+    assert [] == await office.store.deliveries.list_deliveries(key)
 
 
 @pytest.mark.fault(61)

@@ -147,11 +147,11 @@ async def attempt(app: App, session_id: str = "s") -> tuple[str, str | None]:
     assert stream is not None
 
     async def attempted() -> bool:
-        (delivery,) = await app.services.store.list_deliveries(stream.key)
+        (delivery,) = await app.services.store.deliveries.list_deliveries(stream.key)
         return bool(delivery.attempts)
 
     await eventually(True, attempted)
-    (delivery,) = await app.services.store.list_deliveries(stream.key)
+    (delivery,) = await app.services.store.deliveries.list_deliveries(stream.key)
     return delivery.state, delivery.attempts[0].error
 
 

@@ -33,7 +33,7 @@ from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.lifecycle import Sessions
-from voicemem.store.records import Delivery
+from voicemem.store.deliveries import Delivery
 from voicemem.store.sqlite import SqliteStore
 
 END: JsonObject = {"type": "session.end", "reason": "left"}
@@ -49,7 +49,7 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 async def deliveries(app: App, session_id: str = "s") -> list[Delivery]:
     stream = await app.services.store.find_session("default", session_id)
     assert stream is not None
-    return await app.services.store.list_deliveries(stream.key)
+    return await app.services.store.deliveries.list_deliveries(stream.key)
 
 
 async def log(app: App) -> list[tuple[str, list[int | None]]]:

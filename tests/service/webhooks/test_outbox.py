@@ -23,8 +23,8 @@ from tests.support.servers.webhook_receiver import Reply, WebhookEvent, WebhookR
 from tests.support.stores.outbox_rig import OutboxRig
 from voicemem.config.session import validate_config
 from voicemem.security.address_guard import allowed_networks
+from voicemem.store.deliveries import Attempt, Delivery
 from voicemem.store.port import Store
-from voicemem.store.records import Attempt, Delivery
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.webhooks.outbox import LEASE_MS, MAX_IN_FLIGHT, REFILL_THRESHOLD, RETRY_DELAYS_S, OutboxWorker
@@ -179,7 +179,7 @@ async def test_410_disables_the_endpoint(
     keys.append(await office.closed("b", "n2"))
     assert 0 == await office.attempt()
     assert "failed" == (await office.delivery(keys[0])).state
-    assert [] == await office.store.list_deliveries(keys[1])
+    assert [] == await office.store.deliveries.list_deliveries(keys[1])
     assert 1 == len(hook.notices)
     assert "The operator's webhook to 127.0.0.1 is disabled: it answered 410 to notice n1" in caplog.messages
 
@@ -331,7 +331,7 @@ async def test_the_operators_and_the_sessions_receiver_both_hear(office: OutboxR
 async def test_without_receivers_nothing_is_due(office: OutboxRig) -> None:
     """A session that nobody wants to hear of leaves no delivery."""
     key = await office.closed()
-    assert ([], None) == (await office.store.list_deliveries(key), await office.due_in_s())
+    assert ([], None) == (await office.store.deliveries.list_deliveries(key), await office.due_in_s())
 
 
 @pytest.mark.fault(60)

@@ -23,7 +23,7 @@ async def state_in(path: Path) -> str:
     try:
         stream = await store.find_session("default", "s")
         assert stream is not None
-        (delivery,) = await store.list_deliveries(stream.key)
+        (delivery,) = await store.deliveries.list_deliveries(stream.key)
         return delivery.state
     finally:
         await store.close_store()

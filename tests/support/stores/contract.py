@@ -12,19 +12,11 @@ from msgspec.structs import replace
 from tests.support.profiles import examples
 from voicemem.config.session import validate_config
 from voicemem.store.admission import Batch, Offer, Outcome
+from voicemem.store.deliveries import Attempt, DeliveryFilter, EndpointDelivery
+from voicemem.store.endpoints import Endpoint
+from voicemem.store.outbox import ANY_NUMBER, ClaimedDelivery
 from voicemem.store.port import Journal, Store
-from voicemem.store.ports.deliveries import ANY_NUMBER
-from voicemem.store.records import (
-    AppendResult,
-    Attempt,
-    ClaimedDelivery,
-    DeliveryFilter,
-    Endpoint,
-    EndpointDelivery,
-    Node,
-    OpenResult,
-    SessionFilter,
-)
+from voicemem.store.records import AppendResult, Node, OpenResult, SessionFilter
 from voicemem.store.streams import SessionEnding, Stream
 
 
@@ -182,7 +174,7 @@ async def closed_session(
 async def claim_deliveries(
     store: Store, now_ms: int = NOW, busy: Sequence[str] = (), limit: int = 100, lease_ms: int = LEASE_MS
 ) -> list[ClaimedDelivery]:
-    return await store.claim_deliveries(now_ms, lease_ms, dict.fromkeys(busy, ANY_NUMBER), limit)
+    return await store.outbox.claim_deliveries(now_ms, lease_ms, dict.fromkeys(busy, ANY_NUMBER), limit)
 
 
 async def claim_one_delivery(store: Store, now_ms: int = NOW) -> ClaimedDelivery:
@@ -233,7 +225,7 @@ def endpoint_of(endpoint_id: str = "e1", *event_types: int, project: str = "p", 
 
 
 async def add_endpoint(store: Store, endpoint: Endpoint) -> Endpoint:
-    added = await store.add_endpoint(endpoint, 100)
+    added = await store.endpoints.add_endpoint(endpoint, 100)
     assert added is not None
     return added
 
@@ -243,11 +235,11 @@ async def fail_deliveries(store: Store, key: int, count: int = 1, now_ms: int = 
     deliveries = [delivery for delivery in await claim_deliveries(store, now_ms) if delivery.endpoint.key == key]
     assert count == len(deliveries)
     for delivery in deliveries:
-        assert await store.finish_delivery(delivery, attempt_of(500, started_ms=now_ms), "failed", None)
+        assert await store.outbox.finish_delivery(delivery, attempt_of(500, started_ms=now_ms), "failed", None)
 
 
 async def delivery_states(store: Store, endpoint: Endpoint, **wanted: Any) -> list[EndpointDelivery]:
-    return await store.list_endpoint_deliveries(endpoint.key, DeliveryFilter(**wanted))
+    return await store.deliveries.list_endpoint_deliveries(endpoint.key, DeliveryFilter(**wanted))
 
 
 async def mixed_call(store: Store, session_id: str = "s", given: dict[str, Any] | None = None) -> int:

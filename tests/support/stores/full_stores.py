@@ -26,20 +26,12 @@ from tests.support.stores.memories import memory_of
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.search.words import query_words
+from voicemem.store.deliveries import DeliveryFilter
+from voicemem.store.directory import AgoraApp, ApiKey, HookSecret, KeyLimits
 from voicemem.store.port import Store
 from voicemem.store.ports.memories import MemoryFilter, tombstone
 from voicemem.store.quarantine import QuarantineEntry
-from voicemem.store.records import (
-    AgoraApp,
-    ApiKey,
-    DeliveryFilter,
-    HookSecret,
-    KeyLimits,
-    Node,
-    SavedFigures,
-    SessionFilter,
-    Snapshot,
-)
+from voicemem.store.records import Node, SavedFigures, SessionFilter, Snapshot
 from voicemem.store.streams import SessionEnding
 
 PROJECTS = ("p", "p", "q")
@@ -205,14 +197,14 @@ class FullStore:
 
     async def add_receiver(self, choice: int, amount: int) -> None:
         given = endpoint_of(f"e{self.now}", 101, 102, 103, project=PROJECTS[choice % 3], description="ours\x01")
-        added = await self.store.add_endpoint(given, 100)
+        added = await self.store.endpoints.add_endpoint(given, 100)
         assert added is not None
         if amount % 3 == 0:
-            await self.store.change_endpoint(
+            await self.store.endpoints.change_endpoint(
                 given.project or "", f"e{self.now}", lambda old: replace(old, secret="new", old_secret="old")
             )
         if amount % 5 == 0:
-            await self.store.delete_endpoint(given.project or "", f"e{self.now}")
+            await self.store.endpoints.delete_endpoint(given.project or "", f"e{self.now}")
 
     async def set_operator(self, choice: int, amount: int) -> None:
         if amount % 4 == 3:
@@ -222,14 +214,16 @@ class FullStore:
 
     async def deliver(self, choice: int, amount: int) -> None:
         """Claim, freeze, and finish, postpone or keep the lease."""
-        for number, one in enumerate(await self.store.claim_deliveries(self.now, 30_000, {}, 1 + choice, "gone")):
+        for number, one in enumerate(
+            await self.store.outbox.claim_deliveries(self.now, 30_000, {}, 1 + choice, "gone")
+        ):
             if amount % 2:
-                await self.store.freeze_payload(one, b'{"frozen":%d}' % amount)
+                await self.store.outbox.freeze_payload(one, b'{"frozen":%d}' % amount)
             if (amount + number) % 4 == 0:
-                await self.store.postpone_delivery(one, "session_set_aside", self.now + 5)
+                await self.store.outbox.postpone_delivery(one, "session_set_aside", self.now + 5)
             elif (amount + number) % 4 < 3:
                 state, due = ("delivered", None) if amount % 3 else ("pending", self.now + 60_000)
-                await self.store.finish_delivery(one, attempt_of(200, "\x01 odd", self.now), state, due)  # type: ignore[arg-type]
+                await self.store.outbox.finish_delivery(one, attempt_of(200, "\x01 odd", self.now), state, due)  # type: ignore[arg-type]
 
     async def quarantine(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
@@ -277,8 +271,8 @@ async def answers(full: FullStore, store: Store) -> dict[str, Any]:
         [await store.directory.find_agora_app(f"a{NOW + n}") for n in range(100)],
     )
     found["hooks"] = await store.directory.list_hook_secrets("p")
-    found["operator"] = await store.find_operator_endpoint()
-    found["due"] = sorted(await store.find_due(LATER, 1000)), await store.next_delivery_ms()
+    found["operator"] = await store.endpoints.find_operator_endpoint()
+    found["due"] = sorted(await store.find_due(LATER, 1000)), await store.outbox.next_delivery_ms()
     for version in ("v0", "v1"):
         found[version] = (
             await store.quarantine.count_quarantined(version),
@@ -304,7 +298,7 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
         {"started_after": NOW + 50, "started_before": NOW + 500},
     ]
     wanted = [SessionFilter(**{"project": project, "limit": 1000, **one}) for one in filters]
-    endpoints = await store.list_endpoints(project)
+    endpoints = await store.endpoints.list_endpoints(project)
     every = MemoryFilter(project=project, with_superseded=True, limit=1000)
     memories = await store.list_memories(every)
     ids = [f"{key} {odd}" for key in keys for odd in ODD_NAMES]
@@ -320,7 +314,7 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
         "not superseded": await store.list_memories(replace(every, with_superseded=False)),
         "by id": sorted(await store.find_memories(project, ids), key=lambda row: row.id),
         "by words": {row.id for row, _ in await store.find_memories_by_words(every, words, 1000)},
-        "deliveries": [await store.list_endpoint_deliveries(one.key, DeliveryFilter()) for one in endpoints],
+        "deliveries": [await store.deliveries.list_endpoint_deliveries(one.key, DeliveryFilter()) for one in endpoints],
     }
 
 
@@ -330,7 +324,7 @@ async def of_stream(store: Store, key: int) -> dict[str, Any]:
         "page": await store.read_rows(key, 3, 5),
         "position": await store.read_positions([key]),
         "secrets": await store.load_secrets(key),
-        "deliveries": await store.list_deliveries(key),
+        "deliveries": await store.deliveries.list_deliveries(key),
         "set aside": [await store.quarantine.find_quarantined(key, version) for version in ("v0", "v1")],
         "seqs": [await store.has_seqs(key, name) for name in PRODUCERS],
         "superseded": sorted(await store.find_superseded([(key, name, 0) for name in PRODUCERS])),
@@ -365,5 +359,5 @@ async def outcomes(full: FullStore, store: Store) -> list[Any]:
 
 async def claimed(store: Store) -> list[Any]:
     """Deliveries that are due, in an order of their own: engines may order those of one time differently."""
-    claims = await store.claim_deliveries(LATER * 2, 1000, {}, 1000, "n")
+    claims = await store.outbox.claim_deliveries(LATER * 2, 1000, {}, 1000, "n")
     return sorted(claims, key=lambda claim: claim.key)

@@ -14,8 +14,8 @@ from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.admission import Offer
+from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
-from voicemem.store.records import Delivery
 from voicemem.store.streams import SessionEnding
 from voicemem.webhooks.outbox import OutboxWorker
 from voicemem.webhooks.sender import WebhookSender
@@ -67,10 +67,10 @@ class OutboxRig:
 
     async def delivery(self, key: int) -> Delivery:
         """How the one delivery of a session stands."""
-        (delivery,) = await self.store.list_deliveries(key)
+        (delivery,) = await self.store.deliveries.list_deliveries(key)
         return delivery
 
     async def due_in_s(self) -> float | None:
         """Seconds until the next attempt."""
-        due = await self.store.next_delivery_ms()
+        due = await self.store.outbox.next_delivery_ms()
         return None if due is None else (due - self.clock()) / 1000

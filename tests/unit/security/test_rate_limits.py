@@ -7,7 +7,7 @@ import pytest
 
 from voicemem.errors import RateLimited
 from voicemem.security.rate_limits import TOKEN_SHARE, WRONG_KEYS_BURST, Bucket, Buckets, Caller, Rate, RateLimits
-from voicemem.store.records import KeyLimits
+from voicemem.store.directory import KeyLimits
 
 RATE = Rate(per_second=10, burst=5)
 KEY = Caller("k" * 12, None)

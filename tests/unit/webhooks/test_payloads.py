@@ -11,7 +11,7 @@ import pytest
 from tests.support.events import event, final
 from tests.support.transcripts import folded
 from voicemem.config.session import CLOSE_EVENTS, HISTORY_EVENT
-from voicemem.store.records import notice_id
+from voicemem.store.outbox import notice_id
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency
 from voicemem.webhooks.payloads import (

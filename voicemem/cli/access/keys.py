@@ -16,9 +16,9 @@ from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access
 from voicemem.security.audit import COMMAND_LINE, audit
+from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
-from voicemem.store.records import ApiKey, KeyLimits
 from voicemem.store.upkeep import no_store
 
 T = TypeVar("T")

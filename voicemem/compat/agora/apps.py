@@ -27,7 +27,7 @@ from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, NoQuery, convert_body, json_response, read_object
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.rest.keys import Scopes
-from voicemem.store.records import AgoraApp
+from voicemem.store.directory import AgoraApp
 
 APP_ID_RULE = "An App ID is 32 hexadecimal digits, as Agora's console shows it"
 CERTIFICATE_RULE = "A certificate is 32 hexadecimal digits, as Agora's console shows it"

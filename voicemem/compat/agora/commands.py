@@ -12,8 +12,8 @@ from voicemem.cli.service_settings import store_option
 from voicemem.compat.agora.apps import AppRegistry
 from voicemem.security.access import DEFAULT_PROJECT, SCOPES, Access
 from voicemem.security.audit import COMMAND_LINE, audit
+from voicemem.store.directory import AgoraApp
 from voicemem.store.port import Store
-from voicemem.store.records import AgoraApp
 
 EVERY_PROJECT = None
 certificate_option = click.option(

@@ -28,9 +28,9 @@ from voicemem.server.rest.webhooks import (
     endpoint_of,
     origin_of,
 )
-from voicemem.store.delivery_rows import DeliveryPage as ListedPage
-from voicemem.store.delivery_rows import ListedDelivery
-from voicemem.store.records import DeliveryFilter, Endpoint, EndpointDelivery
+from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery, ListedDelivery
+from voicemem.store.deliveries import DeliveryPage as ListedPage
+from voicemem.store.endpoints import Endpoint
 from voicemem.webhooks.endpoints import OPERATOR_ID
 
 DELIVERY_ID = re.compile(DELIVERY_ID_PATTERN)

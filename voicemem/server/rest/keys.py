@@ -24,7 +24,7 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, KeyId, ResponseSpec, Route, json_ok
-from voicemem.store.records import ApiKey, KeyLimits
+from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.version import __version__
 
 Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_length=1, max_length=3)]

@@ -23,7 +23,8 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
 from voicemem.services import Services
-from voicemem.store.records import Endpoint, SessionFilter
+from voicemem.store.endpoints import Endpoint
+from voicemem.store.records import SessionFilter
 from voicemem.telemetry.metrics import TEXT_FORMAT
 from voicemem.version import __version__
 

@@ -26,8 +26,8 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
-from voicemem.store.delivery_rows import EndpointCounts
-from voicemem.store.records import Endpoint
+from voicemem.store.deliveries import EndpointCounts
+from voicemem.store.endpoints import Endpoint
 
 MAX_DAYS = 7
 NO_DELIVERIES = EndpointCounts()

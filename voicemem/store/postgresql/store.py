@@ -8,14 +8,14 @@ from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.claims import Claims
+from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
+from voicemem.store.endpoints import Endpoints
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.observations import Observations
+from voicemem.store.outbox import Outbox
 from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import SELECT_NOW, Database
-from voicemem.store.postgresql.deliveries.endpoints import PostgresqlEndpoints
-from voicemem.store.postgresql.deliveries.lists import PostgresqlDeliveryLists
-from voicemem.store.postgresql.deliveries.outbox import PostgresqlOutbox
 from voicemem.store.postgresql.driver import PostgresqlDatabase
 from voicemem.store.postgresql.heard_index.index import PostgresqlHeardIndex
 from voicemem.store.postgresql.heard_index.vectors import PostgresqlHeardVectors
@@ -46,9 +46,6 @@ SELECT_SIZE = "select pg_database_size(current_database())"
 class PostgresqlStore(
     PostgresqlJournal,
     PostgresqlOverviews,
-    PostgresqlOutbox,
-    PostgresqlEndpoints,
-    PostgresqlDeliveryLists,
     PostgresqlErasure,
     PostgresqlArchive,
     PostgresqlNodes,
@@ -68,6 +65,9 @@ class PostgresqlStore(
         """
         self.database = Database(url, budget, upgrade, make)
         seam = PostgresqlDatabase(self.database)
+        self.outbox = Outbox(seam)
+        self.endpoints = Endpoints(seam)
+        self.deliveries = Deliveries(seam)
         self.directory = Directory(seam)
         self.quarantine = Quarantine(seam)
         self.claims = Claims(seam)

@@ -2,87 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
-import time
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import apsw
 
-from voicemem.store.database import Row
-from voicemem.store.keys import KeySource
+from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.database.connections import Database
-from voicemem.store.sqlite.journal.row_cache import RowCache
 
 T = TypeVar("T")
-LIST_PARAMETER = re.compile(r"\bin (:\w+)")
-IN_LIST = r"in (select value from json_each(\1))"
-LOCKS = re.compile(r"\s+for (?:no key )?(?:update|share)\b(?: of \w+)?(?: skip locked)?")
-FUNCTIONS = (("greatest(", "max("), ("least(", "min("), ("strpos(", "instr("))
-SELECT_LAST_KEY = """
-    select max(
-        ifnull((select max(key) from endpoints), 0), ifnull((select max(key) from deliveries), 0),
-        ifnull((select max(seq) from sqlite_sequence), 0)
-    )
-"""
-
-
-@lru_cache(4096)
-def to_sqlite(text: str) -> str:
-    """Put what is written for both engines into SQLite's words."""
-    for common, own in FUNCTIONS:
-        text = text.replace(common, own)
-    return LOCKS.sub("", LIST_PARAMETER.sub(IN_LIST, text))
-
-
-def to_bindings(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn lists into the JSON that `IN_LIST` reads."""
-    return {
-        name: json.dumps(list(value)) if isinstance(value, (list, tuple, set)) else value
-        for name, value in values.items()
-    }
-
-
-class SqliteConnection:
-    """A `voicemem.store.database.Connection` on SQLite."""
-
-    __slots__ = ("raw", "rows_of_writer")
-
-    def __init__(self, raw: apsw.Connection, rows_of_writer: RowCache) -> None:
-        self.raw = raw
-        self.rows_of_writer = rows_of_writer
-
-    def hold_node(self, token: str) -> None:
-        return
-
-    def lock(self, name: str) -> None:
-        return
-
-    @property
-    def streams(self) -> RowCache:
-        return self.rows_of_writer
-
-    def row(self, query: str, **values: Any) -> Row | None:
-        row: Row | None = self.raw.execute(to_sqlite(query), to_bindings(values)).fetchone()
-        return row
-
-    def rows(self, query: str, **values: Any) -> list[Row]:
-        return self.raw.execute(to_sqlite(query), to_bindings(values)).fetchall()
-
-    def one(self, query: str, **values: Any) -> Row:
-        row = self.row(query, **values)
-        assert row is not None
-        return row
-
-    def execute(self, statement: str, **values: Any) -> int:
-        before = self.raw.total_changes()
-        self.raw.execute(to_sqlite(statement), to_bindings(values)).fetchall()
-        return self.raw.total_changes() - before
-
-    def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
-        self.raw.executemany(to_sqlite(statement), [to_bindings(one) for one in values])
 
 
 class SqliteDatabase:
@@ -93,8 +21,6 @@ class SqliteDatabase:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.path = database.path
-        self.keys = KeySource(int(time.time() * 1000), time.monotonic)
-        self.keys.last = int(database.writer.execute(SELECT_LAST_KEY).get)
 
     async def write(self, job: Callable[[SqliteConnection], T]) -> T:
         return await self.database.write(self.with_connection(job))
@@ -119,6 +45,3 @@ class SqliteDatabase:
     @property
     def identity(self) -> dict[str, bytes]:
         return self.database.identity
-
-    def draw_key(self) -> int:
-        return self.keys.draw()

@@ -10,17 +10,17 @@ import apsw
 
 from voicemem.errors import CannotStart, StoreRuined
 from voicemem.store.claims import Claims
+from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
+from voicemem.store.endpoints import Endpoints
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.observations import Observations
+from voicemem.store.outbox import Outbox
 from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
 from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
 from voicemem.store.sqlite.database.transactions import transaction
 from voicemem.store.sqlite.database.writer import RUINED
-from voicemem.store.sqlite.deliveries.endpoints import SqliteEndpoints
-from voicemem.store.sqlite.deliveries.lists import SqliteDeliveryLists
-from voicemem.store.sqlite.deliveries.outbox import SqliteOutbox
 from voicemem.store.sqlite.driver import SqliteDatabase
 from voicemem.store.sqlite.heard_index.index import SqliteHeardIndex, new_index_file
 from voicemem.store.sqlite.heard_index.vectors import SqliteHeardVectors
@@ -67,9 +67,6 @@ class SqliteFigures:
 class SqliteStore(
     SqliteJournal,
     SqliteOverviews,
-    SqliteOutbox,
-    SqliteEndpoints,
-    SqliteDeliveryLists,
     SqliteErasure,
     SqliteArchive,
     SqliteNodes,
@@ -93,6 +90,9 @@ class SqliteStore(
         """Open the file and migrate it; only with `make` is a missing one made. Raises `CannotStart`."""
         self.database = Database(path, exclusive, budget, make)
         seam = SqliteDatabase(self.database)
+        self.outbox = Outbox(seam)
+        self.endpoints = Endpoints(seam)
+        self.deliveries = Deliveries(seam)
         self.directory = Directory(seam)
         self.quarantine = Quarantine(seam)
         self.claims = Claims(seam)

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from tests.support.samples.audit_lines import acts
 from voicemem.cli import main
+from voicemem.store.directory import HookSecret
 from voicemem.store.engines import open_store
-from voicemem.store.records import HookSecret
 
 DIALECT = "elevenlabs-agents"
 FIRST, SECOND = "wsec_first", "wsec_second"

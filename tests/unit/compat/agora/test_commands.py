@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from tests.support.samples.agora_tokens import APP_ID, CERTIFICATE, OTHER_CERTIFICATE
 from tests.support.samples.audit_lines import acts
 from voicemem.cli import main
+from voicemem.store.directory import AgoraApp
 from voicemem.store.engines import open_store
-from voicemem.store.records import AgoraApp
 from voicemem.store.upkeep import no_store
 
 OTHER_APP = "f" * 32

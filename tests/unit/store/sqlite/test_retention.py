@@ -17,8 +17,9 @@ from tests.support.stores.contract import append_batch
 from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import Batch, Offer
+from voicemem.store.deliveries import Attempt
 from voicemem.store.port import Store
-from voicemem.store.records import Attempt, Snapshot
+from voicemem.store.records import Snapshot
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.retention import JsonPortion
 from voicemem.store.sqlite.store import InMemoryStore
@@ -78,10 +79,12 @@ async def end(store: Store, key: int, attempts: int = 2) -> int:
     """End it, and try to deliver its delivery."""
     assert await store.close_session(key, END, f"notice {key}", NOW) is not None
     for number in range(attempts):
-        (delivery,) = await store.claim_deliveries(NOW + number, 0, {}, 1)
-        await store.freeze_payload(delivery, b"MARK payload " * 3_000)
+        (delivery,) = await store.outbox.claim_deliveries(NOW + number, 0, {}, 1)
+        await store.outbox.freeze_payload(delivery, b"MARK payload " * 3_000)
         answered = Attempt(NOW, 5, 500, None, "MARK excerpt")
-        assert await store.finish_delivery(delivery, answered, "pending" if number + 1 < attempts else "delivered", NOW)
+        assert await store.outbox.finish_delivery(
+            delivery, answered, "pending" if number + 1 < attempts else "delivered", NOW
+        )
     return key
 
 
@@ -131,18 +134,18 @@ async def test_what_is_not_erased_stays(store: SqliteStore, path: str) -> None:
     gone, kept = [await begin(store, name) for name in ("gone", "kept")]
     for key in (gone, kept):
         assert await store.close_session(key, END, f"notice {key}", NOW) is not None
-    for delivery in await store.claim_deliveries(NOW, 0, {}, 10):
-        await store.finish_delivery(delivery, Attempt(NOW, 5, 200, None, "ok"), "delivered", None)
+    for delivery in await store.outbox.claim_deliveries(NOW, 0, {}, 10):
+        await store.outbox.finish_delivery(delivery, Attempt(NOW, 5, 200, None, "ok"), "delivered", None)
     before = (
         await store.read_rows(kept, 0, 100),
-        await store.list_deliveries(kept),
+        await store.deliveries.list_deliveries(kept),
         await store.find_session("p", "kept"),
     )
     await store.erase(gone, NOW)
     await sweep(store)
     assert before == (
         await store.read_rows(kept, 0, 100),
-        await store.list_deliveries(kept),
+        await store.deliveries.list_deliveries(kept),
         await store.find_session("p", "kept"),
     )
     assert 2 == len(before[1])
@@ -153,19 +156,22 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
     """The mark changes a row or two however long the call was; nothing can be read or sent from then on."""
     key = await begin(store, events=500)
     assert await store.close_session(key, END, "notice", NOW) is not None
-    (delivery,) = await store.claim_deliveries(NOW, 0, {}, 1)
+    (delivery,) = await store.outbox.claim_deliveries(NOW, 0, {}, 1)
     before = store.database.writer.total_changes()
     await store.erase(key, NOW)
     assert store.database.writer.total_changes() - before <= 3
     assert await store.find_session("p", "s") is None
     assert ([], [], None) == (
         await store.read_rows(key, 0, 100),
-        await store.list_deliveries(key),
+        await store.deliveries.list_deliveries(key),
         await store.load_snapshot(key, 1, 10**6),
     )
-    assert ([], None) == (await store.claim_deliveries(NOW + HOUR_MS, 0, {}, 10), await store.next_delivery_ms())
-    assert await store.freeze_payload(delivery, b"MARK late") is None
-    assert not await store.finish_delivery(delivery, Attempt(NOW, 5, 500, None, "MARK late"), "pending", NOW)
+    assert ([], None) == (
+        await store.outbox.claim_deliveries(NOW + HOUR_MS, 0, {}, 10),
+        await store.outbox.next_delivery_ms(),
+    )
+    assert await store.outbox.freeze_payload(delivery, b"MARK late") is None
+    assert not await store.outbox.finish_delivery(delivery, Attempt(NOW, 5, 500, None, "MARK late"), "pending", NOW)
     await sweep(store)
     assert [] == await store.database.read(lambda connection: connection.execute("select 1 from attempts").fetchall())
 

@@ -25,7 +25,9 @@ from tests.support.stores.sqlite import (
 from voicemem.config.session import validate_config
 from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.admission import Offer, Outcome
-from voicemem.store.records import ApiKey, Attempt, SessionFilter
+from voicemem.store.deliveries import Attempt
+from voicemem.store.directory import ApiKey
+from voicemem.store.records import SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import SessionEnding
@@ -136,9 +138,9 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
         end = Offer(1, NOW, b'{"type":"session.end","seq":1,"reason":"MARK"}', ending=SessionEnding(NOW, "MARK"))
         await send(sqlite, key, end)
     await sqlite.close_ended(closed, "n", NOW)
-    (delivery,) = await sqlite.claim_deliveries(NOW, 1000, {}, 1)
-    await sqlite.freeze_payload(delivery, b"MARK")
-    await sqlite.finish_delivery(delivery, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
+    (delivery,) = await sqlite.outbox.claim_deliveries(NOW, 1000, {}, 1)
+    await sqlite.outbox.freeze_payload(delivery, b"MARK")
+    await sqlite.outbox.finish_delivery(delivery, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
     assert len(marked(sqlite)) > 10
     for key in (closed, ended):
         await sqlite.erase(key, NOW)

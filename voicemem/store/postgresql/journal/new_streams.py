@@ -6,10 +6,11 @@ from hashlib import sha256
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
-from voicemem.store.postgresql.deliveries.enqueue import enqueue_start
+from voicemem.store.outbox import enqueue_start
 from voicemem.store.postgresql.journal.quotas import check_quotas, note_key
 from voicemem.store.postgresql.journal.rows import Conflict, Rows
 from voicemem.store.postgresql.retention_plans import schedule_retention
+from voicemem.store.postgresql.statements import PostgresqlConnection
 from voicemem.store.records import RestoredSession
 from voicemem.store.runs import group_runs
 from voicemem.store.stream_changes import new_session, new_stream, restored_session, source_of_secrets
@@ -52,7 +53,7 @@ def create_stream(
     if is_counted:
         note_key(rows.session, stream.key, key_id)
     rows.save_secrets(stream, session_patch, now_ms)
-    enqueue_start(rows.session, rows.shared.keys, stream, now_ms)
+    enqueue_start(PostgresqlConnection(rows.session, rows), stream, now_ms)
     return stream
 
 
@@ -97,5 +98,5 @@ def restore_stream(
     if stream.state == "ended":
         schedule_retention(rows.session, stream)
     else:
-        enqueue_start(rows.session, rows.shared.keys, stream, now_ms)
+        enqueue_start(PostgresqlConnection(rows.session, rows), stream, now_ms)
     return stream

@@ -18,10 +18,10 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch
 from voicemem.errors import StoreUnavailable
 from voicemem.store.batch_append import Originals, originals_around
-from voicemem.store.delivery_rows import endpoint_values
+from voicemem.store.endpoints import save_session_endpoint
 from voicemem.store.keys import KeySource
+from voicemem.store.outbox import enqueue_close, enqueue_start
 from voicemem.store.postgresql.database.connection import NodeRetired, Row, Session
-from voicemem.store.postgresql.deliveries.enqueue import enqueue_close, enqueue_start
 from voicemem.store.postgresql.journal.guesses import Guesses
 from voicemem.store.postgresql.journal.runs import (
     INSERT_RUNS,
@@ -33,6 +33,7 @@ from voicemem.store.postgresql.journal.runs import (
 )
 from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, is_full
 from voicemem.store.postgresql.retention_plans import schedule_retention
+from voicemem.store.postgresql.statements import PostgresqlConnection
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JournalRun, server_run
 from voicemem.store.stream_changes import reopen
@@ -84,18 +85,8 @@ SAVE_PRODUCER = """
     unsequenced = excluded.unsequenced, ended = excluded.ended, node = excluded.node,
     expected_until_ms = excluded.expected_until_ms
 """
-SELECT_FROM_SECRETS = "select value from secrets where stream = $1 and name = $2"
 DELETE_FROM_SECRETS = "delete from secrets where stream = $1 and name = $2"
 INSERT_INTO_SECRETS = "insert into secrets values ($1, $2, $3)"
-DISABLE_SESSION_ENDPOINT = "update endpoints set disabled_ms = $1 where stream = $2"
-UPDATE_SESSION_ENDPOINT = """
-    update endpoints set url = $2, secret = $3, contents = $4, event_types = $5, disabled_ms = null,
-    disabled_reason = null where stream = $1
-"""
-INSERT_SESSION_ENDPOINT = """
-    insert into endpoints (key, stream, url, secret, contents, event_types, public_only)
-    values ($6, $1, $2, $3, $4, $5, true)
-"""
 RELEASE_NAME = "delete from names where stream = $1"
 DELETE_RETENTION = "delete from retention where stream = $1"
 
@@ -262,14 +253,14 @@ class Rows:
         """See `voicemem.store.batch_append.AppendRows`."""
         reopen(self, stream, now_ms)
         self.session.execute(DELETE_RETENTION, (stream.key,))
-        enqueue_start(self.session, self.shared.keys, stream, now_ms)
+        enqueue_start(PostgresqlConnection(self.session, self), stream, now_ms)
 
     def finish_close(self, stream: Stream, notice_id: str, now_ms: int) -> None:
         """See `voicemem.store.stream_changes.StreamRows`."""
         self.save_producers(stream.key)
         self.session.execute(RELEASE_NAME, (stream.key,))
         schedule_retention(self.session, stream)
-        enqueue_close(self.session, self.shared.keys, stream, notice_id, now_ms)
+        enqueue_close(PostgresqlConnection(self.session, self), stream, notice_id, now_ms)
 
     def apply_patch(self, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
         """See `voicemem.store.batch_append.AppendRows`."""
@@ -285,19 +276,7 @@ class Rows:
             if value is not None:
                 self.session.execute(INSERT_INTO_SECRETS, (stream.key, name, value))
         if "webhook" in session_patch.public or "webhook.secret" in session_patch.secrets:
-            self.save_endpoint(stream, now_ms)
-
-    def save_endpoint(self, stream: Stream, now_ms: int) -> None:
-        """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
-        values = endpoint_values(stream.config)
-        if values is None:
-            self.session.execute(DISABLE_SESSION_ENDPOINT, (now_ms, stream.key))
-            return
-        secret = self.session.row(SELECT_FROM_SECRETS, (stream.key, "webhook.secret"))
-        contents, event_types = values.contents, values.event_types
-        row = (stream.key, values.url, secret[0] if secret else None, contents, event_types)
-        if not self.session.change(UPDATE_SESSION_ENDPOINT, row):
-            self.session.execute(INSERT_SESSION_ENDPOINT, (*row, self.shared.keys.draw()))
+            save_session_endpoint(PostgresqlConnection(self.session, self), stream, now_ms)
 
     def is_full(self, project: str) -> bool:
         """Whether a project has used up its bytes."""

@@ -255,7 +255,7 @@ create index endpoints_by_stream on endpoints (stream) where stream is not null;
 create unique index endpoints_by_project on endpoints (project, id) where project is not null;
 create unique index endpoints_of_operator on endpoints ((true)) where stream is null and project is null;
 
--- Notices on their way to endpoints. A lease moves `due_ms` to its end, so a claim does not look through what is leased.
+-- Webhook events on their way to endpoints. A lease moves `due_ms` to its end, so a claim does not look through what is leased.
 create table deliveries (
     key bigint primary key,
     stream bigint not null,

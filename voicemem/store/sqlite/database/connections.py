@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -14,6 +15,7 @@ from typing import TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, REDO_SUFFIX, lock_file, make_private, rewrite_log
 from voicemem.store.sqlite.database.opening import Opening, is_complete, refuse_missing
@@ -35,6 +37,12 @@ READER_PRAGMAS = """
     pragma wal_autocheckpoint = 0;
 """
 """Only the writer checkpoints."""
+SELECT_LAST_KEY = """
+    select max(
+        ifnull((select max(key) from endpoints), 0), ifnull((select max(key) from deliveries), 0),
+        ifnull((select max(seq) from sqlite_sequence), 0)
+    )
+"""
 TRUNCATE_LOG = "pragma wal_checkpoint(truncate)"
 SYNCHRONOUS_FULL = 2
 """What SQLite answers when asked for its setting."""
@@ -65,7 +73,9 @@ class Database:
             migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
             self.identity = dict(self.writer.execute(SELECT_IDENTITY))
             """The rows of `meta`."""
-            self.rows = RowCache(self.writer, exclusive, budget or MemoryBudget())
+            keys = KeySource(int(time.time() * 1000), time.monotonic)
+            keys.last = int(self.writer.execute(SELECT_LAST_KEY).get)
+            self.rows = RowCache(self.writer, exclusive, budget or MemoryBudget(), keys)
             self.reader = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
             self.inline_reader = None if path == IN_MEMORY else open_connection(path, read_only=True)
             self.scanner = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)

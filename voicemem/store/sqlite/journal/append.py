@@ -7,10 +7,11 @@ from voicemem.config.session import apply_patch
 from voicemem.errors import Refused
 from voicemem.store.admission import Batch, admits_all
 from voicemem.store.batch_append import BatchAppend, Originals, originals_around
-from voicemem.store.delivery_rows import endpoint_values
+from voicemem.store.endpoints import save_session_endpoint
+from voicemem.store.outbox import enqueue_close, enqueue_start
 from voicemem.store.records import AppendResult
 from voicemem.store.runs import JournalRun
-from voicemem.store.sqlite.deliveries.enqueue import enqueue_close, enqueue_start
+from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.journal.archive import find_archived
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.journal.runs import find_run, next_stored_seq
@@ -21,17 +22,8 @@ from voicemem.store.streams import IN_OVERVIEW, ProducerState, Stream
 
 SELECT_IS_CONNECTED = "select 1 from producers where stream = ? and node is not null limit 1"
 SELECT_PRODUCERS_NOT_ENDED = "select name from producers where stream = ? and not ended"
-SELECT_FROM_SECRETS = "select value from secrets where stream = ? and name = ?"
 DELETE_FROM_SECRETS = "delete from secrets where stream = ? and name = ?"
 INSERT_INTO_SECRETS = "insert into secrets values (?, ?, ?)"
-DISABLE_SESSION_ENDPOINT = "update endpoints set disabled_ms = ? where stream = ?"
-UPDATE_SESSION_ENDPOINT = """
-    update endpoints set url = ?, secret = ?, contents = ?, event_types = ?, disabled_ms = null, disabled_reason = null
-    where stream = ?
-"""
-INSERT_SESSION_ENDPOINT = """
-    insert into endpoints (url, secret, contents, event_types, stream, public_only) values (?, ?, ?, ?, ?, 1)
-"""
 
 
 def append(rows: RowCache, batch: Batch, now_ms: int) -> AppendResult:
@@ -72,7 +64,7 @@ class StreamView:
     def reopen(self, stream: Stream, now_ms: int) -> None:
         reopen(self.rows, stream, now_ms)
         cancel_retention(self.rows.connection, stream)
-        enqueue_start(self.rows, stream, now_ms)
+        enqueue_start(SqliteConnection(self.rows.connection, self.rows), stream, now_ms)
 
     def apply_patch(self, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
         stream.config = apply_patch(stream.config, session_patch.public)
@@ -89,7 +81,7 @@ class StreamView:
     def finish_close(self, stream: Stream, notice_id: str, now_ms: int) -> None:
         self.rows.save_producers(stream.key)
         schedule_retention(self.rows.connection, stream)
-        enqueue_close(self.rows, stream, notice_id, now_ms)
+        enqueue_close(SqliteConnection(self.rows.connection, self.rows), stream, notice_id, now_ms)
 
     def load_originals(self, key: int, producer: ProducerState, seq: int) -> Originals:
         self.rows.flush()
@@ -111,18 +103,4 @@ def save_secrets(rows: RowCache, stream: Stream, session_patch: SessionPatch, no
         if value is not None:
             rows.connection.execute(INSERT_INTO_SECRETS, (stream.key, name, value))
     if "webhook" in session_patch.public or "webhook.secret" in session_patch.secrets:
-        save_endpoint(rows, stream, now_ms)
-
-
-def save_endpoint(rows: RowCache, stream: Stream, now_ms: int) -> None:
-    """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
-    values = endpoint_values(stream.config)
-    execute = rows.connection.execute
-    if values is None:
-        execute(DISABLE_SESSION_ENDPOINT, (now_ms, stream.key))
-        return
-    secret = execute(SELECT_FROM_SECRETS, (stream.key, "webhook.secret")).fetchone()
-    row = (values.url, secret[0] if secret else None, values.contents, values.event_types, stream.key)
-    execute(UPDATE_SESSION_ENDPOINT, row)
-    if not rows.connection.changes():
-        execute(INSERT_SESSION_ENDPOINT, row)
+        save_session_endpoint(SqliteConnection(rows.connection, rows), stream, now_ms)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
+from voicemem.store.outbox import enqueue_start
 from voicemem.store.records import RestoredSession
 from voicemem.store.runs import group_runs
-from voicemem.store.sqlite.deliveries.enqueue import enqueue_start
+from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.journal.append import StreamView, save_secrets
 from voicemem.store.sqlite.journal.quotas import check_quotas, note_key
 from voicemem.store.sqlite.journal.row_cache import RowCache
@@ -43,7 +44,7 @@ def create_stream(
     if is_counted:
         note_key(rows.connection, stream.key, key_id)
     save_secrets(rows, stream, session_patch, now_ms)
-    enqueue_start(rows, stream, now_ms)
+    enqueue_start(SqliteConnection(rows.connection, rows), stream, now_ms)
     return stream
 
 
@@ -78,5 +79,5 @@ def restore_stream(
     if stream.state == "ended":
         schedule_retention(rows.connection, stream)
     else:
-        enqueue_start(rows, stream, now_ms)
+        enqueue_start(SqliteConnection(rows.connection, rows), stream, now_ms)
     return stream

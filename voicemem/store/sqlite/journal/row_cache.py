@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JournalRun, Waypoints, server_run
@@ -66,8 +67,11 @@ class RowCache:
     changed again, so other threads may read it.
     """
 
-    def __init__(self, connection: apsw.Connection, keeps_committed: bool, budget: MemoryBudget) -> None:
+    def __init__(
+        self, connection: apsw.Connection, keeps_committed: bool, budget: MemoryBudget, keys: KeySource
+    ) -> None:
         self.connection = connection
+        self.keys = keys
         self.quotas = Quotas()
         """Checked by those who add a session or events."""
         self.count_quota_refusal: Callable[[str], None] = lambda quota: None

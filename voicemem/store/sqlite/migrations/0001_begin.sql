@@ -161,7 +161,7 @@ create index endpoints_by_stream on endpoints (stream);
 create index endpoints_by_project on endpoints (project, id) where project is not null;
 create index endpoints_of_operator on endpoints (key) where stream is null and project is null;
 
--- Notices on their way to endpoints. `header` is JSON. A lease moves `due_ms` to its end, so a claim does not look
+-- Webhook events on their way to endpoints. `header` is JSON. A lease moves `due_ms` to its end, so a claim does not look
 -- through what is leased. `restarted_at` is how many attempts were made before the notice was sent again by hand, which
 -- begins its schedule again.
 create table deliveries (

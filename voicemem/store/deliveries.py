@@ -1,0 +1,269 @@
+"""Deliveries as those read them who own their session, their endpoint or their project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from voicemem.store.database import Connection, Database, Row
+from voicemem.store.endpoints import ENDPOINT_COLUMNS, Endpoint, to_endpoint
+
+DeliveryState = Literal["pending", "delivered", "failed"]
+
+
+class Attempt(NamedTuple):
+    """One logged attempt at a delivery. `excerpt` is the beginning of the answer."""
+
+    started_ms: int
+    duration_ms: int
+    status: int | None
+    error: str | None
+    excerpt: str
+
+
+class Delivery(NamedTuple):
+    """A delivery as its session's owner reads it."""
+
+    notice_id: str
+    url: str
+    event_type: int
+    state: str
+    """`pending`, `delivered` or `failed`."""
+    attempts: list[Attempt]
+    waiting_for: str | None = None
+    """`session_set_aside` while it cannot be made for that reason."""
+
+
+class EndpointDelivery(NamedTuple):
+    """A delivery as the owner of its endpoint reads it."""
+
+    key: int
+    session_id: str
+    made_ms: int
+    due_ms: int | None
+    """When the next attempt is due; during an attempt, when its lease ends."""
+    delivery: Delivery
+
+
+class DeliveryFilter(Struct, frozen=True, kw_only=True):
+    """Which deliveries to list: those for which all conditions hold.
+
+    `before` is the key of the last delivery of the page before.
+    """
+
+    session_id: str | None = None
+    event_type: int | None = None
+    state: str | None = None
+    before: int | None = None
+    limit: int = 100
+
+
+class ListedDelivery(NamedTuple):
+    """A delivery of a project's session, and the endpoint that it goes to, which may be the session's own."""
+
+    delivery: EndpointDelivery
+    endpoint: Endpoint
+
+
+class DeliveryPage(NamedTuple):
+    """The newest first; `next_before` is the key with which the list continues, None at its end.
+
+    There may be fewer than the query's limit, or none, before the end.
+    """
+
+    deliveries: list[ListedDelivery]
+    next_before: int | None
+
+
+class EndpointCounts(NamedTuple):
+    """How an endpoint does: its deliveries made since a time that were delivered or failed, and all that wait."""
+
+    delivered: int = 0
+    failed: int = 0
+    pending: int = 0
+
+
+NOT_ERASED = "(select s.state from streams s where s.key = x.stream) <> 'erased'"
+"""True for deliveries (x) of sessions that are not erased: those of an erased one stay a while, and are not sent."""
+SELECT_ATTEMPTS = """
+    select started_ms, duration_ms, status, error, excerpt from attempts where delivery = :delivery order by number
+"""
+SELECT_SESSION_DELIVERIES = f"""
+    select x.key, x.notice_id, e.url, x.event_type, x.state, x.waiting_for
+    from deliveries x join endpoints e on e.key = x.endpoint
+    where x.stream = :stream and {NOT_ERASED} order by x.key
+"""
+LISTED_COLUMNS = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state, x.waiting_for"
+JOINED = "join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream"
+FILTERS = {
+    "session_id": "s.id = :session_id",
+    "event_type": "x.event_type = :event_type",
+    "state": "x.state = :state",
+}
+"""The condition of each field of a filter that is set."""
+LIST_OF_ENDPOINT = f"""
+    select {LISTED_COLUMNS} from deliveries x {JOINED}
+    where x.endpoint = :endpoint and s.state <> 'erased' and {{conditions}} order by x.key desc limit :limit
+"""
+SELECT_DELIVERY = f"select {LISTED_COLUMNS} from deliveries x {JOINED} where x.key = :key"
+SET_PENDING = "state = 'pending', due_ms = :now_ms, restarted_at = attempts"
+RESEND_DELIVERY = f"""
+    update deliveries as x set {SET_PENDING} where key = :key and endpoint = :endpoint and {NOT_ERASED}
+"""
+RESEND_FAILED = f"""
+    update deliveries as x set {SET_PENDING}
+    where endpoint = :endpoint and state = 'failed' and made_ms >= :since_ms and {NOT_ERASED}
+"""
+MOST_SCANNED = 5_000
+"""Deliveries that one page of a project's list looks at, since they may be of other projects."""
+OF_PROJECT = """
+    s.project = :project and s.state <> 'erased' and (:operators or e.stream is not null or e.project is not null)
+"""
+SCANNED = f"select key from deliveries where {{scanned}} order by key desc limit {MOST_SCANNED}"
+LIST_OF_PROJECT = f"""
+    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS} from ({SCANNED}) c cross join deliveries x {JOINED}
+    where x.key = c.key and {OF_PROJECT} and {{conditions}} order by x.key desc limit :limit
+"""
+COUNT_SCANNED = f"select count(*), min(key) from ({SCANNED}) c"
+FIND = f"""
+    select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS}, x.payload from deliveries x {JOINED}
+    where x.key = :key and {OF_PROJECT}
+"""
+NOT_DELIVERED = "state <> 'delivered' and state = :state"
+"""As the index has it."""
+COUNT_DELIVERIES = """
+    select count(*) filter (where state = 'delivered'), count(*) filter (where state = 'failed'),
+    (select count(*) from deliveries where endpoint = :endpoint and due_ms is not null)
+    from deliveries where endpoint = :endpoint and made_ms >= :since_ms
+"""
+
+
+class Deliveries:
+    """Deliveries as their owners read them, and send them again; none of erased sessions."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def list_deliveries(self, stream: int) -> list[Delivery]:
+        """All deliveries of a session with their attempts, in the order of their making."""
+
+        def job(connection: Connection) -> list[Delivery]:
+            rows = connection.rows(SELECT_SESSION_DELIVERIES, stream=stream)
+            return [
+                Delivery(notice_id, url, event_type, state, attempts_of(connection, key), waiting_for)
+                for key, notice_id, url, event_type, state, waiting_for in rows
+            ]
+
+        return await self.database.read(job)
+
+    # Of an endpoint
+
+    async def list_endpoint_deliveries(self, key: int, query: DeliveryFilter) -> list[EndpointDelivery]:
+        """An endpoint's deliveries that match, the newest first."""
+        conditions = [*conditions_of(query), "true" if query.before is None else "x.key < :before"]
+        sql = LIST_OF_ENDPOINT.format(conditions=" and ".join(conditions))
+
+        def job(connection: Connection) -> list[EndpointDelivery]:
+            return [to_delivery(connection, row) for row in connection.rows(sql, endpoint=key, **asdict(query))]
+
+        return await self.database.read(job)
+
+    async def resend(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
+        """Make a delivery of an endpoint due now, whatever its state; None when it is unknown.
+
+        Its schedule of retries starts again: `ClaimedDelivery.restarted_at` becomes the number of attempts so far.
+        """
+
+        def job(connection: Connection) -> EndpointDelivery | None:
+            if not connection.execute(RESEND_DELIVERY, key=delivery, endpoint=key, now_ms=now_ms):
+                return None
+            return to_delivery(connection, connection.one(SELECT_DELIVERY, key=delivery))
+
+        return await self.database.write(job)
+
+    async def resend_failed(self, key: int, since_ms: int, now_ms: int) -> int:
+        """Do the same for all failed deliveries made at `since_ms` or later. Returns how many there are."""
+        values = {"endpoint": key, "since_ms": since_ms, "now_ms": now_ms}
+        return await self.database.write(lambda connection: connection.execute(RESEND_FAILED, **values))
+
+    # Of a project, over all endpoints, the sessions' own included; with `operators` also those to the operator's
+
+    async def list_project_deliveries(
+        self, project: str, query: DeliveryFilter, operators: bool, stream: int | None = None
+    ) -> DeliveryPage:
+        """Those that match, the newest first; with `stream` only those of one session."""
+        scanned = scanned_by(query, stream)
+        listing = LIST_OF_PROJECT.format(scanned=scanned, conditions=" and ".join(["true", *conditions_of(query)]))
+        counting = COUNT_SCANNED.format(scanned=scanned)
+        values = {"stream": stream, "before": query.before, "state": query.state}
+        listed = asdict(query) | {"stream": stream, "project": project, "operators": operators}
+        listed["limit"] = query.limit + 1
+
+        def job(connection: Connection) -> DeliveryPage:
+            found = [listed_delivery(connection, row) for row in connection.rows(listing, **listed)]
+            scanned, last = (0, None) if len(found) > query.limit else connection.one(counting, **values)
+            return page_of(found, query.limit, scanned, last)
+
+        return await self.database.read(job)
+
+    async def find_project_delivery(
+        self, project: str, delivery: int, operators: bool
+    ) -> tuple[ListedDelivery, bytes | None] | None:
+        """One of them, and the payload of its body, None before it is made; None when it is unknown."""
+
+        def job(connection: Connection) -> tuple[ListedDelivery, bytes | None] | None:
+            row = connection.row(FIND, project=project, key=delivery, operators=operators)
+            return None if row is None else (listed_delivery(connection, row[:-1]), row[-1])
+
+        return await self.database.read(job)
+
+    async def count_endpoint_deliveries(self, keys: Sequence[int], since_ms: int) -> dict[int, EndpointCounts]:
+        """How the endpoints with these keys do; deliveries made before `since_ms` count only while they wait."""
+
+        def job(connection: Connection) -> dict[int, EndpointCounts]:
+            return {
+                key: EndpointCounts(*connection.one(COUNT_DELIVERIES, endpoint=key, since_ms=since_ms)) for key in keys
+            }
+
+        return await self.database.read(job)
+
+
+def page_of(rows: list[ListedDelivery], limit: int, scanned: int, last_scanned: int | None) -> DeliveryPage:
+    """A page of rows, of which there may be one too many, out of so many that were looked at."""
+    if len(rows) > limit:
+        return DeliveryPage(rows[:limit], rows[limit - 1].delivery.key)
+    return DeliveryPage(rows, last_scanned if scanned >= MOST_SCANNED else None)
+
+
+def conditions_of(query: DeliveryFilter) -> list[str]:
+    return [condition for field, condition in FILTERS.items() if getattr(query, field) is not None]
+
+
+def scanned_by(query: DeliveryFilter, stream: int | None) -> str:
+    """The condition for what is looked at, which an index answers."""
+    conditions = ["true"] if stream is None else ["stream = :stream"]
+    if query.before is not None:
+        conditions.append("key < :before")
+    if query.state not in (None, "delivered") and stream is None:
+        conditions.append(NOT_DELIVERED)
+    return " and ".join(conditions)
+
+
+def to_delivery(connection: Connection, row: Row) -> EndpointDelivery:
+    """The delivery of a row of `LISTED_COLUMNS`."""
+    key, session_id, made_ms, due_ms, notice_id, url, event_type, state, waiting_for = row
+    delivery = Delivery(notice_id, url, event_type, state, attempts_of(connection, key), waiting_for)
+    return EndpointDelivery(key, session_id, made_ms, due_ms, delivery)
+
+
+def listed_delivery(connection: Connection, row: Row) -> ListedDelivery:
+    """The delivery of a row of `LISTED_COLUMNS` and `ENDPOINT_COLUMNS`."""
+    width = LISTED_COLUMNS.count(",") + 1
+    return ListedDelivery(to_delivery(connection, row[:width]), to_endpoint(row[width:]))
+
+
+def attempts_of(connection: Connection, delivery: int) -> list[Attempt]:
+    return [Attempt(*row) for row in connection.rows(SELECT_ATTEMPTS, delivery=delivery)]

@@ -1,0 +1,203 @@
+"""The receivers of webhooks: a session's own, those that projects registered, and the operator's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from voicemem.config.session import HISTORY_EVENT, Contents
+from voicemem.store.database import Connection, Database
+from voicemem.store.streams import Stream
+
+
+class Endpoint(Struct, frozen=True):
+    """A receiver of webhooks. A session's own has a `stream`, a project's a `project`, the operator's neither."""
+
+    key: int
+    stream: int | None
+    url: str
+    secret: str | None
+    contents: Contents
+    public_only: bool
+    """Whether its address must be a public one: true for a URL that came through the API."""
+    disabled_ms: int | None
+    id: str | None = None
+    """Only a project's has one."""
+    project: str | None = None
+    description: str = ""
+    event_types: tuple[int, ...] = (HISTORY_EVENT,)
+    created_ms: int = 0
+    old_secret: str | None = None
+    """After a rotation: signs alongside the new one until `old_secret_until_ms`."""
+    old_secret_until_ms: int | None = None
+    failing_since_ms: int | None = None
+    """The first failed attempt since the last success."""
+    disabled_reason: str | None = None
+    """`request` (its owner disabled it), `gone` (it answered 410) or `failing`."""
+
+
+FIELDS = Endpoint.__struct_fields__
+ENDPOINT_COLUMNS = ", ".join(f"e.{name}" for name in FIELDS)
+EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
+COUNT_ENDPOINTS = "select count(*) from endpoints where project = :project"
+INSERT_ENDPOINT = f"insert into endpoints ({', '.join(FIELDS)}) values ({', '.join(f':{name}' for name in FIELDS)})"
+UPDATE_ENDPOINT = f"update endpoints set {', '.join(f'{name} = :{name}' for name in FIELDS[1:])} where key = :key"
+DELETE_ENDPOINT = "delete from endpoints where key = :key"
+SELECT_ENDPOINTS = f"select {ENDPOINT_COLUMNS} from endpoints e where project = :project order by key"
+SELECT_ENDPOINT = f"select {ENDPOINT_COLUMNS} from endpoints e where project = :project and id = :id"
+SELECT_OPERATOR_ENDPOINT = f"""
+    select {ENDPOINT_COLUMNS} from endpoints e
+    where stream is null and project is null and disabled_ms is distinct from 0
+"""
+DISABLE_GONE_ENDPOINT = """
+    update endpoints set disabled_ms = :now_ms, disabled_reason = 'gone'
+    where key = :key and url = :url and disabled_ms is null
+"""
+DISABLE_FAILING_ENDPOINT = """
+    update endpoints set disabled_ms = :now_ms, disabled_reason = 'failing'
+    where key = :key and disabled_ms is null and project is not null and failing_since_ms <= :since_ms
+"""
+FAIL_PENDING_DELIVERIES = """
+    update deliveries set state = 'failed', due_ms = null where endpoint = :endpoint and due_ms is not null
+"""
+SELECT_SIGNING = "select value from secrets where stream = :stream and name = 'webhook.secret'"
+DISABLE_SESSION_ENDPOINT = "update endpoints set disabled_ms = :now_ms where stream = :stream"
+UPDATE_SESSION_ENDPOINT = """
+    update endpoints set url = :url, secret = :secret, contents = :contents, event_types = :event_types,
+    disabled_ms = null, disabled_reason = null where stream = :stream
+"""
+INSERT_SESSION_ENDPOINT = """
+    insert into endpoints (key, stream, url, secret, contents, event_types, public_only)
+    values (:key, :stream, :url, :secret, :contents, :event_types, true)
+"""
+
+
+class Endpoints:
+    """The endpoints that projects registered, and the operator's."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def add_endpoint(self, endpoint: Endpoint, limit: int) -> Endpoint | None:
+        """Store a project's new endpoint, and return it with its key; None when the project has `limit` already."""
+
+        def job(connection: Connection) -> Endpoint | None:
+            connection.lock(f"endpoints of {endpoint.project}")  # two at once must not both get the last place
+            if connection.one(COUNT_ENDPOINTS, project=endpoint.project) >= (limit,):
+                return None
+            added = replace(endpoint, key=connection.draw_key())
+            connection.execute(INSERT_ENDPOINT, **endpoint_values(added))
+            return added
+
+        return await self.database.write(job)
+
+    async def list_endpoints(self, project: str) -> list[Endpoint]:
+        """A project's endpoints, in the order in which they were made."""
+        rows = await self.database.read(lambda connection: connection.rows(SELECT_ENDPOINTS, project=project))
+        return [to_endpoint(row) for row in rows]
+
+    async def find_endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
+        """A project's endpoint; None when the id is unknown."""
+        return await self.database.read(lambda connection: load_endpoint(connection, project, endpoint_id))
+
+    async def find_operator_endpoint(self) -> Endpoint | None:
+        """The operator's endpoint; None when there never was one, or it was turned off."""
+        row = await self.database.read(lambda connection: connection.row(SELECT_OPERATOR_ENDPOINT))
+        return None if row is None else to_endpoint(row)
+
+    async def change_endpoint(
+        self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
+    ) -> Endpoint | None:
+        """Replace an endpoint by what `change` returns for it; None when the id is unknown.
+
+        `change` is pure, and may run more than once. When the result is disabled, what waits for it is failed.
+        """
+
+        def job(connection: Connection) -> Endpoint | None:
+            endpoint = load_endpoint(connection, project, endpoint_id, " for no key update")
+            if endpoint is None:
+                return None
+            changed = change(endpoint)
+            connection.execute(UPDATE_ENDPOINT, **endpoint_values(changed))
+            if changed.disabled_ms is not None:
+                connection.execute(FAIL_PENDING_DELIVERIES, endpoint=changed.key)
+            return changed
+
+        return await self.database.write(job)
+
+    async def delete_endpoint(self, project: str, endpoint_id: str) -> bool:
+        """Delete an endpoint, and fail what waits for it; False when the id is unknown."""
+
+        def job(connection: Connection) -> bool:
+            endpoint = load_endpoint(connection, project, endpoint_id, " for update")
+            if endpoint is None:
+                return False
+            connection.execute(FAIL_PENDING_DELIVERIES, endpoint=endpoint.key)
+            connection.execute(DELETE_ENDPOINT, key=endpoint.key)
+            return True
+
+        return await self.database.write(job)
+
+    async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
+        """Disable an endpoint that answered that it is gone, and fail what waits for it.
+
+        Does nothing when its URL has changed in between: only the old address is gone.
+        """
+
+        def job(connection: Connection) -> None:
+            if connection.execute(DISABLE_GONE_ENDPOINT, now_ms=now_ms, key=endpoint.key, url=endpoint.url):
+                connection.execute(FAIL_PENDING_DELIVERIES, endpoint=endpoint.key)
+
+        await self.database.write(job)
+
+    async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
+        """Disable a project's endpoint that has been failing since `since_ms` or longer; whether it was disabled."""
+
+        def job(connection: Connection) -> bool:
+            disabled = connection.execute(DISABLE_FAILING_ENDPOINT, now_ms=now_ms, key=key, since_ms=since_ms) > 0
+            if disabled:
+                connection.execute(FAIL_PENDING_DELIVERIES, endpoint=key)
+            return disabled
+
+        return await self.database.write(job)
+
+
+def save_session_endpoint(connection: Connection, stream: Stream, now_ms: int) -> None:
+    """Make the session's own endpoint what `webhook` in its configuration says; without a URL it is disabled."""
+    webhook = stream.config.get("webhook") or {}
+    url = webhook.get("url")
+    if url is None:
+        connection.execute(DISABLE_SESSION_ENDPOINT, now_ms=now_ms, stream=stream.key)
+        return
+    (secret,) = connection.row(SELECT_SIGNING, stream=stream.key) or (None,)
+    values = {
+        "stream": stream.key,
+        "url": url,
+        "secret": secret,
+        "contents": webhook.get("contents", "full"),
+        "event_types": msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT])).decode(),
+    }
+    if not connection.execute(UPDATE_SESSION_ENDPOINT, **values):
+        connection.execute(INSERT_SESSION_ENDPOINT, key=connection.draw_key(), **values)
+
+
+def load_endpoint(connection: Connection, project: str, endpoint_id: str, lock: str = "") -> Endpoint | None:
+    row = connection.row(SELECT_ENDPOINT + lock, project=project, id=endpoint_id)
+    return None if row is None else to_endpoint(row)
+
+
+def endpoint_values(endpoint: Endpoint) -> dict[str, Any]:
+    """The values of an endpoint's columns."""
+    return asdict(endpoint) | {"event_types": msgspec.json.encode(endpoint.event_types).decode()}
+
+
+def to_endpoint(values: Sequence[Any]) -> Endpoint:
+    """The endpoint of a row of `ENDPOINT_COLUMNS`."""
+    row = dict(zip(FIELDS, values, strict=True))
+    row["public_only"] = bool(row["public_only"])
+    row["event_types"] = EVENT_TYPES_DECODER.decode(row["event_types"])
+    return Endpoint(**row)

@@ -1,0 +1,337 @@
+"""The outbox: webhook deliveries on their way to endpoints, with leases, frozen bodies and a log of attempts."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from voicemem.config.session import CLOSE_EVENTS, HISTORY_EVENT, LEFT_EVENT, STARTED_EVENT, parse_config
+from voicemem.store.database import Connection, Database, Row
+from voicemem.store.deliveries import NOT_ERASED, Attempt
+from voicemem.store.endpoints import ENDPOINT_COLUMNS, EVENT_TYPES_DECODER, Endpoint, to_endpoint
+from voicemem.store.streams import Stream
+
+ANY_NUMBER = 2**31
+CLAIMS = "claims of deliveries"
+"""The lock of a claim: the places of a URL are counted over all nodes."""
+FRONT_ROWS = 200
+"""How many of the oldest due deliveries a claim looks at first. When these are not enough, since their receivers are
+busy or were taken away, it looks at the oldest of each endpoint."""
+
+
+class SessionHeader(Struct, frozen=True):
+    """What a webhook event says of its session, as it was when the delivery was made.
+
+    `stopped_ms` is the time of the close; for a start, that of the start or reopening.
+    """
+
+    session_id: str
+    name: str | None
+    channel: str | None
+    labels: dict[str, str]
+    started_ms: int
+    stopped_ms: int
+    reason: str | None = None
+    """Why the session was closed; None for a start."""
+    user_id: str | None = None
+
+
+class ClaimedDelivery(Struct, frozen=True):
+    """A webhook event about a session on its way to one endpoint."""
+
+    key: int
+    stream: int
+    endpoint: Endpoint
+    notice_id: str
+    event_type: int
+    position: int
+    """The body is made from the memory at this position of the journal."""
+    header: SessionHeader
+    payload: bytes | None
+    """The body's payload, frozen before the first attempt; None before that."""
+    attempts: int
+    lease: int
+    """Raised by every claim; a finish counts only under the lease of its own claim."""
+    restarted_at: int = 0
+    """How many attempts had been made when it was last sent again by hand."""
+
+
+HEADER_DECODER = msgspec.json.Decoder(SessionHeader)
+DELIVERY_FIELDS = tuple(name for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
+DELIVERY_COLUMNS = ", ".join(f"x.{name}" for name in DELIVERY_FIELDS)
+SELECT_LEASED_BY_OTHERS = """
+    select e.url, count(*) from deliveries x join endpoints e on e.key = x.endpoint
+    where x.node is not null and x.leased_until_ms > :now_ms and x.node <> :node group by e.url
+"""
+OLDEST_DUE = "(select key from deliveries where due_ms <= :now_ms order by due_ms, key limit :most) c"
+IS_CANDIDATE = "x.key = c.key"
+WITH_WAITING = """
+    with recursive waiting(endpoint) as (
+        select min(endpoint) from deliveries where due_ms is not null
+        union all
+        select (select min(endpoint) from deliveries where due_ms is not null and endpoint > waiting.endpoint)
+        from waiting where waiting.endpoint is not null
+    )
+"""
+"""The endpoints that have waiting deliveries: one step through the index for each."""
+OLDEST_OF_ENDPOINT = """
+    select key from deliveries where endpoint = waiting.endpoint and due_ms <= :now_ms
+    order by due_ms, key limit :most
+"""
+OLDEST_OF_EACH = {
+    "sqlite": ("waiting", f"x.key in ({OLDEST_OF_ENDPOINT})"),
+    "postgresql": (f"waiting cross join lateral ({OLDEST_OF_ENDPOINT}) c", IS_CANDIDATE),
+}
+"""By engine: SQLite has no lateral join, and PostgreSQL would look at each delivery for each endpoint."""
+SELECT_DUE = f"""
+    select {DELIVERY_COLUMNS}, {ENDPOINT_COLUMNS} from {{candidates}} cross join deliveries x
+    join endpoints e on e.key = x.endpoint
+    where {{is_candidate}} and x.due_ms <= :now_ms and x.leased_until_ms <= :now_ms and e.disabled_ms is null
+    and not (e.url in :full) and {NOT_ERASED} order by x.due_ms, x.key limit :limit
+    for no key update of x skip locked
+"""
+COUNT_DUE = "select count(*) from (select 1 from deliveries where due_ms <= :now_ms limit :most) c"
+LEASE_DELIVERIES = """
+    update deliveries set lease = lease + 1, leased_until_ms = :until_ms, due_ms = :until_ms, node = :node
+    where key in :keys
+"""
+FREEZE_PAYLOAD = f"""
+    update deliveries as x set payload = :payload, waiting_for = null
+    where key = :key and payload is null and {NOT_ERASED}
+"""
+SELECT_PAYLOAD = f"select payload from deliveries x where key = :key and {NOT_ERASED}"
+FINISH_DELIVERY = f"""
+    update deliveries as x set state = case when state = 'failed' and :state = 'pending' then 'failed' else :state end,
+    due_ms = case when state = 'failed' then null else cast(:due_ms as bigint) end, attempts = attempts + 1,
+    lease = lease + 1, leased_until_ms = 0, node = null where key = :key and lease = :lease and {NOT_ERASED}
+"""
+"""A delivery that was given up in between (its endpoint was disabled) is not tried again, but a success counts."""
+POSTPONE_DELIVERY = """
+    update deliveries set waiting_for = :waiting_for, due_ms = :due_ms, leased_until_ms = 0, node = null,
+    lease = lease + 1 where key = :key and lease = :lease and due_ms is not null
+"""
+INSERT_ATTEMPT = """
+    insert into attempts (delivery, number, started_ms, duration_ms, status, error, excerpt)
+    values (:delivery, :number, :started_ms, :duration_ms, :status, :error, :excerpt)
+"""
+CLEAR_FAILING_SINCE = """
+    update endpoints set failing_since_ms = null where key = :key and failing_since_ms is not null
+"""
+SET_FAILING_SINCE = """
+    update endpoints set failing_since_ms = :started_ms
+    where key = :key and failing_since_ms is null and stream is null
+"""
+SELECT_NEXT_DUE_MS = f"""
+    select x.due_ms from deliveries x join endpoints e on e.key = x.endpoint
+    where x.due_ms is not null and e.disabled_ms is null and {NOT_ERASED} order by x.due_ms limit 1
+"""
+SUBSCRIBERS = """
+    select key, event_types from endpoints where disabled_ms is null and stream = :stream
+    union all
+    select key, event_types from endpoints where disabled_ms is null and project = :project
+    union all
+    select key, '[103]' from endpoints where disabled_ms is null and stream is null and project is null
+"""
+"""Endpoints that get a session's events: its own, its project's, and the operator's, which gets histories only."""
+INSERT_DELIVERY = """
+    insert into deliveries (key, stream, endpoint, notice_id, event_type, position, header, state, attempts, due_ms,
+    lease, leased_until_ms, made_ms) values (:key, :stream, :endpoint, :notice_id, :event_type, :position, :header,
+    'pending', 0, :now_ms, 0, 0, :now_ms)
+"""
+SELECT_WAS_JOINED = """
+    select 1 where exists (select 1 from producers where stream = :stream)
+    or exists (select 1 from journal where stream = :stream and producer is not null)
+"""
+
+
+class Outbox:
+    """Deliveries: webhook events on their way to endpoints.
+
+    The journal's transactions make them: at a start or reopening (event type 101) and at a close (102, 103, 111, 112;
+    only 102 at the idle close of a session that no one joined), one for each endpoint that subscribed to it and is not
+    disabled: the session's own, its project's, and the operator's, which gets 103 only. A delivery is `pending` with a
+    time at which it is due, then `delivered` or `failed`.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def claim_deliveries(
+        self,
+        now_ms: int,
+        lease_ms: int,
+        taken: Mapping[str, int],
+        limit: int,
+        node: str = "",
+        places: int = ANY_NUMBER,
+    ) -> list[ClaimedDelivery]:
+        """Lease due deliveries to a node, the longest due first.
+
+        Each URL has so many places over all nodes. Those that other nodes have under lease are taken, and so are those
+        in `taken`: the node's own, and those that it leaves free. However many claim at once, no place is given twice.
+
+        Until its lease is over, or its node is retired, a delivery is claimed by no other node. Deliveries of erased
+        sessions and disabled endpoints are not claimed. A receiver that is down must not delay the claims of others,
+        however many deliveries wait for it.
+        """
+
+        def job(connection: Connection) -> list[ClaimedDelivery]:
+            connection.hold_node(node)
+            connection.lock(CLAIMS)
+            leased = Counter(taken)
+            if not self.database.is_exclusive:
+                leased.update(dict(connection.rows(SELECT_LEASED_BY_OTHERS, now_ms=now_ms, node=node)))
+            full = [url for url, count in leased.items() if count >= places]
+            claimed = []
+            for delivery in map(to_claimed_delivery, select_due(connection, self.database.engine, now_ms, full, limit)):
+                if leased[delivery.endpoint.url] < places:
+                    leased[delivery.endpoint.url] += 1
+                    claimed.append(delivery)
+            if claimed:
+                keys = [delivery.key for delivery in claimed]
+                connection.execute(LEASE_DELIVERIES, until_ms=now_ms + lease_ms, node=node, keys=keys)
+            return claimed
+
+        if await self.database.read(lambda connection: connection.one(COUNT_DUE, now_ms=now_ms, most=1)) == (0,):
+            return []
+        return await self.database.write(job)
+
+    async def freeze_payload(self, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
+        """Store the payload of a delivery's body, unless it has one. Returns the stored one; None if erased."""
+
+        def job(connection: Connection) -> bytes | None:
+            connection.execute(FREEZE_PAYLOAD, payload=payload, key=delivery.key)
+            row = connection.row(SELECT_PAYLOAD, key=delivery.key)
+            return None if row is None else row[0]
+
+        return await self.database.write(job)
+
+    async def finish_delivery(
+        self,
+        delivery: ClaimedDelivery,
+        attempt: Attempt,
+        state: Literal["pending", "delivered", "failed"],
+        due_ms: int | None,
+    ) -> bool:
+        """Log an attempt, set what comes next, and end the lease; False, with nothing changed, if the lease was lost.
+
+        A delivery that was failed in between (its endpoint was disabled) is not tried again, but `delivered` counts.
+        Also keeps `failing_since_ms` of an endpoint that is not a session's own: the first failed attempt since the
+        last success.
+        """
+
+        def job(connection: Connection) -> bool:
+            values = {"key": delivery.key, "lease": delivery.lease}
+            if not connection.execute(FINISH_DELIVERY, state=state, due_ms=due_ms, **values):
+                return False
+            number = delivery.attempts + 1
+            connection.execute(INSERT_ATTEMPT, delivery=delivery.key, number=number, **attempt._asdict())
+            if state == "delivered":
+                connection.execute(CLEAR_FAILING_SINCE, key=delivery.endpoint.key)
+            else:
+                connection.execute(SET_FAILING_SINCE, key=delivery.endpoint.key, started_ms=attempt.started_ms)
+            return True
+
+        return await self.database.write(job)
+
+    async def postpone_delivery(self, delivery: ClaimedDelivery, waiting_for: str, due_ms: int) -> None:
+        """End the lease without an attempt, and record what the delivery waits for; it is due again at `due_ms`.
+
+        Does nothing when the lease was lost. `freeze_payload` and `Quarantine.release` clear the note.
+        """
+        values = {"key": delivery.key, "lease": delivery.lease, "waiting_for": waiting_for, "due_ms": due_ms}
+        await self.database.write(lambda connection: connection.execute(POSTPONE_DELIVERY, **values))
+
+    async def next_delivery_ms(self) -> int | None:
+        """When the next delivery is due, leases included; None when none waits."""
+        row = await self.database.read(lambda connection: connection.row(SELECT_NEXT_DUE_MS))
+        return None if row is None else int(row[0])
+
+
+def select_due(connection: Connection, engine: str, now_ms: int, full: Sequence[str], limit: int) -> list[Row]:
+    """The deliveries that are due at URLs that are not full, the oldest first, locked.
+
+    Thousands may be due at one receiver that is down. The oldest few are enough as a rule; the search over all
+    endpoints is made only when these are held up by busy receivers, so that one of them cannot delay the others.
+    """
+    values: dict[str, Any] = {"now_ms": now_ms, "full": list(full), "limit": limit}
+    sql = SELECT_DUE.format(candidates=OLDEST_DUE, is_candidate=IS_CANDIDATE)
+    rows = connection.rows(sql, most=FRONT_ROWS, **values)
+    if len(rows) == limit or connection.one(COUNT_DUE, now_ms=now_ms, most=FRONT_ROWS) < (FRONT_ROWS,):
+        return rows
+    candidates, is_candidate = OLDEST_OF_EACH[engine]
+    sql = WITH_WAITING + SELECT_DUE.format(candidates=candidates, is_candidate=is_candidate)
+    return connection.rows(sql, most=max(FRONT_ROWS, limit), **values)
+
+
+def to_claimed_delivery(row: Row) -> ClaimedDelivery:
+    """The delivery of a row of both kinds of columns, under the lease that it gets now."""
+    width = len(DELIVERY_FIELDS)
+    values = dict(zip(DELIVERY_FIELDS, row[:width], strict=True))
+    values |= {"header": HEADER_DECODER.decode(values["header"]), "lease": values["lease"] + 1}
+    return ClaimedDelivery(endpoint=to_endpoint(row[width:]), **values)
+
+
+# What the journal's transactions add
+
+
+def enqueue_start(connection: Connection, stream: Stream, now_ms: int) -> None:
+    """Add the deliveries that say that a session has started, or was reopened."""
+    enqueue(connection, stream, (STARTED_EVENT,), None, secrets.token_hex(16), now_ms)
+
+
+def enqueue_close(connection: Connection, stream: Stream, close_id: str, now_ms: int) -> None:
+    """Add the deliveries of a close; `close_id` is the id of its history.
+
+    A session that was closed as idle before anyone joined it has no history, metrics or turns. That it has left is
+    sent all the same, since its start was.
+    """
+    was_joined = not stream.provisional or connection.row(SELECT_WAS_JOINED, stream=stream.key) is not None
+    enqueue(connection, stream, CLOSE_EVENTS if was_joined else (LEFT_EVENT,), stream.reason, close_id, now_ms)
+
+
+def enqueue(
+    connection: Connection,
+    stream: Stream,
+    event_types: Iterable[int],
+    reason: str | None,
+    base_id: str,
+    now_ms: int,
+) -> None:
+    """Add a row for each endpoint and event type that it subscribed to; the outbox makes the payload from the row."""
+    subscribers = [
+        (key, EVENT_TYPES_DECODER.decode(subscribed))
+        for key, subscribed in connection.rows(SUBSCRIBERS, stream=stream.key, project=stream.project)
+    ]
+    receivers = [(event_type, key) for event_type in event_types for key, types in subscribers if event_type in types]
+    if not receivers:
+        return
+    config = parse_config(stream.config)
+    header = SessionHeader(
+        stream.id, config.name, config.channel, config.labels, stream.started_ms, now_ms, reason, config.user_id
+    )
+    common: dict[str, Any] = {"stream": stream.key, "position": stream.position, "now_ms": now_ms}
+    common["header"] = msgspec.json.encode(header)
+    connection.many(
+        INSERT_DELIVERY,
+        [
+            {
+                **common,
+                "key": connection.draw_key(),
+                "endpoint": endpoint,
+                "event_type": event_type,
+                "notice_id": notice_id(base_id, event_type),
+            }
+            for event_type, endpoint in receivers
+        ],
+    )
+
+
+def notice_id(close_id: str, event_type: int) -> str:
+    """The id of one event of a close: of the history that of the close itself, of others one derived from it."""
+    return close_id if event_type == HISTORY_EVENT else f"{close_id}-{event_type}"

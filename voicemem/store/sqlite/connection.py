@@ -1,0 +1,80 @@
+"""A connection to SQLite, as the store uses it (`voicemem.store.database`)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from voicemem.store.database import Row
+
+if TYPE_CHECKING:
+    from voicemem.store.sqlite.journal.row_cache import RowCache
+
+LIST_PARAMETER = re.compile(r"\bin (:\w+)")
+IN_LIST = r"in (select value from json_each(\1))"
+LOCKS = re.compile(r"\s+for (?:no key )?(?:update|share)\b(?: of \w+)?(?: skip locked)?")
+FUNCTIONS = (("greatest(", "max("), ("least(", "min("), ("strpos(", "instr("))
+
+
+@lru_cache(4096)
+def to_sqlite(text: str) -> str:
+    """Put what is written for both engines into SQLite's words."""
+    for common, own in FUNCTIONS:
+        text = text.replace(common, own)
+    return LOCKS.sub("", LIST_PARAMETER.sub(IN_LIST, text))
+
+
+def to_bindings(values: dict[str, Any]) -> dict[str, Any]:
+    """Turn lists into the JSON that `IN_LIST` reads."""
+    return {
+        name: json.dumps(list(value)) if isinstance(value, (list, tuple, set)) else value
+        for name, value in values.items()
+    }
+
+
+class SqliteConnection:
+    """A `voicemem.store.database.Connection` on SQLite."""
+
+    __slots__ = ("raw", "rows_of_writer")
+
+    def __init__(self, raw: apsw.Connection, rows_of_writer: RowCache) -> None:
+        self.raw = raw
+        self.rows_of_writer = rows_of_writer
+
+    def hold_node(self, token: str) -> None:
+        return
+
+    def draw_key(self) -> int:
+        return self.rows_of_writer.keys.draw()
+
+    def lock(self, name: str) -> None:
+        return
+
+    @property
+    def streams(self) -> RowCache:
+        return self.rows_of_writer
+
+    def row(self, query: str, **values: Any) -> Row | None:
+        row: Row | None = self.raw.execute(to_sqlite(query), to_bindings(values)).fetchone()
+        return row
+
+    def rows(self, query: str, **values: Any) -> list[Row]:
+        return self.raw.execute(to_sqlite(query), to_bindings(values)).fetchall()
+
+    def one(self, query: str, **values: Any) -> Row:
+        row = self.row(query, **values)
+        assert row is not None
+        return row
+
+    def execute(self, statement: str, **values: Any) -> int:
+        before = self.raw.total_changes()
+        self.raw.execute(to_sqlite(statement), to_bindings(values)).fetchall()
+        return self.raw.total_changes() - before
+
+    def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
+        self.raw.executemany(to_sqlite(statement), [to_bindings(one) for one in values])
