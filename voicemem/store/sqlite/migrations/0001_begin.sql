@@ -157,7 +157,7 @@ create table endpoints (
     failing_since_ms integer,
     disabled_reason text
 ) strict;
-create index endpoints_by_stream on endpoints (stream);
+create index endpoints_by_stream on endpoints (stream) where stream is not null;
 create index endpoints_by_project on endpoints (project, id) where project is not null;
 create index endpoints_of_operator on endpoints (key) where stream is null and project is null;
 
@@ -188,6 +188,7 @@ create index deliveries_by_stream on deliveries (stream);
 create index deliveries_waiting on deliveries (endpoint, due_ms) where due_ms is not null;
 create index deliveries_failed on deliveries (endpoint, made_ms) where state = 'failed';
 create index deliveries_by_endpoint on deliveries (endpoint);
+create index deliveries_by_node on deliveries (node) where node is not null;
 create index deliveries_failed_by_stream on deliveries (stream) where state = 'failed';
 create index deliveries_pending_by_stream on deliveries (stream) where state = 'pending';
 -- Deliveries that were not made, for the lists of a project; and those of an endpoint by time, of which a day is counted.
