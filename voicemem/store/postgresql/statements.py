@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from voicemem.store.database import Row
 from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.turns import take_turn
-
-if TYPE_CHECKING:
-    from voicemem.store.postgresql.journal.rows import Rows
 
 PARTS = re.compile(r"('(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::\w+)|\b(not in|in) :(\w+)|:(\w+)")
 """What is left alone (literals, quoted names, comments, casts), a list parameter, and any other parameter."""
@@ -55,7 +52,7 @@ class PostgresqlConnection:
 
     __slots__ = ("rows_of_job", "session")
 
-    def __init__(self, session: Session, rows_of_job: Rows | None = None) -> None:
+    def __init__(self, session: Session, rows_of_job: Any = None) -> None:
         self.session = session
         self.rows_of_job = rows_of_job
 
@@ -63,13 +60,13 @@ class PostgresqlConnection:
         self.streams.hold_node(token)
 
     def draw_key(self) -> int:
-        return self.streams.shared.keys.draw()
+        return int(self.streams.shared.keys.draw())
 
     def lock(self, name: str) -> None:
         take_turn(self.session, name)
 
     @property
-    def streams(self) -> Rows:
+    def streams(self) -> Any:
         assert self.rows_of_job is not None, "a job that only reads"
         return self.rows_of_job
 
