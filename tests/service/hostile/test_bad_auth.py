@@ -23,6 +23,7 @@ from tests.support.callers.raw_http import handshake_head as handshake
 from tests.support.callers.raw_http import raw_answers, status_codes
 from tests.support.callers.rest import RestClient, client_with_key, make_key
 from tests.support.events import final_transcript
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.app import App
 from voicemem.security.access import ASK_AGAIN_MS, Access
@@ -89,7 +90,7 @@ async def check(app: App, logged: pytest.LogCaptureFixture, *keys: str) -> None:
     assert not [key for key in keys if key in logged.text]
 
 
-@pytest.mark.parametrize("wrong", CASES, ids=lambda wrong: wrong.number)
+@every_row("wrong", CASES, ids=lambda wrong: wrong.number)
 async def test_bad_keys(app: App, caplog: pytest.LogCaptureFixture, wrong: Wrong) -> None:
     """Each is refused alike on both ports, before anything is read or stored, and repeated nowhere."""
     caplog.set_level("INFO")
@@ -248,7 +249,7 @@ def swapped(token: str, header: object) -> str:
     return ".".join([jwt(header, {}).split(".")[0], *token.split(".")[1:]])
 
 
-@pytest.mark.parametrize("name", BAD_TOKENS)
+@every_row("name", BAD_TOKENS)
 async def test_bad_tokens(app: App, caplog: pytest.LogCaptureFixture, name: str) -> None:
     """Each is refused on both ports, in the header and in the first frame, where a good one is taken."""
     _, kid, text = (await make_key(app, "admin")).split("_")

@@ -21,8 +21,9 @@ from tests.support.callers.raw_websocket import (
     upgraded_socket,
     websocket_frame,
 )
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, fresh_id
 from tests.support.events import final_transcript
+from tests.support.rows import every_row
 from voicemem.app import App
 
 GOOD = event().encode()
@@ -114,27 +115,28 @@ CASES = [
 ]
 
 
-async def check_nothing_came_of_it(app: App, logged: pytest.LogCaptureFixture) -> None:
+async def check_nothing_came_of_it(app: App, session_id: str, logged: pytest.LogCaptureFixture) -> None:
     """The session has what it had, and takes its next event on a new connection; nothing was logged."""
-    assert [1] == [row["seq"] for row in await RestClient(app).journal()]
+    assert [1] == [row["seq"] for row in await RestClient(app).journal(session_id)]
     async with connected_producer(app) as again:
-        assert 2 == (await again.open())["next_seq"]
+        assert 2 == (await again.open(session_id))["next_seq"]
         await again.store(final_transcript(2))
     assert "" == logged.text
 
 
-@pytest.mark.parametrize("broken", CASES, ids=lambda broken: broken.number)
+@every_row("broken", CASES, ids=lambda broken: broken.number)
 async def test_broken_frames(app: App, caplog: pytest.LogCaptureFixture, broken: Broken) -> None:
     """Each closes its connection with the code of the protocol; nothing in or behind it is taken."""
+    session_id = fresh_id()
     async with upgraded_socket(app.ingest_address) as raw:
-        await raw.send_event({"type": "session.open", "session_id": "s"})
+        await raw.send_event({"type": "session.open", "session_id": session_id})
         await raw.expect("session.ready")
         await raw.send_event(final_transcript(1))
         await raw.expect("ack")
         sending = asyncio.create_task(raw.send(broken.sent, websocket_frame(TEXT, GOOD)))
         assert broken.close == await raw.closed()
         sending.cancel()
-    await check_nothing_came_of_it(app, caplog)
+    await check_nothing_came_of_it(app, session_id, caplog)
 
 
 async def test_74_no_compression_is_ever_negotiated(app: App) -> None:
@@ -159,7 +161,7 @@ async def test_76_a_ping_flood_is_answered_and_hurts_nobody(app: App, caplog: py
         await flooding
         await raw.send_event(final_transcript(1))
         await raw.expect("ack")
-    await check_nothing_came_of_it(app, caplog)
+    await check_nothing_came_of_it(app, "s", caplog)
 
 
 async def test_76_messages_in_fragments_with_pings_between_are_whole(app: App) -> None:

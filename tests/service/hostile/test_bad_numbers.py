@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.callers.bad_input import BadFrame, check_refusal, event, over_websocket_and_http, raw
-from tests.support.services import Serve
+from voicemem.app import App
 
 CASES = [
     BadFrame("21 NaN", raw('"ts":NaN'), "invalid_json"),
@@ -45,6 +45,6 @@ CASES = [
 
 
 @over_websocket_and_http(CASES)
-async def test_bad_numbers(serve: Serve, caplog: pytest.LogCaptureFixture, bad: BadFrame, way: str) -> None:
+async def test_bad_numbers(app: App, caplog: pytest.LogCaptureFixture, bad: BadFrame, way: str) -> None:
     """Each has its documented code, leaves nothing of its content in journal and log, and all goes on."""
-    await check_refusal(await serve(), bad, way, caplog)
+    await check_refusal(app, bad, way, caplog)

@@ -50,9 +50,9 @@ CASES = [
 
 
 @over_websocket_and_http(CASES)
-async def test_bad_order(serve: Serve, caplog: pytest.LogCaptureFixture, bad: BadFrame, way: str) -> None:
+async def test_bad_order(app: App, caplog: pytest.LogCaptureFixture, bad: BadFrame, way: str) -> None:
     """Each has its documented code, leaves nothing of its content in journal and log, and all goes on."""
-    await check_refusal(await serve(), bad, way, caplog)
+    await check_refusal(app, bad, way, caplog)
 
 
 # What takes more than one event

@@ -122,7 +122,7 @@ FILTERS += [
 FILTERS += ["STATE=running", "fields=geheim", "cursor=x&cursor=y"]
 
 
-@pytest.mark.parametrize("query", FILTERS)
+@every_row("query", FILTERS)
 async def test_129_unknown_filters(api: RestClient, caplog: pytest.LogCaptureFixture, query: str) -> None:
     """A filter that is not known, stands twice or cannot be is never passed over: the answer would be a lie."""
     for path in PATHS:

@@ -19,6 +19,7 @@ from tests.support.callers.bad_input import (
 from tests.support.callers.producer import connected_producer
 from tests.support.events import final_transcript
 from tests.support.services import Serve
+from voicemem.app import App
 
 CASES = [
     BadFrame("33 invalid UTF-8", text(b"\xff"), "invalid_json"),
@@ -63,9 +64,9 @@ CASES = [
 
 
 @over_websocket_and_http(CASES)
-async def test_bad_strings(serve: Serve, caplog: pytest.LogCaptureFixture, bad: BadFrame, way: str) -> None:
+async def test_bad_strings(app: App, caplog: pytest.LogCaptureFixture, bad: BadFrame, way: str) -> None:
     """Each has its documented code, leaves nothing of its content in journal and log, and all goes on."""
-    await check_refusal(await serve(), bad, way, caplog)
+    await check_refusal(app, bad, way, caplog)
 
 
 async def test_45_nothing_is_logged_at_any_level(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

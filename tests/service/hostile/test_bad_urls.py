@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.callers.bad_input import SECRET
 from tests.support.callers.producer import connected_producer, open_producer
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, fresh_id
+from tests.support.rows import every_row
 from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.services import Serve
 from tests.support.waiting import eventually
@@ -94,28 +95,28 @@ def named(bad: Bad) -> str:
     return bad.number.replace("\0", "NUL")[:60]
 
 
-@pytest.mark.parametrize("bad", CASES, ids=named)
-async def test_bad_receivers(serve: Serve, caplog: pytest.LogCaptureFixture, bad: Bad) -> None:
+@every_row("bad", CASES, ids=named)
+async def test_bad_receivers(app: App, caplog: pytest.LogCaptureFixture, bad: Bad) -> None:
     """Each is refused when it is given, on every way in; nothing of it is kept, repeated or logged but why."""
     caplog.set_level("INFO")
-    app = await serve()
+    caplog.clear()
+    session_id, refused_id = fresh_id(), fresh_id()
     api, hook = RestClient(app), {"webhook": {"url": bad.url}}
-    told = [await api.post("/v1/sessions", {"session_id": "no", **hook})]
-    await api.create()
-    told.append(await api.patch("/v1/sessions/s", hook))
+    told = [await api.post("/v1/sessions", {"session_id": refused_id, **hook})]
+    await api.create(session_id)
+    told.append(await api.patch(f"/v1/sessions/{session_id}", hook))
     assert [(400, bad.code)] * 2 == [answered.problem for answered in told]
     assert SECRET not in "".join(answered.body.decode() for answered in told)
     async with connected_producer(app) as producer:
-        await producer.send({"type": "session.open", "session_id": "no", "session": hook})
+        await producer.send({"type": "session.open", "session_id": refused_id, "session": hook})
         error = await producer.expect_error(bad.code)
         assert SECRET not in str(error)
-    async with open_producer(app) as producer:
+    async with open_producer(app, session_id) as producer:
         await producer.send({"type": "session.update", "seq": 1, **hook})
         await producer.expect_error(bad.code, seq=1)
-    assert [("s", {})] == [
-        (one["session_id"], one["config"]) for one in (await api.get("/v1/sessions")).json["sessions"]
-    ]
-    assert [{"type": "refused", "code": bad.code}] == [row["event"] for row in await api.journal()]
+    assert 404 == (await api.get(f"/v1/sessions/{refused_id}")).status
+    assert {} == (await api.session(session_id))["config"]
+    assert [{"type": "refused", "code": bad.code}] == [row["event"] for row in await api.journal(session_id)]
     assert SECRET not in caplog.text
     warned = [record for record in caplog.records if record.levelname == "WARNING"]
     assert {bad.code} == {vars(record)["code"] for record in warned}

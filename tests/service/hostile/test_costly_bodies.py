@@ -12,7 +12,9 @@ import pytest
 
 from tests.support.callers.bad_input import MIB, BadFrame, check_refusal, over_websocket_and_http
 from tests.support.callers.rest import RestClient
+from tests.support.rows import every_row
 from tests.support.services import Serve
+from voicemem.app import App
 
 MANY = {
     "objects": b"[" + b"{}," * 340_000 + b"{}]",
@@ -48,21 +50,19 @@ def little_memory(most: int) -> Iterator[None]:
 
 
 @over_websocket_and_http(BadFrame(f"137 {name}", frame, "too_big") for name, frame in MANY.items())
-async def test_frames_of_many_values(serve: Serve, caplog: pytest.LogCaptureFixture, bad: BadFrame, way: str) -> None:
+async def test_frames_of_many_values(app: App, caplog: pytest.LogCaptureFixture, bad: BadFrame, way: str) -> None:
     """A frame of a mebibyte that would be hundreds of thousands of objects is refused before any is made."""
-    await check_refusal(await serve(), bad, way, caplog)
+    await check_refusal(app, bad, way, caplog)
 
 
-@pytest.mark.parametrize("name", MANY)
-@pytest.mark.parametrize("path", PLACES)
-async def test_138_bodies_of_many_values(serve: Serve, path: str, name: str) -> None:
+@every_row("name", MANY)
+@every_row("path", PLACES)
+async def test_138_bodies_of_many_values(in_session: RestClient, path: str, name: str) -> None:
     """Wherever a body is read it is refused, with memory for a few copies of the text and nothing else."""
-    api = RestClient(await serve())
-    await api.create()
     body = b'{"a":' + MANY[name] + b"}"
     packed = gzip.compress(body)
     with little_memory(24 * MIB):
-        answered = await api.call("POST", path, {"Content-Encoding": "gzip"}, data=packed)
+        answered = await in_session.call("POST", path, {"Content-Encoding": "gzip"}, data=packed)
     assert (413, "too_big") == answered.problem
     assert "values" in answered.json["detail"]
 

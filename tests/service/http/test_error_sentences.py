@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient
+from tests.support.rows import every_row
 from tests.support.services import Serve
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "body", "said"),
     [
         ("/v1/webhooks", {"url": "https://x.example/", "secret": "a b"}, "A secret must be 8 to 256"),
@@ -62,9 +61,8 @@ from tests.support.services import Serve
         ("/api/conversational-ai-agent/v2/projects/p/agents?state=on", None, "States must be numbers"),
     ],
 )
-async def test_who_sends_another_text_reads_what_it_should_be(serve: Serve, path: str, body: Any, said: str) -> None:
+async def test_who_sends_another_text_reads_what_it_should_be(api: RestClient, path: str, body: Any, said: str) -> None:
     """Bodies and queries get the sentence, and choices their values, also inside of arrays."""
-    api = RestClient(await serve())
     answered = await (api.get(path) if body is None else api.post(path, body))
     assert (answered.status, said in answered.json["detail"], "regex" in answered.json["detail"]) == (400, True, False)
 

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import jsonschema_rs
-import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.checks.openapi import component, openapi_document
 from tests.support.paths import FIXTURES
 from tests.support.routes import ROUTES
+from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.compat import agora
 from voicemem.protocol.types import JsonObject
@@ -73,19 +73,18 @@ async def test_it_names_the_routes_that_are_served(serve: Serve) -> None:
     assert len(served) == len(web_app.router.routes()) == len(ROUTES) + len(agora.BASES) * len(agora.ROUTES)
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.stem)
-async def test_recorded_calls_are_taken_and_shown_as_documented(serve: Serve, call: Path) -> None:
+@every_row("call", CALLS, ids=lambda call: call.stem)
+async def test_recorded_calls_are_taken_and_shown_as_documented(api: RestClient, call: Path) -> None:
     """A call's events are those of the document, and so is all that can be read of it, while it runs and after."""
     events = events_of(call)
     assert [] == [event for event in events if not component("ProducedEvent").is_valid(event)]
-    api = RestClient(await serve())
-    await api.create(user_id="u", labels={"desk": "front"}, llm={"vendor": "custom", "api_key": "k"})
+    await api.create(call.stem, user_id="u", labels={"desk": "front"}, llm={"vendor": "custom", "api_key": "k"})
     half = len(events) // 2
     for some in (events[:half], [*events[half:], {"type": "no.such.type", "seq": 10**6}]):
-        await api.send(*some)
+        await api.send(*some, session_id=call.stem)
         for query in QUERIES:
-            assert 200 == (await api.get(f"/v1/sessions/s{query}")).status
-    await api.end()
+            assert 200 == (await api.get(f"/v1/sessions/{call.stem}{query}")).status
+    await api.end(call.stem)
     for query in QUERIES:
-        assert 200 == (await api.get(f"/v1/sessions/s{query}")).status
+        assert 200 == (await api.get(f"/v1/sessions/{call.stem}{query}")).status
     assert 200 == (await api.get("/v1/sessions?limit=1")).status

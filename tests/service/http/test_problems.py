@@ -16,6 +16,7 @@ from tests.support.callers.rest import PROBLEM, RestClient, RestResponse
 from tests.support.routes import ROUTES
 from tests.support.rows import every_row
 from tests.support.services import Serve
+from voicemem.app import App
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.server.http.problems import problems
 
@@ -172,27 +173,26 @@ NO_HTTP = [
 IDS = [str(request[:24]) + str(number) for number, request in enumerate(NO_HTTP)]
 
 
-@pytest.mark.parametrize("request_", NO_HTTP, ids=IDS)
-async def test_what_is_no_http_is_refused_and_the_service_lives(serve: Serve, request_: bytes) -> None:
+@every_row("request_", NO_HTTP, ids=IDS)
+async def test_what_is_no_http_is_refused_and_the_service_lives(app: App, request_: bytes) -> None:
     """Broken requests get a 4xx, and the next caller is served."""
-    app = await serve()
     assert re.match(rb"HTTP/1\.[01] 4\d\d ", await raw_exchange(app, request_, until=b"\r\n"))
     assert 200 == (await RestClient(app).get("/livez")).status
 
 
-@pytest.mark.parametrize("request_", NO_HTTP, ids=IDS)
-async def test_what_is_no_http_is_answered_by_a_problem(serve: Serve, request_: bytes) -> None:
+@every_row("request_", NO_HTTP, ids=IDS)
+async def test_what_is_no_http_is_answered_by_a_problem(app: App, request_: bytes) -> None:
     """Every HTTP error is a problem document, also those that no route sees."""
-    answer = await raw_exchange(await serve(), request_)
+    answer = await raw_exchange(app, request_)
     assert f"Content-Type: {PROBLEM}".encode() in answer
 
 
-@pytest.mark.parametrize("request_", NO_HTTP, ids=IDS)
+@every_row("request_", NO_HTTP, ids=IDS)
 async def test_what_is_no_http_is_neither_repeated_nor_logged(
-    serve: Serve, request_: bytes, caplog: pytest.LogCaptureFixture
+    app: App, request_: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Keys and texts in broken requests stand in no answer and in no log, and fill no log with tracebacks."""
-    answer = await raw_exchange(await serve(), request_)
+    answer = await raw_exchange(app, request_)
     assert b"hush" not in answer
     assert "hush" not in caplog.text
     assert "Traceback" not in caplog.text

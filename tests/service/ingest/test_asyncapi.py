@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -18,7 +17,9 @@ from tests.support.callers.producer import url_of
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.checks.asyncapi import described, messages_of
 from tests.support.paths import FIXTURES
+from tests.support.rows import every_row
 from tests.support.services import Serve
+from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 
 CALLS = sorted((FIXTURES).glob("*.jsonl"))
@@ -69,10 +70,9 @@ class Recording:
         return self.heard[-1]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.stem)
-async def test_frames_of_recorded_calls_are_documented(serve: Serve, call: Path) -> None:
+@every_row("call", CALLS, ids=lambda call: call.stem)
+async def test_frames_of_recorded_calls_are_documented(app: App, call: Path) -> None:
     """A whole call over the websocket, one event a frame and several: all that is sent and heard is in the document."""
-    app = await serve()
     key = await make_key(app, "admin")
     events = numbered(call)
     async with connect(url_of(app)) as socket:

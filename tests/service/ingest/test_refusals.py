@@ -73,16 +73,16 @@ def nested(depth: int) -> JsonObject:
 # Refused events
 
 
-@pytest.mark.parametrize(("code", "event"), REFUSED)
-async def test_a_refused_event_leaves_its_code(
-    producer: Producer, api: RestClient, code: str, event: JsonObject
-) -> None:
+@every_row(("code", "event"), REFUSED)
+async def test_a_refused_event_leaves_its_code(app: App, api: RestClient, code: str, event: JsonObject) -> None:
     """It takes its position and seq, without any of its content; the connection lives on."""
-    await producer.store(final_transcript(1))
-    await producer.send(event | {"seq": 2})
-    await producer.expect_error(code, session_id="s", producer="main", seq=2)
-    await producer.store(final_transcript(3))
-    row = (await api.journal())[1]
+    session_id = fresh_id()
+    async with open_producer(app, session_id) as producer:
+        await producer.store(final_transcript(1))
+        await producer.send(event | {"seq": 2})
+        await producer.expect_error(code, session_id=session_id, producer="main", seq=2)
+        await producer.store(final_transcript(3))
+    row = (await api.journal(session_id))[1]
     assert (2, "main", 2, {"type": "refused", "code": code}) == (
         row["position"],
         row["producer"],
@@ -115,14 +115,16 @@ async def test_an_error_counts_as_an_ack(producer: Producer) -> None:
     assert 5 == (await producer.open())["next_seq"]
 
 
-@pytest.mark.parametrize("seq", UNREADABLE, ids=str)
-async def test_what_has_no_readable_seq_consumes_nothing(producer: Producer, api: RestClient, seq: Any) -> None:
+@every_row("seq", UNREADABLE, ids=str)
+async def test_what_has_no_readable_seq_consumes_nothing(app: App, api: RestClient, seq: Any) -> None:
     """The error names no seq, nothing is stored, and the producer counts on."""
-    await producer.send(final_transcript(1) | {"seq": seq})
-    error = await producer.expect_error("invalid_field", session_id="s", producer="main")
-    assert "seq" not in error
-    assert [] == await api.journal()
-    await producer.store(final_transcript(1))
+    session_id = fresh_id()
+    async with open_producer(app, session_id) as producer:
+        await producer.send(final_transcript(1) | {"seq": seq})
+        error = await producer.expect_error("invalid_field", session_id=session_id, producer="main")
+        assert "seq" not in error
+        assert [] == await api.journal(session_id)
+        await producer.store(final_transcript(1))
 
 
 async def test_a_refused_event_without_seq_consumes_nothing(producer: Producer, api: RestClient) -> None:

@@ -16,6 +16,7 @@ from websockets.asyncio.client import connect
 from tests.support.callers.producer import open_producer
 from tests.support.callers.rest import RestClient, wait_until_closed
 from tests.support.dialects import RECORDINGS, Recording, reduced
+from tests.support.rows import every_row
 from tests.support.servers.webhook_receiver import webhook_receiver
 from tests.support.services import Serve, node_on, running_service
 from tests.support.waiting import all_connections_handled
@@ -50,15 +51,18 @@ def planted(recording: Recording) -> list[JsonObject]:
     return envelopes
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
+@every_row("name", sorted(CALLS))
 async def test_no_file_holds_a_planted_number(
     serve: Serve, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each recorded call through its dialect's own door, with numbers in all of its texts: files, log and webhook."""
+    caplog.clear()
     caplog.set_level("DEBUG", "voicemem")
     recording = CALLS[name]
+    folder = tmp_path / name.replace("/", ":")
+    folder.mkdir()
     async with webhook_receiver() as hook:
-        app = await serve(store=f"sqlite:{tmp_path / 'v.db'}", redact=CARDS, webhook_url=hook.url())
+        app = await serve(store=f"sqlite:{folder / 'v.db'}", redact=CARDS, webhook_url=hook.url())
         api = RestClient(app)
         path = f"ws://{app.ingest_address}/v1/ingest/{recording.dialect}?session_id=s"
         async with connect(path) as socket:
@@ -69,7 +73,7 @@ async def test_no_file_holds_a_planted_number(
         everything += (await api.get("/v1/sessions/s/events?native=true")).body.decode()
         await api.end()
         delivered = json.dumps((await hook.one()).json)
-    stored = bytes_in(tmp_path)
+    stored = bytes_in(folder)
     assert CARD[:6].encode() in stored
     for place in (everything.encode(), delivered.encode(), stored, caplog.text.encode()):
         assert TAIL.encode() not in place

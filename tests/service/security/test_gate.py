@@ -12,10 +12,12 @@ import aiohttp
 import pytest
 
 from tests.support.callers.raw_http import raw_exchange
-from tests.support.callers.rest import RestClient, client_with_key, make_key
+from tests.support.callers.rest import RestClient, client_with_key, fresh_id, make_key
 from tests.support.events import final
 from tests.support.routes import ROUTES
+from tests.support.rows import all_rows, every_row
 from tests.support.services import Serve
+from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.security.access import ASK_AGAIN_MS, SCOPES, Access
 from voicemem.store.sqlite import SqliteStore
@@ -57,11 +59,11 @@ def filled(path: str) -> str:
 # Scopes
 
 
-@pytest.mark.parametrize(("method", "path"), NEEDED)
-@pytest.mark.parametrize("scope", SCOPES)
-async def test_every_route_asks_for_its_scope(serve: Serve, method: str, path: str, scope: str) -> None:
+@every_row(("method", "path"), NEEDED)
+@every_row("scope", SCOPES)
+async def test_every_route_asks_for_its_scope(app: App, method: str, path: str, scope: str) -> None:
     """A key with the route's scope, or admin, gets through; any other is told which scope it lacks."""
-    api = await client_with_key(await serve(), scope)
+    api = await client_with_key(app, scope)
     answered = await api.call(method, filled(path))
     if scope in (NEEDED[method, path], "admin"):
         assert answered.status not in (401, 403)
@@ -70,15 +72,19 @@ async def test_every_route_asks_for_its_scope(serve: Serve, method: str, path: s
         assert NEEDED[method, path] in answered.json["detail"]
 
 
-@pytest.mark.parametrize(("method", "path"), GUARDED)
-async def test_every_route_but_the_probes_needs_a_key(serve: Serve, method: str, path: str) -> None:
+async def test_every_route_but_the_probes_needs_a_key(serve: Serve) -> None:
     """Without a key, with a wrong one or another scheme nothing is done, and the scheme is told."""
-    app = await serve()
-    key = await make_key(app, "admin")
-    for headers in ({}, {"Authorization": f"Bearer {key}x"}, {"Authorization": f"Basic {key}"}, {"X-Api-Key": key}):
-        answered = await RestClient(app).call(method, filled(path), headers=headers)
-        assert (401, "unauthorized") == answered.problem
-        assert "Bearer" == answered.headers["WWW-Authenticate"]
+    with all_rows() as row:
+        for first in range(0, len(GUARDED), 20):  # who tries more wrong keys in a minute has to wait
+            app = await serve()
+            key = await make_key(app, "admin")
+            wrong = ({}, {"Authorization": f"Bearer {key}x"}, {"Authorization": f"Basic {key}"}, {"X-Api-Key": key})
+            for method, path in GUARDED[first : first + 20]:
+                with row(method, path):
+                    for headers in wrong:
+                        answered = await RestClient(app).call(method, filled(path), headers=headers)
+                        assert (401, "unauthorized") == answered.problem
+                        assert "Bearer" == answered.headers["WWW-Authenticate"]
 
 
 async def test_a_key_in_the_query_or_a_cookie_is_none(serve: Serve) -> None:
@@ -111,10 +117,9 @@ ODD_TOKENS = [b"\xff\xfe", "ключ".encode(), b"vm_\xc3\xa9", b"'; drop table 
 ODD_TOKENS += [b"vm_" + b"0" * 12 + b"_" + b"0" * 40, b"null", b"Bearer x", b"a b c", b",", b"\t"]
 
 
-@pytest.mark.parametrize("token", ODD_TOKENS, ids=lambda token: str(token[:20]))
-async def test_odd_tokens_are_refused(serve: Serve, token: bytes, caplog: pytest.LogCaptureFixture) -> None:
+@every_row("token", ODD_TOKENS, ids=lambda token: str(token[:20]))
+async def test_odd_tokens_are_refused(app: App, token: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever bytes stand for a key, the answer is a 4xx that does not repeat them, and no log does."""
-    app = await serve()
     await make_key(app, "admin")
     head = b"GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer "
     answer = await raw_exchange(app, head + token + b"\r\n\r\n")
@@ -145,19 +150,19 @@ CALLING_OUT: list[JsonObject] = [
 ]
 
 
-@pytest.mark.parametrize("config", CALLING_OUT, ids=str)
-async def test_what_makes_the_server_call_out_needs_admin(serve: Serve, config: JsonObject) -> None:
+@every_row("config", CALLING_OUT, ids=str)
+async def test_what_makes_the_server_call_out_needs_admin(app: App, config: JsonObject) -> None:
     """A key that may only send events sets no address and no secret, at creation or later."""
-    app = await serve()
+    session_id = fresh_id()
     ingest, admin = await client_with_key(app, "ingest", "read"), await client_with_key(app, "admin")
-    assert (403, "forbidden") == (await ingest.post("/v1/sessions", {"session_id": "s", **config})).problem
-    assert 404 == (await ingest.get("/v1/sessions/s")).status
-    await ingest.create()
-    assert (403, "forbidden") == (await ingest.patch("/v1/sessions/s", config)).problem
-    assert 200 == (await admin.patch("/v1/sessions/s", config)).status
+    assert (403, "forbidden") == (await ingest.post("/v1/sessions", {"session_id": session_id, **config})).problem
+    assert 404 == (await ingest.get(f"/v1/sessions/{session_id}")).status
+    await ingest.create(session_id)
+    assert (403, "forbidden") == (await ingest.patch(f"/v1/sessions/{session_id}", config)).problem
+    assert 200 == (await admin.patch(f"/v1/sessions/{session_id}", config)).status
 
 
-@pytest.mark.parametrize(
+@every_row(
     "patch",
     [
         {"webhook": None},
@@ -170,19 +175,19 @@ async def test_what_makes_the_server_call_out_needs_admin(serve: Serve, config: 
     ],
     ids=str,
 )
-async def test_taking_it_away_needs_admin_too(serve: Serve, patch: JsonObject) -> None:
+async def test_taking_it_away_needs_admin_too(app: App, patch: JsonObject) -> None:
     """Who may not set where the history goes cannot change or stop it either, by patch or by update."""
-    app = await serve()
+    session_id = fresh_id()
     ingest, admin = await client_with_key(app, "ingest"), await client_with_key(app, "admin")
     config: JsonObject = {
         "webhook": {"url": HOOK, "secret": "x"},
         "llm": {"url": "https://llm.example/v1", "api_key": "sk"},
     }
-    before = await admin.create(**config)
-    assert (403, "forbidden") == (await ingest.patch("/v1/sessions/s", patch)).problem
-    errors = (await ingest.send({"type": "session.update", "seq": 1, **patch}))["errors"]
+    before = await admin.create(session_id, **config)
+    assert (403, "forbidden") == (await ingest.patch(f"/v1/sessions/{session_id}", patch)).problem
+    errors = (await ingest.send({"type": "session.update", "seq": 1, **patch}, session_id=session_id))["errors"]
     assert ["forbidden"] == [error["code"] for error in errors]
-    assert before["config"] == (await admin.session())["config"]
+    assert before["config"] == (await admin.session(session_id))["config"]
 
 
 @pytest.mark.parametrize("config", [{"llm": {"model": "m"}}, {"system_messages": []}, {"labels": {"a": "1"}}])
@@ -202,6 +207,14 @@ async def two_projects(serve: Serve) -> tuple[RestClient, RestClient]:
     return await client_with_key(app, "admin", project="one"), await client_with_key(app, "admin", project="other")
 
 
+@pytest.fixture
+async def foreign(serve: Serve) -> tuple[RestClient, RestClient]:
+    """The same two, of which the first has the session `theirs`."""
+    one, other = await two_projects(serve)
+    await one.create("theirs")
+    return one, other
+
+
 async def test_two_projects_may_use_the_same_id(serve: Serve) -> None:
     """Sessions with one id in two projects are two sessions, each with its own words."""
     one, other = await two_projects(serve)
@@ -212,11 +225,12 @@ async def test_two_projects_may_use_the_same_id(serve: Serve) -> None:
     assert ["One.", "Other."] == [(await api.session())["config"]["name"] for api in (one, other)]
 
 
-@pytest.mark.parametrize(("method", "path"), [pair for pair in GUARDED if "/sessions/{id}" in pair[1]])
-async def test_a_session_of_another_project_is_not_there(serve: Serve, method: str, path: str) -> None:
+@every_row(("method", "path"), [pair for pair in GUARDED if "/sessions/{id}" in pair[1]])
+async def test_a_session_of_another_project_is_not_there(
+    foreign: tuple[RestClient, RestClient], method: str, path: str
+) -> None:
     """Every route of a foreign session answers as for one that never was."""
-    one, other = await two_projects(serve)
-    await one.create("theirs")
+    one, other = foreign
     theirs = await other.call(method, path.replace("{id}", "theirs"))
     nobodys = await other.call(method, path.replace("{id}", "nobodys"))
     assert (404, "unknown_session") == theirs.problem
@@ -318,20 +332,17 @@ FOREIGN_HOSTS += [
 ROUTE_PATHS = ["/v1/sessions", "/v1/sessions/s", "/v1/sessions/s/history", "/v1/sessions/s/events", "/livez"]
 
 
-@pytest.mark.parametrize("host", FOREIGN_HOSTS)
-async def test_without_keys_a_foreign_host_is_refused(serve: Serve, host: str) -> None:
+@every_row("host", FOREIGN_HOSTS)
+async def test_without_keys_a_foreign_host_is_refused(api: RestClient, host: str) -> None:
     """A page whose name was bent to this machine (DNS rebinding) gets nothing."""
-    api = RestClient(await serve())
     for path in ROUTE_PATHS:
         assert (403, "foreign_host") == (await api.get(path, {"Host": host})).problem
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "localhost."]
-)
-async def test_without_keys_loopback_hosts_are_served(serve: Serve, host: str) -> None:
+@every_row("host", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "localhost."])
+async def test_without_keys_loopback_hosts_are_served(api: RestClient, host: str) -> None:
     """However this machine is called, it is served, with and without a port."""
-    assert 200 == (await RestClient(await serve()).get("/v1/sessions", {"Host": host})).status
+    assert 200 == (await api.get("/v1/sessions", {"Host": host})).status
 
 
 FOREIGN_ORIGINS = ["https://evil.example", "http://localhost.evil.example", "null", "", "file://", "http://10.0.0.1"]
@@ -345,10 +356,9 @@ FOREIGN_ORIGINS += [
 ]
 
 
-@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
-async def test_without_keys_a_foreign_origin_is_refused(serve: Serve, origin: str) -> None:
+@every_row("origin", FOREIGN_ORIGINS)
+async def test_without_keys_a_foreign_origin_is_refused(api: RestClient, origin: str) -> None:
     """A page from elsewhere cannot read or write through the browser of who runs the service."""
-    api = RestClient(await serve())
     for method, path in (("GET", "/v1/sessions"), ("POST", "/v1/sessions"), ("GET", "/livez")):
         assert (403, "foreign_origin") == (await api.call(method, path, headers={"Origin": origin})).problem
     assert [] == (await api.get("/v1/sessions")).json["sessions"]

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.callers.agora_rest import AGENTS, BASE, JOIN, agora_problem, joined, joining
 from tests.support.callers.agora_sdk import llm_settings
-from tests.support.callers.rest import RestClient
+from tests.support.callers.rest import RestClient, fresh_id
+from tests.support.rows import every_row
 from tests.support.services import ANY_PORT, Serve
 from tests.support.waiting import eventually
 from voicemem.app import running
@@ -187,10 +188,9 @@ BAD_JOINS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "reason"), BAD_JOINS.values(), ids=BAD_JOINS)
-async def test_a_bad_join_makes_no_agent(serve: Serve, body: Any, reason: str) -> None:
+@every_row(("body", "reason"), BAD_JOINS.values(), ids=BAD_JOINS)
+async def test_a_bad_join_makes_no_agent(api: RestClient, body: Any, reason: str) -> None:
     """Missing and wrong fields are 400 with Agora's reasons, and nothing is there afterwards."""
-    api = RestClient(await serve())
     assert (400, reason) == agora_problem(await api.post(f"{BASE}/join", body))
     assert [] == (await api.get("/v1/sessions")).json["sessions"]
 
@@ -254,11 +254,10 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("call", "body", "reason"), BAD.values(), ids=BAD)
-async def test_a_bad_body_stores_nothing(serve: Serve, call: str, body: Any, reason: str) -> None:
+@every_row(("call", "body", "reason"), BAD.values(), ids=BAD)
+async def test_a_bad_body_stores_nothing(api: RestClient, call: str, body: Any, reason: str) -> None:
     """Missing and wrong fields are 400 with Agora's reasons, and the journal stays as it was."""
-    api = RestClient(await serve())
-    agent = await joined(api)
+    agent = await joined(api, joining() | {"name": fresh_id()})
     assert (400, reason) == agora_problem(await api.post(f"{AGENTS}/{agent}/{call}", body))
     assert [] == await api.journal(agent)
 
@@ -277,11 +276,10 @@ QUERIES = (
 )
 
 
-@pytest.mark.parametrize("query", QUERIES)
-async def test_a_bad_query(serve: Serve, query: str) -> None:
+@every_row("query", QUERIES)
+async def test_a_bad_query(api: RestClient, query: str) -> None:
     """Parameters that are unknown or out of range are 400."""
-    api = RestClient(await serve())
-    agent = await joined(api)
+    agent = await joined(api, joining() | {"name": fresh_id()})
     assert (400, "InvalidFieldValue") == agora_problem(await api.get(f"{BASE}/{query.replace('{id}', agent)}"))
 
 

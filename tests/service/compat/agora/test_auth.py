@@ -9,7 +9,9 @@ import pytest
 
 from tests.support.callers.agora_rest import AGENTS, BASE, JOIN, agora_problem, joined, joining
 from tests.support.callers.rest import RestClient, make_key
+from tests.support.rows import every_row
 from tests.support.services import Serve
+from voicemem.app import App
 
 KEY = "sixteen letters and more"
 
@@ -44,23 +46,29 @@ BAD_HEADERS = [
 ]
 
 
-@pytest.mark.parametrize("header", GOOD_HEADERS)
-async def test_keys_are_taken_as_agoras_clients_send_them(serve: Serve, header: str) -> None:
+@pytest.fixture
+async def locked(serve: Serve) -> App:
+    """A service that asks for a key."""
+    return await serve(admin_key=KEY)
+
+
+@every_row("header", GOOD_HEADERS)
+async def test_keys_are_taken_as_agoras_clients_send_them(locked: App, header: str) -> None:
     """As the password of Basic, as a token in quotes or without, and as Bearer."""
-    app = await serve(admin_key=KEY)
     path = f"{AGENTS.replace('any', 'default')}"
-    answered = await RestClient(app).get(path, {"Authorization": header})
+    answered = await RestClient(locked).get(path, {"Authorization": header})
     assert 200 == answered.status
 
 
-@pytest.mark.parametrize("header", BAD_HEADERS)
-async def test_what_is_no_key_is_refused(serve: Serve, header: str | None) -> None:
+@every_row("header", BAD_HEADERS)
+async def test_what_is_no_key_is_refused(locked: App, header: str | None) -> None:
     """Everything else is 401, for agents that are there and for those that are not."""
-    app = await serve(admin_key=KEY)
     path = f"{AGENTS.replace('any', 'default')}"
     headers = {} if header is None else {"Authorization": header}
-    assert (401, "InvalidPermission") == agora_problem(await RestClient(app).get(path, headers))
-    assert (401, "InvalidPermission") == agora_problem(await RestClient(app).call("POST", f"{path}/x/leave", headers))
+    assert (401, "InvalidPermission") == agora_problem(await RestClient(locked).get(path, headers))
+    assert (401, "InvalidPermission") == agora_problem(
+        await RestClient(locked).call("POST", f"{path}/x/leave", headers)
+    )
 
 
 async def test_a_header_with_agoras_schemes_opens_nothing_else(serve: Serve) -> None:
