@@ -78,7 +78,12 @@ async def test_every_route_but_the_probes_needs_a_key(serve: Serve) -> None:
         for first in range(0, len(GUARDED), 20):  # who tries more wrong keys in a minute has to wait
             app = await serve()
             key = await make_key(app, "admin")
-            wrong = ({}, {"Authorization": f"Bearer {key}x"}, {"Authorization": f"Basic {key}"}, {"X-Api-Key": key})
+            wrong: tuple[JsonObject, ...] = (
+                {},
+                {"Authorization": f"Bearer {key}x"},
+                {"Authorization": f"Basic {key}"},
+                {"X-Api-Key": key},
+            )
             for method, path in GUARDED[first : first + 20]:
                 with row(method, path):
                     for headers in wrong:
