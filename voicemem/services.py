@@ -17,7 +17,7 @@ from voicemem.gateway.service import Gateway
 from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter
 from voicemem.llm.client import LlmClient, Timeouts
 from voicemem.llm.embeddings import Embedder, embeddings_endpoint
-from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.llm.endpoints import LlmEndpoint, LlmEndpoints
 from voicemem.memory.account import Accounts
 from voicemem.memory.extraction.extractor import DailyBudget, Extractor
 from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever

@@ -370,9 +370,7 @@ def test_every_code_of_the_calls_is_on_the_page() -> None:
 
 def test_everything_of_the_library_is_documented() -> None:
     """Each public method stands in docs/library.md."""
-    from voicemem.library.documents import Documents
-    from voicemem.library.memories import Memories
-    from voicemem.library.sessions import Library, LibrarySession
+    from voicemem.library.sessions import Documents, Library, LibrarySession, Memories
 
     kinds: list[tuple[str, type]] = [("library", Library), ("call", LibrarySession)]
     kinds += [("call.working_memory", Documents), ("library.long_term", Memories)]

@@ -23,10 +23,17 @@ from voicemem.context.recall import Recall
 from voicemem.documents.document import TOOL_NAMES
 from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable
 from voicemem.gateway.chat_request import ChatTurn, GivenToolResult, build_llm_request, caller_tool_names
-from voicemem.gateway.llm_request import CompletionClient, GatewayDeps, LlmRequest, LlmRequestSpec, ReplyIds
-from voicemem.gateway.reply_writer import ends_of_unfinished, record_after
+from voicemem.gateway.llm_request import (
+    CompletionClient,
+    GatewayDeps,
+    LlmRequest,
+    LlmRequestSpec,
+    ReplyIds,
+    ends_of_unfinished,
+    record_after,
+)
 from voicemem.gateway.tool_loop import ToolLoop
-from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.llm.endpoints import LlmEndpoint, LlmEndpoints
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.events import MessageEvent, ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject

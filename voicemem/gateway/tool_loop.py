@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from voicemem.documents.document import ChatFunction, ChatToolCall
-from voicemem.gateway.llm_request import LlmRequest
-from voicemem.gateway.reply_writer import record
+from voicemem.gateway.llm_request import LlmRequest, record
 from voicemem.llm.completions import PartialToolCall, content_text
 from voicemem.protocol.events import ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject

@@ -7,17 +7,18 @@ is one of its nodes: so others take back what it holds when it dies, and it does
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from voicemem.config.service import Settings, check_redactions, check_store
 from voicemem.context.builder import ContextOptions, ContextSelection, render_body, select_context
 from voicemem.context.policies import Policies, Policy
 from voicemem.context.usage import Usage, usage_of
+from voicemem.documents.document import ChatToolCall
 from voicemem.errors import Refused
 from voicemem.library.arguments import (
     check_arguments,
@@ -28,21 +29,30 @@ from voicemem.library.arguments import (
     export_filters,
     export_format,
     json_bytes,
+    json_value,
     plain_json,
     policies_from_options,
     with_policy_reason,
 )
-from voicemem.library.documents import Documents
-from voicemem.library.memories import Memories
 from voicemem.memory.account import MemoryAccount
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
 from voicemem.memory.exports import export_calls, export_user, write_call
 from voicemem.memory.fork import fork
-from voicemem.memory.long_term.forgetting import forget_user
+from voicemem.memory.long_term.forgetting import ForgetMemories, forget_user, policy_of
+from voicemem.memory.long_term.forgetting import forget as forget_memories
+from voicemem.memory.long_term.memories import LongTermMemory, MemoriesQuery, MemoryPage, list_filter, memory_page
+from voicemem.memory.long_term.records import GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
 from voicemem.memory.search import FoundMemories, MemorySearch
 from voicemem.memory.statistics import Statistics, statistics_of
-from voicemem.memory.working_memory import DocumentOwner, owner_of_session
+from voicemem.memory.working_memory import (
+    DocumentChange,
+    DocumentOwner,
+    DocumentView,
+    VersionRecord,
+    WorkingMemory,
+    owner_of_session,
+)
 from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import JsonObject
@@ -60,6 +70,8 @@ from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
+from voicemem.store.ports.heard_index import scope_of
+from voicemem.store.ports.memories import AnyOf
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
@@ -371,3 +383,114 @@ class LibrarySession:
         stream = await self._stream()
         await self.library.sessions.erase(stream)
         self.library.read_models.discard(stream.key)
+
+
+class Documents:
+    """The document of a session or a user; `owner` returns whose it is at the moment."""
+
+    def __init__(self, working_memory: WorkingMemory, owner: Callable[[], Awaitable[DocumentOwner]]) -> None:
+        self.working_memory = working_memory
+        self.owner = owner
+
+    async def read(self, version: int | None = None) -> DocumentView:
+        """The document, or a version of it: `content`, `form`, `version`, `updated_ms`."""
+        return await self.working_memory.read_document(await self.owner(), check_arguments(version=version).version)
+
+    async def versions(self, before: int | None = None, limit: int = 100) -> list[VersionRecord]:
+        """What made each version, the newest first: `version`, `operation`, `updated_ms`."""
+        checked = check_arguments(before=before, limit=limit)
+        return await self.working_memory.versions(await self.owner(), checked.before, checked.limit or 100)
+
+    async def append(self, content: Any, expected: int | None = None) -> DocumentView:
+        """Merge an object into the document, or add a text below it; returns the new document.
+
+        With `expected`, only if the document has this version (else `precondition_failed`).
+        """
+        return await self._change(DocumentChange("append", content_of(content)), expected)
+
+    async def replace(self, content: Any, expected: int | None = None) -> DocumentView:
+        """Replace the document; `expected` as in `append`."""
+        return await self._change(DocumentChange("replace", content_of(content)), expected)
+
+    async def clear(self, expected: int | None = None) -> DocumentView:
+        """Empty the document; `expected` as in `append`."""
+        return await self._change(DocumentChange("clear"), expected)
+
+    async def _change(self, change: DocumentChange, expected: int | None) -> DocumentView:
+        version = check_arguments(expected=expected).expected
+        versions = None if version is None else (version,)
+        return await self.working_memory.change(await self.owner(), change, versions)
+
+    async def tools(self) -> list[JsonObject]:
+        """The tools with which an LLM maintains the document, as OpenAI defines tools."""
+        return await self.working_memory.tool_definitions(await self.owner())
+
+    async def execute(self, tool_call: Mapping[str, Any]) -> JsonObject:
+        """Execute an LLM's tool call; returns the tool message."""
+        return await self.working_memory.execute_tool(
+            await self.owner(), converted(plain_json(tool_call), ChatToolCall)
+        )
+
+
+def content_of(value: Any) -> str | JsonObject:
+    """The content of a document, a text or an object. Raises `Refused`."""
+    content: str | JsonObject = converted(json_value(value), str | JsonObject)  # type: ignore[arg-type]
+    return content
+
+
+class Memories:
+    """The memories of a project. All methods raise `Refused` for whatever is invalid or not there."""
+
+    def __init__(self, store: Store, long_term: LongTermMemory, project: str) -> None:
+        self.store = store
+        self.long_term = long_term
+        self.project = project
+
+    async def add(self, text: str, **fields: Any) -> Memory:
+        """Keep a memory; returns it as it stands. What its owner has in the same words already is not kept twice."""
+        given = converted(plain_json({"text": text, **fields}), GivenMemory)
+        return (await self.long_term.add(self.project, [draft_of(given)]))[0]
+
+    async def read(self, memory_id: str, evidence: bool = False) -> KnownMemory:
+        """A memory; with `evidence`, its `lines` are the messages that it comes from, as they were heard."""
+        memory = await self.long_term.find(self.project, check_id(memory_id))
+        lines = await self.long_term.evidence(self.project, memory) if evidence else UNSET
+        return KnownMemory(**structs.asdict(memory), lines=lines)
+
+    async def change(self, memory_id: str, **fields: Any) -> Memory:
+        """Change the fields that are given; None takes a value away. Returns the memory."""
+        return await self.long_term.edit(self.project, check_id(memory_id), converted(plain_json(fields), MemoryPatch))
+
+    async def remove(self, memory_id: str) -> None:
+        """Remove a memory, and its text with it."""
+        if not await self.long_term.remove(self.project, [check_id(memory_id)]):
+            raise Refused("unknown_memory")
+
+    async def of_user(self, user_id: str, **params: Any) -> MemoryPage:
+        """A page of the memories of a user, the newest first: `memories`, `next_cursor`."""
+        return await self._page(params, user_ids=AnyOf((check_user_id(user_id),)))
+
+    async def of_session(self, session_id: str, **params: Any) -> MemoryPage:
+        """The same of a session."""
+        checked = check_arguments(session_id=session_id).session_id or ""
+        stream = await self.store.find_session(self.project, checked)
+        if stream is None:
+            raise Refused("unknown_session")
+        users = AnyOf(tuple({scope_of(stream).user_id, None}))
+        return await self._page(params, user_ids=users, session_ids=AnyOf((checked,)))
+
+    async def forget(self, user_id: str, **params: Any) -> list[str]:
+        """Forget memories of a user for good; returns their ids. With `dry_run` it only says which."""
+        given = converted(plain_json(params), ForgetMemories)
+        policy = policy_of(given, self.project, check_user_id(user_id))
+        return await forget_memories(self.long_term, self.project, policy, given.dry_run)
+
+    async def _page(self, params: dict[str, Any], **owner: AnyOf) -> MemoryPage:
+        query = converted(plain_json(params), MemoriesQuery)
+        return await memory_page(self.long_term, list_filter(self.project, query, **owner), query.cursor)
+
+
+def check_id(memory_id: Any) -> str:
+    if not isinstance(memory_id, str) or not 1 <= len(memory_id) <= 128:
+        raise Refused("invalid_field", "The id of a memory is 1 to 128 characters.")
+    return memory_id

@@ -11,9 +11,7 @@ from typing import Any
 from voicemem.client.errors import Closed
 from voicemem.client.sync import LoopThread
 from voicemem.errors import StoreUnavailable
-from voicemem.library.documents import Documents
-from voicemem.library.memories import Memories
-from voicemem.library.sessions import Library, LibrarySession, open_library
+from voicemem.library.sessions import Documents, Library, LibrarySession, Memories, open_library
 
 WRAPPED = (Library, LibrarySession, Documents, Memories)
 

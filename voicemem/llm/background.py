@@ -11,7 +11,7 @@ import msgspec
 from voicemem.config.session import parse_config
 from voicemem.errors import LlmFailed
 from voicemem.llm.completions import LlmAnswer
-from voicemem.llm.targets import LlmEndpoint, LlmEndpoints
+from voicemem.llm.endpoints import LlmEndpoint, LlmEndpoints
 from voicemem.protocol.types import JsonObject
 from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Metrics

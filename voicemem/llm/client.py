@@ -16,7 +16,7 @@ from aiohttp.abc import AbstractResolver
 from msgspec import Struct
 
 from voicemem.errors import LlmFailed
-from voicemem.llm.targets import LlmEndpoint
+from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.sse import DONE, Decoder, TooLong
 from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import Network, guarded_connector

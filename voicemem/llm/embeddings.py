@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from voicemem.config.service import MAX_DIMENSIONS, Settings
 from voicemem.errors import LlmFailed
-from voicemem.llm.targets import EMBEDDINGS_PATH, LlmEndpoint
+from voicemem.llm.endpoints import EMBEDDINGS_PATH, LlmEndpoint
 from voicemem.protocol.types import JsonObject
 from voicemem.telemetry.metrics import Metrics
 

@@ -19,7 +19,7 @@ import httpx2
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, AsyncStream, Omit, OpenAIError
 
 from voicemem.errors import LlmFailed
-from voicemem.llm.targets import LlmEndpoint
+from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.types import JsonObject
 from voicemem.security.address_guard import AddressNotAllowedError
 

@@ -18,7 +18,7 @@ from tests.support.servers.faulty_receivers import abort_connection, read_body, 
 from tests.support.servers.llm_server import Script, llm_server
 from voicemem.errors import LlmFailed
 from voicemem.llm.client import EVENTS_AT_ONCE, MAX_ANSWER_BYTES, LlmClient, Timeouts, read_sse_data
-from voicemem.llm.targets import LlmEndpoint
+from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.sse import MAX_LINES
 
 BODY: dict[str, Any] = {"messages": [], "stream": True}

@@ -14,7 +14,7 @@ from tests.support.rows import every_row
 from voicemem.errors import LlmFailed, Refused
 from voicemem.gateway.chat_request import build_llm_request, read_request, text_chunks, text_completion
 from voicemem.llm.completions import MAX_NAME_CHARACTERS, MAX_TOOL_CALLS, LlmAnswer, content_text
-from voicemem.llm.targets import LlmEndpoint
+from voicemem.llm.endpoints import LlmEndpoint
 
 TEXTS = st.text(max_size=8)
 CALLS = st.lists(st.tuples(st.text(min_size=1, max_size=5), st.lists(TEXTS, max_size=4)), max_size=4)

@@ -16,7 +16,7 @@ from tests.support.servers.embedder import MODEL, EmbeddingServer, embedding_ser
 from voicemem.errors import LlmFailed
 from voicemem.llm.client import LlmClient
 from voicemem.llm.embeddings import MAX_CHARACTERS, Embedder, to_vector
-from voicemem.llm.targets import EMBEDDINGS_PATH, LlmEndpoint
+from voicemem.llm.endpoints import EMBEDDINGS_PATH, LlmEndpoint
 from voicemem.store.ports.vectors import floats_of
 from voicemem.telemetry.metrics import Metrics
 
