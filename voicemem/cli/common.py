@@ -22,6 +22,8 @@ from voicemem.protocol.checks import did_you_mean, known_names
 from voicemem.security.audit import LOG as AUDIT
 
 VARIABLE = re.compile(r"VOICEMEM_[A-Z0-9_]{1,100}\Z")
+ALIKE = 0.92
+"""How alike two variables are of which one is meant; all of them begin alike."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -131,7 +133,7 @@ def unknown_variables(context: click.Context, environment: Iterable[str]) -> lis
     known = {option.envvar for option in options if isinstance(option.envvar, str)}
     unknown = sorted(name for name in environment if VARIABLE.match(name) and name not in known)
     for name in unknown:
-        question = did_you_mean(name, sorted(known))
+        question = did_you_mean(name, sorted(known), ALIKE)
         if question:
             raise CommandFailed(f"There is no setting `{name}`{question}{known_names(known)}")
     return unknown

@@ -21,7 +21,7 @@ from voicemem.errors import Refused
             {"strategy": "discreet"},
             "must be one of discrete, preferences, summary, custom, none: `memory.extract.strategy`",
         ),
-        ({"strategie": "discrete"}, "no field `strategie` in `memory.extract`; known: "),
+        ({"strategie": "discrete"}, "no field `strategie` in `memory.extract` (did you mean `strategy`?); known: "),
         ({"strategy": "discrete", "prompt": "{messages}"}, "only `custom` has one"),
         ({"strategy": "custom", "prompt": "Write down pets."}, "lacks its placeholder {messages}"),
         ({"prompt": "Write down pets."}, "lacks its placeholder {messages}"),
