@@ -57,8 +57,8 @@ PROXY = (*INTEGRATIONS, "config", "security", "proxy")
 """The same for the proxy, which stands beside the client; `security` is how a session token is read."""
 PURE_MODULES = frozenset(
     """
-    __future__ array base64 binascii bisect collections difflib fractions functools hashlib hmac ipaddress itertools json
-    math operator re types typing unicodedata urllib.parse
+    __future__ array base64 binascii bisect collections difflib fractions functools hashlib hmac ipaddress itertools
+    json math operator re types typing unicodedata urllib.parse
     jsonschema_rs msgspec
     voicemem
 """.split()  # noqa: SIM905 (a list would be a page long)
