@@ -13,7 +13,7 @@ from voicemem.protocol.codec import ENCODER
 from voicemem.protocol.events import Event, FrameEvent
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.off_loop import BudgetExhausted
+from voicemem.sessions.read_models.off_loop import BudgetExhausted, check_budget
 from voicemem.sessions.read_models.read_model import decode_rows
 from voicemem.store.port import Journal
 from voicemem.store.records import JournalRow
@@ -158,6 +158,7 @@ def translated(state: State, rows: Sequence[JournalRow]) -> list[JournalRow]:
     """Fold rows, and return what they were folded as."""
     found: list[JournalRow] = []
     for row, entry in zip(rows, decode_rows(rows), strict=True):
+        check_budget()
         made: list[Event] = []
         state.memo.made = made
         fold_event(state, *entry)

@@ -185,7 +185,7 @@ async def test_memories_of_several_sessions_are_those_of_the_history(serve: Serv
 async def test_more_sessions_than_can_be_followed_wait(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many at the beginning are refused; those that begin later wait until others are over, and are told whole."""
     monkeypatch.setattr("voicemem.sessions.tails.several.MAX_FOLLOWED", 2)
-    monkeypatch.setattr("voicemem.sessions.tails.tail.MAX_FOLLOWED", 2)
+    monkeypatch.setattr("voicemem.sessions.tails.several.MAX_FOLLOWED", 2)
     api = RestClient(await serve())
     for name in ("a", "b", "c"):
         await api.create(name)

@@ -331,9 +331,9 @@ class Connection:
 
     def begin_batch(self, open_lease: OpenLease) -> PendingBatch:
         batch = open_lease.batch = PendingBatch(
-            open_lease.lease, lambda batch, answer: self.on_result(open_lease, batch, answer), "websocket", self.origin
+            open_lease.lease, partial(self.on_result, open_lease), "websocket", self.origin
         )
-        self.host.recorder.enqueue(batch)
+        open_lease.shard.enqueue(batch)
         self.in_flight += 1
         return batch
 
@@ -448,7 +448,8 @@ class Connection:
         may_set = grant.session_id is None
         lease = ProducerLease(opened.stream, producer, opened.epoch, may_call_out, may_set, grant.key_id)
         presence.connect(lease)
-        before = self.leases.put(lease, frame.dialect)
+        shard = self.host.recorder.commits.shard_of(lease.key)
+        before = self.leases.put(lease, shard, frame.dialect)
         if before is not None:
             await self.release(before)
         self.websocket.send_nowait(ready_frame(opened, producer, next_turn, self.host.incarnation, WINDOW_BYTES))

@@ -10,13 +10,16 @@ from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import IncomingEvent
 from voicemem.protocol.frames import AckFrame
 from voicemem.sessions.recording.batches import PendingBatch, ProducerLease
+from voicemem.sessions.recording.commits import CommitShard
 
 
 class OpenLease:
     """A lease of a producer, with the events that wait for the next commit."""
 
-    def __init__(self, lease: ProducerLease, dialect: str | None = None) -> None:
+    def __init__(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> None:
         self.lease = lease
+        self.shard = shard
+        """Where its batches wait for the next commit."""
         self.dialect = dialect
         """Whose frames come in envelopes next to events."""
         self.batch: PendingBatch | None = None
@@ -40,11 +43,11 @@ class Leases:
     def __iter__(self) -> Iterator[OpenLease]:
         return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
 
-    def put(self, lease: ProducerLease, dialect: str | None = None) -> OpenLease | None:
+    def put(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> OpenLease | None:
         """Add a lease; return the one that it replaces, if any."""
         of_session = self.by_session.setdefault(lease.session_id, {})
         before = of_session.get(lease.producer)
-        open_lease = of_session[lease.producer] = OpenLease(lease, dialect)
+        open_lease = of_session[lease.producer] = OpenLease(lease, shard, dialect)
         self.takes_envelopes = self.takes_envelopes or dialect is not None
         self.only = open_lease if len(self.by_session) == 1 == len(of_session) else None
         return before

@@ -26,7 +26,7 @@ from voicemem.errors import CODES, Refused, StoreUnavailable
 from voicemem.protocol.frames import Error
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.connections import PortConnections
-from voicemem.server.http.paced_reading import ReadingTurns, Unread
+from voicemem.server.http.paced_reading import AT_ONCE, ReadingTurns, Unread
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
 from voicemem.sessions.recording.batches import EventProblem
 
@@ -221,7 +221,11 @@ class EventSocket(ServerConnection):
     def data_received(self, data: bytes) -> None:
         if self.awaits_key and self.port is not None:
             self.port.count_received(self, len(data))
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if len(data) <= AT_ONCE and not self.unread.data:
+            self.take(data)
+        else:
             self.unread.receive(data)
 
     @property
@@ -231,6 +235,8 @@ class EventSocket(ServerConnection):
     def take(self, data: bytes) -> None:
         if self.awaits_key:
             self.receive_before_key(data)
+        elif self.fast:
+            self.parse(data)
         else:
             self.receive(data)
 
@@ -260,6 +266,7 @@ class EventSocket(ServerConnection):
 
     def parse(self, data: bytes) -> None:
         """Deliver fast frames; from the first other frame on, leave everything to the library."""
+        assert self.listener is not None
         if self.partial:
             self.partial += data
             if len(self.partial) < self.bytes_needed:
@@ -269,7 +276,7 @@ class EventSocket(ServerConnection):
         while not bytes_needed:
             texts, at, bytes_needed = parse_fast_frames(data, at, MAX_FRAME_BYTES)
             for text in texts:
-                self.deliver(text, False)
+                self.listener(text, False)
             if bytes_needed:
                 break
             control = control_frame_size(data, at)

@@ -23,7 +23,7 @@ from voicemem.errors import DamagedEntry, SessionQuarantined, StoreUnavailable, 
 from voicemem.protocol.events import FrameEvent, IncomingEvent, JournaledEvent
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.runtime import Clock, now_ms
-from voicemem.sessions.read_models.off_loop import BUDGET_S, BudgetExhausted, OffLoop
+from voicemem.sessions.read_models.off_loop import BUDGET_S, OffLoop
 from voicemem.sessions.read_models.quarantine import QuarantinedSessions
 from voicemem.sessions.read_models.read_model import (
     LARGE_BYTES,
@@ -330,7 +330,7 @@ class ReadModelCache:
         """
         try:
             return await self.off_loop.run(work, background) if off_loop else work()
-        except (Exception, BudgetExhausted) as error:
+        except Exception as error:
             if isinstance(error, VoicememError) and not isinstance(error, DamagedEntry):
                 raise
             raise await self.give_up(key, read_model, error) from None
@@ -364,7 +364,7 @@ class ReadModelCache:
                 return None if read_model.lock.locked() else work()
             async with read_model.lock:
                 return await self.off_loop.run(work)
-        except (Exception, BudgetExhausted) as error:
+        except Exception as error:
             LOG.warning("A snapshot could not be made: %s", type(error).__name__)
             return None
 

@@ -19,6 +19,7 @@ from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol import codec
 from voicemem.protocol.strict_json import MALFORMED
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions.read_models.off_loop import check_budget
 from voicemem.store.records import JournalRow, SavedFigures
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
@@ -37,6 +38,8 @@ PACKED_BYTES, EMPTY_BYTES, FIGURES_BYTES = 1_400, 3_500, 200
 """What a read model takes beyond its packed state, with a state in which there is nothing, and beyond its figures."""
 WEIGHED_FROM = 2_048
 """Bytes of a journal that are too few to weigh what was made of them."""
+FOLDED_PER_CHECK = 16
+"""Entries folded between two checks of the CPU budget."""
 SLOW_S, SLOW_PIECE_S = 0.02, 0.001
 """Work that took longer than this, in all and for each entry or turn, is done off the event loop the next time."""
 
@@ -196,7 +199,10 @@ class ReadModel:
     def fold_rows(self, rows: Sequence[JournalRow]) -> None:
         """Decode the next rows of the journal, and fold them. Raises `DamagedEntry`."""
         began = time.thread_time()
-        fold_all(self.state, decode_rows(rows))
+        entries = decode_rows(rows)
+        for first in range(0, len(entries), FOLDED_PER_CHECK):
+            check_budget()
+            fold_all(self.state, entries[first : first + FOLDED_PER_CHECK])
         self.folded_bytes += sum(len(row.payload) for row in rows)
         self.slow_fold = took_long(time.thread_time() - began, len(rows))
 
@@ -226,6 +232,7 @@ class ReadModel:
         self.refresh()
         for number in self.state.turn_numbers:
             if number not in self.times:
+                check_budget()
                 self.times[number] = turn_times(self.state, self.state.turns[number])
         return [
             pair for n in self.state.turn_numbers for pair in zip(self.turn_messages[n], self.times[n], strict=True)
@@ -239,6 +246,7 @@ class ReadModel:
             pieces = [self.encoded[: self.encoded_ends[-1] if self.encoded_ends else 1]]
             end = len(pieces[0])
             for number in missing:
+                check_budget()
                 piece = msgspec.json.encode(self.turn_messages[number])[1:-1]
                 pieces.append(b"," + piece if piece and end > 1 else piece)
                 end += len(pieces[-1])
@@ -258,6 +266,7 @@ class ReadModel:
         began, dirty = time.thread_time(), len(state.dirty_turns)
         settle(state)
         for number in state.dirty_turns:
+            check_budget()
             self.turn_messages[number] = history.turn_messages(state, state.turns[number])
             self.times.pop(number, None)
             if self.turn_changes is not None:

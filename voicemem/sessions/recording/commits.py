@@ -72,11 +72,10 @@ class Commits:
         self.feed = CommitFeed()
         self.refusals = RefusalLog()
         self.shards = [CommitShard(self, number) for number in range(journal.lanes)]
-        self.enqueue = self.shards[0].enqueue if len(self.shards) == 1 else self.enqueue_in_shard
-        """Queues a batch for the next commit of its shard; until then it may grow. Its sender is told after that."""
 
-    def enqueue_in_shard(self, batch: PendingBatch) -> None:
-        self.shards[self.journal.lane_of(batch.lease.key)].enqueue(batch)
+    def shard_of(self, key: int) -> CommitShard:
+        """The shard in which the batches of a session wait: in the next commit of it, until which a batch may grow."""
+        return self.shards[self.journal.lane_of(key)]
 
     async def commit(
         self, batches: Sequence[PendingBatch], since: float, append: Append, may_differ: Callable[[int], bool]

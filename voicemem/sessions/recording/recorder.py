@@ -71,7 +71,6 @@ class Recorder:
         self.telemetry = telemetry
         self.metrics, self.tracer = telemetry
         self.commits = Commits(journal, read_models, self.clock, telemetry, redaction)
-        self.enqueue = self.commits.enqueue
         self.feed, self.refusals = self.commits.feed, self.commits.refusals
         self.frames = FrameReducer(self.metrics)
         self.schemas = OffLoop()
@@ -145,7 +144,7 @@ class Recorder:
             validated = self.validate(lease, arrival)
             if validated is not None:
                 batch.add(validated)
-        self.enqueue(batch)
+        self.commits.shard_of(lease.key).enqueue(batch)
         result = await answered
         if isinstance(result, VoicememError):
             raise result

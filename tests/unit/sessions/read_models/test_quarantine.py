@@ -46,13 +46,13 @@ def read_models(store: InMemoryStore) -> ReadModelCache:
 
 @pytest.fixture
 def slow_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every metric is folded without end: nothing real does that, as far as we know."""
+    """Every metric takes longer to fold than work may: nothing real does that, as far as we know."""
 
-    def endless(state: Any, event: Any, ts: int) -> None:
-        while True:
-            state.dirty_turns.add(1)
+    def slow(state: Any, event: Any, ts: int) -> None:
+        state.dirty_turns.add(1)
+        use_up_budget()
 
-    monkeypatch.setitem(fold.FOLD_RULES, Metric, endless)
+    monkeypatch.setitem(fold.FOLD_RULES, Metric, slow)
 
 
 @pytest.fixture
@@ -64,6 +64,13 @@ def failing_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("what was said")
 
     monkeypatch.setitem(fold.FOLD_RULES, Metric, fail)
+
+
+def use_up_budget() -> None:
+    """Work on the CPU for longer than a piece of work may, and for longer than it is waited for."""
+    until = time.thread_time() + 3 * SOON_S
+    while time.thread_time() < until:
+        pass
 
 
 async def call(store: InMemoryStore, *events: JsonObject) -> Stream:
@@ -164,11 +171,11 @@ async def test_messages_that_take_too_long_are_interrupted(
     stream = await call(store, *spoken(LARGE_ROWS + 1))
     assert LARGE_ROWS + 1 == (await read_models.get_state(stream)).newest_turn
 
-    def endless(*_: Any) -> None:
-        while True:
-            pass
+    def slow(*_: Any) -> list[Any]:
+        use_up_budget()
+        return []
 
-    monkeypatch.setattr("voicemem.transcript.history.turn_messages", endless)
+    monkeypatch.setattr("voicemem.transcript.history.turn_messages", slow)
     with pytest.raises(SessionQuarantined):
         await read_models.get(stream)
     assert QuarantineEntry("too_slow", NOW, FOLD_VERSION) == await read_models.quarantined.find(stream.key)
