@@ -155,7 +155,7 @@ async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms
         claimed = {key for (key,) in rows.session.rows(statement, (*values, now_ms + lease_ms))}
         return [key for key in found if key in claimed] + sorted(claimed.difference(found))
 
-    found = [key for _, key in await database.read(lambda session: session.rows(query, values))]
+    found = [key for (key,) in await database.read(lambda session: session.rows(query, values))]
     return await database.write(job) if found else []
 
 
