@@ -41,8 +41,8 @@ from voicemem.runtime import Runtime
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.admission import AppendResult
 from voicemem.store.port import Store
-from voicemem.store.records import AppendResult
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Summary
 

@@ -21,9 +21,9 @@ from voicemem.runtime import Clock
 from voicemem.search.passages import has_unheard, passages_in, turns_after
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.admission import AppendResult
 from voicemem.store.port import Store
 from voicemem.store.ports.heard_index import HeardMessages, scope_of
-from voicemem.store.records import AppendResult
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.messages import Forgotten
 

@@ -71,6 +71,23 @@ class Outcome(NamedTuple):
     """With `seq_gap`: the seq that must come next."""
 
 
+class AppendResult(NamedTuple):
+    """What became of a batch, with the stream and the producer's `next_seq` after it.
+
+    `position` is that of the first event when all were stored in a row. Otherwise it is None, and `outcomes` has one
+    outcome for each event.
+    """
+
+    stream: Stream
+    next_seq: int
+    position: int | None
+    outcomes: Sequence[Outcome] = ()
+    reopened: bool = False
+    """Whether the batch opened its session again."""
+    position_taken: bool = False
+    """Whether the journal did not end at the batch's `expected_position`, so that nothing was looked at."""
+
+
 def admit(stream: Stream, producer: ProducerState, epoch: int | None, offer: Offer) -> Outcome | None:
     """Decide on an offer: its outcome, or None when it is to be stored.
 

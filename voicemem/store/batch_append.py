@@ -2,81 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from voicemem.config.secrets import SessionPatch
 from voicemem.errors import Refused
 from voicemem.protocol.strict_json import is_same_event
-from voicemem.store.admission import Batch, Offer, Outcome, admit, must_note_expected
-from voicemem.store.records import AppendResult
-from voicemem.store.runs import ArchivedSeqs, JournalRun, StoredRun
+from voicemem.store.admission import AppendResult, Batch, Offer, Outcome, admit, must_note_expected
+from voicemem.store.runs import JournalRun
+from voicemem.store.stream_changes import apply_session_patch, declare_gap, reopen
+from voicemem.store.stream_rows import StreamRows
 from voicemem.store.streams import ProducerState, Stream, may_reopen
 
 OBJECT_DECODER = msgspec.json.Decoder(type=dict[str, Any])
-
-
-class Originals(NamedTuple):
-    """What is stored around a seq of a producer."""
-
-    payloads: dict[int, bytes]
-    """By seq."""
-    unpacked: range | None
-    """Seqs of which `payloads` has all that are stored; None where that is not known."""
-    gap: range
-    """Seqs around it of which none is stored."""
-
-
-def originals_around(archived: ArchivedSeqs, run: StoredRun | None, seq: int, next_seq: Callable[[], int]) -> Originals:
-    """The payloads around a seq: those of the run that holds it or comes before it, and the gap when none holds it.
-
-    `archived` has none of its payloads. `next_seq` finds the seq behind the gap.
-    """
-    after = 1 if run is None else run.seq + run.events
-    stored = [] if run is None else run.payloads
-    gap = range(max(after, archived.seqs.start), min(next_seq(), archived.seqs.stop)) if seq >= after else range(0)
-    return Originals(dict(enumerate(stored, after - len(stored))), None, gap)
-
-
-class ServerEvents(Protocol):
-    """Where the server's own events go."""
-
-    def append_server_event(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
-        """Journal an event of the server's own. The caller saves the stream's row."""
-
-
-class AppendRows(ServerEvents, Protocol):
-    """What the append needs of an engine's transaction."""
-
-    def add_run(self, run: JournalRun) -> None:
-        """Journal a run, which may grow until the rows are written."""
-
-    def save_stream(self, stream: Stream) -> None:
-        """Write a stream's row."""
-
-    def save_producer(self, key: int, producer: ProducerState) -> None:
-        """Write a producer's row."""
-
-    def reopen(self, stream: Stream, now_ms: int) -> None:
-        """Undo an idle close. The caller saves the stream's row."""
-
-    def apply_patch(self, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
-        """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
-
-    def load_originals(self, key: int, producer: ProducerState, seq: int) -> Originals:
-        """The payloads around a seq, with those of runs that were just added; these cannot grow any more."""
-
-    def count_refusal(self, quota: str) -> None:
-        """Count an event that a quota refuses."""
 
 
 class BatchAppend:
     """The append of a batch whose events are admitted one by one; it lives for one job."""
 
     def __init__(
-        self, rows: AppendRows, stream: Stream, producer: ProducerState, batch: Batch, now_ms: int, full: bool
+        self, rows: StreamRows, stream: Stream, producer: ProducerState, batch: Batch, now_ms: int, full: bool
     ) -> None:
         self.rows = rows
         self.stream = stream
@@ -109,7 +55,7 @@ class BatchAppend:
             and any(self.would_be_stored(offer) for offer in self.offers)
         )
         if reopens:
-            self.rows.reopen(self.stream, self.now_ms)
+            reopen(self.rows, self.stream, self.now_ms)
         if self.stream.silent_since_ms is not None:
             self.stream.silent_since_ms = self.now_ms  # events over HTTP put off the idle close
         ending, config = self.stream.ending_ms, self.stream.config
@@ -204,7 +150,7 @@ class BatchAppend:
             return "quota_exceeded"
         if offer.update is not None:
             try:
-                self.rows.apply_patch(self.stream, offer.update, self.now_ms)
+                apply_session_patch(self.rows, self.stream, offer.update, self.now_ms)
             except Refused as refused:
                 return refused.code
         if offer.ending is not None:
@@ -243,10 +189,3 @@ class BatchAppend:
         if found.gap:
             self.known_gap = found.gap
         return found.payloads
-
-
-def declare_gap(rows: ServerEvents, stream: Stream, producer: ProducerState, from_seq: int, now_ms: int) -> None:
-    """Journal which seqs a producer can no longer send. The caller saves both rows."""
-    gap = {"type": "session.gap", "producer": producer.name, "from_seq": producer.next_seq, "to_seq": from_seq - 1}
-    rows.append_server_event(stream, now_ms, gap)
-    producer.next_seq = from_seq

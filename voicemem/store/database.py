@@ -5,7 +5,7 @@ SQL that SQLite and PostgreSQL both run, with named parameters (`:key`). What th
 PostgreSQL's words, and SQLite's driver puts it into its own:
 
 - `x in :keys` and `x not in :keys`, where the value is a list of numbers or of texts;
-- `greatest(a, b)`, `least(a, b)` and `strpos(text, part)`;
+- `greatest(a, b)`, `least(a, b)` `strpos(text, part)`, and `md5(name)` in an index of names, which may be too long;
 - `for update`, `for no key update`, `for share`, with or without `skip locked`, or `of` a table, at the end of a
   select: SQLite has one writer, and leaves them out.
 
@@ -18,6 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
+
+from voicemem.store.admission import AppendResult, Batch
+from voicemem.store.streams import Stream
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -59,10 +62,7 @@ class Connection(Protocol):
 
     @property
     def streams(self) -> Any:
-        """The streams, producers and journals of this transaction, for jobs that write.
-
-        SQLite's `RowCache` and PostgreSQL's `Rows`, until the journal is written over this seam.
-        """
+        """The streams, producers and journals of this transaction (`StreamRows`), for jobs that write."""
 
 
 class Database(Protocol):
@@ -95,3 +95,16 @@ class Database(Protocol):
 
     async def scan(self, job: Callable[[Connection], T]) -> T:
         """Run a job that looks through many rows: other reads do not wait for it."""
+
+    @property
+    def lanes(self) -> int:
+        """How many appends may be under way at once: one in each lane, which does not wait for the others."""
+
+    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
+        """See `Journal.append`: each engine has its own way."""
+
+    async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
+        """See `Journal.try_append`."""
+
+    def find_kept_stream(self, project: str, kind: str, name: str) -> Stream | None:
+        """Return the committed stream of a name if it is at hand, without a query; for any thread."""

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.store.admission import Outcome
 from voicemem.store.deliveries import DeliveryState
 from voicemem.store.streams import ProducerState, SessionEnding, Stream
 
@@ -33,23 +32,6 @@ class OpenResult(NamedTuple):
     next_seq: int
     created: bool
     reopened: bool
-
-
-class AppendResult(NamedTuple):
-    """What became of a batch, with the stream and the producer's `next_seq` after it.
-
-    `position` is that of the first event when all were stored in a row. Otherwise it is None, and `outcomes` has one
-    outcome for each event.
-    """
-
-    stream: Stream
-    next_seq: int
-    position: int | None
-    outcomes: Sequence[Outcome] = ()
-    reopened: bool = False
-    """Whether the batch opened its session again."""
-    position_taken: bool = False
-    """Whether the journal did not end at the batch's `expected_position`, so that nothing was looked at."""
 
 
 class Snapshot(NamedTuple):

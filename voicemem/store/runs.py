@@ -194,6 +194,28 @@ def archived_around(
     return ArchivedSeqs({}, range(start, stop))
 
 
+class Originals(NamedTuple):
+    """What is stored around a seq of a producer."""
+
+    payloads: dict[int, bytes]
+    """By seq."""
+    unpacked: range | None
+    """Seqs of which `payloads` has all that are stored; None where that is not known."""
+    gap: range
+    """Seqs around it of which none is stored."""
+
+
+def originals_around(archived: ArchivedSeqs, run: StoredRun | None, seq: int, next_seq: Callable[[], int]) -> Originals:
+    """The payloads around a seq: those of the run that holds it or comes before it, and the gap when none holds it.
+
+    `archived` has none of its payloads. `next_seq` finds the seq behind the gap.
+    """
+    after = 1 if run is None else run.seq + run.events
+    stored = [] if run is None else run.payloads
+    gap = range(max(after, archived.seqs.start), min(next_seq(), archived.seqs.stop)) if seq >= after else range(0)
+    return Originals(dict(enumerate(stored, after - len(stored))), None, gap)
+
+
 class Waypoints:
     """The newest waypoint of each producer, as far as this writer knows them."""
 

@@ -1,47 +1,64 @@
-"""What happens to sessions, over the rows of any engine's transaction, so that all engines decide alike.
+"""What happens to sessions, over the rows of a transaction (`StreamRows`), so that all engines decide alike.
 
 Appends of events are in `batch_append`; the rules that need no rows are in `streams`.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from hashlib import sha256
+from typing import Literal
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch
-from voicemem.errors import Refused
+from voicemem.errors import QuotaExceeded, Refused
 from voicemem.protocol.strict_json import SORTED
 from voicemem.protocol.types import JsonObject
-from voicemem.store.batch_append import AppendRows, ServerEvents, declare_gap
-from voicemem.store.records import OpenResult, RestoredSession
+from voicemem.store.endpoints import save_session_endpoint
+from voicemem.store.outbox import enqueue_close, enqueue_start
+from voicemem.store.records import OpenResult, Quotas, RestoredSession
+from voicemem.store.runs import group_runs
+from voicemem.store.stream_rows import StreamRows
 from voicemem.store.streams import (
+    IN_OVERVIEW,
+    NAME_TAKEN,
     SESSION_KIND,
+    USER_KIND,
     ProducerState,
     SessionEnding,
     Stream,
     ending_if_due,
     is_expected,
     may_reopen,
+    retention_times,
 )
 
-
-class StreamRows(AppendRows, Protocol):
-    """What these changes need of an engine's transaction, which sees what was changed before in it."""
-
-    def stream(self, key: int) -> Stream | None:
-        """The stream of a key, for the job to change; None when there is none."""
-
-    def producer(self, key: int, name: str) -> ProducerState:
-        """A session's producer, for the job to change; a new one when it is unknown."""
-
-    def is_connected(self, key: int) -> bool:
-        """Whether any producer of a session is connected to a node."""
-
-    def names_not_ended(self, key: int) -> list[str]:
-        """The producers of a session that have not committed their `session.end`."""
-
-    def finish_close(self, stream: Stream, notice_id: str, now_ms: int) -> None:
-        """What follows a close: producers' rows, the plan of retention, webhook events, and the name, which is free."""
+DAY_MS = 86_400_000
+IS_OWN = "project = :whose and kind = 'session'"
+COUNT_OPEN = f"select count(*) from (select 1 from streams where {IS_OWN} and state = 'running' limit :most) c"
+COUNT_SINCE = f"select count(*) from (select 1 from streams where {IS_OWN} and started_ms >= :since limit :most) c"
+IS_OF_KEY = "key_id = :whose and key_id is not null"
+COUNT_OPEN_OF_KEY = (
+    f"select count(*) from (select 1 from streams where {IS_OF_KEY} and state = 'running' limit :most) c"
+)
+COUNT_SINCE_OF_KEY = f"""
+    select count(*) from (select 1 from streams where {IS_OF_KEY} and started_ms >= :since limit :most) c
+"""
+"""All read an index only, and no more of it than the quota."""
+SELECT_QUOTAS_OF_KEY = "select open_sessions, sessions_per_day from keys where id = :id"
+SAVE_KEY_ID = "update streams set key_id = :key_id where key = :key"
+SELECT_IS_NAME_TAKEN = f"""
+    select 1 from streams where project = :project and md5(name) = md5(:name) and state = 'running'
+    and name is not null and kind = '{SESSION_KIND}' limit 1
+"""
+COPY_SECRETS = "insert into secrets select cast(:key as bigint), name, value from secrets where stream = :source"
+DELETE_FROM_SECRETS = "delete from secrets where stream = :stream and name = :name"
+INSERT_INTO_SECRETS = "insert into secrets (stream, name, value) values (:stream, :name, :value)"
+PLAN_RETENTION = """
+    insert into retention (stream, compact_ms, expires_ms) values (:stream, :compact_ms, :expires_ms)
+    on conflict (stream) do update set compact_ms = excluded.compact_ms, expires_ms = excluded.expires_ms,
+    erased_ms = null, node = null, leased_until_ms = 0
+"""
+DELETE_PLAN = "delete from retention where stream = :stream"
 
 
 # New streams
@@ -96,6 +113,137 @@ def source_of_secrets(rows: StreamRows, restored: RestoredSession) -> Stream | N
     return source
 
 
+def create_user_stream(rows: StreamRows, project: str, user_id: str, now_ms: int) -> Stream:
+    stream = new_stream(project, USER_KIND, user_id, {}, now_ms)
+    rows.add_stream(stream)
+    return stream
+
+
+def create_session(
+    rows: StreamRows,
+    project: str,
+    session_id: str,
+    session_patch: SessionPatch,
+    now_ms: int,
+    key_id: str | None,
+    takes_name: bool = False,
+) -> Stream:
+    """Create an empty session. Raises `Refused` (`session_exists`) if its name is taken, and `QuotaExceeded`."""
+    stream = new_session(project, session_id, session_patch, now_ms)
+    if takes_name:
+        refuse_taken_name(rows, stream)
+    is_counted = check_quotas(rows, project, key_id, now_ms)
+    rows.add_stream(stream)
+    if is_counted:
+        rows.connection.execute(SAVE_KEY_ID, key_id=key_id, key=stream.key)
+    save_secrets(rows, stream, session_patch, now_ms)
+    enqueue_start(rows.connection, stream, now_ms)
+    return stream
+
+
+def refuse_taken_name(rows: StreamRows, stream: Stream) -> None:
+    """Raise `Refused` if a running session of the project has the name of this one."""
+    project, name = stream.project, stream.config.get("name")
+    if name is not None:
+        rows.connection.lock(f"name {sha256(name.encode()).hexdigest()} {project}")
+        if rows.connection.row(SELECT_IS_NAME_TAKEN, project=project, name=name) is not None:
+            raise Refused("session_exists", NAME_TAKEN)
+
+
+def restore_session(
+    rows: StreamRows,
+    project: str,
+    session_id: str,
+    session_patch: SessionPatch,
+    restored: RestoredSession,
+    now_ms: int,
+    key_id: str | None,
+) -> Stream:
+    """Create a session with its whole journal. A start is announced to webhooks, unless the session has ended.
+
+    Raises `Refused` (`unknown_session`, of the one that has the secrets), and `QuotaExceeded`, before anything
+    is written.
+    """
+    source = source_of_secrets(rows, restored)
+    is_counted = check_quotas(rows, project, key_id, now_ms)
+    stream = restored_session(project, session_id, session_patch, restored, now_ms)
+    rows.add_stream(stream)
+    if is_counted:
+        rows.connection.execute(SAVE_KEY_ID, key_id=key_id, key=stream.key)
+    if source is not None:
+        rows.connection.execute(COPY_SECRETS, key=stream.key, source=source.key)
+    save_secrets(rows, stream, session_patch, now_ms)
+    for run in group_runs(stream.key, restored.rows):
+        rows.add_run(run)
+    for producer in restored.producers:
+        rows.save_producer(stream.key, producer)
+    if stream.state == "ended":
+        plan_retention(rows, stream)
+    else:
+        enqueue_start(rows.connection, stream, now_ms)
+    return stream
+
+
+def check_quotas(rows: StreamRows, project: str, key_id: str | None, now_ms: int) -> bool:
+    """Raise `QuotaExceeded` if the project, or the key, may not begin another session now; a refusal is counted.
+
+    Checked in the transaction of what they bound: two callers cannot both get the last. Returns whether the session
+    counts for the key.
+    """
+    quotas = rows.quotas
+    try:
+        if quotas.stored_bytes and rows.is_full(project):
+            raise QuotaExceeded(
+                "stored_bytes",
+                f"The project may store {quotas.stored_bytes} bytes (stored_bytes); erase sessions, or let them"
+                " expire.",
+            )
+        check_sessions(rows, quotas, "project", project, COUNT_OPEN, COUNT_SINCE, now_ms)
+        own = None if key_id is None else rows.connection.row(SELECT_QUOTAS_OF_KEY, id=key_id)
+        if own is None or not any(own):
+            return False
+        check_sessions(rows, Quotas(*own), "key", str(key_id), COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY, now_ms)
+    except QuotaExceeded as exceeded:
+        rows.count_refusal(exceeded.quota)
+        raise
+    return True
+
+
+def check_sessions(
+    rows: StreamRows, quotas: Quotas, whose: str, name: str, count_open: str, count_since: str, now_ms: int
+) -> None:
+    if quotas.open or quotas.per_day:
+        rows.connection.lock(f"sessions of {whose} {name}")
+    if quotas.open and rows.connection.one(count_open, whose=name, most=quotas.open)[0] >= quotas.open:
+        raise QuotaExceeded(
+            "open_sessions", f"The {whose} may have {quotas.open} open sessions (open_sessions); end one first."
+        )
+    midnight_ms = now_ms - now_ms % DAY_MS
+    values = {"whose": name, "since": midnight_ms, "most": quotas.per_day}
+    if quotas.per_day and rows.connection.one(count_since, **values)[0] >= quotas.per_day:
+        raise QuotaExceeded(
+            "sessions_per_day",
+            f"The {whose} may begin {quotas.per_day} sessions a day (sessions_per_day), from midnight UTC on.",
+            (midnight_ms + DAY_MS - now_ms) / 1000,
+        )
+
+
+def save_secrets(rows: StreamRows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
+    """Store the secrets of a patch, and bring the session's own endpoint in line with its configuration."""
+    for name, value in session_patch.secrets.items():
+        rows.connection.execute(DELETE_FROM_SECRETS, stream=stream.key, name=name)
+        if value is not None:
+            rows.connection.execute(INSERT_INTO_SECRETS, stream=stream.key, name=name, value=value)
+    if "webhook" in session_patch.public or "webhook.secret" in session_patch.secrets:
+        save_session_endpoint(rows.connection, stream, now_ms)
+
+
+def plan_retention(rows: StreamRows, stream: Stream) -> None:
+    """Note when the journal of a session that has just ended is to be compacted, and when the session expires."""
+    compact_ms, expires_ms = retention_times(stream)
+    rows.connection.execute(PLAN_RETENTION, stream=stream.key, compact_ms=compact_ms, expires_ms=expires_ms)
+
+
 # Sessions that are there
 
 
@@ -120,7 +268,7 @@ def connect(
     refuse_erased(stream)
     reopened = may_reopen(stream, now_ms)
     if reopened:
-        rows.reopen(stream, now_ms)
+        reopen(rows, stream, now_ms)
     lease = rows.producer(stream.key, producer)
     lease.epoch += 1
     lease.node, lease.expected_until_ms = node, None
@@ -156,7 +304,7 @@ def change_config(rows: StreamRows, key: int, session_patch: SessionPatch, paylo
     stream = find(rows, key)
     if stream.state == "ended":
         raise Refused("session_ended")
-    rows.apply_patch(stream, session_patch, now_ms)
+    apply_session_patch(rows, stream, session_patch, now_ms)
     return journal(rows, stream, payload, now_ms)
 
 
@@ -180,11 +328,28 @@ def journal(rows: StreamRows, stream: Stream, payload: bytes, now_ms: int) -> St
     return stream
 
 
-def reopen(rows: ServerEvents, stream: Stream, now_ms: int) -> None:
-    """Undo an idle close, as far as the journal and the stream go. The caller saves the stream's row."""
+def apply_session_patch(rows: StreamRows, stream: Stream, session_patch: SessionPatch, now_ms: int) -> None:
+    """Merge a patch into the configuration. Raises `Refused`, before anything is written."""
+    stream.config = apply_patch(stream.config, session_patch.public)
+    if not IN_OVERVIEW.isdisjoint(session_patch.public):
+        rows.save_overview(stream)
+    save_secrets(rows, stream, session_patch, now_ms)
+
+
+def declare_gap(rows: StreamRows, stream: Stream, producer: ProducerState, from_seq: int, now_ms: int) -> None:
+    """Journal which seqs a producer can no longer send. The caller saves both rows."""
+    gap = {"type": "session.gap", "producer": producer.name, "from_seq": producer.next_seq, "to_seq": from_seq - 1}
+    rows.append_server_event(stream, now_ms, gap)
+    producer.next_seq = from_seq
+
+
+def reopen(rows: StreamRows, stream: Stream, now_ms: int) -> None:
+    """Undo an idle close. The caller saves the stream's row."""
     rows.append_server_event(stream, now_ms, {"type": "session.reopened", "ts": now_ms})
     stream.state, stream.ended_ms, stream.reason, stream.provisional = "running", None, None, False
     stream.silent_since_ms = now_ms
+    rows.connection.execute(DELETE_PLAN, stream=stream.key)
+    enqueue_start(rows.connection, stream, now_ms)
 
 
 # The close
@@ -217,7 +382,9 @@ def close(rows: StreamRows, stream: Stream, ending: SessionEnding | None, notice
     stream.reason, stream.provisional = ending.reason, ending.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)
-    rows.finish_close(stream, notice_id, now_ms)
+    rows.save_producers(stream.key)
+    plan_retention(rows, stream)
+    enqueue_close(rows.connection, stream, notice_id, now_ms)
     return stream
 
 

@@ -24,11 +24,8 @@ STAY_OF_POSTGRESQL = {
     "heard_vectors",
     "labels",
     "lanes",
-    "names",
     "commit_markers",
     "stored_bytes",
-    "stream_ids",
-    "turns",
 }
 LEFT_OUT = {
     "streams": {"name", "user_id", "channel"},

@@ -18,9 +18,8 @@ from tests.support.stores.contract import (
     open_key,
     open_session,
 )
-from voicemem.store.admission import Batch, Offer, Outcome
+from voicemem.store.admission import AppendResult, Batch, Offer, Outcome
 from voicemem.store.port import Store
-from voicemem.store.records import AppendResult
 
 
 async def append_from(

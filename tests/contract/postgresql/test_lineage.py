@@ -26,8 +26,9 @@ from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.store.postgresql.database.connection import Server, connect, parse_options  # noqa: E402
-from voicemem.store.postgresql.journal.rows import Conflict, Rows  # noqa: E402
+from voicemem.store.postgresql.journal.rows import Rows  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
+from voicemem.store.stream_rows import Conflict  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from tests.support.profiles import examples
 from voicemem.config.session import validate_config
-from voicemem.store.admission import Batch, Offer, Outcome
+from voicemem.store.admission import AppendResult, Batch, Offer, Outcome
 from voicemem.store.deliveries import Attempt, DeliveryFilter, EndpointDelivery
 from voicemem.store.endpoints import Endpoint
 from voicemem.store.outbox import ANY_NUMBER, ClaimedDelivery
 from voicemem.store.port import Journal, Store
-from voicemem.store.records import AppendResult, Node, OpenResult, SessionFilter
+from voicemem.store.records import Node, OpenResult, SessionFilter
 from voicemem.store.streams import SessionEnding, Stream
 
 

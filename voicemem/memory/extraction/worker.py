@@ -23,7 +23,7 @@ from voicemem.errors import LlmFailed, Refused, SessionQuarantined, StoreUnavail
 from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
 from voicemem.runtime import Runtime
-from voicemem.store.records import AppendResult
+from voicemem.store.admission import AppendResult
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.messages import Extracted
 

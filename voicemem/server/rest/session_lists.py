@@ -26,8 +26,9 @@ from voicemem.server.http.routes import JSON
 from voicemem.server.rest.tails import KEEP_ALIVE_S, PREAMBLE, TailCut, check_reader, encode_event
 from voicemem.services import Services
 from voicemem.sessions.lifecycle import StateName
+from voicemem.store.admission import AppendResult
 from voicemem.store.deliveries import DeliveryState
-from voicemem.store.records import AppendResult, SessionFilter, SessionOverview
+from voicemem.store.records import SessionFilter, SessionOverview
 from voicemem.store.streams import Stream
 
 PAGE = 50

@@ -21,8 +21,7 @@ from voicemem.protocol.events import (
 )
 from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.sessions.recording.frames import ReducedFrame, merge_audio_counts
-from voicemem.store.admission import Batch, Offer, Outcome, outcome_sentence
-from voicemem.store.records import AppendResult
+from voicemem.store.admission import AppendResult, Batch, Offer, Outcome, outcome_sentence
 from voicemem.store.streams import SessionEnding, Stream
 
 

@@ -18,9 +18,8 @@ from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import BatchResult, PendingBatch, result_of
 from voicemem.sessions.recording.redaction import Redaction
-from voicemem.store.admission import Batch
+from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.port import Journal
-from voicemem.store.records import AppendResult
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import CommitCounts
 

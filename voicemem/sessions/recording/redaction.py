@@ -18,8 +18,9 @@ from voicemem.redaction.rules import Finder, Rules, rules_of
 from voicemem.redaction.speech import Speech
 from voicemem.sessions.recording.batches import PendingBatch, ProducerLease
 from voicemem.sessions.recording.frames import ReducedFrame
+from voicemem.store.admission import AppendResult
 from voicemem.store.port import Store
-from voicemem.store.records import AppendResult, JournalRow
+from voicemem.store.records import JournalRow
 
 MAX_PRODUCERS = 10_000
 """Of which it is remembered what they said last; of others the journal is asked."""

@@ -23,7 +23,8 @@ from voicemem.sessions.tails.tail import (
     parse_session_cursor,
     parse_several_cursor,
 )
-from voicemem.store.records import LIST_BYTES, AppendResult, SessionFilter
+from voicemem.store.admission import AppendResult
+from voicemem.store.records import LIST_BYTES, SessionFilter
 from voicemem.store.streams import Stream
 
 LOOK_BACK = 256

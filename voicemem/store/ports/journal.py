@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from voicemem.config.secrets import SessionPatch
-from voicemem.store.admission import Batch
+from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.looks import OverviewPage
 from voicemem.store.records import (
     MAX_COUNTED,
-    AppendResult,
     JournalRow,
     OpenResult,
     RestoredSession,

@@ -15,19 +15,15 @@ from voicemem.store.copied_tables import (
     DELIVERIES,
     ENDPOINTS,
     FLAG,
-    ID,
     KEY,
     KIND,
-    PROJECT,
-    STATE,
     STREAMS,
     CopiedTable,
     Row,
     config_of,
 )
 from voicemem.store.postgresql.database.connection import Session
-from voicemem.store.postgresql.journal.new_streams import digest
-from voicemem.store.postgresql.journal.rows import label_digest
+from voicemem.store.stream_rows import label_digest
 from voicemem.store.streams import SESSION_KIND
 
 DERIVED = ("name", "user_id", "channel")
@@ -46,13 +42,7 @@ CONTENT = {
 }
 """Which rows of a table are copied; of those that are not here, all."""
 SELECT_STREAM_KEYS = "select key from streams where state != 'erased' and key >= $1 order by key"
-INSERT_IDS = """
-    insert into stream_ids select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[])
-"""
 INSERT_HEADS = "insert into stream_locks select key, 1 from unnest($1::bigint[]) as k (key)"
-INSERT_NAMES = """
-    insert into names select * from unnest($1::text[], $2::bytea[], $3::bigint[]) on conflict do nothing
-"""
 INSERT_LABELS = """
     insert into labels select stream, digest from unnest($1::bigint[], $2::bytea[]) as l (stream, digest)
 """
@@ -162,19 +152,14 @@ def column_types(session: Session, table: str) -> dict[str, str]:
 
 
 def insert_repeated(session: Session, rows: Sequence[Row]) -> None:
-    """What finds streams: by id, by the name of a running session, and by labels; and the rows that appends lock."""
-    identities = ([row[index] for row in rows] for index in (PROJECT, KIND, ID, KEY))
-    session.execute(INSERT_IDS, list(identities))
+    """What finds streams by labels, and the rows that appends lock."""
     session.execute(INSERT_HEADS, ([row[KEY] for row in rows],))
-    names, labels = [], []
+    labels: list[Row] = []
     for row in rows:
         if row[KIND] != SESSION_KIND:
             continue
         config = config_of(row)
-        if row[STATE] == "running" and config.get("name") is not None:
-            names.append((row[PROJECT], digest(config["name"]), row[KEY]))
         labels += [(row[KEY], label_digest(*label)) for label in (config.get("labels") or {}).items()]
-    insert_columns(session, INSERT_NAMES, names)
     insert_columns(session, INSERT_LABELS, labels)
 
 

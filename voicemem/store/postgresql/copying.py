@@ -22,9 +22,9 @@ from voicemem.store.postgresql.database.schema import (
     migrate,
 )
 from voicemem.store.postgresql.journal.partitions import add_partitions
-from voicemem.store.postgresql.journal.rows import POSITION as JOURNAL_END
 from voicemem.store.postgresql.memories.rows import make_words
 from voicemem.store.postgresql.nodes import SELECT_LOST_NODES, retire
+from voicemem.store.stream_rows import POSITION as JOURNAL_END
 
 FIRST_TIMED_KEY = 1 << 40
 """Lower keys were given by a file, which counts; a key of this engine begins with the time, and is higher."""

@@ -23,8 +23,9 @@ from voicemem.store.postgresql.database.lineage import (
     renew_incarnation,
 )
 from voicemem.store.postgresql.database.pool import Database
-from voicemem.store.postgresql.journal.rows import POSITION, STORED_COLUMNS, Rows, to_stream
+from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.records import Node
+from voicemem.store.stream_rows import POSITION, STORED_COLUMNS, to_stream
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 
 NODE_COLUMNS = ", ".join(Node.__struct_fields__)

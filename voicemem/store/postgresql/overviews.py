@@ -13,8 +13,9 @@ from voicemem.store.looks import OverviewPage, Place, among, find_keys, plan_of
 from voicemem.store.postgresql.database.connection import Row, Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.reads import FILTERS, IS_LISTED, clauses_of
-from voicemem.store.postgresql.journal.rows import POSITION, Rows
+from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.records import SLOW_MS, SavedFigures, SessionFilter, SessionOverview
+from voicemem.store.stream_rows import POSITION
 from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
 
 ACTIVE_MS = """coalesce((
@@ -42,7 +43,7 @@ COUNT_LOOKS = """
 """
 LAST_CHARACTER = "\U0010ffff"
 FIND_NAMED = (
-    "select stream from stream_ids where project = $1 and kind = $2 and id >= $3 and id < $4 limit $5",
+    "select key from streams where project = $1 and kind = $2 and id >= $3 and id < $4 limit $5",
     "select key from streams where project = $1 and kind = $2 and user_id >= $3 and user_id < $4 limit $5",
 )
 SELECT_CANDIDATES = "select distinct stream from deliveries where state = '{state}' limit $1"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from voicemem.store.postgresql.database.pool import Database
-from voicemem.store.postgresql.journal.rows import DELETE_LABELS, RELEASE_NAME, Rows
+from voicemem.store.postgresql.journal.rows import DELETE_LABELS, Rows
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
 from voicemem.store.upkeep import Portion
 
@@ -94,7 +94,6 @@ FORGET_FIGURES = """
     update streams set interruptions = null, slowest_ms = null where key = $1
 """
 RENAME_STREAM = "update streams set kind = $2, id = $3 where key = $1"
-RENAME_ID = "update stream_ids set kind = $1, id = $2 where project = $3 and kind = $4 and id = $5"
 MARK_ERASED = """
     insert into retention (stream, erased_ms) values ($1, $2)
     on conflict (stream) do update set compact_ms = null, expires_ms = null, erased_ms = excluded.erased_ms,
@@ -167,7 +166,6 @@ def erase(rows: Rows, stream: Stream, now_ms: int) -> None:
     rows.save_stream(stream)
     rows.session.execute(FORGET_FIGURES, (stream.key,))
     rows.session.execute(DELETE_LABELS, (stream.key,))
-    rows.session.execute(RELEASE_NAME, (stream.key,))
     if stream.kind == USER_KIND:
         drop_name(rows, stream)
     rows.session.execute(MARK_ERASED, (stream.key, now_ms))
@@ -175,10 +173,8 @@ def erase(rows: Rows, stream: Stream, now_ms: int) -> None:
 
 def drop_name(rows: Rows, stream: Stream) -> None:
     """Remove a user's id from its row: it identifies a person, and the next user of this id is a new one."""
-    before = stream.project, stream.kind, stream.id
     stream.kind, stream.id = ERASED_USER_KIND, str(stream.key)
     rows.session.execute(RENAME_STREAM, (stream.key, stream.kind, stream.id))
-    rows.session.execute(RENAME_ID, (stream.kind, stream.id, *before))
 
 
 def delete_portion(rows: Rows, keys: Sequence[int]) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from voicemem.store.database import Row
 from voicemem.store.postgresql.database.connection import Session
-from voicemem.store.postgresql.database.turns import take_turn
 
+LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || $1, 0))"
 PARTS = re.compile(r"('(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::\w+)|\b(not in|in) :(\w+)|:(\w+)")
 """What is left alone (literals, quoted names, comments, casts), a list parameter, and any other parameter."""
 
@@ -63,7 +63,7 @@ class PostgresqlConnection:
         return int(self.streams.shared.keys.draw())
 
     def lock(self, name: str) -> None:
-        take_turn(self.session, name)
+        self.session.execute(LOCK, (name,))
 
     @property
     def streams(self) -> Any:

@@ -8,9 +8,11 @@ from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.claims import Claims
+from voicemem.store.compaction import Compaction
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.endpoints import Endpoints
+from voicemem.store.journal import Journal
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Outbox
@@ -19,9 +21,7 @@ from voicemem.store.postgresql.database.pool import SELECT_NOW, Database
 from voicemem.store.postgresql.driver import PostgresqlDatabase
 from voicemem.store.postgresql.heard_index.index import PostgresqlHeardIndex
 from voicemem.store.postgresql.heard_index.vectors import PostgresqlHeardVectors
-from voicemem.store.postgresql.journal.archive import PostgresqlArchive
 from voicemem.store.postgresql.journal.rows import Rows
-from voicemem.store.postgresql.journal.writes import PostgresqlJournal
 from voicemem.store.postgresql.memories.extraction import PostgresqlExtractions
 from voicemem.store.postgresql.memories.memories import PostgresqlMemories
 from voicemem.store.postgresql.memories.moving import PostgresqlMovedMemories
@@ -44,10 +44,10 @@ SELECT_SIZE = "select pg_database_size(current_database())"
 
 
 class PostgresqlStore(
-    PostgresqlJournal,
+    Journal,
     PostgresqlOverviews,
     PostgresqlErasure,
-    PostgresqlArchive,
+    Compaction,
     PostgresqlNodes,
     PostgresqlHeardIndex,
     PostgresqlMemories,
@@ -64,7 +64,7 @@ class PostgresqlStore(
         Raises `CannotStart`.
         """
         self.database = Database(url, budget, upgrade, make)
-        seam = PostgresqlDatabase(self.database)
+        self.seam = seam = PostgresqlDatabase(self.database)
         self.outbox = Outbox(seam)
         self.endpoints = Endpoints(seam)
         self.deliveries = Deliveries(seam)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LIST_PARAMETER = re.compile(r"\bin (:\w+)")
 IN_LIST = r"in (select value from json_each(\1))"
 LOCKS = re.compile(r"\s+for (?:no key )?(?:update|share)\b(?: of \w+)?(?: skip locked)?")
-FUNCTIONS = (("greatest(", "max("), ("least(", "min("), ("strpos(", "instr("))
+FUNCTIONS = (("greatest(", "max("), ("least(", "min("), ("strpos(", "instr("), ("md5(", "("))
 
 
 @lru_cache(4096)

@@ -22,7 +22,7 @@ from voicemem.store.sqlite.database.connections import open_connection
 from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, check_store_path, lock_file, make_private, rewrite_log
 from voicemem.store.sqlite.database.opening import Opening
 from voicemem.store.sqlite.database.schema import migrate, newest_version, refuse_unmarked, version_of
-from voicemem.store.sqlite.journal.row_cache import POSITION as JOURNAL_END
+from voicemem.store.sqlite.journal.reads import POSITION as JOURNAL_END
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.memories.rows import make_words
 
@@ -155,13 +155,13 @@ class SqliteCopy:
         self.connection = self.lock = None
 
 
-DERIVED = ("name", "user_id")
+DERIVED = ("name", "user_id", "channel")
 """Columns of streams that repeat the configuration."""
 
 
 def derive(row: Row) -> Row:
     config = config_of(row)
-    return config.get("name"), config.get("user_id")
+    return config.get("name"), config.get("user_id"), config.get("channel")
 
 
 def expression(table: CopiedTable, column: str) -> str:

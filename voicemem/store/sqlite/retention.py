@@ -21,7 +21,7 @@ from voicemem.store.sqlite.heard_index.index import delete_indexed, scrub_index
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.journal.row_cache import RowCache
 from voicemem.store.sqlite.memories.rows import FORGET_REMOVED, SELECT_REMOVED, remove_portion
-from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased, retention_times
+from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
 from voicemem.store.upkeep import Portion
 
 
@@ -100,7 +100,6 @@ SCRUB_AGAIN_S = 20.0
 """How often the file is cleared of traces for the sake of single memories alone: it is read as a whole for that."""
 MEMORIES = 5
 """Memories in a portion: each takes milliseconds, since its words are overwritten."""
-SELECT_STATE_IS_ERASED = "select 1 from streams where key = ? and state = 'erased'"
 FORGET_REPEATED = "update streams set (user_id, interruptions, slowest_ms) = (null, null, null) where key = ?"
 RENAME_STREAM = "update streams set kind = ?, id = ? where key = ?"
 IS_FREE = "(node is null or node = ?2 or leased_until_ms <= ?1)"
@@ -116,8 +115,6 @@ MARK_ERASED = "insert or replace into retention (stream, erased_ms) values (?, ?
 MARK_DELETED = """
     update retention set deleted = 1 where erased_ms is not null and stream in (select value from json_each(?))
 """
-PLAN_RETENTION = "insert or replace into retention (stream, compact_ms, expires_ms) values (?, ?, ?)"
-DELETE_PLAN = "delete from retention where stream = ?"
 DELETE_PLANS = "delete from retention where stream in (select value from json_each(?))"
 
 
@@ -213,17 +210,17 @@ def erase(rows: RowCache, stream: Stream, now_ms: int) -> None:
         return
     mark_erased(stream, now_ms)
     rows.save_stream(stream)
-    rows.connection.execute(FORGET_REPEATED, (stream.key,))
+    rows.raw.execute(FORGET_REPEATED, (stream.key,))
     if stream.kind == USER_KIND:
         drop_name(rows, stream)
-    rows.connection.execute(MARK_ERASED, (stream.key, now_ms))
+    rows.raw.execute(MARK_ERASED, (stream.key, now_ms))
 
 
 def drop_name(rows: RowCache, stream: Stream) -> None:
     """Remove a user's id from its row: it identifies a person, and the next user of this id is a new one."""
-    rows.committed.forget_name(stream)
+    rows.forget_name(stream)
     stream.kind, stream.id = ERASED_USER_KIND, str(stream.key)
-    rows.connection.execute(RENAME_STREAM, (stream.kind, stream.id, stream.key))
+    rows.raw.execute(RENAME_STREAM, (stream.kind, stream.id, stream.key))
 
 
 def delete_portion(connection: apsw.Connection, keys: Sequence[int], secret: bytes) -> bool:
@@ -241,21 +238,6 @@ def delete_portion(connection: apsw.Connection, keys: Sequence[int], secret: byt
             if portion.is_full:
                 return True
     return portion.has_begun
-
-
-def schedule_retention(connection: apsw.Connection, stream: Stream) -> None:
-    """Note when the journal of a session that has just ended is to be compacted, and when the session expires."""
-    connection.execute(PLAN_RETENTION, (stream.key, *retention_times(stream)))
-
-
-def cancel_retention(connection: apsw.Connection, stream: Stream) -> None:
-    """Drop the plan of a session that was reopened."""
-    connection.execute(DELETE_PLAN, (stream.key,))
-
-
-def is_erased(connection: apsw.Connection, key: int) -> bool:
-    """Whether a session is erased, so that nothing of it may be read even where its content is still in tables."""
-    return bool(connection.execute(SELECT_STATE_IS_ERASED, (key,)).fetchall())
 
 
 class JsonPortion(Portion):

@@ -10,9 +10,11 @@ import apsw
 
 from voicemem.errors import CannotStart, StoreRuined
 from voicemem.store.claims import Claims
+from voicemem.store.compaction import Compaction
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.endpoints import Endpoints
+from voicemem.store.journal import Journal
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Outbox
@@ -24,10 +26,8 @@ from voicemem.store.sqlite.database.writer import RUINED
 from voicemem.store.sqlite.driver import SqliteDatabase
 from voicemem.store.sqlite.heard_index.index import SqliteHeardIndex, new_index_file
 from voicemem.store.sqlite.heard_index.vectors import SqliteHeardVectors
-from voicemem.store.sqlite.journal.archive import SqliteArchive
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
-from voicemem.store.sqlite.journal.writes import SqliteJournal
 from voicemem.store.sqlite.memories.extraction import SqliteExtractions
 from voicemem.store.sqlite.memories.memories import SqliteMemories
 from voicemem.store.sqlite.memories.moving import SqliteMovedMemories
@@ -65,10 +65,10 @@ class SqliteFigures:
 
 
 class SqliteStore(
-    SqliteJournal,
+    Journal,
     SqliteOverviews,
     SqliteErasure,
-    SqliteArchive,
+    Compaction,
     SqliteNodes,
     SqliteHeardIndex,
     SqliteMemories,
@@ -89,7 +89,7 @@ class SqliteStore(
     ) -> None:
         """Open the file and migrate it; only with `make` is a missing one made. Raises `CannotStart`."""
         self.database = Database(path, exclusive, budget, make)
-        seam = SqliteDatabase(self.database)
+        self.seam = seam = SqliteDatabase(self.database)
         self.outbox = Outbox(seam)
         self.endpoints = Endpoints(seam)
         self.deliveries = Deliveries(seam)

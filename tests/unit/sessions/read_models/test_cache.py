@@ -36,9 +36,9 @@ from voicemem.sessions.read_models.maintenance import (
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.admission import Offer
+from voicemem.store.admission import AppendResult, Offer
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.records import AppendResult, Snapshot
+from voicemem.store.records import Snapshot
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry

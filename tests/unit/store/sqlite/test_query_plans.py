@@ -11,16 +11,17 @@ import pytest
 
 from tests.support.stores.sqlite import NOW
 from voicemem.search.words import query_words
+from voicemem.store.journal import LIST_STREAMS, conditions_of
 from voicemem.store.ports.memories import AnyOf, MemoryFilter, NoneOf, single_scope
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.journal.quotas import COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY
-from voicemem.store.sqlite.journal.reads import LIST_STREAMS, conditions
+from voicemem.store.sqlite.connection import to_sqlite
 from voicemem.store.sqlite.memories.conditions import conditions as memory_conditions
 from voicemem.store.sqlite.memories.conditions import match_expression
 from voicemem.store.sqlite.memories.memories import FIND_BY_WORDS
 from voicemem.store.sqlite.memories.memories import LIST as LIST_MEMORIES
 from voicemem.store.sqlite.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_query
+from voicemem.store.stream_changes import COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
 BY_USER = "SEARCH streams USING INDEX streams_by_user (project=? AND kind=? AND user_id=?"
@@ -48,11 +49,14 @@ async def test_a_list_is_read_in_the_order_of_an_index(
 ) -> None:
     """A page costs what is on it: sessions in another state are not looked at, and nothing is sorted."""
     everything = SessionFilter(project="p", **wanted)
-    clauses, values = conditions(everything)
-    for listing, given in ((LIST_STREAMS.format(conditions=clauses), values), look_query(LOOK, everything)):
-        query = f"explain query plan {listing}"
-        found = await sqlite.database.write(partial(explain, query=query, values=(*given, 10)))
-        assert found_by == found[0].replace("COVERING INDEX", "INDEX")
+    clauses, named = conditions_of(everything, "sqlite")
+    look, positional = look_query(LOOK, everything)
+    for listing, given in (
+        (to_sqlite(LIST_STREAMS.format(conditions=clauses)), {**named, "limit": 10}),
+        (look, (*positional, 10)),
+    ):
+        found = await sqlite.database.write(partial(explain, query=f"explain query plan {listing}", values=given))
+        assert found_by == found[0].replace("COVERING INDEX", "INDEX").replace("SEARCH s ", "SEARCH streams ")
         assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN streams")]
 
 
@@ -99,7 +103,7 @@ async def test_sessions_of_given_keys_are_found_by_these(sqlite: SqliteStore) ->
 )
 async def test_quotas_of_keys_read_an_index_only(sqlite: SqliteStore, query: str, found_by: str) -> None:
     """What a key has begun is counted without a look at any session."""
-    values = ("k", 1) if "running" in query else ("k", NOW, 1)
+    values = {"whose": "k", "since": NOW, "most": 1}
     found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=values))
     assert found_by in found
 
@@ -136,5 +140,5 @@ async def test_memories_are_found_by_their_words_first(sqlite: SqliteStore, want
     assert "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)" == found[1]
 
 
-def explain(connection: apsw.Connection, query: str, values: tuple[Any, ...]) -> list[str]:
+def explain(connection: apsw.Connection, query: str, values: Any) -> list[str]:
     return [str(row[3]) for row in connection.execute(query, values).fetchall()]

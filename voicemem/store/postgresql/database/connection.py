@@ -11,7 +11,7 @@ from psycopg.abc import Buffer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper
-from psycopg.types.string import BytesBinaryDumper, StrDumperUnknown
+from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper, StrDumperUnknown
 
 from voicemem.errors import CannotStart, StoreUnavailable
 
@@ -91,6 +91,13 @@ LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 
 class TextDumper(StrDumperUnknown):
     """Sends texts, with U+FFFD for each U+0000: PostgreSQL refuses it, and a text of an LLM may have one."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
+
+
+class TextInArrayDumper(StrBinaryDumper):
+    """The same for texts in arrays."""
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
@@ -207,6 +214,7 @@ def connect(url: str) -> Session:
         prepare_threshold=None if pooled else 2,
     )
     connection.adapters.register_dumper(int, Int8BinaryDumper)
+    connection.adapters.register_dumper(str, TextInArrayDumper)
     connection.adapters.register_dumper(str, TextDumper)
     connection.adapters.register_dumper(bytes, BytesBinaryDumper)
     connection.adapters.register_dumper(list, ListBinaryDumper)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from voicemem.store.postgresql.database.connection import Server, Session
 from voicemem.store.postgresql.journal.guesses import Guesses
-from voicemem.store.postgresql.journal.rows import POSITION
+from voicemem.store.stream_rows import POSITION
 
 LOG = logging.getLogger("voicemem.nodes")
 IDENTITY_BYTES = 16

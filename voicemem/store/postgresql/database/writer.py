@@ -26,7 +26,8 @@ from voicemem.store.postgresql.database.connection import (
     is_retried,
     unavailable,
 )
-from voicemem.store.postgresql.journal.rows import Conflict, Rows, Shared
+from voicemem.store.postgresql.journal.rows import Rows, Shared
+from voicemem.store.stream_rows import Conflict
 from voicemem.store.troubles import Troubles
 
 T = TypeVar("T")

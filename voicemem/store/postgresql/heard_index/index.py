@@ -23,7 +23,8 @@ from voicemem.store.ports.heard_index import (
 from voicemem.store.postgresql.database.connection import Row, Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.heard_index.ranking import ranked
-from voicemem.store.postgresql.journal.rows import POSITION, STREAM_COLUMNS, Rows, to_stream
+from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.stream_rows import POSITION, STREAM_COLUMNS, to_stream
 from voicemem.store.streams import SESSION_KIND
 
 SELECT_STATE = "select state from streams where key = $1 for share"

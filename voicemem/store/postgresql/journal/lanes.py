@@ -21,7 +21,7 @@ import msgspec
 import psycopg
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.admission import Batch, admits_all
+from voicemem.store.admission import AppendResult, Batch, admits_all
 from voicemem.store.postgresql.database.connection import (
     Fenced,
     NodeRetired,
@@ -34,9 +34,7 @@ from voicemem.store.postgresql.database.connection import (
 from voicemem.store.postgresql.database.lineage import DISPLACED
 from voicemem.store.postgresql.database.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
 from voicemem.store.postgresql.journal.guesses import Guess, Guesses
-from voicemem.store.postgresql.journal.rows import Rows
-from voicemem.store.postgresql.journal.runs import RUN_ARRAYS, RunColumns
-from voicemem.store.records import AppendResult
+from voicemem.store.postgresql.journal.rows import RUN_ARRAYS, Rows, RunColumns
 from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun
 
 RUNS_WITH_GENS = RUN_ARRAYS.replace(") as r", ", $10::bigint[]) as r").replace("payload)", "payload, version)")

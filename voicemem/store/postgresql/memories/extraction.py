@@ -6,7 +6,8 @@ from voicemem.store.ports.extraction import EXTRACT, ExtractionCheck
 from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.heard_index.index import SELECT_STATE, SELECT_STREAMS
-from voicemem.store.postgresql.journal.rows import POSITION, Rows, to_stream
+from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.stream_rows import POSITION, to_stream
 from voicemem.store.streams import SESSION_KIND
 
 LOOK_AT_SESSIONS = f"""

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from voicemem.store.ports.memories import MemoryRow, check_rows
 from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import Database
-from voicemem.store.postgresql.journal.new_streams import create_user_stream
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.memories.rows import COLUMNS, IS_THERE, save, to_row
 from voicemem.store.postgresql.retention import SELECT_IS_EXPIRED
+from voicemem.store.stream_changes import create_user_stream
 from voicemem.store.streams import USER_KIND
 
 LIST = f"""

@@ -86,7 +86,8 @@ create table streams (
     key_id text collate "C",
     interruptions bigint,
     slowest_ms bigint,
-    primary key (key)
+    primary key (key),
+    unique (project, kind, id)
 );
 create index streams_due on streams (due_ms) where due_ms is not null;
 create index streams_by_start on streams (project, kind, started_ms, key) where state <> 'erased';
@@ -98,23 +99,7 @@ create index streams_by_user on streams (project, user_id, started_ms, key) wher
 create index streams_open_by_key_id on streams (key_id) where key_id is not null and state = 'running';
 create index streams_by_key_id on streams (key_id, started_ms) where key_id is not null;
 
--- Who has a name: a stream's, by project and kind. It is led by the project, which is what callers know.
-create table stream_ids (
-    project text collate "C" not null,
-    kind text not null,
-    id text collate "C" not null,
-    stream bigint not null,
-    primary key (project, kind, id)
-);
-
--- Which running session has a name that only one may have; `digest` is the SHA-256 of the name. The close frees it.
-create table names (
-    project text collate "C" not null,
-    digest bytea not null,
-    stream bigint not null,
-    primary key (project, digest)
-);
-create index names_by_stream on names (stream);
+-- By the digest of the name, which may be too long for an index.
 create index streams_by_name on streams (project, md5(name)) where state = 'running' and name is not null;
 
 -- What appends lock, and never update: an update would leave a dead version of the row at each append. `version` moves with
@@ -321,12 +306,6 @@ create table agora_apps (
     old_certificate text,
     scopes text not null,
     created_ms bigint not null
-);
-
--- Rows that a transaction locks for what must be done one after another over all nodes: claims of deliveries, and the
--- start of sessions in a project that has quotas. They are made when they are first needed, and never change.
-create table turns (
-    name text collate "C" primary key
 );
 
 -- The bytes of each project's journals and archives. Nodes count what they store and delete, and add it here about once a

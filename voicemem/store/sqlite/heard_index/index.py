@@ -23,7 +23,8 @@ from voicemem.store.sqlite.heard_index.rows import (
     positions_of,
     remove_session,
 )
-from voicemem.store.sqlite.journal.row_cache import POSITION, STREAM_COLUMNS, to_stream
+from voicemem.store.sqlite.journal.reads import POSITION, STREAM_COLUMNS
+from voicemem.store.stream_rows import to_stream
 from voicemem.store.streams import SESSION_KIND
 
 LOOK_AT_SESSIONS = f"""

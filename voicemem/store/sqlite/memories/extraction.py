@@ -8,7 +8,8 @@ import apsw
 
 from voicemem.store.ports.extraction import EXTRACT, ExtractionCheck
 from voicemem.store.sqlite.database.connections import Database
-from voicemem.store.sqlite.journal.row_cache import POSITION, STREAM_COLUMNS, to_stream
+from voicemem.store.sqlite.journal.reads import POSITION, STREAM_COLUMNS
+from voicemem.store.stream_rows import to_stream
 from voicemem.store.streams import SESSION_KIND
 
 LOOK_AT_SESSIONS = f"""

@@ -23,7 +23,6 @@ from voicemem.store.ports.memories import (
     tombstone,
 )
 from voicemem.store.sqlite.database.connections import Database
-from voicemem.store.sqlite.journal.append import StreamView
 from voicemem.store.sqlite.memories.conditions import conditions, match_expression
 from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, is_there, refuse_taken_ids, save
 from voicemem.store.stream_changes import find
@@ -71,7 +70,7 @@ class SqliteMemories:
         secret = self.database.identity["cursor_secret"]
 
         def job(connection: apsw.Connection) -> Stream | None:
-            view = StreamView(self.database.rows)
+            view = self.database.rows
             stream = find(view, key)
             if stream.position != expected or not all(is_there(connection, row) for row, _ in replaced):
                 return None

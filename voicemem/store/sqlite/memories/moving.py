@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from voicemem.store.ports.memories import MemoryRow, check_rows, row_of_values
 from voicemem.store.sqlite.database.connections import Database
-from voicemem.store.sqlite.journal.append import StreamView
-from voicemem.store.sqlite.journal.new_streams import create_user_stream
 from voicemem.store.sqlite.memories.rows import COLUMNS, IS_THERE, is_there, save
 from voicemem.store.sqlite.retention import SELECT_IS_EXPIRED
+from voicemem.store.stream_changes import create_user_stream
 from voicemem.store.streams import USER_KIND
 
 LIST = f"""
@@ -41,7 +40,7 @@ class SqliteMovedMemories:
         secret = self.database.identity["cursor_secret"]
 
         def job(connection: apsw.Connection) -> bool:
-            view = StreamView(self.database.rows)
+            view = self.database.rows
             session = view.stream(key)
             if session is None or not connection.execute(SELECT_IS_EXPIRED, (key, now_ms)).fetchall():
                 return False

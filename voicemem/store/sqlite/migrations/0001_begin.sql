@@ -8,7 +8,7 @@ create table meta (
 ) strict, without rowid;
 
 -- A stream is a session (or a user's own). `position` is that of the last time the row was saved: an ordinary append
--- writes the journal only. `config` is JSON without secrets; `name` and `user_id` are repeated from it. `key_id` is the key that
+-- writes the journal only. `config` is JSON without secrets; `name`, `user_id` and `channel` are repeated from it. `key_id` is the key that
 -- began the session, of keys that have a quota of sessions. `interruptions` (replies that were interrupted) and `slowest_ms`
 -- (the longest end-to-end latency) are what lists are filtered by, as of when the figures of the memory were last saved.
 create table streams (
@@ -31,6 +31,7 @@ create table streams (
     name text,
     key_id text,
     user_id text,
+    channel text,
     interruptions integer,
     slowest_ms integer,
     unique (project, kind, id)
@@ -85,10 +86,10 @@ create table journal (
     payload blob not null,
     count integer not null default 1,
     checksum integer,
-    waypoint integer
+    waypoint integer not null default 1
 ) strict;
 create unique index journal_by_position on journal (stream, position);
-create unique index journal_waypoints on journal (stream, producer, seq) where seq is not null and waypoint is not 0;
+create unique index journal_waypoints on journal (stream, producer, seq) where seq is not null and waypoint;
 
 -- The first part of an ended journal, compressed: runs, from `position` to `last`. The rows behind `last` are in the
 -- journal; what is in both is the same. `seqs` holds the first and the last seq of each producer in it, as JSON.

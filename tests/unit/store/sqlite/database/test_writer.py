@@ -18,7 +18,6 @@ from voicemem.store.admission import Batch, Outcome
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.database.connections import Database
 from voicemem.store.sqlite.database.writer import Job
-from voicemem.store.sqlite.journal.append import append as add
 
 
 async def together(database: Database, *jobs: Job) -> list[Any]:
@@ -81,7 +80,7 @@ async def test_waiting_jobs_share_a_commit(disk: Disk, path: str) -> None:
         keys = [await begin(store, f"s{number}") for number in range(50)]
         before = disk.syncs
         batches = [Batch(key, "main", 1, NOW, [offer(1).payload], 1) for key in keys]
-        jobs = [lambda _, batch=batch: add(store.database.rows, batch, NOW) for batch in batches]
+        jobs = [lambda _, batch=batch: store.database.rows.append(batch, NOW) for batch in batches]
         results = await together(store.database, *jobs)
 
         assert 1 == disk.syncs - before

@@ -3,16 +3,17 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
-import apsw
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voicemem.store.run_queries import find_last_seq, find_run, next_stored_seq
 from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun, Waypoints
-from voicemem.store.sqlite.database.connections import IN_MEMORY, open_connection
-from voicemem.store.sqlite.database.schema import migrate
-from voicemem.store.sqlite.journal.runs import find_last_seq, find_run, insert_runs, next_stored_seq
+from voicemem.store.sqlite.connection import SqliteConnection
+from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
+from voicemem.store.sqlite.journal.row_cache import insert_runs
 
 STREAM = 7
+rows = Database(IN_MEMORY).rows
 PRODUCERS = ["main", "asr", None]
 RUNS = st.lists(
     st.tuples(
@@ -26,16 +27,16 @@ RUNS = st.lists(
 """Each with its producer, how many events, how many seqs are left out before, and whether the server began anew."""
 
 
-def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[apsw.Connection, list[JournalRun]]:
+def journal(given: list[tuple[str | None, int, int, bool]]) -> tuple[SqliteConnection, list[JournalRun]]:
     """A database with these runs, inserted one by one."""
-    connection, waypoints, runs = open_connection(IN_MEMORY), Waypoints(), []
-    migrate(connection)
+    connection, waypoints, runs = rows.connection, Waypoints(), []
+    connection.execute("delete from journal")
     position, seqs = 1, {"main": 1, "asr": 1}
     for producer, events, hole, anew in given:
         waypoints = Waypoints() if anew else waypoints
         seq = None if producer is None else seqs[producer] + hole
         run = JournalRun(STREAM, position, producer, seq, 0, [b"%d" % (position + index) for index in range(events)])
-        insert_runs(connection, [(run, waypoints.mark(run))])
+        insert_runs(connection.raw, [(run, waypoints.mark(run))])
         runs.append(run)
         position += events
         if producer is not None and seq is not None:
@@ -54,7 +55,7 @@ def test_every_seq_is_found_as_by_reading_everything(given: list[tuple[str | Non
     left = runs[cut:]
     if cut:
         first = left[0].position if left else 2**62
-        connection.execute("delete from journal where position < ?", (first,))
+        connection.execute("delete from journal where position < :first", first=first)
     for producer in ("main", "asr"):
         own = [(run.seq, run) for run in left if run.producer == producer and run.seq is not None]
         assert (own[-1][0] + len(own[-1][1].payloads) - 1 if own else 0) == find_last_seq(connection, STREAM, producer)
@@ -70,13 +71,4 @@ def test_a_long_call_has_few_waypoints() -> None:
     """One of a producer in each stride, and none for the server's own events."""
     connection, _ = journal([("main", 1, 0, False), (None, 1, 0, False), ("asr", 2, 0, False)] * 1_000)
     query = "select producer, count(*) from journal where waypoint group by producer order by producer"
-    assert [("asr", 16), ("main", 16)] == connection.execute(query).fetchall()
-
-
-def test_the_rows_of_an_older_version_are_all_waypoints() -> None:
-    """They do not say what they are."""
-    connection, runs = journal([("main", 1, 0, False)] * 3)
-    connection.execute("update journal set waypoint = null")
-    found = find_run(connection, STREAM, "main", 3)
-    assert (3, 1, b"3") == found
-    assert 3 == find_last_seq(connection, STREAM, "main") == len(runs)
+    assert [("asr", 16), ("main", 16)] == connection.rows(query)

@@ -1,0 +1,465 @@
+"""The journal: streams (sessions and users' own), their producers, and their append-only lists of events."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from voicemem.config.secrets import SessionPatch
+from voicemem.store.admission import AppendResult, Batch
+from voicemem.store.database import Connection, Database
+from voicemem.store.records import (
+    CLIENT_ID_LABEL,
+    MAX_COUNTED,
+    JournalRow,
+    OpenResult,
+    RestoredSession,
+    SessionFilter,
+    Snapshot,
+)
+from voicemem.store.run_queries import IS_READABLE, find_last_seq, runs_after
+from voicemem.store.runs import page_of
+from voicemem.store.stream_changes import (
+    append_expected,
+    change_config,
+    close_if_complete,
+    close_if_due,
+    compare,
+    connect,
+    create_session,
+    create_user_stream,
+    disconnect,
+    refuse_erased,
+    restore_session,
+)
+from voicemem.store.stream_rows import STREAM_COLUMNS, StreamRows, label_digest, to_stream
+from voicemem.store.streams import SESSION_KIND, USER_KIND, SessionEnding, Stream
+
+T = TypeVar("T")
+SELECT_STREAM_BY_NAME = f"""
+    select {STREAM_COLUMNS} from streams s where s.project = :project and s.kind = :kind and s.id = :id
+"""
+SELECT_HAS_SEQS = "select 1 from producers where stream = :stream and name = :producer and next_seq > 1"
+SELECT_DUE_SESSIONS = "select key from streams where due_ms <= :now_ms order by due_ms limit :limit"
+SELECT_SECRETS = "select name, value from secrets where stream = :stream"
+SELECT_READABLE_SECRETS = f"{SELECT_SECRETS} and {IS_READABLE}"
+SELECT_STREAMS_BY_KEYS = f"""
+    select {STREAM_COLUMNS} from streams s where s.project = :project and s.kind = :kind and s.key in :keys
+    order by s.key
+"""
+SELECT_NEWEST_KEYS = "select key from streams where project = :project and kind = :kind order by key desc limit :limit"
+SELECT_KEYS_AFTER = """
+    select key from streams where project = :project and kind = :kind and key > :after order by key limit :limit
+"""
+LIST_STREAMS = f"""
+    select {STREAM_COLUMNS} from streams s where {{conditions}} order by s.started_ms desc, s.key desc limit :limit
+"""
+LIST_WITHIN_BYTES = f"""
+    select * from (
+        select p.*, sum(octet_length(p.config)) over (order by p.started_ms desc, p.key desc)
+        - octet_length(p.config) as before from ({LIST_STREAMS}) p
+    ) q where before < :bytes order by started_ms desc, key desc
+"""
+"""Ends with the session with which the configurations reach the bytes."""
+COUNT_STREAMS = "select count(*) from (select 1 from streams s where {conditions} limit :most) c"
+IN_PROJECT = "s.project = :project and s.kind = :kind"
+IS_LISTED = f"{IN_PROJECT} and s.state <> 'erased'"
+"""The condition of the index by start. Where a state is asked for, the index by state leads to fewer sessions."""
+CONDITIONS = {
+    "state": "s.state = :state",
+    "user_id": "s.user_id = :user_id",
+    "channel": "s.channel = :channel",
+    "started_after": "s.started_ms > :started_after",
+    "started_before": "s.started_ms < :started_before",
+    "interrupted": "(coalesce(s.interruptions, 0) > 0) = :interrupted",
+    "slow_ms": "s.slowest_ms >= :slow_ms",
+    "webhook": "exists (select 1 from deliveries x where x.stream = s.key and x.state = :webhook)",
+    "keys": "s.key in :keys",
+    "after": "(s.started_ms, s.key) < (:after_ms, :after_key)",
+}
+"""The condition of each field of a `SessionFilter` that is set, but for the label."""
+HAS_LABEL = {
+    "sqlite": "exists (select 1 from json_each(s.config, '$.labels') l where l.key = :label and l.value = :value)",
+    "postgresql": "exists (select 1 from labels l where l.stream = s.key and l.digest = :digest)",
+}
+HAS_CLIENT_ID = f"""case when json_valid(cast(s.config as text))
+    then json_extract(cast(s.config as text), '$.labels."{CLIENT_ID_LABEL}"') end = :value"""
+"""The same for the one label that has an index on SQLite."""
+SELECT_SNAPSHOT = f"""
+    select position, version, state from snapshots where stream = :stream and version = :version
+    and position <= :at_most and {IS_READABLE}
+"""
+SAVE_SNAPSHOT = """
+    insert into snapshots (stream, version, position, state)
+    select key, cast(:version as bigint), cast(:position as bigint), :state from streams
+    where key = :stream and state <> 'erased'
+    on conflict (stream, version) do update set position = excluded.position, state = excluded.state
+"""
+DELETE_UNREAD_SNAPSHOTS = """
+    delete from snapshots where stream = :stream and version <> :version
+    and version not in (select snapshot_version from nodes)
+"""
+INLINE_BYTES = 64 * 1024
+"""A larger snapshot is compressed on a thread."""
+
+
+class Journal:
+    """Streams and their append-only lists of events.
+
+    A stream is a session or a user's own; it is unique by project, kind and id. Positions of its entries are 1, 2, 3 …
+    without holes, and become visible in that order. A `session_patch` has the configuration without secrets, which goes
+    into the stream, and the secrets, which are kept apart and never journaled.
+    """
+
+    seam: Database
+
+    @property
+    def lanes(self) -> int:
+        """How many appends may be under way at once: one in each lane, which does not wait for the others."""
+        return self.seam.lanes
+
+    def lane_of(self, key: int) -> int:
+        """The lane of a stream, from 0 on."""
+        return key % self.seam.lanes
+
+    async def change(self, job: Callable[[StreamRows], T]) -> T:
+        """Change streams in a transaction."""
+        return await self.seam.write(lambda connection: job(connection.streams))
+
+    # Sessions
+
+    async def create_session(
+        self,
+        project: str,
+        session_id: str,
+        session_patch: SessionPatch,
+        now_ms: int,
+        key_id: str | None = None,
+        takes_name: bool = False,
+    ) -> tuple[Stream, Literal["created", "same", "different"]]:
+        """Create a session, or return the existing one and whether its configuration is the same.
+
+        A new session gets its start deliveries (see `Outbox`). With `takes_name` it is created only if no running
+        session of the project has the `name` in its configuration: of several callers at once, on any node, one takes
+        a name. The name is free again when the session closes. Raises `Refused` (`session_erased`; `session_exists`
+        with `streams.NAME_TAKEN`).
+        """
+
+        def job(rows: StreamRows) -> tuple[Stream, Literal["created", "same", "different"]]:
+            stream = rows.session_of(project, session_id)
+            if stream is None:
+                created = create_session(rows, project, session_id, session_patch, now_ms, key_id, takes_name)
+                return created, "created"
+            secrets: dict[str, str] = dict(rows.connection.rows(SELECT_SECRETS, stream=stream.key))
+            return stream, compare(stream, secrets, session_patch)
+
+        return await self.change(job)
+
+    async def restore_session(
+        self,
+        project: str,
+        session_id: str,
+        session_patch: SessionPatch,
+        restored: RestoredSession,
+        now_ms: int,
+        key_id: str | None = None,
+    ) -> Stream | None:
+        """Create a session together with its journal so far; None when the id is taken.
+
+        A session that has ended gets no deliveries, any other its start deliveries. Raises `Refused` (`session_erased`;
+        `unknown_session` when the session named by `restored.secrets_of` does not exist or is erased).
+        """
+
+        def job(rows: StreamRows) -> Stream | None:
+            existing = rows.session_of(project, session_id)
+            if existing is not None:
+                refuse_erased(existing)
+                return None
+            return restore_session(rows, project, session_id, session_patch, restored, now_ms, key_id)
+
+        return await self.change(job)
+
+    async def open_producer(
+        self,
+        project: str,
+        session_id: str,
+        producer: str,
+        session_patch: SessionPatch,
+        from_seq: int | None,
+        now_ms: int,
+        key_id: str | None = None,
+        node: str = "",
+    ) -> OpenResult:
+        """Open a producer's line: raise its epoch, so that appends under an older one are refused.
+
+        The producer is connected to `node` from now on, until `leave`, a later open, or the end of that node. So an
+        engine finds out whether its commit happened before it raises `StoreUnavailable`: no one would leave.
+
+        Creates the session when it does not exist; an existing one keeps its configuration. Reopens a session after an
+        idle close (`streams.may_reopen`). On a running session, a `from_seq` above `next_seq` is journaled as
+        `session.gap`, and `next_seq` becomes `from_seq`. The session is not silent any more. Raises `Refused`
+        (`session_erased`).
+        """
+
+        def job(connection: Connection) -> OpenResult:
+            connection.hold_node(node)
+            rows: StreamRows = connection.streams
+            stream = rows.session_of(project, session_id)
+            created = stream is None
+            if stream is None:
+                stream = create_session(rows, project, session_id, session_patch, now_ms, key_id)
+            return connect(rows, stream, created, producer, node, from_seq, now_ms)
+
+        return await self.seam.write(job)
+
+    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
+        """Append producers' events, all batches in one transaction; the result of each is at its index.
+
+        Each event is taken or refused alone, by `admission.admit`. An event that repeats a stored seq is compared with
+        what is stored: equal as JSON is a duplicate, anything else `seq_conflict`. This is the hot path: a batch of
+        plain events in order (`admission.admits_all`) should write the journal only, and read nothing.
+
+        A batch's `from_seq` is declared first, as by `open_producer`, unless its epoch is outdated, or the producer has
+        ended or sends events without seq.
+
+        A batch with `expected_until_ms` has come without a connection: if any of its events with a seq is stored, or
+        was before, its producer is expected back until then. It is written when it is `admission.EXPECT_AGAIN_MS` or
+        more later than what is stored.
+
+        A batch with an `expected_position` is stored only if the journal ends there; otherwise nothing changes, and its
+        result says `position_taken`.
+
+        Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
+        """
+        return await self.seam.append(batches, now_ms)
+
+    async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
+        """Append batches of one lane, as far as that is possible without waiting for others or looking at much.
+
+        None for a batch that is left out, and for those of its stream that come after it: `append` takes them.
+        """
+        return await self.seam.try_append(batches, now_ms)
+
+    async def has_seqs(self, key: int, producer: str) -> bool:
+        """Return whether a producer has sent events with a seq in this session."""
+        return await self.seam.read(
+            lambda connection: (
+                find_last_seq(connection, key, producer) > 0
+                or connection.row(SELECT_HAS_SEQS, stream=key, producer=producer) is not None
+            )
+        )
+
+    async def change_config(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
+        """Merge a patch into the configuration, and journal `payload` as the server's own event.
+
+        Raises `Refused` (`unknown_session`, `session_ended`; `invalid_field` when the result exceeds a limit).
+        """
+        return await self.change(lambda rows: change_config(rows, key, session_patch, payload, now_ms))
+
+    async def append_server_event(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+        """Journal an event of the server's own at position `expected` + 1; None when that position is taken.
+
+        Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`).
+        """
+        return await self.change(lambda rows: append_expected(rows, key, payload, expected, now_ms))
+
+    # When sessions end
+
+    async def leave(
+        self, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int
+    ) -> Stream | None:
+        """Note that a producer's connection is gone; None, with nothing changed, if that was not its newest epoch.
+
+        So it does not matter whether a late `leave` comes before or after the open that replaces the connection, nor on
+        which node. A running session falls silent with its last connected producer. `expected_until_ms` says until when
+        a producer whose connection broke is expected back; None for one that left on purpose. Does nothing to a
+        session that is erased.
+        """
+        return await self.change(lambda rows: disconnect(rows, key, producer, epoch, expected_until_ms, now_ms))
+
+    async def find_due(self, now_ms: int, limit: int) -> list[int]:
+        """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""
+        return await self.select_keys(SELECT_DUE_SESSIONS, now_ms=now_ms, limit=limit)
+
+    async def close_session(
+        self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
+    ) -> Stream | None:
+        """Journal `session.closed` and add the close deliveries, in one transaction; None when nothing was closed.
+
+        With an `ending`, a running session is closed at once; with `if_silent`, only if no producer is connected.
+        Without one it is closed if it is due, with the ending of `streams.ending_if_due`, or as by `close_ended`.
+        `notice_id` becomes the id of the history's delivery.
+        """
+        return await self.change(lambda rows: close_if_due(rows, key, ending, notice_id, now_ms, if_silent))
+
+    async def close_ended(self, key: int, notice_id: str, now_ms: int) -> Stream | None:
+        """Close a session with a committed `session.end` if no one's last words are awaited; None otherwise.
+
+        They are while a producer that has not ended is connected to any node, or expected back
+        (`streams.is_expected`).
+        """
+        return await self.change(lambda rows: close_if_complete(rows, key, notice_id, now_ms))
+
+    # Reads
+
+    async def find_session(self, project: str, session_id: str) -> Stream | None:
+        """A session's row, including everything that was acknowledged; None for an unknown or erased session."""
+        return await self.find_by_name(project, SESSION_KIND, session_id)
+
+    async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
+        """The committed stream of a name, from the engine's cache where it is there: then no thread is switched."""
+        stream = self.seam.find_kept_stream(project, kind, name) or await self.load_by_name(project, kind, name)
+        return None if stream is None or stream.state == "erased" else stream
+
+    async def load_by_name(self, project: str, kind: str, name: str) -> Stream | None:
+        row = await self.seam.read(
+            lambda connection: connection.row(SELECT_STREAM_BY_NAME, project=project, kind=kind, id=name)
+        )
+        return None if row is None else to_stream(row)
+
+    async def was_erased(self, project: str, session_id: str) -> bool:
+        """Return whether there was a session of this id that is erased."""
+        stream = await self.load_by_name(project, SESSION_KIND, session_id)
+        return stream is not None and stream.state == "erased"
+
+    async def load_secrets(self, key: int) -> dict[str, str]:
+        """The secrets of a session's configuration, by dotted path (`llm.api_key`); empty for an erased one."""
+        return dict(
+            await self.seam.read_inline(lambda connection: connection.rows(SELECT_READABLE_SECRETS, stream=key))
+        )
+
+    async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
+        """Sessions that match, by start and key, the newest first; erased ones never match."""
+        return (await self.list_page(wanted, sys.maxsize))[0]
+
+    async def list_page(self, wanted: SessionFilter, max_bytes: int) -> tuple[list[Stream], bool]:
+        """The same, and whether more of them match.
+
+        The list may be shorter than its limit: it ends with the session with which the configurations are `max_bytes`
+        of JSON or more.
+        """
+        conditions, values = conditions_of(wanted, self.seam.engine)
+        query, count = LIST_WITHIN_BYTES.format(conditions=conditions), COUNT_STREAMS.format(conditions=conditions)
+
+        def job(connection: Connection) -> tuple[list[Stream], bool]:
+            rows = connection.rows(query, **values, limit=wanted.limit, bytes=max_bytes)
+            (matching,) = connection.one(count, **values, most=len(rows) + 1)
+            return [to_stream(row[:-1]) for row in rows], matching > len(rows)
+
+        return await (self.seam.scan(job) if is_scan(wanted) else self.seam.read(job))
+
+    async def count_sessions(self, wanted: SessionFilter, most: int = MAX_COUNTED) -> int:
+        """How many sessions match, whatever `after` and `limit` say; `most` if there are more."""
+        conditions, values = conditions_of(msgspec.structs.replace(wanted, after=None), self.seam.engine)
+        query = COUNT_STREAMS.format(conditions=conditions)
+        (count,) = await self.seam.scan(lambda connection: connection.one(query, **values, most=most))
+        return int(count)
+
+    async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
+        """The project's sessions with these keys, by key, erased ones included."""
+        values = {"project": project, "kind": SESSION_KIND, "keys": list(keys)}
+        rows = await self.seam.read(lambda connection: connection.rows(SELECT_STREAMS_BY_KEYS, **values))
+        return [to_stream(row) for row in rows]
+
+    async def list_newest_keys(self, project: str, limit: int) -> list[int]:
+        """The highest keys of the project's sessions, erased ones included, the highest first; at most `limit`."""
+        return await self.select_keys(SELECT_NEWEST_KEYS, project=project, kind=SESSION_KIND, limit=limit)
+
+    async def list_keys_after(self, project: str, key: int, limit: int) -> list[int]:
+        """The lowest keys above `key` of the project's sessions, erased ones included, in order; at most `limit`."""
+        return await self.select_keys(SELECT_KEYS_AFTER, project=project, kind=SESSION_KIND, after=key, limit=limit)
+
+    async def select_keys(self, query: str, **values: Any) -> list[int]:
+        return [key for (key,) in await self.seam.read(lambda connection: connection.rows(query, **values))]
+
+    async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
+        """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.
+
+        A page may be shorter than `limit`, when its payloads are large.
+        """
+        return await self.seam.read(lambda connection: page_of(runs_after(connection, key, after), after, limit))
+
+    # Users
+
+    async def find_user(self, project: str, user_id: str) -> Stream | None:
+        """The row of a user's own stream; None for an unknown or erased user."""
+        return await self.find_by_name(project, USER_KIND, user_id)
+
+    async def ensure_user(self, project: str, user_id: str, now_ms: int) -> Stream:
+        """The same, created when it does not exist. It is not a session: never due, closed, listed or counted."""
+
+        def job(rows: StreamRows) -> Stream:
+            return rows.find_by_name(project, USER_KIND, user_id) or create_user_stream(rows, project, user_id, now_ms)
+
+        return await self.change(job)
+
+    # Snapshots
+
+    async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
+        """The stored fold state, if it is of this version and of a position up to `at_most`.
+
+        A damaged snapshot, and one of an erased session, is None: it saves time, and the journal gives the same state.
+        """
+        values = {"stream": key, "version": version, "at_most": at_most}
+
+        def job(connection: Connection) -> Snapshot | None:
+            row = connection.row(SELECT_SNAPSHOT, **values)
+            try:
+                return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
+            except zlib.error:
+                return None  # damaged: the journal is folded again instead
+
+        return await self.seam.read(job)
+
+    async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
+        """Replace a stream's snapshot of this version; does nothing for an erased one.
+
+        Snapshots of other versions stay while a node that reads them is registered (`Node.snapshot_version`), so that
+        two versions of the program do not undo each other's work.
+        """
+        position, version, state = snapshot
+        is_large = len(state) > INLINE_BYTES  # zlib works without the interpreter's lock
+        packed = await asyncio.to_thread(zlib.compress, state, 1) if is_large else zlib.compress(state, 1)
+
+        def job(connection: Connection) -> None:
+            connection.execute(SAVE_SNAPSHOT, stream=key, version=version, position=position, state=packed)
+            connection.execute(DELETE_UNREAD_SNAPSHOTS, stream=key, version=version)
+
+        await self.seam.write(job)
+
+
+def is_scan(wanted: SessionFilter) -> bool:
+    """Return whether a list is found by looking through rows, which may be all of a project's, not by an index."""
+    checked = (wanted.channel, wanted.interrupted, wanted.slow_ms, wanted.webhook, wanted.keys)
+    has_label = wanted.label is not None and wanted.label[0] != CLIENT_ID_LABEL
+    return has_label or any(condition is not None for condition in checked)
+
+
+def conditions_of(wanted: SessionFilter, engine: str) -> tuple[str, dict[str, Any]]:
+    """The where clause of a list of sessions, and its values."""
+    clauses, values = clauses_of(wanted, engine, ("label", *CONDITIONS))
+    listed = IN_PROJECT if wanted.state in ("running", "ended") else IS_LISTED
+    return " and ".join([listed, *clauses]), {"project": wanted.project, "kind": SESSION_KIND, **values}
+
+
+def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """The conditions of those of these fields that are set, and their values."""
+    clauses: list[str] = []
+    values: dict[str, Any] = {}
+    for field in fields:
+        value: Any = getattr(wanted, field)
+        if value is None:
+            continue
+        if field == "label":
+            by_index = engine == "sqlite" and value[0] == CLIENT_ID_LABEL
+            clauses.append(HAS_CLIENT_ID if by_index else HAS_LABEL[engine])
+            values |= {"label": value[0], "value": value[1], "digest": label_digest(*value)}
+            continue
+        clauses.append(CONDITIONS[field])
+        values |= {"after_ms": value[0], "after_key": value[1]} if field == "after" else {field: value}
+    return clauses, values
