@@ -14,7 +14,7 @@ from voicemem.store.sqlite.store import InMemoryStore
 STAY = {"memory_vectors", "extracted", "meta", "nodes", "observations", "replies", "snapshots", "spent_tokens"}
 """Tables of which rows are not copied; of `meta`, two values are."""
 WORDS = {f"memory_words{part}" for part in ("", "_config", "_data", "_docsize", "_idx")}
-STAY_OF_SQLITE = {*STAY, *WORDS, "stored_bytes", "summary_claims", "extraction_claims", "sqlite_sequence"}
+STAY_OF_SQLITE = {*STAY, *WORDS, "claims", "stored_bytes", "sqlite_sequence"}
 STAY_OF_POSTGRESQL = {
     *STAY,
     "claims",
