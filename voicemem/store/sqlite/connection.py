@@ -6,14 +6,11 @@ import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import apsw
 
 from voicemem.store.database import Row
-
-if TYPE_CHECKING:
-    from voicemem.store.sqlite.journal.row_cache import RowCache
 
 LIST_PARAMETER = re.compile(r"\bin (:\w+)")
 IN_LIST = r"in (select value from json_each(\1))"
@@ -42,7 +39,7 @@ class SqliteConnection:
 
     __slots__ = ("raw", "rows_of_writer")
 
-    def __init__(self, raw: apsw.Connection, rows_of_writer: RowCache) -> None:
+    def __init__(self, raw: apsw.Connection, rows_of_writer: Any) -> None:
         self.raw = raw
         self.rows_of_writer = rows_of_writer
 
@@ -50,13 +47,13 @@ class SqliteConnection:
         return
 
     def draw_key(self) -> int:
-        return self.rows_of_writer.keys.draw()
+        return int(self.rows_of_writer.keys.draw())
 
     def lock(self, name: str) -> None:
         return
 
     @property
-    def streams(self) -> RowCache:
+    def streams(self) -> Any:
         return self.rows_of_writer
 
     def row(self, query: str, **values: Any) -> Row | None:
