@@ -21,7 +21,7 @@ from voicemem.transcript.fold import fold_event
 from voicemem.transcript.history import messages, turn_messages
 from voicemem.transcript.state import State
 
-EARLY, LATE = range(200, 300), range(800, 900)
+EARLY, LATE = range(200, 240), range(860, 900)
 COUNTED = {*EARLY, *LATE}
 ALLOWED = 1.35
 """A logarithm more, and a little for what is looked through in blocks."""
@@ -47,8 +47,8 @@ def calls_of(work: Callable[[], object]) -> int:
 def costs(shape: Shape, after: Callable[[State], object]) -> tuple[float, float, State]:
     """The cost of an early and of a late step, with something that is asked after it.
 
-    Calls are counted in these steps only, which makes everything several times slower, and only there and just before is
-    anything read.
+    Calls are counted in these steps only, which makes everything several times slower, and only there and just before
+    is anything read.
     """
     state, early, late = State(), [], []
     for step in range(LATE.stop):
