@@ -264,7 +264,7 @@ def type_words(types: str) -> str:
 
 
 def unknown_field(name: str, known: Sequence[str], path: str) -> str:
-    """The sentence about a field that does not exist, with the fields that do; `path` leads to where it stands."""
+    """The sentence about a field that does not exist, with the fields that do; `path` leads to where it is."""
     quoted = f"no field `{name}`" if FIELD_NAME.match(name) else "an unknown field"
     where = f" in `{path}`" if path else ""
     return f"There is {quoted}{where}{did_you_mean(name, known)}{known_names(known)}"

@@ -46,7 +46,7 @@ JOURNALED_KINDS = kinds_by_type(JournaledEvent)
 ENCODER = msgspec.json.Encoder()
 OPEN_BRACE = ord("{")
 NO_LINE_BREAKS = bytes.maketrans(b"\r\n", b"  ")
-"""Line breaks stand between the tokens of JSON only, never inside strings."""
+"""Line breaks are between the tokens of JSON only, never inside strings."""
 MAX_FAST_BYTES = 4096
 """Longer frames are decoded the thorough way, which also checks the lengths of their texts."""
 

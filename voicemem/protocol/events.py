@@ -177,7 +177,7 @@ class Metric(Event, tag="metric", frozen=True):
 
 
 class SessionUpdate(Event, tag="session.update", frozen=True):
-    """Changes the configuration during the call: a merge patch, whose fields stand next to `type`."""
+    """Changes the configuration during the call: a merge patch, whose fields are next to `type`."""
 
     name: Any = UNSET
     channel: Any = UNSET
@@ -293,7 +293,7 @@ class MemoryCarried(Event, tag="memory.carried", frozen=True):
 class MemoryAdded(Event, tag="memory.added", frozen=True, rename={"evidence": "from"}):
     """From the server: a memory that lasts beyond the call. `metadata` is its giver's own.
 
-    The journal has only the hash of its text, which stands apart so that it can be erased before its session is.
+    The journal has only the hash of its text, which is kept apart so that it can be erased before its session is.
     """
 
     memory_id: Name

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from voicemem.protocol.types import Name, Natural, SequenceNumber, SessionId, matching
 
 GivenKind = Literal["fact", "preference", "episode", "summary"]
-"""What a memory is that somebody wrote, unlike a message that was heard."""
+"""The kinds of memories that someone wrote, unlike a message that was heard."""
 MemorySource = Literal["extracted", "api", "tool"]
 RemovalReason = Literal["deleted", "forgotten", "expired", "replaced"]
 MAX_MEMORY_BYTES = 1_000

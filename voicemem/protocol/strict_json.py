@@ -202,14 +202,14 @@ def is_same_value(one: Any, other: Any) -> bool:
 
 
 MAX_PIECE_BYTES = MAX_FRAME_BYTES + 4096
-"""Of one value: an event of the largest size, with what stands around it."""
+"""Of one value: an event of the largest size, with what is around it."""
 MAX_BLANKS = 65_536
 """White space in one place."""
 STRING_PATTERN = r'"(?:[^"\\]++|\\.)*+"'
 
 
 def value_pattern(depth: int) -> str:
-    """What matches a value, or what stands between two, in an array or object of at most this depth.
+    """What matches a value, or what is between two, in an array or object of at most this depth.
 
     It is only about where a value ends: whether it is JSON shows when it is decoded. Every repetition is possessive,
     so that the time is linear.
@@ -255,7 +255,7 @@ class Pieces:
             raise Unreadable
 
     def value(self) -> slice:
-        """Where the next value stands; go behind it."""
+        """Return where the next value is, and go behind it."""
         self.follows(b"")
         found = VALUE.match(self.text, self.at, self.at + MAX_PIECE_BYTES)
         # A value may end with the bound only if something follows it there.
@@ -281,7 +281,7 @@ class Pieces:
                 self.expect(b",")
 
     def items(self) -> Iterator[slice]:
-        """Where each value of the array that comes next stands."""
+        """Where each value of the next array is."""
         self.expect(b"[")
         ended = self.take(b"]")
         while not ended:

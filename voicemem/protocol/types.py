@@ -34,7 +34,7 @@ Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Natural = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 SequenceNumber = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 TurnNumber = Annotated[int, Meta(ge=0)]
-"""The number of an existing turn. Without an upper bound: after the highest that a producer may give, calls go on."""
+"""The number of an existing turn, without an upper bound: calls continue after the highest that a producer may give."""
 SessionId = Annotated[str, matching(SESSION_ID_PATTERN, "A session id is 1 to 128 characters of A-Za-z0-9._:-")]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 JsonObject = dict[str, Any]

@@ -24,7 +24,7 @@ async def append_derived(
 ) -> tuple[Stream, ReadModel]:
     """Journal the event that `make` derives from the read model; return the session and the read model after it.
 
-    `make` is pure; when it returns None nothing is journaled. The event may only stand right after what it was derived
+    `make` is pure; when it returns None nothing is journaled. The event may only come right after what it was derived
     from, so the append expects that position, and is tried again when another event came first.
 
     Raises `Refused` (`unknown_session`, and what `make` raises), `SessionQuarantined`, `StoreUnavailable`.

@@ -15,7 +15,7 @@ from voicemem.sessions.read_models.quarantine import FOLD_VERSION
 from voicemem.telemetry.metrics import Metrics
 
 STORE_S = 2.0
-"""How long the store is waited for: whoever reads metrics gives up soon."""
+"""How long the store is waited for: readers of metrics give up soon."""
 
 
 class Gauges:

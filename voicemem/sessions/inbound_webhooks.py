@@ -57,7 +57,7 @@ class InboundWebhooks:
     def is_signed(self, dialect: Dialect, body: bytes, names: Mapping[str, str], secret: str) -> bool:
         try:
             return dialect.hook is not None and dialect.hook.verify(body, names, secret, self.sessions.clock())
-        except Exception:  # whatever stands in a header that a stranger sends
+        except Exception:  # a stranger may send anything in a header
             return False
 
     def read(self, dialect: Dialect, raw: bytes) -> list[ReducedFrame]:
@@ -133,7 +133,7 @@ class InboundWebhooks:
 def name_frames(reduced: list[ReducedFrame], raw: bytes) -> list[ReducedFrame]:
     """Frames with an id each: where the platform gives none, of the bytes that they came in and their place.
 
-    So the same webhook again, by its sender or by somebody who has seen it, is known for what it is.
+    So the same webhook again, by its sender or by someone who has seen it, is recognised.
     """
     digest = hashlib.sha256(raw).hexdigest()[:ID_DIGITS]
     named: list[ReducedFrame] = []

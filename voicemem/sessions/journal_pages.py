@@ -120,7 +120,7 @@ async def pages_before(
         first, last = ranges.pop()
         rows = await journal.read_rows(key, first, last - first)
         if not rows:
-            return  # the session was erased meanwhile
+            return  # the session has been erased
         if rows[-1].position < last:
             ranges += [(first, rows[-1].position), (rows[-1].position, last)]
             continue

@@ -353,17 +353,17 @@ class Presence:
             await self.close_when_ended(lease)
 
     async def close_when_ended(self, lease: ProducerLease) -> None:
-        """Close a session if its end was committed, and nobody's last words are awaited. Raises `StoreUnavailable`."""
+        """Close a session if its end was committed, and no one's last words are awaited. Raises `StoreUnavailable`."""
         closed = await self.sessions.store.close_ended(lease.key, self.sessions.new_id(), self.sessions.clock())
         if closed is not None:
             self.sessions.on_closed(closed)
 
     def close_if_left(self, lease: ProducerLease) -> None:
-        """Close a session soon, unless somebody is connected to it by then."""
+        """Close a session soon, unless someone is connected to it by then."""
         self.left[lease.key] = lease, self.sessions.clock()
 
     async def close_left(self) -> None:
-        """Close the sessions that were left long enough ago; whoever comes back reopens them."""
+        """Close the sessions that were left long enough ago; anyone who comes back reopens them."""
         now = self.sessions.clock()
         for key, (_, since) in list(self.left.items()):
             if now >= since + LEFT_MS:

@@ -66,7 +66,7 @@ class NodeClock:
         asked = self.own()
         there = await store.read_clock()
         answered = self.own()
-        if there is None or answered < asked:  # the own clock was set meanwhile
+        if there is None or answered < asked:  # the own clock was set in between
             return
         newest = Measurement(answered - asked, there - (asked + answered) // 2)
         if not all(map(newest.agrees_with, self.measured)):
@@ -100,7 +100,7 @@ class NodeLease:
         return self.token
 
     def shown_token(self) -> str:
-        """That token where a store may have several nodes; empty where it has only this one, so that nobody asks."""
+        """That token where a store may have several nodes; empty where it has only this one, so that no one asks."""
         return "" if self.store.is_exclusive else self.token
 
     async def start(self, address: str = "") -> None:

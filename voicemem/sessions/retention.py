@@ -67,7 +67,7 @@ class RetentionWorker:
         if count:
             LOG.info("%d sessions were erased at the end of their ttl_seconds", count)
         if kept:
-            LOG.info("%d memories of theirs go on with their users", kept)
+            LOG.info("%d memories of theirs stay with their users", kept)
         return count
 
     async def purge_erased(self) -> int:

@@ -47,7 +47,7 @@ class CommitCounts:
 
     def __init__(self) -> None:
         self.stored: Count[str] = Count()
-        """Events by kind of connection; the next two likewise."""
+        """Events by kind of connection, as the next two."""
         self.repeated: Count[str] = Count()
         self.refused: Count[str] = Count()
         self.codes: Count[str] = Count()

@@ -55,7 +55,7 @@ class RecentMetrics:
         return Sample(self.clock(), counts, buckets(metrics.ack_latency_seconds), buckets(metrics.commit_seconds))
 
     def sample(self) -> Sample:
-        """Note how the counters stand now, and forget what is older than a minute."""
+        """Note the counters as they are now, and forget what is older than a minute."""
         now = self.read()
         self.samples.append(now)
         while len(self.samples) > 1 and self.samples[1].at_s <= now.at_s - SPAN_S:
@@ -114,7 +114,7 @@ def percentile(bounds: Sequence[float], counts: Sequence[float], share: float) -
 
 
 async def sample_forever(recent: RecentMetrics) -> None:
-    """Background task: note how the counters stand, once a second."""
+    """Background task: note the counters, once a second."""
     while True:
         await asyncio.sleep(SAMPLE_EVERY_S)
         recent.sample()

@@ -229,7 +229,7 @@ class OutboxWorker:
             )
             started = self.clock()
             if payload is None or started - claimed_ms >= LEASE_MS:
-                return  # the session was erased meanwhile, or another claim goes on with the payload
+                return  # the session has been erased, or another claim continues with the payload
             answer = await self.send(attempt_request(delivery, payload, started))
             await self.finish(delivery, answer, started)
         except SessionQuarantined:
@@ -319,7 +319,7 @@ class OutboxWorker:
             await self.disable_failing(delivery, now)
 
     async def disable_failing(self, delivery: ClaimedDelivery, now_ms: int) -> None:
-        """Disable an endpoint that has failed for days, unless a delivery has succeeded meanwhile."""
+        """Disable an endpoint that has failed for days, unless a delivery has succeeded since."""
         if await self.store.endpoints.disable_failing(delivery.endpoint.key, now_ms - FAILING_MS, now_ms):
             LOG.warning(
                 "%s is disabled: it failed for days, last for notice %s",

@@ -1,7 +1,7 @@
 """Connections of senders that know nothing of voicemem: bare frames of another stack, on a path of its own.
 
 Nothing is sent to such a sender, which might take it for a command, unless it has offered our subprotocol; and nothing
-that it sends closes the connection, since its call must go on (docs/dialects.md).
+that it sends closes the connection, since its call must continue (docs/dialects.md).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class BareConnection(Connection):
                 self.take(received, self.decode(received))
 
     async def process_waiting(self, first: Received | None) -> None:
-        """Open the session, or take a message that takes time; then take what came meanwhile."""
+        """Open the session, or take a message that takes time; then take what came in the meantime."""
         try:
             if first is not None and self.grant is None:
                 first = await self.take_key(first)
@@ -234,7 +234,7 @@ class BareConnection(Connection):
             self.stop_waiting()
 
     def stop_waiting(self) -> None:
-        """Go on without the vendor's id: the service makes one."""
+        """Continue without the vendor's id: the service makes one."""
         if self.open_lease is None and not self.reading_stopped:
             self.resume_session(None)
 
@@ -295,4 +295,4 @@ class BareConnection(Connection):
             self.fail(refused)
 
     def count_unstored(self) -> None:
-        """Nothing of a stack that does not know us counts as a flood: its call goes on."""
+        """Nothing of a stack that does not know us counts as a flood: its call continues."""

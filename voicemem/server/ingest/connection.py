@@ -249,7 +249,7 @@ class Connection:
             self.resume_if_room()
 
     async def process_large(self, message: bytes) -> None:
-        """Take a message that may be large: it is decoded where nobody waits for it, some events at a time."""
+        """Take a message that may be large: it is decoded where no one waits for it, some events at a time."""
         decode = self.host.decoding.decode
         pieces = await decode(len(message), partial(split_frame, message))
         if not pieces:
@@ -397,7 +397,7 @@ class Connection:
             self.fail(InvalidFrame("unauthorized", "No key came in time."))
 
     async def authenticate(self, token: str | None) -> None:
-        """Accept a key, or go on without one where none is needed. Raises `InvalidFrame` to close the connection."""
+        """Accept a key, or continue without one where none is needed. Raises `InvalidFrame` to close the connection."""
         try:
             grant = await self.host.grant(token, self.websocket.address)
         except Refused as refused:

@@ -89,7 +89,7 @@ class IngestServer:
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
         """By connections between their handshake and `handle`."""
         self.doors: WeakKeyDictionary[ServerConnection, Door] = WeakKeyDictionary()
-        """Likewise, of those on a path of bare frames."""
+        """The same for those on a path of bare frames."""
         self.draining = False
         self.server: Server | None = None
 
@@ -119,7 +119,7 @@ class IngestServer:
     async def check_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
         """Check path, host, origin and key before the upgrade; return a problem document to refuse it."""
         assert isinstance(connection, EventSocket)
-        # What the client sends on meanwhile stays with TCP: who it is, is not known yet.
+        # What the client sends in the meantime stays with TCP, since its identity is not known yet.
         connection.set_reading(False)
         try:
             door = find_door(request.path)

@@ -10,7 +10,7 @@ from voicemem.security.rate_limits import Bucket, EventBuckets
 
 MAX_AHEAD = 64
 """How many events a connection may charge before they come, so that few events need the bucket."""
-NOTICE_INTERVAL_S = 1.0
+REPORT_INTERVAL_S = 1.0
 """How often a connection over the rate is sent an error that says so."""
 MIN_HOLD_S = 0.02
 """Shorter holds would stop and start the connection thousands of times a second, for one event each."""
@@ -29,7 +29,7 @@ class Throttle:
         "bytes",
         "clock",
         "held",
-        "last_notice_s",
+        "last_report_s",
         "metered",
         "on_hold",
         "on_resume",
@@ -57,7 +57,7 @@ class Throttle:
         """Whether events must wait, because their key is over its rate."""
         self.released = False
         """Whether nothing is held any more, because the connection ends."""
-        self.last_notice_s = -NOTICE_INTERVAL_S
+        self.last_report_s = -REPORT_INTERVAL_S
         """When the client was last notified, on the loop's clock."""
 
     def meter(self, buckets: EventBuckets) -> None:
@@ -100,9 +100,9 @@ class Throttle:
             return
         self.held = True
         loop = asyncio.get_running_loop()
-        notify = loop.time() - self.last_notice_s >= NOTICE_INTERVAL_S
+        notify = loop.time() - self.last_report_s >= REPORT_INTERVAL_S
         if notify:
-            self.last_notice_s = loop.time()
+            self.last_report_s = loop.time()
         self.on_hold(notify)
         loop.call_later(max(wait_s, MIN_HOLD_S), self.end_hold)
 

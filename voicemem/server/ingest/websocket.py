@@ -124,7 +124,7 @@ class EventSocket(ServerConnection):
         super().connection_lost(exc)
 
     def send_data(self) -> None:
-        """Send what the library has for the peer, such as pongs: to nobody once the connection is closed or lost."""
+        """Send what the library has for the peer, such as pongs; nothing once the connection is closed or lost."""
         if self.transport.is_closing():
             self.protocol.data_to_send()
         else:
@@ -348,7 +348,7 @@ class FastFrames(NamedTuple):
     stop: int
     """Where the last of them ends."""
     needed: int
-    """How many bytes, from `stop` on, are needed to go on; 0 when the next frame is not a fast one."""
+    """How many bytes, from `stop` on, are needed to continue; 0 when the next frame is not a fast one."""
 
 
 def parse_fast_frames(data: bytes, at: int, limit: int) -> FastFrames:

@@ -3,7 +3,7 @@
 Every read compares positions and folds what is missing, so what was acknowledged is visible on every node.
 
 Small work is done on the event loop, and all else on threads (`off_loop`), with the read model's lock held: while it is
-held nobody else may look at the read model, and whoever got it from `get` may do so until the next `await`.
+held no one else may look at the read model, and the caller of `get` may do so until the next `await`.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class ReadModelCache:
                 key, read_model, read_model.position, min(FOLD_PAGE, position - read_model.position)
             )
             if not rows:
-                return  # the session was erased meanwhile
+                return  # the session has been erased
             size = sum(len(row.payload) for row in rows)
             off_loop = len(rows) > LARGE_ROWS or size > LARGE_BYTES or read_model.slow_fold
             await self.perform(key, read_model, partial(read_model.fold_rows, rows), off_loop, background)
@@ -358,7 +358,7 @@ class ReadModelCache:
                     await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
 
     async def encode(self, read_model: ReadModel, work: Callable[[], bytes]) -> bytes | None:
-        """The result of work that only saves time or space; None if it fails, which harms nobody."""
+        """The result of work that only saves time or space; None if it fails, which harms no one."""
         try:
             if read_model.folded_bytes <= LARGE_BYTES:
                 return None if read_model.lock.locked() else work()

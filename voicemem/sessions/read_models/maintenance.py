@@ -90,7 +90,7 @@ def weigh_grown(read_models: ReadModelCache) -> None:
 
 
 async def pack(read_models: ReadModelCache, read_model: ReadModel) -> None:
-    """Pack a read model, unless it is used meanwhile."""
+    """Pack a read model, unless it is used in the meantime."""
     state = read_model.unpacked
     if state is None:
         return

@@ -90,7 +90,7 @@ class ReadModel:
         """What the memory budget counts for it, and whether as packed."""
         self.charged_packed = False
         self.lock = asyncio.Lock()
-        """Held while missing entries are folded and while a thread works on it: nobody else may use it then."""
+        """Held while missing entries are folded and while a thread works on it: no one else may use it then."""
         self.loaded = True
         """False until the stored snapshot was looked for."""
         self.made_position = self.made_bytes = 0

@@ -25,7 +25,7 @@ from voicemem.store.records import JournalRow
 MAX_PRODUCERS = 10_000
 """Of which it is remembered what they said last; of others the journal is asked."""
 LOOK_BACK = 500
-"""Entries of a journal, the newest, in which the beginning of what goes on is looked for."""
+"""Entries of a journal, the newest, in which the beginning of what continues is looked for."""
 PAGE = 1_000
 LARGE_BYTES = 16 * 1024
 """Of one batch: a larger one is redacted on a thread, and others do not wait for it."""
@@ -93,7 +93,7 @@ class Redaction:
                 await asyncio.sleep(0)
 
     def settle(self, batch: PendingBatch, appended: AppendResult) -> None:
-        """Note what became of a batch: what is remembered stands only if all of it was stored."""
+        """Note what became of a batch: what is remembered holds only if all of it was stored."""
         lease, key = batch.lease, key_of(batch.lease)
         lease.position = appended.stream.position
         stored = not appended.position_taken and all(one.position is not None for one in appended.outcomes)
@@ -104,7 +104,7 @@ class Redaction:
             known.next_seq = appended.next_seq if appended.next_seq > 1 else known.next_seq
 
     def forget(self, batches: Sequence[PendingBatch]) -> None:
-        """Nobody knows whether these were stored."""
+        """Forget what was said in batches of which it is unknown whether they were stored."""
         for batch in batches:
             self.remembered.pop(key_of(batch.lease), None)
 

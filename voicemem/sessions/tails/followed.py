@@ -116,7 +116,7 @@ class FollowedMemory:
         return sum(1 for _ in islice(changed, LARGE_ROWS + 1)) > LARGE_ROWS
 
     def compare(self, reader: MemoryReader, read_model: ReadModel) -> Comparison | None:
-        """Compare a read model with what was seen and sent; None if the session was erased meanwhile."""
+        """Compare a read model with what was seen and sent; None if the session has been erased."""
         if read_model.position < self.position:
             return None
         began, changed = time.thread_time(), set(read_model.turns_changed_since(self.position))
@@ -230,7 +230,7 @@ class TurnsOfSession:
         return sum(1 for _ in islice(changed, LARGE_ROWS + 1)) > LARGE_ROWS
 
     def compare(self, reader: TurnReader, read_model: ReadModel) -> TurnChanges | None:
-        """Compare a read model with what was seen; None if the session was erased meanwhile."""
+        """Compare a read model with what was seen; None if the session has been erased."""
         if read_model.position < self.position:
             return None
         began, changed, state = time.thread_time(), set(read_model.turns_changed_since(self.position)), read_model.state

@@ -41,7 +41,7 @@ MAX_FOLLOWED = 256
 LIST_PAGE = 1000
 """Keys, or sessions, in a page of a list."""
 LIST_EVERY = 20
-"""Looks at which are new until the next one at which are running, on a store of several nodes: nobody here is told of
+"""Looks at which are new until the next one at which are running, on a store of several nodes: nothing here reports
 an older session that matches only now, or is reopened, on another node."""
 LOAD_PAGE = 50
 """New sessions that are loaded at a time; each may have a large configuration."""
@@ -324,7 +324,7 @@ class TailHub:
             if cursor is None and running > MAX_FOLLOWED:
                 raise Refused("too_many_sessions")
             tail.follow_known(page)
-        tail.followed = dict(sorted(tail.followed.items()))  # told of in the order in which they began
+        tail.followed = dict(sorted(tail.followed.items()))  # reported in the order in which they began
         await tail.find_new_sessions()
         return tail
 
@@ -335,7 +335,7 @@ class TailHub:
         return TailOfSeveral(self.sources, view, [], wanted, known)
 
     async def resume_several(self, wanted: SessionFilter, view: TailView, cursor: str) -> TailOfSeveral:
-        """A tail that goes on at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+        """A tail that continues at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
         floor, positions, seen = parse_several_cursor(self.store.directory.incarnation, cursor)
         named = {floor, *positions, *seen} - {0}
         streams = {stream.key: stream for stream in await self.store.find_sessions(wanted.project, [*named])}

@@ -35,7 +35,7 @@ SMALL_PAGE = 8
 YIELD_EVERY = 32
 """Sessions that a tail looks at before others get their turn."""
 PAGE_PAUSE_S = 0.05
-"""The beat on which tails of the page look again: nobody sees more, and those who watch a call cost ingest."""
+"""The beat on which tails of the page look again: no one sees more, and those who watch a call cost ingest."""
 POLL_S = 0.5
 """How often tails look at what no commit of the recorder wakes them for, such as closes and changes over REST."""
 KEY_POSITION = r"\d{1,16}-\d{1,16}"
@@ -165,7 +165,7 @@ class Tail:
             self.notified.set()
 
     async def poll(self) -> None:
-        """Note which sessions may have changed without anybody being told, once every `poll_s`."""
+        """Note which sessions may have changed without a notification, once every `poll_s`."""
         self.dirty_keys.update(self.unwatched_keys())
 
     def unwatched_keys(self) -> Iterable[int]:
