@@ -1,6 +1,6 @@
 """Erasure and expiry: a mark makes a session unreadable at once, then its content is deleted a portion at a time.
 
-Deleted rows leave traces in the file, which `voicemem.store.sqlite.database.secure_delete` clears afterwards.
+SQLite overwrites deleted rows; what its log still has of them goes when it is truncated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import apsw
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
-from voicemem.store.sqlite.database.secure_delete import scrub_file
+from voicemem.store.sqlite.database.secure_delete import truncate_log
 from voicemem.store.sqlite.database.writer import RUINED
 from voicemem.store.sqlite.heard_index.index import delete_indexed, scrub_index
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
@@ -97,7 +97,7 @@ CONTENT_TABLES = (
 """In the order of deletion: attempts are found by their deliveries, so they are deleted before these."""
 
 SCRUB_AGAIN_S = 20.0
-"""How often the file is cleared of traces for the sake of single memories alone: it is read as a whole for that."""
+"""How often the log is emptied for the sake of single memories alone."""
 MEMORIES = 5
 """Memories in a portion: each takes milliseconds, since its words are overwritten."""
 FORGET_REPEATED = "update streams set (user_id, interruptions, slowest_ms) = (null, null, null) where key = ?"
@@ -165,9 +165,9 @@ class SqliteErasure:
         if not keys and (removed is None or time.monotonic() < self.scrubbed_s + SCRUB_AGAIN_S):
             return True
         self.scrubbed_s = time.monotonic()
-        path, stopped = self.database.path, lambda: self.database.closed
+        path = self.database.path
         try:
-            if path != IN_MEMORY and not await asyncio.to_thread(scrub_file, path, stopped):
+            if path != IN_MEMORY and not await asyncio.to_thread(truncate_log, path):
                 return False
         except apsw.IOError:
             await self.database.write(lambda connection: connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1))

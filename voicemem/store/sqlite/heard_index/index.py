@@ -13,7 +13,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.search.words import QueryWord
 from voicemem.store.ports.heard_index import FoundMessage, HeardMessages, HeardQuery, HeardScope, IndexCheck
 from voicemem.store.sqlite.database.connections import IN_MEMORY, Database, open_connection
-from voicemem.store.sqlite.database.secure_delete import scrub_file
+from voicemem.store.sqlite.database.secure_delete import truncate_log
 from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.heard_index.rows import (
     PORTION,
@@ -132,11 +132,7 @@ async def scrub_index(index: IndexFile) -> bool:
     A disk that fails to sync the index does not ruin the store: the index can be made again.
     """
     try:
-        return (
-            index.in_memory
-            or not index.is_there
-            or await asyncio.to_thread(scrub_file, index.path, lambda: index.closed)
-        )
+        return index.in_memory or not index.is_there or await asyncio.to_thread(truncate_log, index.path)
     except apsw.IOError as error:
         raise StoreUnavailable(f"The index cannot be cleared: {type(error).__name__}.") from None
 
