@@ -22,7 +22,7 @@ help:
 	@echo 'demo          replay a recorded call through the service: the memory, and the webhook'
 	@echo 'demo-nodes    calls over two nodes on a real PostgreSQL, one of which is killed; half a minute'
 	@echo 'quick         linters, types, laws and unit tests; 20 seconds from the second time on'
-	@echo 'test          laws, unit tests, the contract of stores, and tests of a running service; 6 minutes'
+	@echo 'test          laws, unit tests, the contract of stores, and tests of a running service; 5 minutes'
 	@echo 'test-all      those, and tests of whole processes: kills, disks, browsers, SDKs, programs of the docs'
 	@echo 'test-failed   what failed the last time, one test after the other'
 	@echo 'soak          long rounds of all that is random: crashes, power cuts, models, fuzzers; hours (ROUNDS=50)'

@@ -79,7 +79,10 @@ FAULTS = {
     },
     "F. Time": {63: "clock back 1 h", 64: "clock forward 1 day", 65: "nodes 10 minutes apart"},
 }
-"""Numbered as in the list that they come from; D, PostgreSQL, is not built yet."""
+"""Numbered as in the list that they come from.
+
+Its part D (37 to 46, a PostgreSQL that fails) is shown by tests/contract/postgresql and tests/process/nodes as a whole.
+"""
 NUMBERS = {number: what for faults in FAULTS.values() for number, what in faults.items()}
 
 
