@@ -175,7 +175,7 @@ class Services:
         )
 
     def add_tails(self) -> None:
-        """What is told of calls while they run."""
+        """Live tails: what is reported of calls while they run."""
         followed = FollowedMemories(self.read_models), FollowedTurns(self.read_models), self.accounts
         sources = TailSources(self.store, *followed, self.runtime.clock, self.draining, page_lock=asyncio.Lock())
         self.tails = TailHub(sources, self.recorder.feed)
@@ -196,7 +196,7 @@ class Services:
         )
 
     def add_llms(self) -> None:
-        """Requests to LLMs that somebody waits for."""
+        """Requests to LLMs whose answers a caller waits for."""
         settings = self.settings
         timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
         self.llm = LlmClient(allowed=self.allowed, timeouts=timeouts, extra_headers=self.telemetry.tracer.headers)
@@ -206,7 +206,7 @@ class Services:
         )
 
     def add_work_for_llms(self) -> None:
-        """Requests to LLMs that nobody waits for: summaries, and memories of calls."""
+        """Requests to LLMs in the background: summaries, and memories of calls."""
         store, metrics, runtime, token = self.store, self.telemetry.metrics, self.runtime, self.node.current_token
         background_llm, limiter = BackgroundLlm(self.targets, self.llm.complete, metrics), ConcurrencyLimiter()
         write = summary_writer(background_llm)
@@ -227,7 +227,7 @@ class Services:
         self.extractions = ExtractionWorker(extractor, self.policies, limiter, runtime, token)
 
     def connect(self) -> None:
-        """Who is told of what; each list is called in its order."""
+        """Connect listeners to what they listen to; each list is called in its order."""
         self.node.count_listeners.append(self.limits.divide)
         self.node.displaced_listeners.append(self.read_models.discard_all)
         self.sessions.close_listeners += [

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from voicemem.cli.common import CommandFailed
-from voicemem.cli.demo.nodes.postgresql_server import WHEEL, PostgresqlServer
+from voicemem.cli.demo.nodes.servers import WHEEL, PostgresqlServer
 
 SETTINGS = {
     "listen_addresses": "''",

@@ -10,8 +10,7 @@ import msgspec
 
 from bench.harness.stretching import stretched
 from voicemem.cli.truth.calls import TrueCall, TrueReply
-from voicemem.cli.truth.derive import derive
-from voicemem.cli.truth.kinds import Kind
+from voicemem.cli.truth.kinds import Kind, derive
 from voicemem.protocol import codec
 from voicemem.protocol.events import SessionClosed
 from voicemem.protocol.types import JsonObject

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import click
 
-from voicemem.cli.access.hooks import hooks
-from voicemem.cli.access.keys import keys
+from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
+from voicemem.cli.copy import copy
+from voicemem.cli.exports import export, export_user
+from voicemem.cli.inbound_webhooks import hooks
+from voicemem.cli.keys import keys
 from voicemem.cli.mcp import mcp
 from voicemem.cli.memories import memories, reindex, search
-from voicemem.cli.page import ui
+from voicemem.cli.postgresql import migrate, nodes, restored
 from voicemem.cli.proxy import proxy
 from voicemem.cli.quickstart import quickstart
-from voicemem.cli.service import check_config, serve
-from voicemem.cli.sessions.changing import end, erase
-from voicemem.cli.sessions.exporting import export
-from voicemem.cli.sessions.listing import sessions
-from voicemem.cli.stores.backup import backup, restore
-from voicemem.cli.stores.copying.command import copy
-from voicemem.cli.stores.migrate import migrate
-from voicemem.cli.stores.nodes import nodes
-from voicemem.cli.stores.restored import restored
+from voicemem.cli.service import check_config, serve, ui
+from voicemem.cli.sessions import end, erase, sessions
 from voicemem.cli.tail import tail
-from voicemem.cli.users import export_user
 from voicemem.compat.agent_memory_server.commands import import_ams
 from voicemem.compat.agora.commands import agora
 from voicemem.version import __version__

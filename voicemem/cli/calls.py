@@ -11,11 +11,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from voicemem.cli.common import CommandFailed, end_on_interrupt, rest_options, run
+from voicemem.cli.common import CommandFailed, end_on_interrupt, json_shown, rest_options, run
 from voicemem.cli.demo.nodes import demo_nodes
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
-from voicemem.cli.shown import json_shown
 from voicemem.cli.truth.kinds import KINDS, Kind
 from voicemem.cli.truth.replay import LONGEST_PAUSE_S, read_true_call, stage
 from voicemem.client import Options

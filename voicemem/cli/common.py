@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -18,6 +20,7 @@ from voicemem.client.replay import ReplayFailed
 from voicemem.client.transport.failures import check_of
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
+from voicemem.exports.plain_text import HIDDEN, without_hidden
 from voicemem.protocol.checks import did_you_mean, known_names
 from voicemem.security.audit import LOG as AUDIT
 
@@ -149,3 +152,23 @@ def sqlite_path(store: str, in_memory: str) -> str:
     if not path or path == store:
         raise CommandFailed(f"The store {store!r} is unknown; write sqlite:PATH.")
     return path
+
+
+def lines_shown(text: str) -> str:
+    """A text without them, and with no other white space than spaces and line feeds."""
+    return "\n".join(without_hidden(text).splitlines()).expandtabs(4)
+
+
+def line_shown(text: str) -> str:
+    """The same on one line; its spaces stay."""
+    return lines_shown(text).replace("\n", " ")
+
+
+def json_shown(value: Any, indent: int | None = None) -> str:
+    """The same JSON, in which they are escaped, and where the output is not in UTF-8 everything beyond ASCII."""
+    has_all = (sys.stdout.encoding or "").lower().startswith("utf")
+    return HIDDEN.sub(escape, json.dumps(value, ensure_ascii=not has_all, indent=indent))
+
+
+def escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"

@@ -11,10 +11,9 @@ from typing import Any, TypeVar, get_args
 import click
 import msgspec
 
-from voicemem.cli.access.keys import existing
-from voicemem.cli.common import CommandFailed, rest_options, run
+from voicemem.cli.common import CommandFailed, json_shown, rest_options, run
+from voicemem.cli.keys import existing
 from voicemem.cli.service_settings import embeddings_options, embeddings_settings, store_option
-from voicemem.cli.shown import json_shown
 from voicemem.client.memories import Memories, MemoryFields
 from voicemem.client.options import Options
 from voicemem.client.transport.rest import RestClient
@@ -268,11 +267,11 @@ def line_of(memory: Any) -> str:
     return f"{memory['id']}  {day_of(memory['said_at'])}  {about}: {one_line(memory['text'])}"
 
 
-@click.command(short_help="Make the index of heard messages again.")
+@click.command(short_help="Rebuild the transcript index.")
 @store_option
 @embeddings_options
 def reindex(store: str, **embedder: Any) -> None:
-    """Make the index of heard messages again, from the journals.
+    """Rebuild the transcript index from the journals.
 
     A server does that by itself when the index is missing, damaged or of another version. The server of a file must be
     stopped; nodes on PostgreSQL may run, and find less until this is done. With an embedder, the vectors of
@@ -328,5 +327,7 @@ async def embed_all(maker: VectorMaker) -> int:
                 count += done
                 bar.update(done)
     except LlmFailed as failed:
-        raise CommandFailed(f"The embedder failed ({failed.why}) after {count} texts; a server goes on.") from None
+        raise CommandFailed(
+            f"The embedder failed ({failed.why}) after {count} texts; a server will continue."
+        ) from None
     return count

@@ -14,8 +14,7 @@ import click
 
 from voicemem.cli import logs
 from voicemem.cli.common import Command, check_rest_url, run, unknown_variables
-from voicemem.cli.notify import notify
-from voicemem.cli.service import tune_interpreter
+from voicemem.cli.service import notify, tune_interpreter
 from voicemem.cli.service_settings import LOG_OPTIONS
 from voicemem.config.service import parse_address
 from voicemem.proxy.requests import PREFIX

@@ -46,7 +46,7 @@ admin-key = {key}
 # ui-origin = "https://memory.example"
 """
 NO_KEY = """
-# Nobody but programs of this machine can reach it, so it has no keys. For the network, take 0.0.0.0, and set a key:
+# Only programs of this machine can reach it, so it has no keys. For the network, take 0.0.0.0, and set a key:
 # admin-key = "at least 16 characters, 32 random ones are right"
 """
 WEBHOOK = """

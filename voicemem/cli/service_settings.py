@@ -179,7 +179,7 @@ def listed(value: Any) -> list[str] | None:
 
 
 def shown_source(context: click.Context, name: str) -> str:
-    """Where a setting is from; empty for what nobody has set."""
+    """Return where a setting is from; empty for one that is not set."""
     source = context.get_parameter_source(name)
     return SOURCES.get(source, "") if source is not None else ""
 

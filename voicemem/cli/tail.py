@@ -1,24 +1,121 @@
-"""`voicemem tail`: sessions, while they happen."""
+"""`voicemem tail`: sessions while they run, on a terminal as messages that are drawn again where they stand."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack, aclosing
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
-from voicemem.cli.common import end_on_interrupt, rest_options, run
+from voicemem.cli.common import end_on_interrupt, json_shown, rest_options, run
 from voicemem.cli.demo.one_call import render_message
-from voicemem.cli.redraw import Redrawn
-from voicemem.cli.shown import json_shown
 from voicemem.client.tail import TailEvent, TailReader, tail_url
 from voicemem.exports.plain_text import one_line
+
+Key = tuple[str, int]
+"""A session, and the key of a message in it."""
+Upsert = tuple[int, int | None, Text]
+"""The key of a message, the key of the one before it, and how it looks."""
+MANY = 100
+"""After so many messages of one event, those that do not fit are let go."""
+
+
+class LastLines:
+    """The last lines of what is drawn; of a text longer than the screen its end is what changes."""
+
+    def __init__(self, texts: Iterable[Text], rows: int) -> None:
+        self.texts = list(texts)
+        self.rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(Group(*self.texts), options.update(height=None), pad=False)
+        for line in lines[-self.rows :]:
+            yield from line
+            yield Segment.line()
+
+
+class LiveScreen:
+    """The newest messages of calls, as many as fit; older ones scroll up and stay there as they were last."""
+
+    def __init__(self) -> None:
+        self.console = console = Console(highlight=False)
+        self.live = Live(console=console, auto_refresh=False, transient=True)
+        self.texts: dict[Key, Text] = {}
+        self.order: list[Key] = []
+        self.above: set[Key] = set()
+
+    def __enter__(self) -> Self:
+        self.live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        """Leave everything in full in the terminal's own memory."""
+        self.live.stop()
+        for key in self.order:
+            self.console.print(self.texts[key], soft_wrap=True)
+
+    @property
+    def rows(self) -> int:
+        return max(1, self.console.height - 1)
+
+    def change(self, session: str, removed: list[int], upserts: list[Upsert]) -> None:
+        """Take messages away, and add or change others: each after another one of its call, or first."""
+        for number in removed:
+            self.texts.pop((session, number), None)
+        self.order = [key for key in self.order if key in self.texts]
+        for count, (number, after, text) in enumerate(upserts, 1):
+            key = (session, number)
+            if key in self.above:
+                self.console.print(text, soft_wrap=True)
+                continue
+            self.place(key, None if after is None else (session, after))
+            self.texts[key] = text
+            if count % MANY == 0:
+                self.let_go()
+        self.draw()
+
+    def place(self, key: Key, after: Key | None) -> None:
+        """Put a message where it belongs: what is new at the end, unless it stands after one that is shown."""
+        if key in self.texts:
+            self.order.remove(key)
+        first = next((index for index, other in enumerate(self.order) if other[0] == key[0]), len(self.order))
+        self.order.insert(self.order.index(after) + 1 if after in self.texts else first, key)
+
+    def draw(self) -> None:
+        self.let_go()
+        self.live.update(LastLines((self.texts[key] for key in self.order), self.rows), refresh=True)
+
+    def let_go(self) -> None:
+        """Let the oldest messages scroll up, as many as do not fit."""
+        heights = [len(self.texts[key].wrap(self.console, self.console.width)) for key in self.order]
+        height, gone = sum(heights), 0
+        while gone < len(heights) - 1 and height > self.rows:
+            height -= heights[gone]
+            gone += 1
+        if gone:
+            keys, self.order = self.order[:gone], self.order[gone:]
+            self.above.update(keys)
+            self.console.print(Group(*map(self.texts.pop, keys)), soft_wrap=True)
+
+    def end(self, session: str, line: Text) -> None:
+        """Leave a call as it is, and say how it ended."""
+        for key in [key for key in self.order if key[0] == session]:
+            self.console.print(self.texts.pop(key), soft_wrap=True)
+            self.order.remove(key)
+        self.above = {key for key in self.above if key[0] != session}
+        self.console.print(line)
+        self.draw()
+
 
 TEXTS = ("text", "heard_text", "name", "reason", "code", "result")
 """Fields of an event; the first that it has is shown."""
@@ -66,40 +163,40 @@ def tail(
     query = {name: str(value) for name, value in flags.items() if value}
     reader = TailReader(tail_url(url, session, query), key, single_session=session is not None)
     console = None if as_json else Console(highlight=False, soft_wrap=True)
-    redraws = messages and console is not None and console.is_terminal and not console.is_dumb_terminal
+    is_live = messages and console is not None and console.is_terminal and not console.is_dumb_terminal
     try:
-        run(print_tail(reader, console, session is None, redraws))
+        run(print_tail(reader, console, session is None, is_live))
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-async def print_tail(reader: TailReader, console: Console | None, several: bool, redraws: bool) -> None:
+async def print_tail(reader: TailReader, console: Console | None, several: bool, is_live: bool) -> None:
     end_on_interrupt()
     say_waiting = partial(click.echo, "waiting for calls", err=True)
     waiting = asyncio.get_running_loop().call_later(WAITING_AFTER_S, say_waiting) if several else None
     with ExitStack() as stack:
-        redrawn = stack.enter_context(Redrawn()) if redraws else None
+        screen = stack.enter_context(LiveScreen()) if is_live else None
         async with aclosing(reader.events()) as events:
             async for event in events:
                 if waiting is not None:
                     waiting.cancel()
-                if redrawn is None or not redraw_event(event, redrawn, several):
+                if screen is None or not show_on_screen(event, screen, several):
                     print_event(event, console, several)
                 sys.stdout.flush()
 
 
-def redraw_event(event: TailEvent, redrawn: Redrawn, several: bool) -> bool:
+def show_on_screen(event: TailEvent, screen: LiveScreen, several: bool) -> bool:
     """Draw what changed of the messages on a terminal; False for an event that is shown as a line."""
     if event.event == "messages":
         session = event.data["session_id"]
         upserts = [
             (one["key"], one.get("after"), message_line(event, one, True, several)) for one in event.data["upserts"]
         ]
-        redrawn.change(session, event.data["removed"], upserts)
+        screen.change(session, event.data["removed"], upserts)
     elif event.event == "end":
-        redrawn.end(event.data["session_id"], end_line(event))
+        screen.end(event.data["session_id"], end_line(event))
     else:
         return False
     return True

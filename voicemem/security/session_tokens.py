@@ -95,7 +95,7 @@ def verify_token(text: str, secret: bytes, now_ms: int) -> SessionToken:
 
 
 def shown_claims(text: str) -> Claims | None:
-    """What a token says of itself, whoever signed it; None for what has not the form of one."""
+    """Return what a token says of itself, unverified; None for what has not the form of one."""
     if not looks_like_token(text) or len(text) > MAX_TOKEN_LENGTH:
         return None
     try:

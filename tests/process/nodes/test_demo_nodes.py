@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.support.postgresql import needs_server
-from voicemem.cli.demo.nodes.postgresql_server import PostgresqlServer
+from voicemem.cli.demo.nodes.servers import PostgresqlServer
 
 pytestmark = pytest.mark.postgresql
 DEMO_S = 240.0

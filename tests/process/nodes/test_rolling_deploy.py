@@ -19,7 +19,7 @@ from tests.support.processes.ports import free_ports
 from tests.support.processes.service_process import ServiceProcess, running_process
 from tests.support.servers.webhook_receiver import WebhookReceiver, webhook_receiver
 from tests.support.waiting import eventually
-from voicemem.cli.demo.nodes.proxy import Proxy
+from voicemem.cli.demo.nodes.servers import Proxy
 from voicemem.client import Client, Options
 from voicemem.client.session import ProducerSession
 from voicemem.config.service import Address

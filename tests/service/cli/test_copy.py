@@ -26,7 +26,7 @@ from voicemem.store.copying import copy_rows
 
 pytestmark = pytest.mark.postgresql
 BYTES = "select sum(octet_length(payload))::bigint from journal"
-COMMAND = sys.modules["voicemem.cli.stores.copying.command"]
+COMMAND = sys.modules["voicemem.cli.copy"]
 
 
 def cut_off(*_: object) -> None:

@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from voicemem.app import App, running
-from voicemem.cli.shown import line_shown, lines_shown
+from voicemem.cli.common import line_shown, lines_shown
 from voicemem.client.replay import Replay, load_recording
 from voicemem.config.service import Address, Settings
 from voicemem.protocol.types import JsonObject

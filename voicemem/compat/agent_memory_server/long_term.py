@@ -52,7 +52,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     hard_age_multiplier: Annotated[float, Meta(ge=0, le=1_000_000)] = 12.0
 
 
-class ToForget(Struct, frozen=True):
+class RecordsToForget(Struct, frozen=True):
     """A policy, and memories that stay whatever it says. The rest narrows it, as the query of the request does."""
 
     policy: Policy
@@ -233,7 +233,9 @@ class LongTermRecords:
 
     # Forgetting
 
-    async def forget(self, project: str, given: ToForget, filters: Filters, limit: int, dry_run: bool) -> Forgotten:
+    async def forget(
+        self, project: str, given: RecordsToForget, filters: Filters, limit: int, dry_run: bool
+    ) -> Forgotten:
         """Delete what a policy forgets, of the newest `limit` memories; with `dry_run` only say which."""
         scanned = await self.finder.newest(project, await self.finder.conditions(project, filters), limit)
         ids = select(scanned, given.policy, self.clock(), frozenset(given.pinned_ids or ()))

@@ -19,7 +19,13 @@ from voicemem.compat.agent_memory_server.finding import (
     TextFilter,
     check_filters,
 )
-from voicemem.compat.agent_memory_server.long_term import Forgotten, GivenRecords, LongTermRecords, Looked, ToForget
+from voicemem.compat.agent_memory_server.long_term import (
+    Forgotten,
+    GivenRecords,
+    LongTermRecords,
+    Looked,
+    RecordsToForget,
+)
 from voicemem.compat.agent_memory_server.prompt import Prompt, PromptRequest, Prompts
 from voicemem.compat.agent_memory_server.records import (
     AgentMemoryAck,
@@ -318,7 +324,7 @@ async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> we
 
 async def forget_long_term_memories(request: web.Request, query: ForgetQuery) -> web.Response:
     """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
-    given = convert_body(await read_object(request), ToForget)
+    given = convert_body(await read_object(request), RecordsToForget)
     wanted = ForgetQuery(*(first_given(getattr(query, name), getattr(given, name)) for name in FORGET_FIELDS))
     filters = filters_of(wanted.namespace, wanted.user_id, wanted.session_id)
     records, limit = agent_memory(request).records, wanted.limit or LOOKED_AT
@@ -379,7 +385,7 @@ LONG_TERM_ROUTES = (
     Route("DELETE", LONG_TERM_PATH, delete_long_term_memories, "ingest", IdsQuery, json_ok(AgentMemoryAck)),
     Route(
         "POST", f"{LONG_TERM_PATH}/forget", forget_long_term_memories, "admin", ForgetQuery, json_ok(Forgotten),
-        BodySpec({JSON: ToForget}), ("invalid_field",),
+        BodySpec({JSON: RecordsToForget}), ("invalid_field",),
     ),
     Route(
         "POST", f"{LONG_TERM_PATH}/compact", compact_long_term_memories, "admin", CompactQuery,

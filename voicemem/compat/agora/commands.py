@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from voicemem.cli.access.keys import existing, new_or_existing, wait_for_services, with_store
 from voicemem.cli.common import run
+from voicemem.cli.keys import existing, new_or_existing, wait_for_services, with_store
 from voicemem.cli.service_settings import store_option
 from voicemem.compat.agora.apps import AppRegistry
 from voicemem.security.access import DEFAULT_PROJECT, SCOPES, Access

@@ -29,7 +29,7 @@ MAX_CONTENT_BYTES = 4096
 MAX_LIFETIME_S = 86_400
 """Agora's own limit; a token that says more is valid for this long."""
 CLOCK_SKEW_S = 60
-"""How far the clock of whoever makes a token may be ahead."""
+"""How far the clock of a maker of tokens may be ahead."""
 RTC_SERVICE = 1
 """Agora's builders write services by rising type, so it is the first."""
 JOIN_CHANNEL = 1
@@ -38,7 +38,7 @@ NOT_A_TOKEN = "The token is not an AccessToken2 of Agora's (007…); make it wit
 WRONG_SIGNATURE = "The token is not signed with a certificate of an App ID that is registered here."
 """One sentence for both: a caller must not learn which App IDs are registered."""
 NO_CHANNEL = "The token must have the privilege to join a channel; make it as for a user of a channel (RTC)."
-TOO_EARLY = "The token was issued in the future; check the clock of whoever made it."
+TOO_EARLY = "The token was issued in the future; check the clock of its maker."
 EXPIRED = "The token has expired; make a new one."
 
 

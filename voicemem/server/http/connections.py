@@ -1,7 +1,7 @@
 """How many connections a port takes, so that none can use up the files that the process may open.
 
 Connections whose caller has not shown a key yet are few and give way: when there is no room for a new one, the oldest
-idle one is closed. So somebody who has just connected is always heard, `/livez` is always answered, and connections
+idle one is closed. So a caller who has just connected is always heard, `/livez` is always answered, and connections
 with a key are never pushed out by those without.
 """
 
@@ -26,8 +26,8 @@ MAX_UNAUTHENTICATED_BYTES = 16 * 1024 * 1024
 BUSY_S = 1.0
 """A connection that is being answered gives way only after this long: nearly every answer takes less."""
 BACKLOG = 1_024
-"""Connections that the kernel holds until they are accepted. It drops what comes while there are as many, and whoever
-was dropped asks again after one second, and after three; the usual 100 come together in a burst of callers."""
+"""Connections that the kernel holds until they are accepted. It drops what comes while there are as many, and a caller
+who was dropped asks again after one second, and after three; the usual 100 come together in a burst of callers."""
 USUAL_HEAD_BYTES = 16 * 1024
 """Who has sent more than this without showing a key gives way even while it is being read."""
 MAX_LOOKED_AT = 256

@@ -43,7 +43,7 @@ ZLIB_OR_GZIP = 47
 """zlib's `wbits` for the largest window and either header."""
 PIECE_BYTES = 16 * 1024
 """Read at a time of what a connection sends at once; even in chunks of one byte each it is parsed in 5 ms. Of a body
-that nobody reads yet, two to three pieces are kept."""
+that is not read yet, two to three pieces are kept."""
 BROKEN_BODY = "The body is incomplete, or not encoded as its headers say."
 
 

@@ -249,7 +249,7 @@ async def decode_large(request: web.Request, size: int, decode: Callable[[], T])
 
 
 async def prepare_schema(request: web.Request, schema: Any) -> None:
-    """Compile a schema, if this is one, where nobody waits for it; checking it afterwards costs little."""
+    """Compile a schema, if this is one, where no one waits for it; checking it afterwards costs little."""
     if isinstance(schema, dict):
         await request.app[DECODING].run(partial(json_schema.prepare_schema, schema))
 

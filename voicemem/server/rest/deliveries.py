@@ -66,7 +66,7 @@ class DeliveryAttempt(Struct, frozen=True):
 class WebhookDelivery(Struct, frozen=True):
     """One notice to this endpoint. `next_attempt_at` is null when no further attempt is planned.
 
-    `waiting_for` is there only while the notice cannot be made, since its session is set aside.
+    `waiting_for` is there only while the notice cannot be made, since its session is quarantined.
     """
 
     id: DeliveryId

@@ -133,7 +133,7 @@ async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def remove_memory(request: web.Request, _: NoQuery) -> web.Response:
-    """Remove a memory: nobody can read or find it any more, and its text leaves the store."""
+    """Remove a memory: no one can read or find it any more, and its text leaves the store."""
     long_term, project, id = services_of(request).long_term, request[GRANT].project, memory_id_of(request)
     reach = await token_reach(request)
     if reach is not None and not reach.has(await long_term.find(project, id)):
@@ -173,7 +173,7 @@ async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: 
 
 
 async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response:
-    """Forget memories of a user for good: nobody can read or find them any more, and their texts leave the store.
+    """Forget memories of a user for good: no one can read or find them any more, and their texts leave the store.
 
     What was heard stays in the sessions that it comes from.
     """

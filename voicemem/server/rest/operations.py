@@ -36,7 +36,7 @@ class Health(Struct, frozen=True):
 
 
 class QuarantineCount(Struct, frozen=True):
-    """How many sessions are set aside, and where the service needs no keys the ids of up to 10 of them."""
+    """How many sessions are quarantined, and where the service needs no keys the ids of up to 10 of them."""
 
     count: int
     sessions: list[str] | UnsetType = UNSET

@@ -229,7 +229,7 @@ async def live_events(request: web.Request, wanted: SessionFilter) -> AsyncGener
 
 @contextmanager
 def noted_changes(services: Services, project: str) -> Iterator[Changes]:
-    """What is reported of a project, for as long as somebody follows its list."""
+    """Yield the changes that are reported of a project, for as long as its list is followed."""
     changes, listeners = Changes(project), services.sessions.list_listeners
     services.recorder.feed.subscribe(changes.on_commit)
     listeners.append(changes.on_change)

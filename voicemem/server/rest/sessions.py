@@ -43,7 +43,7 @@ from voicemem.store.streams import Stream
 PAGE = 20
 """Sessions that are read and written at a time: each may have a configuration of 256 KiB."""
 MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""A page ends with the piece that brings it to this size, and `next_cursor` goes on from there."""
+"""A page ends with the piece that brings it to this size, and `next_cursor` continues from there."""
 WHAT_TOKENS_LIST = (
     "A session token lists sessions only if it reaches the memories of its user: then those of this user and its "
     "namespace, with fields=overview."

@@ -11,8 +11,7 @@ from tests.support.paths import TRUTH
 from tests.support.rows import every_row
 from tests.support.samples.true_calls import BEGAN, call, reply
 from voicemem.cli.truth.calls import Synthesis, TrueCall, TrueWord, load_calls
-from voicemem.cli.truth.derive import derive
-from voicemem.cli.truth.kinds import KINDS
+from voicemem.cli.truth.kinds import KINDS, derive
 from voicemem.protocol.events import Interrupt
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.messages import Message

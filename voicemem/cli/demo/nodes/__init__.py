@@ -14,7 +14,7 @@ from rich.panel import Panel
 
 from voicemem.cli.common import CommandFailed
 from voicemem.cli.demo.nodes.calls import NEXT_CALL_S, PRODUCERS, Call
-from voicemem.cli.demo.nodes.node import NodeProcess
+from voicemem.cli.demo.nodes.servers import NodeProcess
 from voicemem.cli.demo.nodes.stage import Stage, staged
 from voicemem.cli.demo.nodes.verdict import find, list_nodes, render_findings
 from voicemem.cli.demo.one_call import get, recorded_call, render_call

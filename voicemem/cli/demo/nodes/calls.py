@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from voicemem.cli.demo.nodes.proxy import Proxy
+from voicemem.cli.demo.nodes.servers import Proxy
 from voicemem.client import Client, Options
 from voicemem.client.replay import pauses_before
 from voicemem.client.session import ProducerSession

@@ -12,9 +12,7 @@ from pathlib import Path
 import aiohttp
 from rich.console import Console
 
-from voicemem.cli.demo.nodes.node import NodeProcess, start_node
-from voicemem.cli.demo.nodes.postgresql_server import PostgresqlServer
-from voicemem.cli.demo.nodes.proxy import Proxy
+from voicemem.cli.demo.nodes.servers import NodeProcess, PostgresqlServer, Proxy, start_node
 from voicemem.cli.demo.one_call import ANY_PORT
 from voicemem.webhooks.endpoints import new_webhook_secret
 from voicemem.webhooks.signing import WebhookEvent, WebhookReceiver

@@ -140,7 +140,7 @@ function empty({ query, next }) {
   }
   const reset = h("button", { class: "btn", type: "button" }, "Show all calls");
   reset.addEventListener("click", () => go("/calls"));
-  return h("div", { class: "panel empty" }, h("h2", null, "No call is like that"), h("p", null, reset));
+  return h("div", { class: "panel empty" }, h("h2", null, "No calls match these filters."), h("p", null, reset));
 }
 
 /** @param {any} parts @param {any} problem */

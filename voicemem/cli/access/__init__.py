@@ -1,1 +1,0 @@
-"""Commands that say who may come in: `voicemem keys` and `voicemem hooks`."""

@@ -1,0 +1,245 @@
+"""`voicemem copy`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import click
+
+from voicemem.cli.common import CommandFailed, audit_to_terminal, run
+from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, shown_store
+from voicemem.errors import CannotStart, DamagedEntry
+from voicemem.security.audit import COMMAND_LINE, audit
+from voicemem.sessions.read_models.read_model import decode_rows
+from voicemem.store.copied_tables import ARCHIVES, JOURNAL, KEY, LAST, RUNS, STATE, STREAMS
+from voicemem.store.copying import begin_copy, compare_rows, copy_rows, finish_copy, previous_target
+from voicemem.store.engines import open_copy_end, open_store
+from voicemem.store.port import Store
+from voicemem.store.ports.copying import CopyEnd, CopyFailed, CopyMark, Differs, Report, Volume
+from voicemem.store.records import JournalRow
+from voicemem.store.runs import RunRow, decompress_runs, rows_of, verify_checksum
+from voicemem.transcript.fold import fold_all
+from voicemem.transcript.state import State, encode_state
+
+DIFFERS = 3
+"""The exit code for a copy that was made, and is not what the source is."""
+URL = "sqlite:PATH or postgresql://…"
+
+
+class CopyDiffers(CommandFailed):
+    """Ends the command with a code of its own."""
+
+    exit_code = DIFFERS
+
+
+@click.command(short_help="Move the store into another engine: SQLite and PostgreSQL.")
+@click.option("--from", "source", required=True, metavar="STORE", help=f"The store that is copied, {URL}")
+@click.option("--to", "target", required=True, metavar="STORE", help=f"The store that it becomes, an empty one; {URL}")
+@click.option("--dry-run", is_flag=True, help="Check both, say what would be copied, and change nothing.")
+def copy(source: str, target: str, dry_run: bool) -> None:
+    """Move a store from SQLite to PostgreSQL, or back, while no server runs on either.
+
+    Everything moves: sessions with their journals, keys, webhooks with what is still to be sent, Agora apps. Clients
+    notice nothing but the time in between: their keys, tokens and positions hold. The copy is then compared with the
+    source, row by row. At the end the source is no longer served, so that nothing is sent twice.
+
+    A copy that was cut off continues when the same command is run again. The exit code is 0 for a copy that is the
+    same, 3 for one that is not, and 1 for any other failure.
+
+    \b
+    Example:
+      voicemem copy --from sqlite:calls.db --to postgresql://voicemem@db.example/voicemem
+    """
+    check_stores(source, target)
+    audit_to_terminal()
+    with failing_plainly(), opened_end(source, False, dry_run) as ours, opened_end(target, True, dry_run) as theirs:
+        mark = begin_copy(ours, theirs)
+        show_volume(mark.volume, previous_target(ours))
+        if dry_run:
+            click.echo(f"nothing was copied to {shown_store(target)}: this was a dry run")
+            return
+        move(ours, theirs, mark, target)
+    audit("copy", COMMAND_LINE, None, store=shown_store(source), to=shown_store(target))
+    click.echo(f"{shown_store(target)} is the store now; {shown_store(source)} is no longer served")
+
+
+def move(source: CopyEnd, target: CopyEnd, mark: CopyMark, url: str) -> None:
+    """Copy what is missing, compare both ends, and put the copy into service."""
+    if mark.table:
+        click.echo(f"going on behind {mark.rows:,} rows that were copied before")
+    with shown_progress("copying", mark) as report:
+        copied = copy_rows(source, target, mark, report)
+    with shown_progress("comparing", CopyMark(incarnation=mark.incarnation, volume=mark.volume)) as report:
+        damaged = compare_rows(source, target, report)
+    count = run(compare_histories(source, url, mark.volume))
+    click.echo(f"{copied.rows:,} rows are the same, and so are {count} histories of at most {HISTORIES}")
+    if damaged:
+        keys = ", ".join(str(key) for key in sorted(damaged)[:10])
+        click.echo(f"{len(damaged)} journals are damaged in the source, and so in the copy; keys: {keys}", err=True)
+    finish_copy(source, target, shown_store(url), time.time_ns() // 1_000_000)
+
+
+def check_stores(source: str, target: str) -> None:
+    """Raise `CommandFailed` for stores between which nothing is copied."""
+    for store in (source, target):
+        if store == MEMORY_STORE:
+            raise CommandFailed("A store in memory ends with its server, so it cannot be copied.")
+        if not store.startswith((SQLITE_PREFIX, *POSTGRESQL_PREFIXES)) or store == SQLITE_PREFIX:
+            raise CommandFailed(f"The store {store!r} is unknown; write {URL}.")
+    if source.startswith(SQLITE_PREFIX) and target.startswith(SQLITE_PREFIX):
+        raise CommandFailed("Both are files: copy one with voicemem backup and restore.")
+    if not source.startswith(SQLITE_PREFIX) and not target.startswith(SQLITE_PREFIX):
+        raise CommandFailed("Both are PostgreSQL: copy a database with its own tools (docs/postgresql.md).")
+
+
+@contextmanager
+def opened_end(store: str, is_target: bool, dry_run: bool) -> Iterator[CopyEnd]:
+    end = open_copy_end(store, is_target, dry_run)
+    try:
+        yield end
+    finally:
+        end.close()
+
+
+@contextmanager
+def failing_plainly() -> Iterator[None]:
+    """Turn what may fail into one sentence, and an exit code."""
+    try:
+        yield
+    except CannotStart as error:
+        raise CommandFailed(error.detail) from None
+    except Differs as error:
+        raise CopyDiffers(str(error)) from None
+    except CopyFailed as error:
+        raise CommandFailed(str(error)) from None
+
+
+def show_volume(volume: Volume, before: str | None) -> None:
+    click.echo(
+        f"{volume.sessions:,} sessions ({volume.running:,} running), {volume.events:,} events, {volume.users:,} users,"
+        f" {volume.keys:,} keys, {volume.endpoints:,} endpoints, {volume.pending:,} deliveries to send"
+    )
+    if before is not None:
+        click.echo(f"it was copied to {before} before: what that store took since is not in this one", err=True)
+
+
+HISTORIES, EVENTS = 100, 10_000
+"""How many sessions are folded, spread over all of them, and how many events of each."""
+PAGE = 1_000
+
+
+async def compare_histories(source: CopyEnd, target: str, volume: Volume) -> int:
+    """Fold some sessions from both ends; how many there were. Raises `Differs`.
+
+    A session whose journal is damaged is left out: it has no history.
+    """
+    store = open_store(target, exclusive=False, unfinished=True)
+    try:
+        count = 0
+        for key in sample(source, volume):
+            try:
+                ours = encode_state(fold(islice(stored_rows(source, key), EVENTS)))
+            except DamagedEntry:
+                continue
+            theirs = State()
+            async for page in read_pages(store, key):
+                fold_all(theirs, decode_rows(page))
+            if encode_state(theirs) != ours:
+                raise Differs(f"The history of the session with the key {key} is another one. Do not serve the copy.")
+            count += 1
+        return count
+    finally:
+        await store.close_store()
+
+
+def sample(source: CopyEnd, volume: Volume) -> list[int]:
+    """Keys of sessions and users, spread evenly over all."""
+    step = max(1, (volume.sessions + volume.users) // HISTORIES)
+    keys = (row[KEY] for row in source.read(STREAMS) if row[STATE] != "erased")
+    return list(islice(keys, 0, step * HISTORIES, step))
+
+
+def fold(rows: Iterable[JournalRow]) -> State:
+    return fold_all(State(), decode_rows(rows))
+
+
+def stored_rows(end: CopyEnd, key: int) -> Iterator[JournalRow]:
+    """The entries of a stream as its rows have them. Raises `DamagedEntry`."""
+    last = 0
+    for archive in end.read(ARCHIVES, stream=key):
+        for stored in decompress_runs(archive[RUNS]):
+            yield from rows_of(stored)
+        last = archive[LAST]
+    names = list(JOURNAL.columns)
+    for row in end.read(JOURNAL, stream=key):
+        values = dict(zip(names, row, strict=True))
+        verify_checksum(key, values["position"], values["payload"], values["checksum"])
+        producer = values["producer"]
+        entry = RunRow(
+            values["position"],
+            producer,
+            values["seq"],
+            values["received_ms"],
+            values["payload"],
+            values["count"],
+        )
+        if entry.last > last:
+            yield from rows_of(entry)
+
+
+async def read_pages(store: Store, key: int) -> AsyncIterator[list[JournalRow]]:
+    """The first `EVENTS` entries of a stream through the port, a page at a time."""
+    position = 0
+    while position < EVENTS and (page := await store.read_rows(key, position, min(PAGE, EVENTS - position))):
+        yield page
+        position = page[-1].position
+
+
+LINE_S = 5.0
+"""Between two lines."""
+
+
+@contextmanager
+def shown_progress(label: str, begun: CopyMark) -> Iterator[Report]:
+    """Show on standard error what is reported, from `begun` on, in events of all events."""
+    total = begun.volume.events
+    if not sys.stderr.isatty():
+        yield Lines(label, begun).show
+        return
+    with click.progressbar(length=max(total, 1), label=label, file=sys.stderr, item_show_func=figures) as bar:
+
+        def show(mark: CopyMark) -> None:
+            bar.update(min(mark.events, bar.length or 1) - bar.pos, mark)
+
+        show(begun)
+        bar.start = time.time()
+        bar.avg = []  # what an earlier run has done says nothing about the speed of this one
+        yield show
+        bar.update((bar.length or 1) - bar.pos)
+
+
+class Lines:
+    """Plain lines, for logs."""
+
+    def __init__(self, label: str, begun: CopyMark) -> None:
+        self.label = label
+        self.begun = begun
+        self.began_s = self.shown_s = time.monotonic()
+
+    def show(self, mark: CopyMark) -> None:
+        now = time.monotonic()
+        if now - self.shown_s < LINE_S:
+            return
+        self.shown_s = now
+        total, done = mark.volume.events, mark.events - self.begun.events
+        left = (total - mark.events) * (now - self.began_s) / done if done > 0 else 0.0
+        click.echo(f"{self.label}: {figures(mark)} of {total:,}, {max(left, 0):.0f} s left", err=True)
+
+
+def figures(mark: CopyMark | None) -> str | None:
+    """What is shown of a mark."""
+    return None if mark is None else f"{mark.size / 1e6:,.0f} MB, {mark.events:,} events"

@@ -1,1 +1,0 @@
-"""The commands about calls that are stored: list them, export them, end and erase them."""

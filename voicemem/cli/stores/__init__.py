@@ -1,1 +1,0 @@
-"""Commands for whoever runs a store: backups, copies, migrations, nodes."""

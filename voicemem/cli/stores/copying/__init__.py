@@ -1,1 +1,0 @@
-"""`voicemem copy`: a store is copied to another engine, with progress, and compared."""
