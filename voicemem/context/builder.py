@@ -179,11 +179,11 @@ async def select_context(
     carries = read_model.state.carried is None and may_carry_over(stream, session_config)
     if carries and not peek:
         read_model = await carry_over(read_models, stream, session_config)
-    wanted = None if recall is None else wanted_memories(policies, session_config, options.memory)
+    recall_settings = None if recall is None else wanted_memories(policies, session_config, options.memory)
     recalled = None
-    if recall is not None and wanted is not None:
+    if recall is not None and recall_settings is not None:
         said = last_words(read_model) if said is None else said
-        recalled = await recall.message(stream, wanted, said, counter.count, note=not peek)
+        recalled = await recall.message(stream, recall_settings, said, counter.count, note=not peek)
         if position is None:
             read_model = await read_models.get(stream)  # it may have changed while the store was asked
     selection = select_from(read_model, policies, session_config, options, user_document_message, stream.id, recalled)

@@ -70,7 +70,7 @@ class Recall:
         self.noting: set[asyncio.Task[None]] = set()
 
     async def message(
-        self, stream: Stream, wanted: Recalled, said: str, count: Callable[[str], int], *, note: bool
+        self, stream: Stream, settings: Recalled, said: str, count: Callable[[str], int], *, note: bool
     ) -> RecalledMessage | None:
         """The message for a session whose caller has just `said` this; None without anything to show.
 
@@ -78,11 +78,11 @@ class Recall:
         """
         try:
             async with asyncio.timeout(LONGEST_S):
-                lines = await self.lines_for(stream, wanted, query_words(said) if said else [])
+                lines = await self.lines_for(stream, settings, query_words(said) if said else [])
         except TimeoutError:
             LOG.warning("A context goes without what is known of earlier calls: the store takes longer than it may")
             return None
-        shown = fitting(lines, wanted.max_tokens, count)
+        shown = fitting(lines, settings.max_tokens, count)
         if not shown:
             return None
         if note:
@@ -90,17 +90,17 @@ class Recall:
         ids = tuple(line.id for line in shown if line.id is not None)
         return RecalledMessage({"role": "system", "content": render(shown)}, ids)
 
-    async def lines_for(self, stream: Stream, wanted: Recalled, words: Sequence[QueryWord]) -> list[RecalledLine]:
+    async def lines_for(self, stream: Stream, settings: Recalled, words: Sequence[QueryWord]) -> list[RecalledLine]:
         """What may be shown, what matters most first."""
-        filter = self.filter_for(stream, wanted)
+        filter = self.filter_for(stream, settings)
         if filter is None:
             return []
         kept = lines_of(await self.memories_for(filter, words))
-        return [*kept, *await self.heard_lines(stream, words)] if words and MESSAGE in wanted.kinds else kept
+        return [*kept, *await self.heard_lines(stream, words)] if words and MESSAGE in settings.kinds else kept
 
-    def filter_for(self, stream: Stream, wanted: Recalled) -> MemoryFilter | None:
+    def filter_for(self, stream: Stream, settings: Recalled) -> MemoryFilter | None:
         """The memories that a session may show; None where there can be none."""
-        scope, earlier = scope_of(stream), wanted.source == "earlier"
+        scope, earlier = scope_of(stream), settings.source == "earlier"
         if scope.user_id is None and earlier:
             return None
         own = AnyOf((stream.id,)) if scope.user_id is None else None
@@ -109,9 +109,9 @@ class Recall:
             namespaces=AnyOf((scope.namespace,)),
             user_ids=AnyOf((scope.user_id,)),
             session_ids=NoneOf((stream.id,)) if earlier else own,
-            kinds=AnyOf(tuple(kind for kind in wanted.kinds if kind != MESSAGE)),
+            kinds=AnyOf(tuple(kind for kind in settings.kinds if kind != MESSAGE)),
             unexpired_at_ms=self.clock(),
-            limit=max(LEAST, min(MOST, wanted.max_tokens // SHORT_LINE)),
+            limit=max(LEAST, min(MOST, settings.max_tokens // SHORT_LINE)),
         )
 
     async def memories_for(self, filter: MemoryFilter, words: Sequence[QueryWord]) -> list[MemoryRow]:
@@ -145,7 +145,7 @@ class Recall:
         ]
 
     def note_accessed(self, project: str, shown: Iterable[RecalledLine]) -> None:
-        """Note in the background that memories were shown: those that nobody sees may be forgotten."""
+        """Note in the background that memories were shown: those that no one sees may be forgotten."""
         now = self.clock()
         ids = [line.id for line in shown if line.id and now - (line.accessed_ms or 0) >= TOUCH_AFTER_MS]
         if ids:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 
 MAX_PATTERNS = 64
-"""Places with a pattern: the validator compiles it anew at each of them."""
+"""Places with a pattern: the validator compiles it again at each of them."""
 MAX_PATTERN_LENGTH, MAX_ALL_PATTERNS_LENGTH = 1_000, 8_000
 """Characters of one pattern, and of all together."""
 MAX_CLASSES = 64

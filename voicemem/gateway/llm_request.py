@@ -144,12 +144,12 @@ class ReplyIds:
         self.reserved: set[tuple[int, str]] = set()
         """Session key and item of each reply in progress, which may not be in the journal yet."""
 
-    def reserve(self, key: int, known: Container[str], wanted: str | None) -> str:
-        """Reserve the wanted item if it is valid and free, else a new one."""
-        if not wanted or len(wanted) > MAX_ID_CHARACTERS or wanted in known or (key, wanted) in self.reserved:
-            wanted = f"chatcmpl-{self.new_id()}"
-        self.reserved.add((key, wanted))
-        return wanted
+    def reserve(self, key: int, known: Container[str], item: str | None) -> str:
+        """Reserve the given item if it is valid and free, else a new one."""
+        if not item or len(item) > MAX_ID_CHARACTERS or item in known or (key, item) in self.reserved:
+            item = f"chatcmpl-{self.new_id()}"
+        self.reserved.add((key, item))
+        return item
 
     def release(self, key: int, item: str | None) -> None:
         """Release the item of a reply that is over."""
@@ -399,8 +399,8 @@ class LlmRequest:
         model, item = self.spec.body.get("model"), self.item or f"chatcmpl-{self.turn_id}"
         return item, self.now() // 1000, model if isinstance(model, str) else "", self.spec.failure_message
 
-    def reserve_item(self, wanted: str | None) -> str:
-        return self.deps.reply_ids.reserve(self.spec.lease.key, self.spec.read_model.state.items, wanted)
+    def reserve_item(self, item: str | None) -> str:
+        return self.deps.reply_ids.reserve(self.spec.lease.key, self.spec.read_model.state.items, item)
 
     def now(self) -> int:
         """Unix ms."""

@@ -177,10 +177,10 @@ class Library:
 
         The options are those of `POST /v1/memories/search`. The first search indexes all sessions that are not yet.
         """
-        wanted = converted(plain_json({"query": query, **options}), MemorySearch)
+        request = converted(plain_json({"query": query, **options}), MemorySearch)
         if not self.services.indexer.is_complete:
             await self.services.indexer.catch_up()
-        return await self.services.finder.search(self.project, wanted)
+        return await self.services.finder.search(self.project, request)
 
     async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
         """All that is stored of a user, line by line (docs/privacy.md); with `events`, journals too."""
@@ -274,10 +274,10 @@ class LibrarySession:
 
     async def turns(self, marks: bool = False) -> list[JsonObject]:
         """Each turn's start, end, cause, latencies and false alarms; with `marks`, when its parts were."""
-        wanted = check_arguments(marks=marks).marks
+        with_marks = check_arguments(marks=marks).marks
 
         def read(read_model: ReadModel) -> list[JsonObject]:
-            turns: list[JsonObject] = msgspec.to_builtins(read_model.turns(wanted))
+            turns: list[JsonObject] = msgspec.to_builtins(read_model.turns(with_marks))
             return turns
 
         return await self.library.read_models.read(await self._stream(), read)

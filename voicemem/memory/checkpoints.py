@@ -201,7 +201,7 @@ def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
 
 
 def read_frame(event: FrameEvent, text: bytes) -> tuple[FrameEvent, bytes]:
-    """A frame of another stack, reduced as at the doors: whoever wrote the checkpoint may have added to it.
+    """A frame of another stack, reduced as at the doors: the writer of the checkpoint may have added to it.
 
     Raises `Refused`.
     """

@@ -100,18 +100,18 @@ def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> str:
 
 
 async def export_calls(
-    store: Store, read_models: ReadModelCache, wanted: SessionFilter, name: FormatName
+    store: Store, read_models: ReadModelCache, filter: SessionFilter, name: FormatName
 ) -> AsyncGenerator[bytes, None]:
     """The calls for which conditions hold, the newest first, each as a line of JSON. Raises `StoreUnavailable`.
 
     Calls that begin meanwhile may be missing. It takes no more memory than the largest call.
     """
-    wanted = structs.replace(wanted, limit=SESSIONS_AT_ONCE, after=None)
-    yield line_of(CallsBegin(name, await store.count_sessions(wanted, MAX_INTEGER)))
+    filter = structs.replace(filter, limit=SESSIONS_AT_ONCE, after=None)
+    yield line_of(CallsBegin(name, await store.count_sessions(filter, MAX_INTEGER)))
     calls = unreadable = 0
     more = True
     while more:
-        page, more = await store.list_page(wanted, LIST_BYTES)
+        page, more = await store.list_page(filter, LIST_BYTES)
         for stream in page:
             line = await call_line(read_models, stream, name)
             if line is None:
@@ -119,7 +119,7 @@ async def export_calls(
             calls, unreadable = calls + 1, unreadable + isinstance(line, UnreadableCall)
             yield line_of(line)
         if page:
-            wanted = structs.replace(wanted, after=(page[-1].started_ms, page[-1].key))
+            filter = structs.replace(filter, after=(page[-1].started_ms, page[-1].key))
     yield line_of(CallsEnd(calls - unreadable, unreadable))
 
 
@@ -170,14 +170,14 @@ class Exporting(Struct):
 
     async def streams(self) -> AsyncGenerator[Stream, None]:
         """The sessions with this `user_id`, the newest first."""
-        wanted = SessionFilter(project=self.project, user_id=self.user_id, limit=SESSIONS_AT_ONCE)
+        filter = SessionFilter(project=self.project, user_id=self.user_id, limit=SESSIONS_AT_ONCE)
         more = True
         while more:
-            page, more = await self.store.list_page(wanted, LIST_BYTES)
+            page, more = await self.store.list_page(filter, LIST_BYTES)
             for stream in page:
                 yield stream
             if page:
-                wanted = structs.replace(wanted, after=(page[-1].started_ms, page[-1].key))
+                filter = structs.replace(filter, after=(page[-1].started_ms, page[-1].key))
 
     async def user(self) -> AsyncGenerator[bytes, None]:
         """What belongs to the user alone."""
@@ -194,11 +194,11 @@ class Exporting(Struct):
         except (SessionQuarantined, DamagedEntry):
             yield self.encode([Unreadable(None, "memory")])
 
-    async def kept(self, wanted: MemoryFilter) -> AsyncGenerator[bytes, None]:
+    async def kept(self, filter: MemoryFilter) -> AsyncGenerator[bytes, None]:
         """The memories for which conditions hold, the newest first."""
-        while rows := await self.store.list_memories(wanted):
+        while rows := await self.store.list_memories(filter):
             yield self.encode(map(exported_memory, rows))
-            wanted = structs.replace(wanted, after=(rows[-1].created_ms, rows[-1].id))
+            filter = structs.replace(filter, after=(rows[-1].created_ms, rows[-1].id))
 
     async def session(self, stream: Stream) -> AsyncGenerator[bytes, None]:
         """A session with all that belongs to it; nothing if it was erased meanwhile."""
@@ -282,8 +282,8 @@ async def export_user(
     Sessions that begin meanwhile may be missing. With `with_events` the journals come along.
     """
     export = Exporting(store, read_models, project, user_id, with_events)
-    wanted = SessionFilter(project=project, user_id=user_id)
-    count = await store.count_sessions(wanted, MAX_INTEGER)
+    filter = SessionFilter(project=project, user_id=user_id)
+    count = await store.count_sessions(filter, MAX_INTEGER)
     yield export.encode([ExportBegin(VERSION, user_id, project, clock(), count)])
     async for piece in export.user():
         yield piece

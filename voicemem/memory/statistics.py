@@ -36,7 +36,7 @@ from voicemem.transcript.turns.report import compact_number, is_end_to_end
 
 MAX_LAST_TEXT = 160
 """Characters of the last words."""
-MAX_WANTED, SLICE = 10_000, 100
+MAX_PENDING, SLICE = 10_000, 100
 """Sessions whose figures wait to be made, and how many are made at a time. More are made when they are listed again."""
 PAUSE_S = 1.0
 
@@ -200,7 +200,7 @@ class Overviews:
     def __init__(self, store: port.Overviews, read_models: ReadModelCache) -> None:
         self.store = store
         self.read_models = read_models
-        self.wanted: dict[int, int] = {}
+        self.pending: dict[int, int] = {}
         """By key, the position of sessions whose figures are to be made."""
 
     def figures(self, row: SessionOverview) -> bytes | None:
@@ -209,25 +209,25 @@ class Overviews:
         if read_model is not None and is_ready(read_model, row.position, with_messages=False) and is_small(read_model):
             made = made_figures(row.key, read_model)
             if (made.interruptions, made.slowest_ms) != (row.interruptions or 0, row.slowest_ms):
-                self.want(row.key, row.position)  # filters go by what is saved
+                self.enqueue(row.key, row.position)  # filters go by what is saved
             return made.figures
         if row.figures_position != row.position:
-            self.want(row.key, row.position)
+            self.enqueue(row.key, row.position)
         return row.figures
 
-    def want(self, key: int, position: int) -> None:
+    def enqueue(self, key: int, position: int) -> None:
         """Have the figures of a session made in the background."""
-        if len(self.wanted) < MAX_WANTED:
-            self.wanted[key] = position
+        if len(self.pending) < MAX_PENDING:
+            self.pending[key] = position
 
     def on_closed(self, stream: Stream) -> None:
-        self.want(stream.key, stream.position)
+        self.enqueue(stream.key, stream.position)
 
-    async def make_wanted(self) -> None:
-        """Make and save some of the figures that are wanted. Raises `StoreUnavailable`."""
+    async def make_pending(self) -> None:
+        """Make and save some of the figures that are pending. Raises `StoreUnavailable`."""
         made = []
-        for key in list(islice(self.wanted, SLICE)):
-            position = self.wanted.pop(key)
+        for key in list(islice(self.pending, SLICE)):
+            position = self.pending.pop(key)
             with suppress(SessionQuarantined):
                 made.append(await self.compute(key, position))
         if made:
@@ -295,8 +295,8 @@ def last_words(read_model: ReadModel, messages: list[Message]) -> LastWords | No
 
 
 async def make_overviews_forever(overviews: Overviews) -> None:
-    """Background task: make the figures that are wanted, once a second."""
+    """Background task: make the figures that are pending, once a second."""
     while True:
         await asyncio.sleep(PAUSE_S)
-        with suppress(StoreUnavailable):  # they are wanted again when they are listed
-            await overviews.make_wanted()
+        with suppress(StoreUnavailable):  # they are pending again when they are listed
+            await overviews.make_pending()

@@ -75,7 +75,7 @@ class TranscriptIndexer:
         self.checked_resets: int | None = None
         """How often the index had been reset when all sessions were last looked at; None before."""
         self.listeners: list[Callable[[Iterable[int]], None]] = []
-        """Told of the sessions of which something was indexed, by key."""
+        """Called with the keys of the sessions of which something was indexed."""
         self.turn = asyncio.Lock()
         """Held while sessions are indexed, so that older news never follow newer ones."""
         self.commits = 0

@@ -101,7 +101,7 @@ async def test_figures_are_there_after_the_close_without_the_memory(tmp_path: Pa
     async with running_service(store=store) as app:
         api = RestClient(app)
         assert shown == await figures(api)
-        assert ({}, {}) == (dict(app.services.read_models.cached), app.services.overviews.wanted)
+        assert ({}, {}) == (dict(app.services.read_models.cached), app.services.overviews.pending)
 
 
 async def test_what_is_not_known_is_null_and_then_made(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ async def test_a_session_that_is_quarantined_has_no_figures(app: App, api: RestC
     stream = await app.services.sessions.get("default", "s")
     app.services.read_models.discard(stream.key)
     await app.services.read_models.quarantined.add(stream.key, ValueError())
-    await app.services.overviews.make_wanted()
+    await app.services.overviews.make_pending()
     assert None is await figures(api)
-    await app.services.overviews.make_wanted()
+    await app.services.overviews.make_pending()
     assert None is await figures(api)
 
 

@@ -219,7 +219,7 @@ def values_of(field: str, given: TextFilter | None) -> Values:
 
 
 def check_named(field: str, given: TextFilter | TagFilter | TimeFilter) -> None:
-    """Refuse a filter without a value: whoever has sent it does not want everything. Raises `Refused`."""
+    """Refuse a filter without a value: its sender does not want everything. Raises `Refused`."""
     if given == type(given)():
         raise Refused("invalid_field", f"The filter has no value; leave it out to search without it: `{field}`")
 
@@ -450,7 +450,7 @@ class RecordFinder:
         return branches(project, filters, lambda value: ids.get(value, (value,)))
 
     async def session_ids(self, project: str, session_id: str) -> tuple[str, ...]:
-        """All ids of ours that one of a client's stands for, whoever's they are."""
+        """All ids of ours that one of a client's stands for, of any user."""
         wanted = SessionFilter(project=project, label=(ID_LABEL, session_id), limit=MOST_SAME_ID)
         labelled = await self.store.list_sessions(wanted)
         return tuple(dict.fromkeys((session_id, derived_id(Owner(session_id)), *(one.id for one in labelled))))

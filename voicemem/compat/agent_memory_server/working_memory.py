@@ -74,7 +74,7 @@ from voicemem.store.port import Store
 from voicemem.store.streams import Stream, may_reopen
 
 SUMMARY_SHARE = 0.7
-"""The share of a window at which agent-memory-server makes a summary; its clients are told the distance to it."""
+"""The share of a window at which agent-memory-server makes a summary; its clients get the distance to it."""
 EXACT_CHARACTERS = 200_000
 """Tokens of longer lists are estimated."""
 MOST_VERSIONS = 5

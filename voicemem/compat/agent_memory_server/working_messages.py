@@ -1,4 +1,6 @@
-"""Which state of a session a client has read, told in the one field that its `append` sends back: `last_accessed`.
+"""A client's messages as events of a session and back, and what a PUT changes in a list of messages.
+
+Which state of a session a client has read is in the one field that its `append` sends back: `last_accessed`.
 
 A PUT replaces a list of messages, and says nothing of the list that it was made from. But what a client has read, it
 sends back with its `last_accessed` as it came. So a read gives that time in ms, and behind it, in the microseconds, the
@@ -46,7 +48,7 @@ from voicemem.transcript.state import State
 
 DIGITS = 1000
 SLACK_MS = 60_000
-"""An entry gets its time before a read can see it, and nodes have clocks of their own: a read may be told to be later
+"""An entry gets its time before a read can see it, and nodes have clocks of their own: a read may be dated later
 than the entry that it did not see."""
 KEPT = OF_CLIENT
 """The key in the metadata of a message with what voicemem itself has no place for."""
@@ -284,7 +286,7 @@ def look_at(read_model: ReadModel) -> Look:
 
 
 def kept_data(value: object) -> KeptData:
-    """What is kept in the data; nothing where somebody has put something else there."""
+    """What is kept in the data; nothing where a caller has put something else there."""
     try:
         return msgspec.convert(value, KeptData)
     except msgspec.ValidationError:

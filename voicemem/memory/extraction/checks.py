@@ -1,6 +1,6 @@
 """Which memories of an answer are kept, and why others are refused.
 
-An LLM may invent things, be led astray by what somebody says, or mistake a question for a fact. So nothing of its
+An LLM may invent things, be led astray by what a caller says, or mistake a question for a fact. So nothing of its
 answer is trusted: a memory must name lines that it was shown, which say it.
 """
 
@@ -56,8 +56,8 @@ Refusal = Literal[
 """Why a memory is refused; docs/extraction.md explains each."""
 REFUSALS: tuple[Refusal, ...] = get_args(Refusal)
 HIGHEST, DEFAULT_CONFIDENCE, UNCERTAIN = 0.9, 0.8, 0.7
-"""The most that an LLM's confidence counts, what it is without any, and the share of it that is left where nobody
-knows for certain that the lines were heard so."""
+"""The most that an LLM's confidence counts, what it is without any, and the share of it that is left where it is not
+known for certain that the lines were heard so."""
 OF_THE_CALLER = ("fact", "preference")
 
 

@@ -197,12 +197,12 @@ class Extractor:
         scope = scope_of(stream)
         mine = MemoryOwner(*scope).filter
         if config.strategy == "summary":
-            wanted = structs.replace(mine, session_ids=AnyOf((stream.id,)), kinds=AnyOf(("summary",)), limit=1)
-            return [], next(iter(await self.long_term.list_memories(stream.project, wanted)), None)
-        wanted = structs.replace(mine, kinds=NoneOf(("summary",)), limit=MAX_KNOWN)
+            filter = structs.replace(mine, session_ids=AnyOf((stream.id,)), kinds=AnyOf(("summary",)), limit=1)
+            return [], next(iter(await self.long_term.list_memories(stream.project, filter)), None)
+        filter = structs.replace(mine, kinds=NoneOf(("summary",)), limit=MAX_KNOWN)
         said = " ".join(line.text for line in reversed(section.lines) if line.is_callers)
-        near = [one for one, _ in await self.long_term.find_by_words(stream.project, wanted, said, MAX_KNOWN)]
-        newest = await self.long_term.list_memories(stream.project, wanted) if len(near) < MAX_KNOWN else []
+        near = [one for one, _ in await self.long_term.find_by_words(stream.project, filter, said, MAX_KNOWN)]
+        newest = await self.long_term.list_memories(stream.project, filter) if len(near) < MAX_KNOWN else []
         found = {one.id: one for one in (*near, *newest)}
         return [to_known(one) for one in list(found.values())[:MAX_KNOWN]], None
 
@@ -211,7 +211,7 @@ class Extractor:
     ) -> None:
         """Journal memories and the mark up to where lines were sent, in one step.
 
-        Only while the session says the same, and nobody else has sent these lines: the first one counts.
+        Only while the session says the same, and no other node has sent these lines: the first one counts.
         """
         assert reading.section is not None
         for _ in range(MAX_APPEND_ATTEMPTS):
@@ -249,7 +249,7 @@ def content_of(lines: Sequence[Line]) -> list[tuple[int, str, str]]:
 
 
 def is_worth_sending(section: Section, fewest: int) -> bool:
-    """Whether somebody called says something in a section; of one that is not the last, what follows would wait."""
+    """Whether a caller says something in a section; of one that is not the last, what follows would wait."""
     if not section.is_last:
         return True
     return len(section.lines) >= fewest and any(line.is_callers for line in section.lines)

@@ -182,7 +182,7 @@ def earlier_lines(before: Sequence[Line], count_tokens: CountTokens) -> tuple[Li
 
 
 def numbered_lines(state: State) -> Iterator[Line]:
-    """What was heard, and nobody asked to forget, in the order of the history and with its numbers."""
+    """What was heard and not forgotten, in the order of the history and with its numbers."""
     number = 0
     for turn_number in state.turn_numbers:
         for entry in turn_entries(state, state.turns[turn_number]):

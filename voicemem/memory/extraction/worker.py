@@ -1,6 +1,6 @@
-"""Makes memories of calls in the background: when they are over, when they pause, and when somebody asks for it.
+"""Makes memories of calls in the background: when they are over, when they pause, and when a caller asks for it.
 
-No node owns a session. Whoever notices that one is due claims it, and what it makes of it counts only if nobody else
+No node owns a session. The node that notices that one is due claims it, and its result counts only if no other node
 was first (`extractor`). What a process has not done when it ends is found by positions: the store knows up to where
 each session was looked at.
 """
@@ -197,7 +197,7 @@ class ExtractionWorker:
         self.jobs.pop(key, None)
 
     def put_off(self, key: int, waiting: Waiting, due_ms: int) -> None:
-        """Look at a session again later, unless it waits for something newer; what somebody asked for does not."""
+        """Look at a session again later, unless it waits for something newer; what was asked for does not."""
         newest = self.changed.get(key)
         if newest is None or newest is waiting:
             self.changed[key] = waiting._replace(due_ms=due_ms)

@@ -140,10 +140,10 @@ async def forget(long_term: LongTermMemory, project: str, policy: ForgetPolicy, 
 async def list_all(long_term: LongTermMemory, among: MemoryFilter) -> list[Candidate]:
     """All memories for which the conditions hold."""
     found: list[Candidate] = []
-    wanted = structs.replace(among, limit=PAGE)
-    while page := await long_term.store.list_memories(wanted):
+    filter = structs.replace(among, limit=PAGE)
+    while page := await long_term.store.list_memories(filter):
         found += map(candidate_of, page)
-        wanted = structs.replace(wanted, after=(page[-1].created_ms, page[-1].id))
+        filter = structs.replace(filter, after=(page[-1].created_ms, page[-1].id))
     return found
 
 
@@ -226,7 +226,7 @@ class MemoryKeeper:
     async def keep(self, key: int, now_ms: int) -> int:
         """Move the memories of a session that are to be kept; how many. Raises `StoreUnavailable`.
 
-        Those of a session without a user go with it: nobody could ask for their erasure.
+        Those of a session without a user go with it: no one could ask for their erasure.
         """
         count, after = 0, ""
         while rows := await self.store.list_memories_of(key, after, MAX_ROWS):

@@ -288,7 +288,7 @@ class GivenMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class MemoryDraft(Struct, frozen=True, kw_only=True):
-    """A memory to keep, whoever found it worth that: besides what callers give, where it is from.
+    """A memory to keep, given or extracted: besides what callers give, where it is from.
 
     With `evidence` in a session, that session must be its `session_id`. `created_ms` is for one that was made
     elsewhere before.

@@ -244,7 +244,7 @@ async def rest(request: web.Request, changes: Changes, looked_at: float) -> None
     """Wait until the page is worth another look, or the service shuts down; raises as `check_reader`."""
     services, time = services_of(request), asyncio.get_running_loop().time
     quiet_s = QUIET_S if services.store.is_exclusive else QUIET_OF_SEVERAL_S
-    due = looked_at + (FIGURES_S if services.overviews.wanted else quiet_s)
+    due = looked_at + (FIGURES_S if services.overviews.pending else quiet_s)
     await check_reader(request)
     while time() < due and not (changes.noted.is_set() or services.draining.is_set()):
         await changes.wait(TICK_S)
