@@ -97,8 +97,8 @@ class Database(Protocol):
         """Run a job that looks through many rows: other reads do not wait for it."""
 
     @property
-    def lanes(self) -> int:
-        """How many appends may be under way at once: one in each lane, which does not wait for the others."""
+    def commit_shards(self) -> int:
+        """How many appends may be under way at once: one in each commit shard, which does not wait for the others."""
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         """See `Journal.append`: each engine has its own way."""

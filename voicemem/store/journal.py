@@ -119,13 +119,13 @@ class Journal:
     seam: Database
 
     @property
-    def lanes(self) -> int:
-        """How many appends may be under way at once: one in each lane, which does not wait for the others."""
-        return self.seam.lanes
+    def commit_shards(self) -> int:
+        """How many appends may be under way at once: one in each commit shard, which does not wait for the others."""
+        return self.seam.commit_shards
 
-    def lane_of(self, key: int) -> int:
-        """The lane of a stream, from 0 on."""
-        return key % self.seam.lanes
+    def shard_of(self, key: int) -> int:
+        """The commit shard of a stream, from 0 on."""
+        return key % self.seam.commit_shards
 
     async def change(self, job: Callable[[StreamRows], T]) -> T:
         """Change streams in a transaction."""
@@ -239,7 +239,7 @@ class Journal:
         return await self.seam.append(batches, now_ms)
 
     async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
-        """Append batches of one lane, as far as that is possible without waiting for others or looking at much.
+        """Append batches of one commit shard, as far as that is possible without waiting for others or looking at much.
 
         None for a batch that is left out, and for those of its stream that come after it: `append` takes them.
         """

@@ -14,7 +14,7 @@ from bench.crash.nodes.members import LEASE_MS
 from bench.crash.presence import MARGIN_MS, Trouble
 from voicemem.runtime import now_ms
 
-HELD_BY_NODES = ("producers", "exports", "claims", "replies", "retention", "lanes")
+HELD_BY_NODES = ("producers", "deliveries", "claims", "replies", "retention", "lanes")
 """Tables that say which node holds a row."""
 SELECT_ORPHANS = " union all ".join(
     f"select '{table}', node, count(*) from {table} where node is not null"
@@ -23,25 +23,25 @@ SELECT_ORPHANS = " union all ".join(
 )
 """Whoever retires a node frees all that it holds in the same transaction, and nothing may be written for it later."""
 SELECT_BROKEN_JOURNALS = """
-    select convert_from(s.id, 'utf8'), j.position, j.expected from (
+    select s.id, j.position, j.expected from (
         select stream, position,
-        lag(position + count, 1, 1) over (partition by bucket, stream order by position) as expected from journal
+        lag(position + count, 1, 1) over (partition by stream order by position) as expected from journal
     ) j join streams s on s.key = j.stream
     where j.position != j.expected and not exists (select 1 from archives a where a.stream = j.stream)
 """
 SELECT_BROKEN_STREAMS = """
-    select convert_from(s.id, 'utf8'), s.position, (
-        select max(j.position + j.count - 1) from journal j where j.bucket = s.bucket and j.stream = s.key
+    select s.id, s.position, (
+        select max(j.position + j.count - 1) from journal j where j.stream = s.key
     ) as stored from streams s where s.state = 'ended' and s.position != (
-        select max(j.position + j.count - 1) from journal j where j.bucket = s.bucket and j.stream = s.key
+        select max(j.position + j.count - 1) from journal j where j.stream = s.key
     )
 """
 SELECT_LEFT_OVER = """
     select 'nodes', count(*) from nodes union all
     select 'producers of running sessions', count(*) from producers p
-    join streams s on s.bucket = p.bucket and s.key = p.stream where p.node is not null and s.state = 'running'
+    join streams s on s.key = p.stream where p.node is not null and s.state = 'running'
 """
-SELECT_NODES = "select token, convert_from(address, 'utf8'), expires_ms from nodes"
+SELECT_NODES = "select token, address, expires_ms from nodes"
 END_BACKENDS = """
     select count(pg_terminate_backend(pid)) from pg_stat_activity
     where application_name = 'voicemem' and datname = current_database() and random() < 0.6

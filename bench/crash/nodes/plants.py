@@ -14,9 +14,9 @@ def module(name: str) -> Any:
 
 
 def acknowledge_early() -> None:
-    """What a lane inserts goes into the transaction after the one that it is acknowledged by."""
-    lane = module("journal.lanes").Lane
-    insert, late = lane.insert, dict[int, Any]()
+    """What a connection inserts goes into the transaction after the one that it is acknowledged by."""
+    connection = module("journal.append_connections").AppendConnection
+    insert, late = connection.insert, dict[int, Any]()
 
     def insert_late(self: Any, candidates: list[Any]) -> set[int]:
         before, late[id(self)] = late.get(id(self)), candidates
@@ -24,7 +24,7 @@ def acknowledge_early() -> None:
             insert(self, before)
         return {candidate.run.stream for candidate in candidates}
 
-    lane.insert = insert_late
+    connection.insert = insert_late
 
 
 def replace_in(name: str, constant: str, text: str, other: str) -> None:
@@ -35,18 +35,18 @@ def replace_in(name: str, constant: str, text: str, other: str) -> None:
     setattr(module(name), constant, before.replace(text, other))
 
 
-def ignore_gen() -> None:
-    replace_in("journal.lanes", "APPEND", "and h.gen = run.gen", "")
+def ignore_version() -> None:
+    replace_in("journal.append_connections", "APPEND", "and h.version = run.version", "")
 
 
 def leave_whatever_came_since() -> None:
-    writes = module("journal.writes")
-    disconnect = writes.disconnect
+    journal: Any = importlib.import_module("voicemem.store.journal")
+    disconnect = journal.disconnect
 
     def leave(rows: Any, key: int, producer: str, epoch: int, *more: Any) -> Any:
         return disconnect(rows, key, producer, rows.producer(key, producer).epoch if rows.stream(key) else epoch, *more)
 
-    writes.disconnect = leave
+    journal.disconnect = leave
 
 
 def retire_without_lanes() -> None:
@@ -59,7 +59,7 @@ def answer_from_a_read() -> None:
     open_lane = writer.open_lane
 
     def look(self: Any, session: Any) -> int:
-        row = session.row("select era from lanes where token = $1 and lane = $2", self.place[:2])
+        row = session.row("select fencing_token from lanes where token = $1 and lane = $2", self.place[:2])
         return int(row[0]) if row is not None else open_lane(self, session)
 
     writer.open_lane = look
@@ -84,7 +84,9 @@ PLANTS = {
         ("position", "stands where", "read was answered"),
         "alter table journal drop constraint journal_pkey",
     ),
-    "gen is not looked at": NodePlant(ignore_gen, ("pause",), ("a replaced connection", "position", "stands where")),
+    "version is not looked at": NodePlant(
+        ignore_version, ("pause",), ("a replaced connection", "position", "stands where")
+    ),
     "leave without epoch": NodePlant(leave_whatever_came_since, ("pause",), ("while",)),
     "retire without lanes": NodePlant(retire_without_lanes, ("freeze", "replace"), ("which is gone",)),
     "read-only duplicate ack": NodePlant(

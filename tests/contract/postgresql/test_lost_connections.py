@@ -67,7 +67,7 @@ async def test_an_append_whose_answer_is_lost_is_found(
     store = await opened(open_handle)
     key = await open_key(store)
     await append_offers(store, key, offer(1))
-    lane = store.database.lanes[key % len(store.database.lanes)]
+    lane = store.database.append_connections[key % len(store.database.append_connections)]
     assert stored_at(2) == await append_offers(store, key, offer(2))
     assert lane.writer.session is not None
     cut_answer_to(lane.writer.session, "with held", monkeypatch)

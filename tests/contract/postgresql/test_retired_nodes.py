@@ -68,7 +68,7 @@ async def test_an_append_under_way_is_refused(handles: Handles, monkeypatch: pyt
     key = (await open_session(one, node="a")).stream.key
     await append_offers(one, key, offer(1))
     await append_offers(one, key, offer(2))
-    lane = one.database.lanes[key % len(one.database.lanes)]
+    lane = one.database.append_connections[key % len(one.database.append_connections)]
     assert lane.writer.session is not None
     loop = asyncio.get_running_loop()
 

@@ -39,11 +39,11 @@ async def open_keys(store: PostgresqlStore) -> list[int]:
     """A session in each lane, with two events, so that only the end of its journal is to be guessed."""
     keys: dict[int, int] = {}
     number = 0
-    while len(keys) < store.lanes:
+    while len(keys) < store.commit_shards:
         key = await open_key(store, f"s{number}")
-        keys.setdefault(store.lane_of(key), key)
+        keys.setdefault(store.shard_of(key), key)
         number += 1
-    return [keys[lane] for lane in range(store.lanes)]
+    return [keys[lane] for lane in range(store.commit_shards)]
 
 
 async def allow(limit: int) -> None:
@@ -52,7 +52,7 @@ async def allow(limit: int) -> None:
 
 async def close_lane(store: PostgresqlStore, lane: int) -> None:
     """End the connection of a lane at the server, and let the role open no other."""
-    session = store.database.lanes[lane].writer.session
+    session = store.database.append_connections[lane].writer.session
     assert session is not None
     await allow(0)
     postgresql.server().execute(f"select pg_terminate_backend({session.connection.info.backend_pid}, 5000)")

@@ -70,11 +70,11 @@ class Commits:
         self.metrics, self.tracer = telemetry
         self.feed = CommitFeed()
         self.refusals = RefusalLog()
-        self.shards = [CommitShard(self, number) for number in range(journal.lanes)]
+        self.shards = [CommitShard(self, number) for number in range(journal.commit_shards)]
 
     def shard_of(self, key: int) -> CommitShard:
         """The shard in which the batches of a session wait: in the next commit of it, until which a batch may grow."""
-        return self.shards[self.journal.lane_of(key)]
+        return self.shards[self.journal.shard_of(key)]
 
     async def commit(
         self, batches: Sequence[PendingBatch], since: float, append: Append, may_differ: Callable[[int], bool]
@@ -214,7 +214,7 @@ class CommitShard:
 
     def has(self, key: int) -> bool:
         """Whether a session is of this shard."""
-        return self.journal.lane_of(key) == self.number
+        return self.journal.shard_of(key) == self.number
 
     def set_apart(self, batches: Sequence[PendingBatch], since: float) -> None:
         """Append batches apart, those of some sessions together."""

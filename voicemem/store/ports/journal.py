@@ -29,11 +29,11 @@ class Journal(Protocol):
     """
 
     @property
-    def lanes(self) -> int:
-        """How many appends may be under way at once: one in each lane, which does not wait for the others."""
+    def commit_shards(self) -> int:
+        """How many appends may be under way at once: one in each commit shard, which does not wait for the others."""
 
-    def lane_of(self, key: int) -> int:
-        """The lane of a stream, from 0 on."""
+    def shard_of(self, key: int) -> int:
+        """The commit shard of a stream, from 0 on."""
 
     # Sessions
 
@@ -112,7 +112,7 @@ class Journal(Protocol):
         """
 
     async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
-        """Append batches of one lane, as far as that is possible without waiting for others or looking at much.
+        """Append batches of one commit shard, as far as that is possible without waiting for others or looking at much.
 
         None for a batch that is left out, and for those of its stream that come after it: `append` takes them.
         """

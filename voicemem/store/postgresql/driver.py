@@ -8,7 +8,7 @@ from typing import TypeVar
 from voicemem.errors import Refused
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.batch_append import BatchAppend
-from voicemem.store.postgresql.database.connection import LANES
+from voicemem.store.postgresql.database.connection import APPEND_CONNECTIONS
 from voicemem.store.postgresql.database.pool import Database
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.statements import PostgresqlConnection
@@ -34,13 +34,13 @@ class PostgresqlDatabase:
 
     read_inline = scan = read
 
-    lanes = LANES
+    commit_shards = APPEND_CONNECTIONS
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         results: dict[int, AppendResult] = {}
-        for lane in range(LANES):
-            share = [index for index, batch in enumerate(batches) if batch.key % LANES == lane]
-            if any(self.database.lanes[lane].may_take(batches[index]) for index in share):
+        for shard in range(APPEND_CONNECTIONS):
+            share = [index for index, batch in enumerate(batches) if batch.key % APPEND_CONNECTIONS == shard]
+            if any(self.database.append_connections[shard].may_take(batches[index]) for index in share):
                 tried = await self.try_append([batches[index] for index in share], now_ms)
                 results |= {index: one for index, one in zip(share, tried, strict=True) if one is not None}
         left = sorted(range(len(batches)) - results.keys(), key=lambda index: batches[index].key)
@@ -49,7 +49,7 @@ class PostgresqlDatabase:
         return [results[index] for index in range(len(batches))]
 
     async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
-        return await self.database.lanes[batches[0].key % LANES].append(batches)
+        return await self.database.append_connections[batches[0].key % APPEND_CONNECTIONS].append(batches)
 
     async def append_slowly(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         """Append batches, by key, in a transaction that locks their streams, and looks at each event."""

@@ -136,7 +136,7 @@ class PostgresqlNodes:
         self.database.identity = await self.database.register(job)
         self.database.node = node.token  # from now on lanes are opened for it
         await self.database.register(lambda rows: rows.session.change(JOIN_LANES, (token, self.database.token)))
-        self.database.guesses.clear()
+        self.database.cached_versions.clear()
 
     @property
     def is_displaced(self) -> bool:

@@ -40,7 +40,7 @@ class SqliteDatabase:
         rows = self.database.rows
         return lambda raw: job(SqliteConnection(raw, rows))
 
-    lanes = 1
+    commit_shards = 1
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         rows = self.database.rows

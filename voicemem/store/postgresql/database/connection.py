@@ -54,15 +54,16 @@ SELECT_SERVER = """
     from pg_control_system()
 """
 """`pg_control_checkpoint` would name the old timeline for a while after a promotion."""
-LANES, WRITERS, READERS, REGISTRARS = 2, 3, 4, 1
+APPEND_CONNECTIONS, WRITERS, READERS, REGISTRARS = 2, 3, 4, 1
 """The connections of a node: for appends, for other transactions, for reads, and to register."""
 CUT_WAIT = "SyncRepWaitForLSN"
 """The server's function that warns that a commit did not wait for its standby: it is visible, but not safe. The warning
 has a code that many have, and its words may be in another language."""
 DURABLE_COMMITS = ("on", "remote_apply")
 TOO_MANY = (
-    f"PostgreSQL accepts no more connections; a node needs up to {LANES + WRITERS + READERS + REGISTRARS}, of"
-    " max_connections and of the limits of the role and the database"
+    "PostgreSQL accepts no more connections; a node needs up to"
+    f" {APPEND_CONNECTIONS + WRITERS + READERS + REGISTRARS}, of max_connections and of the limits of the role and the"
+    " database"
 )
 NO_RIGHT = (
     "the role may not do this; it must be allowed to connect to the database, and to use, and create tables in, a"

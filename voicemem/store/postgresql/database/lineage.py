@@ -12,7 +12,7 @@ import secrets
 from typing import NamedTuple
 
 from voicemem.store.postgresql.database.connection import Server, Session
-from voicemem.store.postgresql.journal.guesses import Guesses
+from voicemem.store.postgresql.journal.cached_versions import CachedVersions
 from voicemem.store.stream_rows import POSITION
 
 LOG = logging.getLogger("voicemem.nodes")
@@ -22,7 +22,7 @@ OLD_PRIMARY = (
     "PostgreSQL has another primary already, and this is the old one; after a backup of it was restored, restart all"
     " nodes."
 )
-COMPARED_GUESSES = 1_000
+COMPARED_VERSIONS = 1_000
 """At each new connection, at most."""
 LOCK_META = "select 1 from meta where name = 'schema' for update"
 """Held by whoever changes what a store is, or begins to work on it."""
@@ -60,11 +60,11 @@ def identity_of(session: Session) -> dict[str, bytes]:
     return dict(session.rows(SELECT_META))
 
 
-def misses_any(session: Session, guesses: Guesses, at_most: int | None = None) -> bool:
+def misses_any(session: Session, cached_versions: CachedVersions, at_most: int | None = None) -> bool:
     """Whether journals are shorter than this process has seen them; the newest `at_most` of them."""
-    seen = guesses.newest_positions(at_most)
-    for first in range(0, len(seen), COMPARED_GUESSES):
-        keys, positions = zip(*seen[first : first + COMPARED_GUESSES], strict=True)
+    seen = cached_versions.newest_positions(at_most)
+    for first in range(0, len(seen), COMPARED_VERSIONS):
+        keys, positions = zip(*seen[first : first + COMPARED_VERSIONS], strict=True)
         if session.one(COUNT_MISSING, (list(keys), list(positions))) != (0,):
             return True
     return False

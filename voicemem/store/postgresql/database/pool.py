@@ -1,7 +1,7 @@
 """One PostgreSQL database: the connections of this process, and how jobs run on them.
 
-psycopg's connections block, so each belongs to one thread at a time. There are three kinds: those of lanes, on which
-appends go (`lanes`), those of other transactions, and those that only read.
+psycopg's connections block, so each belongs to one thread at a time. There are three kinds: those on which
+appends go (`append_connections`), those of other transactions, and those that only read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.database.connection import (
-    LANES,
+    APPEND_CONNECTIONS,
     READERS,
     WRITERS,
     Server,
@@ -36,7 +36,7 @@ from voicemem.store.postgresql.database.connection import (
 )
 from voicemem.store.postgresql.database.idle import Idle
 from voicemem.store.postgresql.database.lineage import (
-    COMPARED_GUESSES,
+    COMPARED_VERSIONS,
     DISPLACED,
     LOCK_META,
     OLD_PRIMARY,
@@ -48,8 +48,8 @@ from voicemem.store.postgresql.database.lineage import (
 from voicemem.store.postgresql.database.reader import Reader
 from voicemem.store.postgresql.database.schema import check_version, migrate
 from voicemem.store.postgresql.database.writer import Writer
-from voicemem.store.postgresql.journal.guesses import Guesses
-from voicemem.store.postgresql.journal.lanes import Lane
+from voicemem.store.postgresql.journal.append_connections import AppendConnection
+from voicemem.store.postgresql.journal.cached_versions import CachedVersions
 from voicemem.store.postgresql.journal.partitions import Upkeep, ensure_partitions
 from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, add_bytes
@@ -80,7 +80,7 @@ class Database:
         self.count_quota_refusal: Callable[[str], None] = lambda quota: None
         _, self.is_pooled, self.trusted = parse_options(url)
         self.generation = 1
-        """Raised by `settle`: connections and guesses of before are given up."""
+        """Raised by `settle`: connections and cached_versions of before are given up."""
         self.displaced = False
         """Whether nothing is read or written until `settle`, since the store may not be what it was."""
         self.troubles = Troubles()
@@ -99,12 +99,14 @@ class Database:
             raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
         self.keys = KeySource(now_ms, time.monotonic)
         self.upkeep = Upkeep()
-        self.guesses = Guesses(budget or MemoryBudget())
-        self.lanes = [Lane(Writer(self, number), self.guesses) for number in range(LANES)]
+        self.cached_versions = CachedVersions(budget or MemoryBudget())
+        self.append_connections = [
+            AppendConnection(Writer(self, number), self.cached_versions) for number in range(APPEND_CONNECTIONS)
+        ]
         self.idle_writers: Idle[Writer] = Idle()
-        for number in range(LANES, LANES + WRITERS):
+        for number in range(APPEND_CONNECTIONS, APPEND_CONNECTIONS + WRITERS):
             self.idle_writers.put(Writer(self, number))
-        self.registrar = Writer(self, LANES + WRITERS, needs_node=False)
+        self.registrar = Writer(self, APPEND_CONNECTIONS + WRITERS, needs_node=False)
         self.registering = threading.Lock()
         self.writing = ThreadPoolExecutor(WRITERS, "voicemem-writer")
         self.readers = ThreadPoolExecutor(READERS, "voicemem-reader")
@@ -146,7 +148,7 @@ class Database:
     def compare(self, session: Session) -> None:
         """Raise `StoreUnavailable` where a connection leads to another server, or to one that lacks anything."""
         self.refuse_old_primary(session)
-        if session.server == self.server and not misses_any(session, self.guesses, COMPARED_GUESSES):
+        if session.server == self.server and not misses_any(session, self.cached_versions, COMPARED_VERSIONS):
             return
         if self.node is None:  # no other has to know
             self.follow(session.server, identity_of(session))
@@ -176,7 +178,7 @@ class Database:
             session = open_session(self.url)
             try:
                 self.refuse_old_primary(session)
-                lineage = Lineage(session.server, self.trusted, misses_any(session, self.guesses))
+                lineage = Lineage(session.server, self.trusted, misses_any(session, self.cached_versions))
                 session.execute("begin")
                 session.execute(LOCK_META)
                 if not adopt(session, lineage):
@@ -198,7 +200,7 @@ class Database:
         """Forget all that is known of the store, and start over."""
         self.server, self.identity = server, identity
         self.generation += 1
-        self.guesses.clear()
+        self.cached_versions.clear()
 
     async def write(self, job: Callable[[Rows], T]) -> T:
         """Run a job in a transaction of its own, and return its result after the commit.
@@ -259,8 +261,8 @@ class Database:
         """
         self.refuse_unready()
         loop = asyncio.get_running_loop()
-        for lane in self.lanes:
-            await lane.try_again(trial)
+        for connection in self.append_connections:
+            await connection.try_again(trial)
         if self.registrar.is_in_trouble:
             await self.register(trial)
         for _ in range(WRITERS):
@@ -285,8 +287,8 @@ class Database:
     def close(self) -> None:
         """Finish the jobs that were begun, and close all connections."""
         self.closed = True
-        for lane in self.lanes:
-            lane.close()
+        for connection in self.append_connections:
+            connection.close()
         self.writing.shutdown()
         self.readers.shutdown()
         self.idle_writers.close()

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from voicemem.store.keys import KeySource
 from voicemem.store.postgresql.database.connection import NodeRetired, Session
-from voicemem.store.postgresql.journal.guesses import Guesses
+from voicemem.store.postgresql.journal.cached_versions import CachedVersions
 from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, is_full
 from voicemem.store.postgresql.statements import PostgresqlConnection
 from voicemem.store.records import Quotas
@@ -45,7 +45,7 @@ class Shared(Protocol):
     quotas: Quotas
     stored_bytes: StoredBytes
     count_quota_refusal: Callable[[str], None]
-    guesses: Guesses
+    cached_versions: CachedVersions
 
 
 class Rows(StreamRows):
@@ -160,7 +160,7 @@ class Rows(StreamRows):
             self.shared.stored_bytes.add(project, size)
         for key, stream in self.streams.items():
             known = {name: producer for (stream_key, name), producer in self.producers.items() if stream_key == key}
-            self.shared.guesses.put(stream, self.versions[key], known)
+            self.shared.cached_versions.put(stream, self.versions[key], known)
 
 
 class RunColumns:

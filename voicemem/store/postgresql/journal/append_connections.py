@@ -1,10 +1,10 @@
-"""Lanes: connections on which plain appends go, each with a thread, so that one slow commit does not stop the others.
+"""Append connections: plain appends go on them, each with a thread, so that one slow commit does not stop the others.
 
-All appends that wait for a lane go into one statement, which is one transaction and one round trip. It updates nothing:
-a row that each append updates leaves a dead version each time, and they slow everything down while anybody holds an old
-snapshot. It locks the rows of the streams whose `version` is as guessed, skips those that others hold, and inserts each
-run right behind the guessed end of the journal; the primary key refuses those that come too late. What is not in its
-answer is for a transaction that looks first (`journal.writes`).
+All appends that wait for a connection go into one statement, which is one transaction and one round trip. It updates
+nothing: a row that each append updates leaves a dead version each time, and they slow everything down while an old
+snapshot is held. It locks the rows of the streams whose `version` is the cached one, skips those that others hold, and
+inserts each run right behind the cached end of the journal; the primary key refuses those that come too late. What is
+not in its answer is for a transaction that looks first (`PostgresqlDatabase.append_slowly`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from voicemem.store.postgresql.database.connection import (
 )
 from voicemem.store.postgresql.database.lineage import DISPLACED
 from voicemem.store.postgresql.database.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
-from voicemem.store.postgresql.journal.guesses import Guess, Guesses
+from voicemem.store.postgresql.journal.cached_versions import CachedVersion, CachedVersions
 from voicemem.store.postgresql.journal.rows import RUN_ARRAYS, Rows, RunColumns
 from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun
 
@@ -72,22 +72,22 @@ class Waiting(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A batch that is in order by a guess, and its run."""
+    """A batch that is in order by a cached version, and its run."""
 
     number: int
-    guess: Guess
+    cached: CachedVersion
     run: JournalRun
     waypoint: bool
 
 
-class Lane:
-    """The thread of one lane: everything that waits goes into the next statement."""
+class AppendConnection:
+    """The thread of one append connection: everything that waits goes into the next statement."""
 
-    def __init__(self, writer: Writer, guesses: Guesses) -> None:
+    def __init__(self, writer: Writer, cached_versions: CachedVersions) -> None:
         self.writer = writer
-        self.guesses = guesses
+        self.cached_versions = cached_versions
         self.generation = 0
-        """Of the guesses by which it appends just now."""
+        """Of the cached versions by which it appends just now."""
         self.is_busy = False
         self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self.work, name=f"voicemem-lane-{writer.lane}", daemon=True)
@@ -186,28 +186,28 @@ class Lane:
                 if key in stored:
                     results[candidate.number] = self.accept(candidate, batches[candidate.number])
                 else:
-                    self.guesses.forget(key)
+                    self.cached_versions.forget(key)
                     slow.add(key)
             waiting = later
         return results
 
     def may_take(self, batch: Batch) -> bool:
         """Whether there is any hope that a batch need not be looked at."""
-        return batch.offers is None and self.guesses.find(batch.key) is not None
+        return batch.offers is None and self.cached_versions.find(batch.key) is not None
 
     def candidate(self, index: int, batch: Batch) -> Candidate | None:
-        guess = self.guesses.find(batch.key)
-        producer = None if guess is None else guess.producers.get(batch.producer)
-        if guess is None or producer is None or guess.stream.silent_since_ms is not None:
+        cached = self.cached_versions.find(batch.key)
+        producer = None if cached is None else cached.producers.get(batch.producer)
+        if cached is None or producer is None or cached.stream.silent_since_ms is not None:
             return None
-        if not batch.payloads or self.is_full(guess.stream.project):
+        if not batch.payloads or self.is_full(cached.stream.project):
             return None
-        if not ((producer.epoch > 0 or producer.next_seq > 1) and admits_all(guess.stream, producer, batch)):
+        if not ((producer.epoch > 0 or producer.next_seq > 1) and admits_all(cached.stream, producer, batch)):
             return None
-        first = guess.stream.position + 1
+        first = cached.stream.position + 1
         run = JournalRun(batch.key, first, batch.producer, batch.first_seq, batch.received_ms, batch.payloads)
-        newest = guess.waypoints.get(batch.producer)
-        return Candidate(index, guess, run, newest is None or first - newest >= WAYPOINT_STRIDE)
+        newest = cached.waypoints.get(batch.producer)
+        return Candidate(index, cached, run, newest is None or first - newest >= WAYPOINT_STRIDE)
 
     def is_full(self, project: str) -> bool:
         """Whether a project has used up its bytes, as far as is known: then each event is looked at."""
@@ -215,15 +215,15 @@ class Lane:
         return bool(quota) and self.writer.database.stored_bytes.is_full(project, quota)
 
     def accept(self, candidate: Candidate, batch: Batch) -> AppendResult:
-        """The result of a batch that was stored, by which the next one is guessed."""
-        guess, run, count = candidate.guess, candidate.run, len(batch.payloads)
-        self.writer.database.stored_bytes.add(guess.stream.project, run.size)
-        stream = msgspec.structs.replace(guess.stream, position=guess.stream.position + count)
-        before = guess.producers[batch.producer]
+        """The result of a batch that was stored, which becomes the cached version."""
+        cached, run, count = candidate.cached, candidate.run, len(batch.payloads)
+        self.writer.database.stored_bytes.add(cached.stream.project, run.size)
+        stream = msgspec.structs.replace(cached.stream, position=cached.stream.position + count)
+        before = cached.producers[batch.producer]
         producer = msgspec.structs.replace(before, next_seq=before.next_seq + count)
-        waypoints = {**guess.waypoints, batch.producer: run.position} if candidate.waypoint else guess.waypoints
-        producers = {**guess.producers, batch.producer: producer}
-        self.guesses.replace(guess._replace(stream=stream, producers=producers, waypoints=waypoints))
+        waypoints = {**cached.waypoints, batch.producer: run.position} if candidate.waypoint else cached.waypoints
+        producers = {**cached.producers, batch.producer: producer}
+        self.cached_versions.replace(cached._replace(stream=stream, producers=producers, waypoints=waypoints))
         return AppendResult(stream, producer.next_seq, run.position)
 
     def insert(self, candidates: list[Candidate]) -> set[int]:
@@ -231,15 +231,15 @@ class Lane:
         columns = RunColumns()
         for candidate in candidates:
             columns.add(candidate.run, candidate.waypoint)
-        gens = [candidate.guess.version for candidate in candidates]
+        versions = [candidate.cached.version for candidate in candidates]
         reconnected = False
         for attempt in range(ATTEMPTS):
             session: Session | None = None
             try:
                 session = self.writer.open()
                 if session.generation != self.generation:
-                    raise StoreUnavailable(DISPLACED)  # a guess of before might lie behind the journal's end
-                rows = session.rows(APPEND, (*columns.values, gens, *self.writer.place))
+                    raise StoreUnavailable(DISPLACED)  # a cached version of before might lie behind the journal's end
+                rows = session.rows(APPEND, (*columns.values, versions, *self.writer.place))
                 self.writer.succeeded()
                 if not rows:
                     self.writer.check_place(session)

@@ -1,7 +1,7 @@
-"""What this process last saw of streams: guesses by which appends are decided, and which the append itself proves.
+"""Cached versions of streams: what this process last saw of them, by which appends are decided.
 
-A guess is exact as of one moment. The position moves with every entry of the journal, and `version` with everything
-else that decides about an append; so if both still hold at the append, nothing in the guess has changed.
+A cached version is exact as of one moment. The position moves with every entry of the journal, and `version` with
+everything else that decides about an append; so if both still hold at the append, nothing in it has changed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import msgspec
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.streams import ProducerState, Stream
 
-GUESS_BYTES, PRODUCER_BYTES = 1_500, 700
+VERSION_BYTES, PRODUCER_BYTES = 1_500, 700
 """About what a stream and a producer take without the configuration."""
 CONFIG_FACTOR = 8
 """How many times the bytes of its JSON a configuration takes as objects, about."""
 
 
-class Guess(NamedTuple):
+class CachedVersion(NamedTuple):
     """A stream with those of its producers that are known, as of one moment. None of it is ever changed."""
 
     stream: Stream
@@ -36,18 +36,18 @@ class Guess(NamedTuple):
     @property
     def weight(self) -> int:
         """About how many bytes it takes in memory."""
-        return GUESS_BYTES + CONFIG_FACTOR * self.config_bytes + PRODUCER_BYTES * len(self.producers)
+        return VERSION_BYTES + CONFIG_FACTOR * self.config_bytes + PRODUCER_BYTES * len(self.producers)
 
 
-class Guesses:
-    """Guesses by key, the least recently used first; safe for threads."""
+class CachedVersions:
+    """Cached versions by key, the least recently used first; safe for threads."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget
-        self.by_key: OrderedDict[int, Guess] = OrderedDict()
+        self.by_key: OrderedDict[int, CachedVersion] = OrderedDict()
         self.lock = threading.Lock()
 
-    def find(self, key: int) -> Guess | None:
+    def find(self, key: int) -> CachedVersion | None:
         return self.by_key.get(key)
 
     def newest_positions(self, at_most: int | None) -> list[tuple[int, int]]:
@@ -62,13 +62,13 @@ class Guesses:
             return
         kept = msgspec.structs.replace(stream)
         known = {name: msgspec.structs.replace(producer) for name, producer in producers.items()}
-        self.replace(Guess(kept, version, known, {}, len(msgspec.json.encode(stream.config))))
+        self.replace(CachedVersion(kept, version, known, {}, len(msgspec.json.encode(stream.config))))
 
-    def replace(self, guess: Guess) -> None:
+    def replace(self, cached: CachedVersion) -> None:
         with self.lock:
-            before = self.by_key.pop(guess.stream.key, None)
-            self.by_key[guess.stream.key] = guess
-            self.budget.rows += guess.weight - (before.weight if before is not None else 0)
+            before = self.by_key.pop(cached.stream.key, None)
+            self.by_key[cached.stream.key] = cached
+            self.budget.rows += cached.weight - (before.weight if before is not None else 0)
             while self.budget.rows > self.budget.room_for_rows and len(self.by_key) > 1:
                 _, gone = self.by_key.popitem(last=False)
                 self.budget.rows -= gone.weight
@@ -82,6 +82,6 @@ class Guesses:
 
     def clear(self) -> None:
         with self.lock:
-            for guess in self.by_key.values():
-                self.budget.rows -= guess.weight
+            for cached in self.by_key.values():
+                self.budget.rows -= cached.weight
             self.by_key.clear()
