@@ -30,7 +30,7 @@ from voicemem.memory.vectors import QueryVectors, VectorMaker, make_vectors_fore
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.observer.observers import Observers, ObserverSettings, observe_forever
 from voicemem.observer.vendors import parse_observe_urls
-from voicemem.redaction.rules import Rules
+from voicemem.redaction.texts import Rules
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT, KEY_CACHE_MS, Access
 from voicemem.security.address_guard import allowed_networks, check_url

@@ -18,7 +18,7 @@ from voicemem.runtime import now_ms
 from voicemem.transcript.fold import DecodedRow, fold
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
-from voicemem.transcript.turns.report import turns
+from voicemem.transcript.turns import turns
 
 JsonObject = dict[str, Any]
 PLACE = frozenset({"session_id", "producer", "seq"})

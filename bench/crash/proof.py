@@ -16,7 +16,7 @@ from voicemem.protocol.codec import decode_journaled
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
-from voicemem.transcript.turns.report import turns
+from voicemem.transcript.turns import turns
 
 JsonObject = dict[str, Any]
 SESSION = "proof"

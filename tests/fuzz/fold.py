@@ -33,7 +33,7 @@ with atheris.instrument_imports(include=["voicemem"]):
     from voicemem.transcript.fold import DecodedRow, fold_all
     from voicemem.transcript.messages import Message
     from voicemem.transcript.state import State, decode_state, encode_state
-    from voicemem.transcript.turns.report import turns
+    from voicemem.transcript.turns import turns
 
 OWN = (SessionClosed, SessionReopened, SessionGap, RefusalMarker)
 """What only the server journals."""

@@ -21,8 +21,7 @@ from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow, fold_event
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow, fold_event
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State, decode_state, encode_state
 

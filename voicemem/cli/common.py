@@ -20,7 +20,7 @@ from voicemem.client.replay import ReplayFailed
 from voicemem.client.transport.failures import check_of
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
-from voicemem.exports.plain_text import HIDDEN, without_hidden
+from voicemem.exports.text import HIDDEN, without_hidden
 from voicemem.protocol.checks import did_you_mean, known_names
 from voicemem.security.audit import LOG as AUDIT
 

@@ -20,8 +20,7 @@ from rich.text import Text
 from voicemem.cli.common import CommandFailed, end_on_interrupt, json_shown, rest_options, run
 from voicemem.client import Options
 from voicemem.client.transport.rest import RestClient, query_params, session_path
-from voicemem.exports.plain_text import one_line
-from voicemem.exports.times import length
+from voicemem.exports.text import length, one_line
 from voicemem.protocol.types import JsonObject
 
 MOST = 1000

@@ -20,7 +20,7 @@ from rich.text import Text
 from voicemem.cli.common import end_on_interrupt, json_shown, rest_options, run
 from voicemem.cli.demo.one_call import render_message
 from voicemem.client.tail import TailEvent, TailReader, tail_url
-from voicemem.exports.plain_text import one_line
+from voicemem.exports.text import one_line
 
 Key = tuple[str, int]
 """A session, and the key of a message in it."""

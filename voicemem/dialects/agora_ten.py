@@ -147,7 +147,7 @@ KINDS: dict[str, Kind] = {
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     if side == "app":
         raise MalformedFrame("The app sends no frames of this dialect.")
     if isinstance(frame, dict):
@@ -159,7 +159,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def reduced(frame: JsonObject) -> Frame | None:
-    """What is kept of a message."""
+    """Return what is kept of a message."""
     if is_collected(frame):
         return reduced_text(frame)
     field = "object" if "object" in frame else "event_type"
@@ -210,12 +210,12 @@ def decoded(data: str) -> JsonObject:
 
 
 def is_collected(frame: JsonObject) -> bool:
-    """Whether a message is the collector's own, and none of Agora's."""
+    """Return whether a message is the collector's own, and none of Agora's."""
     return "data_type" in frame and "role" in frame and "object" not in frame
 
 
 def reduced_text(frame: JsonObject) -> Frame | None:
-    """What is kept of a message. Raises `MalformedFrame`."""
+    """Return what is kept of a message. Raises `MalformedFrame`."""
     content = kept(Collected, frame)
     if content["data_type"] != TRANSCRIBE:  # what the LLM thinks, and what apps send
         return None
@@ -249,7 +249,7 @@ def part_of(frame: JsonObject) -> tuple[str, int, int | None, str] | None:
 
 
 def joined(data: str) -> JsonObject | None:
-    """What is kept of the message that all parts hold."""
+    """Return what is kept of the message that all parts hold."""
     try:
         frame = reduced(decoded(data))
     except (MalformedFrame, UnknownFrame):
@@ -300,7 +300,7 @@ def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
 
 
 def user_text(frame: JsonObject, known: Known) -> Made:
-    """What the user said, all of the turn so far; a text that comes after the final one is older than it."""
+    """Return what the user said, all of the turn so far; a text that comes after the final one is older than it."""
     item, final = f"u{frame['turn_id']}", frame.get("final", False)
     segment = known.segment(item)
     if final or segment is None or not segment.final:
@@ -318,7 +318,7 @@ class Times(NamedTuple):
     number: int | None = None
 
     def position_at(self, ts: int) -> int | None:
-        """Where playback stood by the clock, if it began with the first word."""
+        """Return where playback stood by the clock, if it began with the first word."""
         if self.first_ts is None or self.begin_ms is None:
             return None
         return self.begin_ms + max(0, ts - self.first_ts)
@@ -379,7 +379,7 @@ def spoken_word(word: JsonObject) -> Word:
 
 
 def noted(times: Times, spoken: tuple[Word, ...], newest_ms: int | None, number: int | None, ts: int | None) -> Times:
-    """What is known of a reply's times after an update."""
+    """Return what is known of a reply's times after an update."""
     first_ts, begin_ms, end_ms = times.first_ts, times.begin_ms, times.end_ms
     if spoken:
         if begin_ms is None:
@@ -402,7 +402,7 @@ def metric(frame: JsonObject) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """How far the reply that may still play was played by the clock: it began with its first word."""
+    """Return how far the reply that may still play was played by the clock: it began with its first word."""
     for reply in known.open_replies():
         times = times_of(reply.item or "", known)
         position_ms = times.position_at(ts)
@@ -458,7 +458,7 @@ def collected_agent_text(text: str, final: bool, known: Known) -> Made:
 
 
 def is_other(text: str, before: str) -> bool:
-    """Whether a text is not all of a reply so far."""
+    """Return whether a text is not all of a reply so far."""
     return not text.startswith(before) and not before.startswith(text)
 
 

@@ -33,7 +33,7 @@ class Playing(NamedTuple):
 
 
 def playing_at(reply: KnownReply, ts: int) -> Playing | None:
-    """Where the audio of a reply stood at a time; None where nothing says how long it is."""
+    """Return where the audio of a reply stood at a time; None where nothing says how long it is."""
     queue = queue_of(reply)
     if not queue:
         return None
@@ -91,7 +91,7 @@ def interrupt_by_clock(
 def close_by_clock(
     known: Known, ts: int, is_own: Callable[[str], bool], where: Where = playing_at
 ) -> Iterator[MadeEvent]:
-    """Where the clock says that the dialect's own replies stood when the caller hung up."""
+    """Return where the clock says that the dialect's own replies stood when the caller hung up."""
     for reply in known.open_replies():
         if reply.item is None or reply.has_playback or not is_own(reply.item):
             continue
@@ -105,7 +105,7 @@ def close_by_clock(
 
 
 def spoken_ms(text: str) -> int:
-    """How long it takes to say a text, where nothing says how long its audio is."""
+    """Return how long it takes to say a text, where nothing says how long its audio is."""
     return (len(text) + 2 * len(SPACELESS.findall(text))) * 1000 // UNITS_A_SECOND
 
 

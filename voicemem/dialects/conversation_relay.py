@@ -96,10 +96,10 @@ KINDS: dict[str, Kind] = {
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = require_object(frame)
-    name, kind = kind_of(given, KINDS, side)
-    content = None if name == "info" and given.get("name") != "agentSpeaking" else kind.keep(given)
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = require_object(frame)
+    name, kind = kind_of(raw, KINDS, side)
+    content = None if name == "info" and raw.get("name") != "agentSpeaking" else kind.keep(raw)
     if content is None:
         return None
     session_id = None
@@ -150,7 +150,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def hear_user(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What the user said; with the whole of it the reply before is over, whether or not the app says so."""
+    """Return what the user said; with the whole of it the reply before is over, whether or not the app says so."""
     final: bool = frame.get("last", True)
     if final:
         yield from end_reply(known)
@@ -237,7 +237,7 @@ def interrupt_heard(heard: str, waiting: list[KnownReply]) -> Made:
 
 
 def ending(heard: str, waiting: list[KnownReply], first: int) -> tuple[int, str] | None:
-    """Where a heard text ends that begins with one of the replies: in which, and what of that was heard."""
+    """Return where a heard text ends that begins with one of the replies: in which, and what of that was heard."""
     rest, place = in_one_line(heard), first
     while place >= 0:
         text = in_one_line(waiting[place].text)

@@ -54,6 +54,30 @@ from voicemem.dialects.translating import tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
+CUT, OVER = "cut", "over"
+"""What `stopped` says of the reply under way: it was interrupted, and late words of it may come; nothing more comes."""
+OF_ONE_REPLY = ("begun", "stopped", "last", "sent", "bytes", "since", "silent", "unvoiced", "audio_first")
+"""Notes that are about the reply under way."""
+REPLY = "reply"
+"""The agent's texts are those of the reply under way, up to the user's next."""
+USUAL = 48_000
+"""Bytes a second of the usual format: 16 bits at 24 kHz."""
+RATES = {"linear16": 24_000, "mulaw": 8_000, "alaw": 8_000}
+"""Samples a second of formats that are not compressed, where the settings say nothing else."""
+BIT_RATES = {"mp3": 48_000, "aac": 48_000, "opus": 12_000}
+"""Bits a second of those that are, likewise."""
+GAP_MS = 500
+"""Audio that comes so long after all before it was played follows a silence."""
+MAX_PLAYING = 4
+"""Replies that may wait to be played."""
+MAX_ASKED = 32
+"""Functions whose last call is remembered."""
+INTERRUPTING = "interrupt"
+"""The behaviour of an injected message that the agent says at once."""
+
+
+# What is kept
+
 
 class Welcome(Typed):
     request_id: str | None = None
@@ -144,15 +168,15 @@ KINDS: dict[str, Kind] = {
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     count = bytes_of(frame)
     if count is not None:
         # What the user says goes to Deepgram in binary frames too.
         is_agents = side != "app" and count
         return Frame({AUDIO_BYTES: count}, side="vendor", counts_audio=True) if is_agents else None
-    given = require_object(frame)
-    name, kind = kind_of(given, KINDS, side)
-    content = kind.keep(given)
+    raw = require_object(frame)
+    name, kind = kind_of(raw, KINDS, side)
+    content = kind.keep(raw)
     if content is None or not says_something(content):
         return None
     id = kind.id(content)
@@ -166,7 +190,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def says_something(content: JsonObject) -> bool:
-    """Whether there is anything in a frame that is worth a row. Raises `MalformedFrame`."""
+    """Return whether there is anything in a frame that is worth a row. Raises `MalformedFrame`."""
     match content["type"]:
         case "ConversationText":
             if content["role"] not in ("user", "assistant"):
@@ -198,10 +222,7 @@ def texts(frame: JsonObject) -> Iterator[Text]:
             yield from values(frame, "content")
 
 
-CUT, OVER = "cut", "over"
-"""What `stopped` says of the reply under way: it was interrupted, and late words of it may come; nothing more comes."""
-OF_ONE_REPLY = ("begun", "stopped", "last", "sent", "bytes", "since", "silent", "unvoiced", "audio_first")
-"""Notes that are about the reply under way."""
+# Which reply is under way: replies have no names, so the user's words divide them
 
 
 def reply_item(known: Known) -> str:
@@ -220,7 +241,7 @@ def begin(known: Known) -> None:
 
 
 def next_reply(known: Known) -> None:
-    """What the agent says from here on is another reply."""
+    """Return what the agent says from here on is another reply."""
     if known.notes.get("begun"):
         known.note("replies", known.notes.get("replies", 1) + 1)
     for key in OF_ONE_REPLY:
@@ -234,16 +255,7 @@ def complete(known: Known) -> Made:
         yield LlmDone(item=reply.item)
 
 
-REPLY = "reply"
-"""The agent's texts are those of the reply under way, up to the user's next."""
-USUAL = 48_000
-"""Bytes a second of the usual format: 16 bits at 24 kHz."""
-RATES = {"linear16": 24_000, "mulaw": 8_000, "alaw": 8_000}
-"""Samples a second of formats that are not compressed, where the settings say nothing else."""
-BIT_RATES = {"mp3": 48_000, "aac": 48_000, "opus": 12_000}
-"""Bits a second of those that are, likewise."""
-GAP_MS = 500
-"""Audio that comes so long after all before it was played follows a silence."""
+# How long the audio is: it comes faster than it plays, and is that of the newest reply
 
 
 def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -283,7 +295,7 @@ def note_times(ts: int, length_ms: int, is_first: bool, known: Known) -> None:
 
 
 def total_of(known: Known) -> Tts:
-    """How long the audio of the newest reply is by now."""
+    """Return how long the audio of the newest reply is by now."""
     rate = known.notes.get("rate") or USUAL
     return Tts(item=reply_item(known), total_audio_ms=min(known.notes["bytes"] * 1000 // rate, MAX_INTEGER))
 
@@ -299,13 +311,13 @@ def note_unvoiced(text: str, ts: int, is_first: bool, known: Known) -> None:
 
 
 def position_ms(ts: int, known: Known) -> int:
-    """How much of the audio under way was played by a time, where its words have not come yet."""
+    """Return how much of the audio under way was played by a time, where its words have not come yet."""
     until: int = known.notes.get("until", ts)
     return max(0, (total_of(known).total_audio_ms or 0) - max(0, until - ts))
 
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
-    """Where the audio of a reply stood at a time; where none has come, by the length of its text."""
+    """Return where the audio of a reply stood at a time; where none has come, by the length of its text."""
     if not is_newest(reply, known):
         return playing_at(reply, ts)
     silent_ms, unvoiced_ms = known.notes.get("silent", 0), known.notes.get("unvoiced", 0)
@@ -318,12 +330,7 @@ def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     return Playing(since, max(0, min(ts - since, unvoiced_ms)), unvoiced_ms)
 
 
-MAX_PLAYING = 4
-"""Replies that may wait to be played."""
-MAX_ASKED = 32
-"""Functions whose last call is remembered."""
-INTERRUPTING = "interrupt"
-"""The behaviour of an injected message that the agent says at once."""
+# What it means
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -386,7 +393,7 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def space_between(before: str, text: str) -> str:
-    """What stands between two texts of a reply, of which one ends with `before`."""
+    """Return what stands between two texts of a reply, of which one ends with `before`."""
     return " " if before and not (SPACELESS.match(before) and SPACELESS.match(text)) else ""
 
 
@@ -423,7 +430,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def is_cut(ts: int, known: Known) -> bool:
-    """Whether more of the reply under way was to come when the user began to speak."""
+    """Return whether more of the reply under way was to come when the user began to speak."""
     reply = known.reply(reply_item(known))
     if reply is None or not reply.complete:
         return True
@@ -446,7 +453,7 @@ def inject(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def state_heard(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What was spoken before the cut, exactly; the words of the turn that was cut may be the end of a reply."""
+    """Return what was spoken before the cut, exactly; the words of the turn that was cut may be the end of a reply."""
     newest, spoken = newest_reply(known), frame.get("text_spoken")
     if spoken is None:
         yield from interrupt(frame, ts, known)

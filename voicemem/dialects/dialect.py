@@ -116,7 +116,7 @@ class KnownReply(Protocol):
 
     @property
     def has_playback(self) -> bool:
-        """Whether a position or a heard text was stated, by whoever knows it; estimates do not count."""
+        """Whether a position or a heard text was stated by someone who knows; estimates do not count."""
 
     @property
     def before(self) -> KnownReply | None:
@@ -135,7 +135,7 @@ class Known(Protocol):
         """The turn after the newest."""
 
     def is_answered(self, turn: int) -> bool:
-        """Whether a reply has begun in a turn."""
+        """Return whether a reply has begun in a turn."""
 
     @property
     def has_clock(self) -> bool:
@@ -152,7 +152,7 @@ class Known(Protocol):
         """The turn in which an item began."""
 
     def segment(self, item: str) -> KnownSegment | None:
-        """What an item of the user's says so far."""
+        """Return what an item of the user's says so far."""
 
     def reply(self, item: str) -> KnownReply | None:
         """The reply of an item, once it has begun."""
@@ -211,7 +211,7 @@ class Hook(Struct, frozen=True):
 
 
 def nothing(ts: int, known: Known) -> Made:
-    """What a dialect says at the close that has nothing to add."""
+    """Return what a dialect says at the close that has nothing to add."""
     return ()
 
 

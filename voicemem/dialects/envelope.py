@@ -51,11 +51,11 @@ def decode_value(value: Any, text: bytes, dialect: str) -> FrameEvent | Rejected
 
 
 def is_envelope(value: Any) -> bool:
-    """Whether a JSON value is an envelope around a frame."""
+    """Return whether a JSON value is an envelope around a frame."""
     return isinstance(value, dict) and "frame" in value and "type" not in value
 
 
-def taken_apart(event: FrameEvent) -> list[FrameEvent]:
+def split_frame(event: FrameEvent) -> list[FrameEvent]:
     """The frames of a message, each of which becomes a row. One with a number or an id stays whole."""
     dialect = DIALECTS.get(event.dialect)
     split = None if dialect is None else dialect.split

@@ -175,13 +175,13 @@ def in_camel_case(value: Any, depth: int = DEPTH) -> Any:
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a message. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = in_camel_case(json_object(frame, MAX_BYTES))
-    sender = sender_of(given)
+    """Return what is kept of a message. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = in_camel_case(json_object(frame, MAX_BYTES))
+    sender = sender_of(raw)
     if side not in (None, sender):
         raise MalformedFrame("The other side sends messages of this kind.")
-    message = read(Message, given)
-    content: JsonObject = counted_audio(message, given) if sender == "vendor" else {}
+    message = read(Message, raw)
+    content: JsonObject = counted_audio(message, raw) if sender == "vendor" else {}
     if message.server_content is not None:
         content |= server_content(message.server_content)
     if message.tool_call is not None and message.tool_call.function_calls:
@@ -205,41 +205,41 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     )
 
 
-def sender_of(given: JsonObject) -> Side:
+def sender_of(raw: JsonObject) -> Side:
     """Who sends a message. Raises `MalformedFrame`, `UnknownFrame`."""
-    vendor, app = given.keys() & VENDOR or AUDIO_BYTES in given, given.keys() & APP
+    vendor, app = raw.keys() & VENDOR or AUDIO_BYTES in raw, raw.keys() & APP
     if vendor and app:
         raise MalformedFrame("A message is either Gemini's or the app's.")
     if not vendor and not app:
-        if given:
-            raise UnknownFrame(str(next(iter(given))))
+        if raw:
+            raise UnknownFrame(str(next(iter(raw))))
         raise MalformedFrame("A message of this dialect says something.")
     return "vendor" if vendor else "app"
 
 
-def server_content(given: ServerContent) -> JsonObject:
-    """What the model and the recogniser say, without what is empty."""
+def server_content(raw: ServerContent) -> JsonObject:
+    """Return what the model and the recogniser say, without what is empty."""
     content: JsonObject = {}
     for name in ("input_transcription", "interim_input_transcription", "output_transcription"):
-        said: Said | None = getattr(given, name)
+        said: Said | None = getattr(raw, name)
         if said is not None and said.text:
             content[CAMEL[name]] = {"text": said.text}
-    parts = [] if given.model_turn is None else given.model_turn.parts or []
+    parts = [] if raw.model_turn is None else raw.model_turn.parts or []
     texts: list[JsonObject] = [{"text": part.text} for part in parts if part.text and not part.thought]
     if texts:
         content["modelTurn"] = {"parts": texts}
     for name in ("generation_complete", "interrupted", "turn_complete"):
-        if getattr(given, name):
+        if getattr(raw, name):
             content[CAMEL[name]] = True
     return {"serverContent": content} if content else {}
 
 
-def counted_audio(message: Message, given: JsonObject) -> JsonObject:
-    """How much audio there is in a message, if any. Raises `MalformedFrame`."""
+def counted_audio(message: Message, raw: JsonObject) -> JsonObject:
+    """Return how much audio there is in a message, if any. Raises `MalformedFrame`."""
     count, rate = 0, USUAL_RATE
-    if AUDIO_BYTES in given:
-        count = audio_bytes(given, AUDIO_BYTES)
-        rate = read(int, given.get(RATE, USUAL_RATE))
+    if AUDIO_BYTES in raw:
+        count = audio_bytes(raw, AUDIO_BYTES)
+        rate = read(int, raw.get(RATE, USUAL_RATE))
     turn = None if message.server_content is None else message.server_content.model_turn
     for part in () if turn is None else turn.parts or ():
         blob = part.inline_data
@@ -350,7 +350,7 @@ def connect(known: Known) -> Made:
 
 
 def output_texts(content: JsonObject) -> list[str]:
-    """What the model says in a message."""
+    """Return what the model says in a message."""
     parts: list[JsonObject] = content.get("modelTurn", {}).get("parts", [])
     return [*(part["text"] for part in parts), *content.get("outputTranscription", {}).values()]
 
@@ -379,7 +379,7 @@ def reply_turn(known: Known) -> int | None:
 
 
 def is_next_reply(known: Known) -> bool:
-    """Whether what the model says now is another reply, though the end of the one before was not sent."""
+    """Return whether what the model says now is another reply, though the end of the one before was not sent."""
     notes = known.notes
     if "cut" in notes:
         return True

@@ -11,7 +11,7 @@
 | … `interrupted` | `interrupt`, with all of its text heard: LiveKit keeps no other |
 | an item of the history (`message`, `function_call`, `function_call_output`) | the same |
 | `function_tools_executed`, `tool_execution_updated` that starts a call | `tool.call`, `tool.result` |
-| `agent_false_interruption`, resumed | `resume`, where nobody has spoken since the interruption |
+| `agent_false_interruption`, resumed | `resume`, where no one has spoken since the interruption |
 | `close` | `session.end` |
 | a text of the stream `lk.transcription` | user: `asr` of the segment; agent: `llm.delta`, and `llm.done` when final |
 | any other event, item or role | nothing |
@@ -42,6 +42,36 @@ from voicemem.protocol.events import (
     ToolResult,
 )
 from voicemem.protocol.types import JsonObject
+
+NEWEST_S = 100_000_000_000
+"""Larger times are ms."""
+TRANSCRIPTION = "lk.transcription"
+"""The topic of LiveKit's text streams."""
+SPEAKING = "speaking"
+"""The state of a user whose utterance begins."""
+JAVASCRIPT = {
+    "newState": "new_state",
+    "createdAt": "created_at",
+    "isFinal": "is_final",
+    "callId": "call_id",
+    "functionCall": "function_call",
+    "functionCalls": "function_calls",
+    "functionCallOutputs": "function_call_outputs",
+    "startedSpeakingAt": "started_speaking_at",
+    "stoppedSpeakingAt": "stopped_speaking_at",
+}
+"""Names of LiveKit's JavaScript."""
+ROOM = "room"
+"""The channel of what a client of the room is shown."""
+MAX_PENDING = 40
+"""Items of one turn that wait for LiveKit's; what is said after that grows the last one."""
+MAX_TURNS = 50
+"""Turns of which the begin is known."""
+MAX_CALLS = 30
+"""Calls of tools that one frame may report."""
+
+
+# What is kept
 
 
 class Transcribed(Typed):
@@ -128,10 +158,6 @@ class StreamText(Record):
     final: bool = False
 
 
-NEWEST_S = 100_000_000_000
-"""Larger times are ms."""
-
-
 def ms(seconds: float | None) -> int | None:
     """A time in Unix ms; None for what is not one."""
     if seconds is None or not 0 <= seconds < NEWEST_S * 1_000:
@@ -139,8 +165,6 @@ def ms(seconds: float | None) -> int | None:
     return round(seconds if seconds >= NEWEST_S else seconds * 1_000)
 
 
-TRANSCRIPTION = "lk.transcription"
-"""The topic of LiveKit's text streams."""
 KINDS: dict[str, Kind] = {
     "user_state_changed": Kind(None, UserState),
     "user_input_transcribed": Kind(None, Transcribed),
@@ -161,40 +185,26 @@ KINDS: dict[str, Kind] = {
         """,
     ),
 }
-SPEAKING = "speaking"
-"""The state of a user whose utterance begins."""
-JAVASCRIPT = {
-    "newState": "new_state",
-    "createdAt": "created_at",
-    "isFinal": "is_final",
-    "callId": "call_id",
-    "functionCall": "function_call",
-    "functionCalls": "function_calls",
-    "functionCallOutputs": "function_call_outputs",
-    "startedSpeakingAt": "started_speaking_at",
-    "stoppedSpeakingAt": "stopped_speaking_at",
-}
-"""Names of LiveKit's JavaScript."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = require_object(frame)
-    if given.get("topic") == TRANSCRIPTION:
-        return Frame(reduced_text(given))
-    given = renamed(given)
-    name, kind = kind_of(given, KINDS)
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = require_object(frame)
+    if raw.get("topic") == TRANSCRIPTION:
+        return Frame(reduced_text(raw))
+    raw = renamed(raw)
+    name, kind = kind_of(raw, KINDS)
     record = kind.record
     if record is Added:
-        item = given.get("item")
+        item = raw.get("item")
         if isinstance(item, dict) and is_silent(item):
             return None
-        given = given | {"item": with_texts(item)}
+        raw = raw | {"item": with_texts(item)}
     elif record is Item:
-        if is_silent(given):
+        if is_silent(raw):
             return None
-        given = with_texts(given)
-    content = kind.keep(given)
+        raw = with_texts(raw)
+    content = kind.keep(raw)
     if content is None or (record is UserState and content["new_state"] != SPEAKING):
         return None
     return Frame(
@@ -205,9 +215,9 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     )
 
 
-def renamed(given: Any) -> Any:
+def renamed(raw: Any) -> Any:
     """A frame of LiveKit's JavaScript in the names of its Python, three levels deep."""
-    found = {JAVASCRIPT.get(key, key): value for key, value in given.items()}
+    found = {JAVASCRIPT.get(key, key): value for key, value in raw.items()}
     for key in ("item", "metrics", "update", "function_call"):
         if isinstance(found.get(key), dict):
             found[key] = renamed(found[key])
@@ -218,7 +228,7 @@ def renamed(given: Any) -> Any:
 
 
 def is_silent(item: JsonObject) -> bool:
-    """Whether nobody said an item: it is a handover, an instruction, or of a kind that came later."""
+    """Return whether no one said an item: it is a handover, an instruction, or of a kind that came later."""
     if item.get("type") == "message":
         return item.get("role") not in ("user", "assistant")
     return item.get("type") not in ("function_call", "function_call_output")
@@ -237,20 +247,20 @@ def transcript_of(part: Any) -> str | None:
     return transcript if isinstance(transcript, str) else None
 
 
-def reduced_text(given: JsonObject) -> JsonObject:
+def reduced_text(raw: JsonObject) -> JsonObject:
     """A text of the stream: as a program gets it from LiveKit, or reduced."""
-    if "role" not in given or "segment" not in given:
-        attributes = given.get("attributes")
-        if not isinstance(attributes, dict) or not isinstance(given.get("identity"), str):
+    if "role" not in raw or "segment" not in raw:
+        attributes = raw.get("attributes")
+        if not isinstance(attributes, dict) or not isinstance(raw.get("identity"), str):
             raise MalformedFrame("A text of lk.transcription has the sender's identity, and the stream's attributes.")
-        role = "agent" if given["identity"].startswith("agent") else "user"
+        role = "agent" if raw["identity"].startswith("agent") else "user"
         final = attributes.get("lk.transcription_final") in ("true", True)
-        given = given | {"role": role, "segment": attributes.get("lk.segment_id"), "final": final}
-    return kept(StreamText, given)
+        raw = raw | {"role": role, "segment": attributes.get("lk.segment_id"), "final": final}
+    return kept(StreamText, raw)
 
 
 def id_of(name: str, content: JsonObject) -> str | None:
-    """What is the same in a repeat: an item comes once, and so does a transcript of one time."""
+    """Return what is the same in a repeat: an item comes once, and so does a transcript of one time."""
     item = content.get("item", content if name in ("message", "function_call", "function_call_output") else None)
     if item is not None:
         return f"item/{item['id']}"
@@ -258,10 +268,6 @@ def id_of(name: str, content: JsonObject) -> str | None:
     if created_at is None:
         return None
     return f"{name}/{created_at}" if name != "user_input_transcribed" else f"{name}/{content['is_final']}/{created_at}"
-
-
-ROOM = "room"
-"""The channel of what a client of the room is shown."""
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
@@ -294,12 +300,7 @@ def shown_text(frame: JsonObject) -> Text:
     return Text(frame, "text", "whole", "user", frame["segment"], frame.get("final", False), channel=ROOM)
 
 
-MAX_PENDING = 40
-"""Items of one turn that wait for LiveKit's; what is said after that grows the last one."""
-MAX_TURNS = 50
-"""Turns of which the begin is known."""
-MAX_CALLS = 30
-"""Calls of tools that one frame may report."""
+# What it means
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -325,7 +326,7 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What the recogniser hears, until LiveKit's own item of the turn takes its place."""
+    """Return what the recogniser hears, until LiveKit's own item of the turn takes its place."""
     pending: list[int] | None = known.notes.get("pending")
     text, final = frame["transcript"], frame["is_final"]
     if pending is None:
@@ -386,7 +387,7 @@ def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known)
 
 
 def time_of(frame: JsonObject, ts: int) -> int:
-    """When LiveKit says it was: by its own clock, as the times of items are."""
+    """Return when LiveKit says it was: by its own clock, as the times of items are."""
     stated = ms(frame.get("created_at"))
     return ts if stated is None else stated
 
@@ -460,7 +461,7 @@ def note_turn(turn: int, begin: int, known: Known) -> None:
 
 
 def begin_of(turn: int, known: Known) -> int:
-    """When a turn began; 0 if that is not known any more."""
+    """Return when a turn began; 0 if that is not known any more."""
     return next((since for since, noted in known.notes.get("turns", ()) if noted == turn), 0)
 
 

@@ -1,7 +1,7 @@
 """The dialect `openai-live`: the events of OpenAI's Live API (GPT-Live), of a primary connection or a sideband.
 
 Both speak at any time: fragments of what is said have their place on one timeline, in ms of the session, and nothing
-says where a turn ends. A fragment goes on with what its speaker said, unless 1,000 ms have passed, or the other has
+says where a turn ends. A fragment continues what its speaker said, unless 1,000 ms have passed, or the other has
 spoken in a shorter pause: `~in:START`, `~out:START`.
 
 | frame | in events |
@@ -183,10 +183,10 @@ KINDS: dict[str, Kind] = {
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = require_object(frame)
-    name, kind = kind_of(given, KINDS, side)
-    content = kind.keep(given)
+    """Return what is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = require_object(frame)
+    name, kind = kind_of(raw, KINDS, side)
+    content = kind.keep(raw)
     if content is None:
         return None
     if kind.record is Fragment:
@@ -233,7 +233,7 @@ def keep_item(content: JsonObject, by_app: bool) -> bool:
 
 
 def written(item: JsonObject) -> str:
-    """What a user wrote in an item."""
+    """Return what a user wrote in an item."""
     parts = item.get("content") or ()
     return "\n".join(part["text"] for part in parts if part.get("type") == "input_text" and part.get("text"))
 
@@ -272,7 +272,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """What the agent said last, if nothing has shown yet how it ended."""
+    """Return what the agent said last, if nothing has shown yet how it ended."""
     out = said("out", known)
     reply = None if out is None or out.get("cut") else known.reply(out["item"])
     if out is None or reply is None or reply.has_playback:
@@ -314,7 +314,7 @@ def end_session(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def timeline_at(ts: int, known: Known) -> int | None:
-    """Where the session's timeline stood at a time; None where that is not known."""
+    """Return where the session's timeline stood at a time; None where that is not known."""
     zero: int | None = known.notes.get("zero")
     return ts - zero if zero is not None and known.has_clock else None
 
@@ -329,7 +329,7 @@ def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
         known.note("guessed", True)
 
 
-# Who goes on, and who begins
+# Who continues, and who begins
 
 
 def goes_on(mine: Said | None, other: Said | None, start: int) -> bool:
@@ -445,7 +445,7 @@ def settle(known: Known) -> Made:
 
 
 def is_cut_by_user(out: Said, known: Known) -> bool:
-    """Whether the user spoke when the agent stopped amid a sentence."""
+    """Return whether the user spoke when the agent stopped amid a sentence."""
     mine, reply = said("in", known), known.reply(out["item"])
     by_user = mine is not None and mine["start"] < out["end"] < mine["end"]
     return by_user and reply is not None and not ends_sentence(reply.text)

@@ -148,7 +148,7 @@ KINDS: dict[str, Kind] = {
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     given = require_object(frame)
     if given.get("label") != LABEL:
         raise MalformedFrame(f"A frame of this dialect has the label {LABEL}.")
@@ -258,12 +258,12 @@ def take_input(frame: JsonObject, known: Known) -> Made:
 
 
 def take_transcription(frame: JsonObject, known: Known) -> Made:
-    """What servers before 1.13 send alone, and later ones send as well."""
+    """Return what servers before 1.13 send alone, and later ones send as well."""
     return () if known.notes.get("input") else hear(frame["data"], known)
 
 
 def hear(data: JsonObject, known: Known) -> Made:
-    """What the recogniser hears: an item from its first partial to its final."""
+    """Return what the recogniser hears: an item from its first partial to its final."""
     number = known.notes.get("utterance", 0)
     segment = known.segment(f"~u{number}")
     if segment is None or segment.final:
@@ -309,7 +309,7 @@ def begin_reply(known: Known, generating: bool) -> None:
 
 
 def stop_llm(frame: JsonObject, known: Known) -> Made:
-    """What was generated comes as output later, when it is spoken."""
+    """Return what was generated comes as output later, when it is spoken."""
     known.note("llm", False)
     if known.reply(newest(known)) is not None:
         yield LlmDone(item=newest(known))
@@ -396,7 +396,7 @@ def text_of(known: Known) -> str:
 
 
 def position_after(piece: str, known: Known) -> int | None:
-    """Where the next occurrence of a text ends in the newest reply; None if it does not occur any more."""
+    """Return where the next occurrence of a text ends in the newest reply; None if it does not occur any more."""
     found = text_of(known).find(piece, known.notes.get("heard", 0))
     return None if found < 0 else found + len(piece)
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, RawFrame, Side, Speaker, Text, UnknownFrame
-from voicemem.errors import InvalidFrame
+from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.memories import time_ms
-from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame
+from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, replace_nul
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 T = TypeVar("T")
@@ -106,14 +106,14 @@ def json_object(frame: RawFrame, max_bytes: int) -> JsonObject:
         try:
             text = frame.encode() if isinstance(frame, str) else frame
             check_frame(text, max_bytes)
-            frame = JSON_DECODER.decode(text)
-        except (InvalidFrame, UnicodeEncodeError, msgspec.ValidationError, *MALFORMED):
+            frame = JSON_DECODER.decode(replace_nul(text))
+        except (InvalidFrame, Refused, UnicodeEncodeError, *MALFORMED):
             raise MalformedFrame("A frame of this dialect is JSON.") from None
     return require_object(frame)
 
 
 def audio_bytes(frame: JsonObject, field: str) -> int:
-    """How many bytes of audio a frame has in a base64 field, or says that it had. Raises `MalformedFrame`."""
+    """Return how many bytes of audio a frame has in a base64 field, or says that it had. Raises `MalformedFrame`."""
     counted = frame.get(AUDIO_BYTES)
     if type(counted) is int and 0 <= counted <= MAX_INTEGER:
         return counted
@@ -124,7 +124,7 @@ def audio_bytes(frame: JsonObject, field: str) -> int:
 
 
 def bytes_of(frame: RawFrame) -> int | None:
-    """How many bytes a binary frame had, also if it comes reduced; None for any other frame."""
+    """Return how many bytes a binary frame had, also if it comes reduced; None for any other frame."""
     if isinstance(frame, bytes):
         return len(frame)
     if isinstance(frame, dict) and AUDIO_BYTES in frame and "type" not in frame:
@@ -165,7 +165,7 @@ def speaker(role: str | None) -> Speaker:
 
 
 def values(holder: JsonObject, *fields: str) -> Iterator[Text]:
-    """What a tool is called with, or answers: those of these fields that are there."""
+    """Return what a tool is called with, or answers: those of these fields that are there."""
     return (Text(holder, field, "value") for field in fields if holder.get(field) is not None)
 
 
@@ -173,6 +173,6 @@ def values(holder: JsonObject, *fields: str) -> Iterator[Text]:
 
 
 def is_signed(payload: bytes, secret: str, signatures: Iterable[str]) -> bool:
-    """Whether one of these is the HMAC-SHA256 of a payload with a secret, in hex."""
+    """Return whether one of these is the HMAC-SHA256 of a payload with a secret, in hex."""
     expected = hmac.new(secret.encode(), payload, hashlib.sha256).hexdigest().encode()
     return any(hmac.compare_digest(expected, one.encode(errors="replace")) for one in signatures)

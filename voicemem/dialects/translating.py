@@ -101,7 +101,7 @@ def plain(text: str) -> str:
 
 
 def begins(text: str, beginning: str) -> bool:
-    """Whether a text begins so; white space counts as runs."""
+    """Return whether a text begins so; white space counts as runs."""
     return plain(text).startswith(plain(beginning))
 
 

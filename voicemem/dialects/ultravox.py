@@ -157,12 +157,12 @@ KINDS: dict[str, Kind] = {
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a message. Raises `MalformedFrame`, `UnknownFrame`."""
+    """Return what is kept of a message. Raises `MalformedFrame`, `UnknownFrame`."""
     if bytes_of(frame) is not None:
         return None
-    given = require_object(frame)
-    name, kind = kind_of(given, KINDS, side)
-    content = kind.keep(given)
+    raw = require_object(frame)
+    name, kind = kind_of(raw, KINDS, side)
+    content = kind.keep(raw)
     if content is None:
         return None
     if kind.record is Transcript and not is_worth_a_row(content):
@@ -184,7 +184,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def is_worth_a_row(content: JsonObject) -> bool:
-    """Whether a transcript says anything. Raises `MalformedFrame`."""
+    """Return whether a transcript says anything. Raises `MalformedFrame`."""
     if content["role"] not in ("user", "agent"):
         raise MalformedFrame("A transcript is the user's or the agent's.")
     if not 0 <= content["ordinal"] <= MAX_INTEGER:
@@ -193,7 +193,7 @@ def is_worth_a_row(content: JsonObject) -> bool:
 
 
 def is_typed(content: JsonObject) -> bool:
-    """Whether a transcript is of a text that the user has typed."""
+    """Return whether a transcript is of a text that the user has typed."""
     return content.get("role") == "user" and content.get("medium") == "text"
 
 
@@ -219,7 +219,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def start_call(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Note the call; another one of the session counts its ordinals anew."""
+    """Note the call; another one of the session counts its ordinals from the start."""
     numbers: dict[str, int] = known.notes.get("calls", {})
     if frame["callId"] in numbers:
         return
@@ -338,7 +338,7 @@ def speak(frame: JsonObject, known: Known) -> Made:
 
 
 def go_on(item: str, known: Known) -> Made:
-    """The agent speaks again, and goes on with the reply that it had stopped: nobody interrupted it."""
+    """The agent speaks again, and continues the reply that it had stopped: no one interrupted it."""
     if known.notes.get("stopped") == item and known.notes.get("again"):
         known.note("stopped", None)
         known.note("again", None)
@@ -346,7 +346,7 @@ def go_on(item: str, known: Known) -> Made:
 
 
 def is_shorter(text: str, before: str) -> bool:
-    """Whether a text is the beginning of what was said before."""
+    """Return whether a text is the beginning of what was said before."""
     text, before = text.strip(), before.strip()
     return len(text) < len(before) and before.startswith(text)
 
@@ -392,7 +392,7 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def stop_speaking(now: str, known: Known) -> Made:
-    """What had all its words was heard; what had not was interrupted, if the agent listens now."""
+    """Return what had all its words was heard; what had not was interrupted, if the agent listens now."""
     for reply in islice(known.open_replies(), MAX_PLAYING):
         if not is_own(reply):
             continue
@@ -403,7 +403,7 @@ def stop_speaking(now: str, known: Known) -> Made:
 
 
 def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What has not been played is thrown away: the user interrupts."""
+    """Return what has not been played is thrown away: the user interrupts."""
     reply = newest_reply(known)
     if reply is None or reply.heard or reply.item == known.notes.get("stopped"):
         return
@@ -420,7 +420,7 @@ def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def began_to_play(reply: KnownReply, since: int) -> int:
-    """When a reply began to be spoken, at the earliest `since`: its transcript may come when it is over."""
+    """Return when a reply began to be spoken, at the earliest `since`: its transcript may come when it is over."""
     before = reply.before
     ended = None if before is None else before.ended
     is_first = before is None or (ended is not None and ended <= since)
@@ -434,7 +434,7 @@ def cut_short(reply: KnownReply, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """What the agent was saying when the caller hung up, by the length of its words."""
+    """Return what the agent was saying when the caller hung up, by the length of its words."""
     since = known.notes.get("since")
     replies = [*islice(known.open_replies(), MAX_PLAYING)]
     for reply in reversed(replies):
@@ -461,7 +461,7 @@ def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def answer_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What a tool has answered, or why it did not."""
+    """Return what a tool has answered, or why it did not."""
     result = frame.get("result")
     error = {key: frame[key] for key in ("errorType", "errorMessage") if key in frame}
     yield tool_result(frame["invocationId"], error if result is None and error else result, known.here)

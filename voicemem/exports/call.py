@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from voicemem.transcript.history import SpeechTimes, is_number
+from voicemem.transcript.history import SpeechTimes, is_number, tool_uses
 from voicemem.transcript.messages import Message, Summary, ToolUse
 from voicemem.transcript.state import State
 
@@ -82,7 +82,7 @@ class Call(Struct, frozen=True):
 
 def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], state: State) -> Call:
     """A call from its messages with their speech times, and the state that they were made from."""
-    return Call(facts, [utterance_of(*pair) for pair in timed], all_tool_uses(state), state.summary)
+    return Call(facts, [utterance_of(*pair) for pair in timed], tool_uses(state, with_forgotten=True), state.summary)
 
 
 def utterance_of(message: Message, times: SpeechTimes) -> Utterance:
@@ -110,21 +110,11 @@ def speaker_of(message: Message) -> str:
 
 
 def unheard_of(message: Message) -> str:
-    """What was generated beyond the heard text; all of it where the heard text is not how it begins."""
+    """Return what was generated beyond the heard text; all of it where the heard text is not how it begins."""
     original = message.metadata.get("original")
     if message.metadata.get("interrupted") is not True or not isinstance(original, str):
         return ""
     return original.removeprefix(message.content)
-
-
-def all_tool_uses(state: State) -> list[ToolUse]:
-    """The tool calls in the order of turns, also those that are forgotten."""
-    return [
-        ToolUse(number, one.ts, one.call_id, one.name, one.arguments, one.result, one.answered)
-        for number in state.turn_numbers
-        for one in state.turns[number].tool_calls or ()
-        if one.name is not None
-    ]
 
 
 def tool_order(tool: ToolUse) -> tuple[int, int]:

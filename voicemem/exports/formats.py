@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
 from voicemem.exports.call import Call
-from voicemem.exports.csv import HEAD as CSV_HEAD
-from voicemem.exports.csv import csv
-from voicemem.exports.jsonl import jsonl
 from voicemem.exports.markdown import markdown
-from voicemem.exports.srt import srt
+from voicemem.exports.rows import HEAD as CSV_HEAD
+from voicemem.exports.rows import csv, jsonl
+from voicemem.exports.subtitles import srt, webvtt
 from voicemem.exports.vcon import vcon
-from voicemem.exports.webvtt import webvtt
 
 FormatName = Literal["vcon", "webvtt", "srt", "markdown", "csv", "jsonl"]
 FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)

@@ -1,4 +1,4 @@
-"""Markdown (CommonMark, with GitHub's strikethrough): a call to read, where what nobody heard is struck out."""
+"""Markdown (CommonMark, with GitHub's strikethrough): a call to read, where what no one heard is struck out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from voicemem.exports.call import Call, Utterance
-from voicemem.exports.plain_text import one_line
-from voicemem.exports.times import date_and_clock, length
+from voicemem.exports.text import date_and_clock, length, one_line
 from voicemem.transcript.messages import ToolUse
 
 MARKUP = re.compile(r"([\\`*_{}\[\]<>&~|#$^]|:(?=/)|(?<=www)\.|(?<=\w)@(?=\w))", re.IGNORECASE)

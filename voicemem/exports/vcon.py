@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from voicemem.exports.call import AGENT, CALLER, Call, CallFacts, Utterance
-from voicemem.exports.times import date_time
+from voicemem.exports.text import date_time
 from voicemem.transcript.messages import ToolUse
 from voicemem.version import __version__
 
@@ -60,7 +60,7 @@ def party(key: str, place: int, facts: CallFacts) -> dict[str, Any]:
 
 
 def dialog(one: Utterance, places: dict[str, int]) -> dict[str, Any]:
-    """What was heard of an utterance; `duration` is in seconds, where it is known."""
+    """Return what was heard of an utterance; `duration` is in seconds, where it is known."""
     key = AGENT if one.message.role == "assistant" else as_caller(one.speaker)
     duration = {} if one.end_ms is None else {"duration": (one.end_ms - one.start_ms) / 1000}
     return {
@@ -75,7 +75,7 @@ def dialog(one: Utterance, places: dict[str, int]) -> dict[str, Any]:
 
 
 def interruptions(call: Call) -> Iterator[dict[str, Any]]:
-    """Where a reply was cut, and what of it was not heard."""
+    """Return where a reply was cut, and what of it was not heard."""
     for index, one in enumerate(call.utterances):
         if one.is_cut:
             metadata = one.message.metadata

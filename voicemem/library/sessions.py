@@ -56,7 +56,7 @@ from voicemem.memory.working_memory import (
 from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import MemoryData
 from voicemem.protocol.types import JsonObject
-from voicemem.redaction.rules import Rules
+from voicemem.redaction.texts import Rules
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.services import Services

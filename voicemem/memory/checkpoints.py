@@ -52,7 +52,7 @@ from voicemem.protocol.strict_json import (
     check_numbers,
 )
 from voicemem.protocol.types import JsonObject, Name, SequenceNumber
-from voicemem.redaction.rules import Rules
+from voicemem.redaction.texts import Rules
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, validated_update
@@ -61,7 +61,7 @@ from voicemem.store.port import Store
 from voicemem.store.ports.memories import MAX_ROWS, MemoryRow
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import ProducerState, SessionEnding, Stream
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED
 
 Time = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Unix ms by the server's clock, up to the end of the year 9999."""

@@ -27,12 +27,11 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store import port
 from voicemem.store.records import SavedFigures, SessionOverview
 from voicemem.store.streams import Stream
+from voicemem.transcript.call_timeline import CallTimeline, call_timeline
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Extracted, Message, Role
 from voicemem.transcript.state import State
-from voicemem.transcript.turns.call_timeline import CallTimeline, call_timeline
-from voicemem.transcript.turns.marks import false_alarms_of
-from voicemem.transcript.turns.report import compact_number, is_end_to_end
+from voicemem.transcript.turns import compact_number, count_false_alarms, is_end_to_end
 
 MAX_LAST_TEXT = 160
 """Characters of the last words."""
@@ -118,7 +117,7 @@ def statistics_of(
         turns=len({message.turn_id for message in messages}),
         messages=sum_by_role((message.role, 1) for message in messages),
         interruptions=sum("interrupted" in message.metadata for message in messages),
-        false_alarms=sum(false_alarms_of(read_model.state, turn) for turn in read_model.state.turns.values()),
+        false_alarms=sum(count_false_alarms(read_model.state, turn) for turn in read_model.state.turns.values()),
         unheard=unheard(messages),
         tokens=sum_by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
         counter=counter.name,

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from voicemem.backoff import exponential_s, spread
 from voicemem.errors import LlmFailed, StoreUnavailable
 from voicemem.llm.embeddings import MAX_BATCH, Embedder
-from voicemem.redaction.rules import Rules
 from voicemem.redaction.runs import START
-from voicemem.redaction.texts import redact_text
+from voicemem.redaction.texts import Rules, redact_text
 from voicemem.runtime import Runtime
 from voicemem.store.port import Store
 from voicemem.store.ports.vectors import Embedded, TextToEmbed, VectorCheck, VectorSupport

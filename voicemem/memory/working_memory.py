@@ -39,8 +39,7 @@ from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, check_integers, merge_patch
 from voicemem.protocol.types import JsonObject
-from voicemem.redaction.rules import Rules
-from voicemem.redaction.texts import redact_value
+from voicemem.redaction.texts import Rules, redact_value
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel

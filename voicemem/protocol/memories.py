@@ -78,3 +78,14 @@ def days_before(year: int, month: int) -> int:
     """The days from 1970 to the first of a month, counted in years that begin in March."""
     years = year - (month < 3)
     return years * 365 + years // 4 - years // 100 + years // 400 + (153 * ((month + 9) % 12) + 2) // 5 - 719_468
+
+
+def civil_date(days: int) -> tuple[int, int, int]:
+    """Year, month and day of a number of days since 1970-01-01, counted in years that begin in March."""
+    era, of_era = divmod(days + 719_468, 146_097)
+    year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * of_year + 2) // 153
+    day = of_year - (153 * month + 2) // 5 + 1
+    month = month + 3 if month < 10 else month - 9
+    return year + era * 400 + (month <= 2), month, day

@@ -99,7 +99,7 @@ def redact_spoken(text: str) -> str:
 
 
 def end_of_host(names: list[str], first: int) -> int | None:
-    """Where the name of a host ends that begins with a word; None if none does."""
+    """Return where the name of a host ends that begins with a word; None if none does."""
     end, has_dot = end_of_label(names, first), False
     if end == first:
         return None
@@ -123,7 +123,7 @@ def end_of_label(names: list[str], first: int) -> int:
 
 
 def start_of_name(names: list[str], end: int, free: int) -> int:
-    """Where the name before an "at" begins; words before `free` belong to another address."""
+    """Return where the name before an "at" begins; words before `free` belong to another address."""
     first = end
     while True:
         label = first

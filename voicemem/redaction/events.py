@@ -1,12 +1,18 @@
 """Events of `voicemem.v1`, and frames of other stacks, without what must not be kept.
 
 Ids, names of users, items and tools, and the configuration of a session are not texts, and stay as they are.
+
+Runs of digits continue over the borders of events, so what one producer says is followed (`Speech`). What the agent
+says is a text from the beginning of its reply on, so that what was heard of it stays comparable. What users say is one
+text: a run continues from one final to the next, whatever is answered in between. What is remembered is bounded, and
+can be found again from the newest events in the journal, since what was redacted gives the same again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,8 +36,8 @@ from voicemem.protocol.events import (
 )
 from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.protocol.types import JsonObject
-from voicemem.redaction.speech import PARTS, Speech
-from voicemem.redaction.texts import redact_value
+from voicemem.redaction.runs import START, Run, close
+from voicemem.redaction.texts import FRESH, Place, Rules, redact_piece, redact_text, redact_value
 
 MAX_FRAGMENTED = 16
 """Messages of which parts may be missing; of more, the oldest is given up."""
@@ -41,12 +47,197 @@ Changes = dict[str, Any]
 TIMES = ("interrupt_timestamp",)
 UNNAMED = "unnamed"
 """The reply under way of a producer that names neither item nor turn."""
+MAX_SEGMENTS = 32
+"""Segments of which it is remembered where they began."""
+MAX_REPLIES = 64
+"""Texts in pieces of which it is remembered where they stand."""
+MAX_WORDS = 64
+"""Words of one reply that may come again."""
+MAX_BEGINNING = 256
+PARTS = "parts"
+"""The key of sentences that make up a reply."""
+
+
+# What a producer says
+
+
+class UserSpeech:
+    """What users say: segments, of which each begins where the one before it ended."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.base = START
+        """Where the newest segment ends so far."""
+        self.restated = START
+        """Where the newest text ended that says the segments before it again."""
+        self.segments: OrderedDict[Hashable, tuple[Run, Run]] = OrderedDict()
+        """Where a segment began, and how far it is, the newest last."""
+        self.finals = 0
+        """How many segments without a key have become final."""
+
+    def find(self, key: Hashable) -> tuple[Run, Run]:
+        """Return where a segment began, and how far it is: a new one continues the one before it."""
+        start = self.closed(self.base)
+        return self.segments.get(key) or (start, start)
+
+    def closed(self, run: Run) -> Run:
+        return run if self.rules.limit is None else close(run, self.rules.limit)
+
+    def keep(self, key: Hashable, start: Run, end: Run) -> None:
+        if key not in self.segments or key == next(reversed(self.segments)):
+            self.base = end
+        self.segments[key] = start, end
+        if len(self.segments) > MAX_SEGMENTS:
+            self.segments.popitem(last=False)
+
+    def whole(self, text: str, key: Hashable | None, final: bool) -> str:
+        """All of a segment so far; one without a key ends with its final."""
+        place = (self.finals,) if key is None else key
+        if key is None and final:
+            self.finals += 1
+        if not text and place not in self.segments:
+            return text
+        start, _ = self.find(place)
+        shown, end = redact_text(text, start, self.rules, complete=final)
+        self.keep(place, start, end)
+        return shown
+
+    def piece(self, text: str, key: Hashable) -> str:
+        """More of a segment."""
+        start, so_far = self.find(key)
+        shown, end = redact_text(text, so_far, self.rules, complete=False)
+        self.keep(key, start, end)
+        return shown
+
+    def next(self, text: str, key: Hashable) -> str:
+        """Return what may come next in a segment."""
+        return redact_text(text, self.closed(self.find(key)[1]), self.rules, complete=False)[0]
+
+    def restate(self, text: str, key: Hashable) -> str:
+        """A text that says again what came in segments before it."""
+        start = self.segments[key][0] if key in self.segments else self.restated
+        shown, end = redact_text(text, start, self.rules)
+        self.keep(key, start, end)
+        self.restated = end
+        return shown
+
+    def words(self, texts: Iterable[str], key: Hashable | None) -> list[str]:
+        """The words of a segment, to be asked for before its text."""
+        run, found = self.find((self.finals,) if key is None else key)[0], []
+        for text in texts:
+            shown, run = redact_text(text, run, self.rules)
+            found.append(shown)
+        return found
+
+    def end(self, key: Hashable) -> None:
+        """No more pieces follow in this segment."""
+        self.base = self.closed(self.base)
+        self.segments.pop(key, None)
+
+
+class Pieces(NamedTuple):
+    """A text in pieces, as far as it has come."""
+
+    place: Place
+    beginning: str = ""
+    """Its first characters, as they were kept."""
+
+
+class Words:
+    """The words of a reply with their times; an engine may say some of them again."""
+
+    def __init__(self) -> None:
+        self.place = FRESH
+        self.before: OrderedDict[int, Place] = OrderedDict()
+        """Where the text stood before the word of a time."""
+
+
+class AgentSpeech:
+    """What the agent says: each reply is a text of its own, which comes in pieces, whole, or as words."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.pieces: OrderedDict[Hashable, Pieces] = OrderedDict()
+        self.words: OrderedDict[Hashable, Words] = OrderedDict()
+        self.parts = UserSpeech(rules)
+        """The sentences of a reply, each of which may come again."""
+
+    def whole(self, text: str, key: Hashable | None = None, complete: bool = True) -> str:
+        """A text from the beginning of a reply on; with a key, all of it so far."""
+        shown, place = redact_piece(text, FRESH, self.rules, complete)
+        if key is not None:
+            self.keep(key, Pieces(place, shown[:MAX_BEGINNING]))
+        return shown
+
+    def piece(self, text: str, key: Hashable) -> str:
+        """More of a reply."""
+        so_far = self.pieces.get(key) or Pieces(FRESH)
+        shown, place = redact_piece(text, so_far.place, self.rules)
+        self.keep(key, Pieces(place, (so_far.beginning + shown)[:MAX_BEGINNING]))
+        return shown
+
+    def keep(self, key: Hashable, pieces: Pieces) -> None:
+        self.pieces[key] = pieces
+        self.pieces.move_to_end(key)
+        if len(self.pieces) > MAX_REPLIES:
+            self.pieces.popitem(last=False)
+
+    def grown(self, text: str, key: Hashable) -> str:
+        """All of a reply so far, or only what is new of it."""
+        so_far = self.pieces.get(key)
+        if so_far is None:
+            return self.whole(text, key, complete=False)
+        shown = redact_piece(text, FRESH, self.rules)[0]
+        if shown.startswith(so_far.beginning) or "".join(shown.split()).startswith("".join(so_far.beginning.split())):
+            return self.whole(text, key, complete=False)
+        return self.piece(f" {text}" if text[:1].isalnum() else text, key).removeprefix(" ")
+
+    def word(self, text: str, key: Hashable, at_ms: int | None = None) -> str:
+        """A word of a reply, and when it sounds."""
+        words = self.words.setdefault(key, Words())
+        self.words.move_to_end(key)
+        if len(self.words) > MAX_REPLIES:
+            self.words.popitem(last=False)
+        before = words.place if at_ms is None else words.before.get(at_ms, words.place)
+        shown, after = redact_piece(text, before, self.rules, complete=True)
+        words.place = Place(after.run)
+        if at_ms is not None:
+            words.before[at_ms] = before
+            words.before.move_to_end(at_ms)
+            if len(words.before) > MAX_WORDS:
+                words.before.popitem(last=False)
+        return shown
+
+    def end(self, key: Hashable) -> None:
+        """The next piece under this key is another reply's."""
+        self.pieces.pop(key, None)
+        self.words.pop(key, None)
+        if key == PARTS:
+            self.parts = UserSpeech(self.rules)
+
+
+class Speech:
+    """All that one producer says."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.users: dict[str, UserSpeech] = {}
+        """By channel: a stack may say in two ways what the user said."""
+        self.agent = AgentSpeech(rules)
+        self.fragments: OrderedDict[str, dict[int, str]] = OrderedDict()
+        """Parts of messages that cannot be read before all are there."""
+
+    def user(self, channel: str = "") -> UserSpeech:
+        return self.users.setdefault(channel, UserSpeech(self.rules))
+
+
+# Events
 
 
 def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | None:
     """The event without what must not be kept, and its payload; None if it stays as it is.
 
-    A word keeps what else its sender says about it: nobody reads that, and a resend has it too.
+    A word keeps what else its sender says about it: no one reads that, and a resend has it too.
     """
     if isinstance(event, FrameEvent):
         return redact_frame(event, speech)
@@ -68,7 +259,7 @@ def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | 
 
 
 def redact_metadata(metadata: JsonObject, speech: Speech) -> JsonObject:
-    """What a producer adds to a message; of what voicemem itself writes there, times stay."""
+    """Return what a producer adds to a message; of what voicemem itself writes there, times stay."""
     changed: JsonObject = redact_value(metadata, speech.rules)
     times = {key: metadata[key] for key in TIMES if key in metadata}
     return changed | times if times else changed
@@ -167,6 +358,9 @@ RULES: dict[type[Event], Callable[[Any, Speech], Changes]] = {
 }
 
 
+# Frames
+
+
 def redact_frame(event: T, speech: Speech) -> tuple[T, bytes] | None:
     """A frame of another stack, at the places that its dialect says. The frame's content is changed in place."""
     assert isinstance(event, FrameEvent)
@@ -228,7 +422,7 @@ def end_text(text: Text, speech: Speech) -> None:
 
 
 def shown_text(text: Text, value: Any, speech: Speech) -> Any:
-    """What may be kept of one text of a frame."""
+    """Return what may be kept of one text of a frame."""
     if not isinstance(value, str):
         return value
     if text.side == "user":

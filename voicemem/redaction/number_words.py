@@ -5,6 +5,7 @@ Of languages that share a word, the reading with more digits counts: then less i
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
@@ -150,7 +151,7 @@ def in_one_spelling() -> dict[str, Number]:
 
 
 def find_number(word: str) -> Number | None:
-    """What a word in lower case counts, if it is a number."""
+    """Return what a word in lower case counts, if it is a number."""
     found = numbers().get(word)
     if found is not None or len(word) > LONGEST or "tausend" not in word:
         return found
@@ -162,7 +163,7 @@ def find_number(word: str) -> Number | None:
 
 
 def is_filler(word: str) -> bool:
-    """Whether a word in lower case may stand between the digits of one number."""
+    """Return whether a word in lower case may stand between the digits of one number."""
     return word in FILLERS or (bool(word) and CHINESE_FILLERS.issuperset(word))
 
 
@@ -173,8 +174,27 @@ def beginnings() -> frozenset[str]:
 
 
 def may_become_number(word: str) -> bool:
-    """Whether letters that follow could make a number of this one, in lower case."""
+    """Return whether letters that follow could make a number of this one, in lower case."""
     if word in beginnings():
         return True
     before, found, after = word.partition("tausend")
     return bool(found) and before in numbers() and (not after or after.removeprefix("und") in beginnings())
+
+
+# Words after which a one-time code or a PIN may follow
+
+
+CODES = in_all_spellings("""
+    code codes pin pins otp otps passcode passcodes password passwords passwort kennwort tan tans geheimzahl
+    verification cvv cvc código códigos clave claves contraseña contraseñas codice codici mot wachtwoord senha senhas
+""")
+ENDINGS = ("code", "codes", "passwort", "kennwort")
+"""What German words for them end with."""
+CHINESE = re.compile("验证码|驗證碼|密码|密碼|口令")
+CODE_WORDS = 8
+"""How many words may stand between such a word and the code."""
+
+
+def announces_code(word: str) -> bool:
+    """Return whether a code may follow a word in lower case."""
+    return word in CODES or word.endswith(ENDINGS) or CHINESE.search(word) is not None

@@ -11,12 +11,13 @@ import re
 from typing import NamedTuple
 
 from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
-from voicemem.redaction.code_words import CODE_WORDS, announces_code
 from voicemem.redaction.number_words import (
+    CODE_WORDS,
     HUNDRED,
     LONGEST,
     THOUSAND,
     Number,
+    announces_code,
     find_number,
     is_filler,
     may_become_number,
@@ -32,7 +33,7 @@ WORD_PATTERN = rf"{LETTER}(?:[{ACCENTS}]|{LETTER})*"
 TOKEN = re.compile(rf"([{NUMERALS}]+)|([{CHINESE}])|({HIDDEN}+)|({WORD_PATTERN})")
 """Numerals, one character that is a digit, what was hidden before, a word."""
 AFTER_LETTERS = re.compile(rf"{TOKEN.pattern[:-1]}|\A(?:[{ACCENTS}]|{LETTER})+)")
-"""The same where a word may go on."""
+"""The same where a word may continue."""
 DIGITS, CHARACTER, _, WORD = range(1, 5)
 """The groups of a token."""
 DIGIT = re.compile(rf"[{NUMERALS}{CHINESE}{HIDDEN}]")
@@ -96,13 +97,13 @@ def close(run: Run, limit: Limit) -> Run:
 
 
 def ending_with(text: str) -> Run:
-    """Where a text stands without any digit: more letters may follow its last ones."""
+    """Return where a text stands without any digit: more letters may follow its last ones."""
     last = LAST_LETTERS.search(text, max(0, len(text) - LONGEST - 1))
     return START if last is None else Run(tail=last[0] if len(last[0]) <= LONGEST else TOO_LONG)
 
 
 def may_count(text: str, limit: Limit) -> bool:
-    """Whether anything in a text could change where a run stands: a quick look, which most texts end with."""
+    """Return whether anything in a text could change where a run stands: a quick look, which most texts end with."""
     if DIGIT.search(text) is not None:
         return True
     lower = text.casefold()
@@ -125,7 +126,7 @@ class Reader:
         self.keep, self.codes = limit
 
     def run(self) -> Run:
-        """Where the text stands now."""
+        """Return where the text stands now."""
         if not (self.digits or self.tail or self.words_to_code):
             return START
         run = self.digits, self.room, self.room_before, self.tail, self.is_tail_hidden
@@ -189,7 +190,7 @@ class Reader:
         return digits
 
     def word(self, letters: str, at_end: bool) -> str:
-        """A word, or the letters with which one goes on that an earlier piece began."""
+        """A word, or the letters that continue one which an earlier piece began."""
         whole, was_hidden = self.tail + letters, self.is_tail_hidden
         stand_in = HIDDEN if self.tail else HIDDEN_WORD
         self.tail, self.is_tail_hidden = "", False
@@ -231,7 +232,7 @@ class Reader:
         return hidden if self.keeps_none or self.digits > self.keep else shown
 
     def lengths(self, number: Number) -> tuple[int, int]:
-        """How many digits the run has with this word, and how many noughts at its end."""
+        """Return how many digits the run has with this word, and how many noughts at its end."""
         if number.digits in (HUNDRED, THOUSAND):
             added = -number.digits
             if self.digits and not self.room and self.room_before > added:
@@ -244,7 +245,7 @@ class Reader:
 
 
 def may_be_date(text: str) -> bool:
-    """Whether digits and what stands between them begin a date."""
+    """Return whether digits and what stands between them begin a date."""
     parts = re.split(r"[-./]", text)
     signs = re.sub(r"\d", "", text)
     if not 2 <= len(parts) <= 3 or len(set(signs)) > 1:

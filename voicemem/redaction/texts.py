@@ -1,8 +1,8 @@
-"""One text or one JSON value without what must not be kept."""
+"""What is redacted by the choice of an operator (`--redact`), and one text or JSON value without it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,14 +10,36 @@ import msgspec
 from voicemem.protocol.redacted import HIDDEN, HIDDEN_WORD
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED
 from voicemem.redaction.addresses import redact_addresses, redact_hosts
-from voicemem.redaction.rules import Finder, Rules
-from voicemem.redaction.runs import START, Run, redact_run
+from voicemem.redaction.runs import START, Limit, Run, redact_run
+
+Finder = Callable[[str], Iterable[tuple[int, int]]]
+"""An operator's own: where, in one text, something stands that must not be kept."""
+KEPT_DIGITS = {"cards": 6, "phone": 4, "otp": 2}
+"""How many digits at the beginning of a run are kept; of several rules the strictest counts."""
+
 
 UNIX_MS = range(10**12, 26 * 10**11)
 """Numbers that are times up to the year 2052; no card's number has 13 digits and begins so."""
 UNIX_S = range(10**9, 26 * 10**8)
 FEWEST_OF_CARDS = 6
 """Where fewer digits are kept, a number of ten digits may be that of a phone."""
+
+
+class Rules(NamedTuple):
+    """What is redacted."""
+
+    limit: Limit | None = None
+    """How much of a run of digits is kept; None: runs are not looked at."""
+    email: bool = False
+    finders: tuple[Finder, ...] = ()
+
+
+def rules_of(names: Iterable[str], finders: Iterable[Finder] = ()) -> Rules:
+    """The rules of these names, all of which are known, and of the operator's own finders."""
+    chosen = frozenset(names)
+    kept = [KEPT_DIGITS[name] for name in chosen if name in KEPT_DIGITS]
+    limit = Limit(min(kept), "otp" in chosen) if kept else None
+    return Rules(limit, "email" in chosen, tuple(finders))
 
 
 class Place(NamedTuple):
@@ -90,7 +112,7 @@ def split_blanks(text: str) -> list[str]:
 
 
 def redact_value(value: Any, rules: Rules) -> Any:
-    """Any JSON, in which runs go on from one item of a list to the next. What is not changed is the same object."""
+    """Any JSON, in which runs continue from one item of a list to the next. What is not changed is the same object."""
     return walk(value, START, rules)[0]
 
 

@@ -1,15 +1,19 @@
 """Passages: the messages of a call as they are indexed, each with the words before it.
 
 Only what was heard is one. A reply that may still be playing is none yet: an interruption could still cut it.
+
+A memory that lasts beyond a call is found by its own words, and by those of its topics, entities and day.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from voicemem.protocol.memories import civil_date
 from voicemem.search.words import words_of
 from voicemem.transcript.history import MessageEntry, turn_entries
 from voicemem.transcript.messages import OF_CLIENT, Role
@@ -21,6 +25,10 @@ BEFORE_WEIGHT = 0.9
 """What a word of the message before counts, beside one of the message itself: that one is shown first."""
 LOOK_BACK = 8
 """Turns in which the message before a turn's first one is looked for; some turns have none."""
+ABOUT_WEIGHT = 0.5
+"""What a word of a topic, an entity or the day counts, beside one of the text."""
+FIRST_DAY_MS, LAST_DAY_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999."""
 DAY_MS = 86_400_000
 MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
 
@@ -54,19 +62,19 @@ def passages_in(state: State, number: int) -> list[Passage]:
 
 
 def heard_entries(state: State, turn: Turn) -> list[MessageEntry]:
-    """The messages of a turn that were heard, and that nobody asked to forget."""
+    """The messages of a turn that were heard, and that no one asked to forget."""
     return [entry for entry in turn_entries(state, turn) if is_passage(state, entry)]
 
 
 def is_passage(state: State, entry: MessageEntry) -> bool:
-    """Whether a message says something, was heard, and nobody asked to forget it."""
+    """Return whether a message says something, was heard, and no one asked to forget it."""
     if not entry.message.content.strip() or not is_heard(state, entry):
         return False
     return state.forgotten is None or not state.forgotten.covers(entry.message.turn_id, entry.order)
 
 
 def is_heard(state: State, entry: MessageEntry) -> bool:
-    """Whether nothing of a message may still turn out to be unheard: a reply has to be over."""
+    """Return whether nothing of a message may still turn out to be unheard: a reply has to be over."""
     reply = entry.made_of
     if not isinstance(reply, Reply) or entry.interruption is not None or state.closed_ts is not None:
         return True
@@ -78,7 +86,7 @@ def is_heard(state: State, entry: MessageEntry) -> bool:
 
 
 def has_unheard(state: State, number: int) -> bool:
-    """Whether a turn has a message that becomes a passage once it is over."""
+    """Return whether a turn has a message that becomes a passage once it is over."""
     turn = state.turns.get(number)
     return turn is not None and any(not is_heard(state, entry) for entry in turn_entries(state, turn))
 
@@ -106,20 +114,28 @@ def turns_after(state: State, number: int) -> Iterable[int]:
 
 def day_words(started_ms: int) -> str:
     """The day of a call (UTC) in words that people ask with: `3 May 2026`."""
-    day, month, year = calendar_day(started_ms // DAY_MS)
+    year, month, day = civil_date(started_ms // DAY_MS)
     return f"{day} {MONTHS[month - 1]} {year}"
 
 
-def calendar_day(days: int) -> tuple[int, int, int]:
-    """Day, month and year of a number of days since 1970, counted in years that begin in March."""
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year + year // 4 - year // 100)
-    month = (5 * day_of_year + 2) // 153
-    day = day_of_year - (153 * month + 2) // 5 + 1
-    return day, month + 3 if month < 10 else month - 9, era * 400 + year + (month >= 10)
-
-
 def indexed_words(passage: Passage, day: str) -> tuple[list[str], list[str], list[str]]:
-    """What a message is found by: its words, those of the message before it, and those of the day."""
+    """Return what a message is found by: its words, those of the message before it, and those of the day."""
     return words_of(passage.text)[:MAX_WORDS], words_of(passage.before)[-MAX_WORDS_BEFORE:], words_of(day)
+
+
+# What a memory is found by
+
+
+class MemoryWords(NamedTuple):
+    """The words of a memory, as one text each: of what it says, and of what it is about and when that was."""
+
+    said: str
+    about: str
+
+
+def memory_words(text: str, tags: Sequence[str], day_ms: int | None) -> MemoryWords:
+    """The words of a memory with these topics and entities, of something that was on a day (Unix ms; None: on none)."""
+    about = [word for tag in tags for word in words_of(tag)]
+    if day_ms is not None and FIRST_DAY_MS <= day_ms <= LAST_DAY_MS:
+        about += words_of(day_words(day_ms))
+    return MemoryWords(" ".join(words_of(text)[:MAX_WORDS]), " ".join(about[:MAX_WORDS]))

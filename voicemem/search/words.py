@@ -1,7 +1,11 @@
-"""The words of a text, as the index has them and as queries ask for them; engines stem them.
+"""The words of a text, as the index has them and as queries ask for them; engines stem them as in English.
 
 Scripts without spaces have no words to be found at, so each pair of neighbouring characters is one. So is the last
 character of a run alone, so that a single character is found as the beginning of a word.
+
+What engines cannot do is done to the query alone, since an index holds many languages: in a German one, words lose
+their endings and are asked for as beginnings, which finds "Rechnungen" by "Rechnung", "wohnen" by "wohnt", and many
+compounds; an English word whose forms have no stem in common, or that is spelt in two ways, is asked for in all.
 """
 
 from __future__ import annotations
@@ -12,9 +16,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from voicemem.protocol.types import SPACELESS
-from voicemem.search.german import SHORTEST, is_german, without_ending
-from voicemem.search.irregular import other_forms
-from voicemem.search.stop_words import ALSO_ENGLISH, STOP_WORDS
 
 WORDS_VERSION = 1
 """Raise it with every change of `words_of`: indexes are then made again."""
@@ -27,6 +28,67 @@ PAIRED = re.compile(f"{SPACELESS.pattern[:-1]}\uac00-\ud7a3]+")
 WORDS = re.compile("(?:[^\\W_]|[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])+")
 """The vowel signs of Thai, Lao, Burmese and Khmer are no letters to `\\w`."""
 ACCENTS = re.compile("[\u0300-\u036f]")
+ENGLISH = """
+a about am an and any are as at be because been being but by can could d did do does doing don for from had has have
+having he her here hers him his how i if in into is it its just ll m me mine my no not of on or our out over re s she
+should so some such t than that the their them then there these they this those to too up us ve very was we were what
+when where which who whom whose why will with would you your yours
+"""
+GERMAN = """
+aber als am an auch auf aus bei bin bis da das dass dein deine dem den denn der des die dies diese dieser dieses doch du
+ein eine einem einen einer eines er es euch euer fur hab habe haben hat hatte hatten ich ihm ihn ihr ihre im in ins ist
+ja kann kein keine konnen konnte man mein meine mich mir mit muss nach nicht noch nun nur ob oder sein seine sich sie
+sind so soll uber um und uns unser vom von vor wann war waren warum was weil welche welchen welcher welches wem wen wenn
+wer werden wie wieder wir wird wo wurde wurden zu zum zur
+"""
+CHINESE = (
+    "什么 怎么 哪里 哪儿 哪个 哪些 多少 为什 是不 不是 是否 有没 没有 我们 你们 他们 她们 这个 那个 这些 那些 一个 可以"
+)
+
+ALSO_ENGLISH = frozenset(["den", "die", "hat", "man", "war"])
+"""German words that say nothing, which say something in English."""
+STOP_WORDS = frozenset(f"{ENGLISH} {GERMAN} {CHINESE}".split())
+"""As `words_of` writes them: in lower case and without accents."""
+NOT_ONLY_GERMAN = """
+als am an bei da das den des die dies du er es fur hat in ins ja kann man mit muss noch nun nur ob sein sind so soll um
+uns vor war was wie will wo
+"""
+"""Frequent German words that say nothing, since other languages have them too."""
+GERMAN_MARKS = frozenset(GERMAN.split()) - frozenset(NOT_ONLY_GERMAN.split())
+"""Any of these makes a query German."""
+GERMAN_ENDINGS = ("ern", "est", "ten", "tet", "em", "en", "er", "es", "et", "st", "te", "e", "n", "s", "t")
+SHORTEST = 4
+"""Letters that a word must have without its ending."""
+ENGLISH_FORMS = """
+arise arose arisen / awake awoke awoken / beat beaten / become became / begin began begun / bend bent / bite bit bitten
+bleed bled / blow blew blown / break broke broken / bring brought / build built / burn burnt / buy bought
+catch caught / choose chose chosen / come came / deal dealt / dig dug / draw drew drawn / dream dreamt
+drink drank drunk / drive drove driven / eat ate eaten / fall fell fallen / feed fed / feel felt / fight fought
+find found / flee fled / fly flew flown / forget forgot forgotten / forgive forgave forgiven / freeze froze frozen
+get got gotten / give gave given / go goes went gone / grow grew grown / hang hung / hear heard / hide hid hidden
+hold held / keep kept / kneel knelt / know knew known / lay laid / lead led / learn learnt / leave left / lend lent
+light lit / lose lost / make made / mean meant / meet met / mistake mistook mistaken / overcome overcame / pay paid
+ride rode ridden / ring rang rung / rise rose risen / run ran / say said / see saw seen / seek sought / sell sold
+send sent / shake shook shaken / shine shone / shoot shot / show shown / sing sang sung / sink sank sunk / sit sat
+sleep slept / slide slid / speak spoke spoken / spell spelt / spend spent / spill spilt / stand stood
+steal stole stolen / stick stuck / sting stung / strike struck / swear swore sworn / sweep swept / swim swam swum
+swing swung / take took taken / teach taught / tear tore torn / tell told / think thought / throw threw thrown
+undergo underwent undergone / understand understood / wake woke woken / wear wore worn / weep wept / win won
+withdraw withdrew withdrawn / write wrote written
+child children / grandchild grandchildren / person people / man men / woman women / foot feet / tooth teeth
+mouse mice / goose geese / wife wives / life lives / knife knives / half halves / shelf shelves / wolf wolves
+loaf loaves / thief thieves / scarf scarves
+center centre / color colour / favorite favourite / flavor flavour / gray grey / harbor harbour / honor honour
+humor humour / jewelry jewellery / license licence / mom mum / neighbor neighbour / pajamas pyjamas / theater theatre
+tire tyre / traveler traveller
+"""
+FORMS: dict[str, tuple[str, ...]] = {
+    form: tuple(group)
+    for line in ENGLISH_FORMS.splitlines()
+    for group in map(str.split, line.split("/"))
+    for form in group
+}
+"""All forms of a word, by each of them."""
 
 
 class QueryWord(NamedTuple):
@@ -47,7 +109,7 @@ def query_words(text: str, in_all_forms: bool = True) -> list[QueryWord]:
     `in_all_forms`: any of them is enough, so those in other forms are asked for too, as `bought` for `buy`.
     """
     found = list(dict.fromkeys(split_words(text, with_last=False)))
-    if is_german(found):
+    if not GERMAN_MARKS.isdisjoint(found):
         telling = [word for word in found if word not in STOP_WORDS] or found
         asked = list(map(german_word, telling[:MAX_QUERY_WORDS]))
     else:
@@ -101,3 +163,35 @@ def plain(text: str) -> str:
     """The text in lower case, with characters of one meaning written alike, and without accents."""
     unpacked = unicodedata.normalize("NFKD", text.casefold())
     return unicodedata.normalize("NFC", ACCENTS.sub("", unpacked))
+
+
+# Forms of words
+
+
+def without_ending(word: str) -> str:
+    """The word without the longest of the endings that it has, if enough of it is left."""
+    for ending in GERMAN_ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= SHORTEST:
+            return word.removesuffix(ending)
+    return word
+
+
+def other_forms(word: str) -> tuple[str, ...]:
+    """The other forms of a word, in lower case; none of one whose forms have a stem in common."""
+    for base in bases(word):
+        if base in FORMS:
+            return tuple(form for form in FORMS[base] if form != word)
+    return ()
+
+
+def bases(word: str) -> Iterator[str]:
+    """Return what a word may be a regular form of, as `buying` is of `buy`, and it itself."""
+    yield word
+    if word.endswith("s"):
+        yield word[:-1]
+    if word.endswith("ing"):
+        stem = word[:-3]
+        yield stem
+        yield f"{stem}e"
+        if stem[-1:] == stem[-2:-1]:
+            yield stem[:-1]

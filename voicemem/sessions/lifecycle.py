@@ -22,7 +22,7 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import different_settings, validate_config, warnings_about
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.types import JsonObject, SessionId, join_cursor, split_cursor
-from voicemem.redaction.rules import Rules
+from voicemem.redaction.texts import Rules
 from voicemem.runtime import Runtime
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, ProducerLease
 from voicemem.sessions.recording.redaction import redact_rows
@@ -36,7 +36,7 @@ from voicemem.store.records import (
     SessionOverview,
 )
 from voicemem.store.streams import AWAITED_MS, SessionEnding, Stream
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED
 
 LOG = logging.getLogger("voicemem.sessions")
 CLOSED_BY_REQUEST = "api"

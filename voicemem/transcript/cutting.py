@@ -27,7 +27,7 @@ def whole_word_prefix(text: str, length: int) -> str:
 
 
 def whole_word_end(text: str, length: int) -> int:
-    """Where that prefix ends: marks that open the word behind it are not in it."""
+    """Return where that prefix ends: marks that open the word behind it are not in it."""
     end = min(length, len(text))
     if end == len(text):
         return end
@@ -68,7 +68,7 @@ def without_outer_marks(word: str) -> str:
 
 
 def is_inside_word(text: str, index: int) -> bool:
-    """Whether a cut before `text[index]` would split a word; scripts without spaces can be cut anywhere."""
+    """Return whether a cut before `text[index]` would split a word; scripts without spaces can be cut anywhere."""
     before, after = text[index - 1], text[index]
     if is_attached(after) or before == ZERO_WIDTH_JOINER:
         return True
@@ -85,7 +85,7 @@ def is_between_words(character: str) -> bool:
 
 
 def is_punctuation(character: str) -> bool:
-    """Whether a character is a mark; in a script without spaces it is a character like any other."""
+    """Return whether a character is a mark; in a script without spaces it is a character like any other."""
     return category(character).startswith("P") and not SPACELESS.match(character)
 
 
@@ -98,12 +98,12 @@ def is_letter(character: str) -> bool:
 
 
 def is_attached(character: str) -> bool:
-    """Whether a character belongs to the one before it: accents, vowel signs, joiners of emoji."""
+    """Return whether a character belongs to the one before it: accents, vowel signs, joiners of emoji."""
     return character == ZERO_WIDTH_JOINER or category(character).startswith("M")
 
 
 def units_of(text: str) -> int:
-    """How many units of speech a text is."""
+    """Return how many units of speech a text is."""
     return len(text) + (SPACELESS_UNITS - 1) * len(SPACELESS.findall(text))
 
 

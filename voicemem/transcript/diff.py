@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from voicemem.transcript.open_messages import InProgress, in_progress, shown_entries, turns_to_look_at
+from voicemem.transcript.history import InProgress, in_progress, shown_entries, turns_to_look_at
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, put
 

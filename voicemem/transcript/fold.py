@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from voicemem.dialects.dialect import Dialect, Known, MadeEvent
+from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import Document, apply_operation, form_of
+from voicemem.errors import Refused
+from voicemem.protocol.checks import check_event
 from voicemem.protocol.events import (
     Asr,
     Event,
@@ -43,23 +49,34 @@ from voicemem.protocol.events import (
     Tts,
 )
 from voicemem.protocol.strict_json import merge_patch
-from voicemem.transcript.frames import events_at_close, events_of
+from voicemem.protocol.types import MAX_TEXT_BYTES
+from voicemem.transcript.known import FoldKnown
 from voicemem.transcript.messages import Extracted, Forgotten, Summary
-from voicemem.transcript.replies.llm_events import fold_delta, fold_done, fold_error, fold_message
-from voicemem.transcript.replies.playback_events import (
+from voicemem.transcript.replies.events import (
     fold_cancel,
     fold_close,
+    fold_delta,
+    fold_done,
     fold_end,
+    fold_error,
     fold_interrupt,
+    fold_message,
     fold_reopen,
     fold_resume,
     fold_tts,
     remake_all,
 )
 from voicemem.transcript.replies.playing import forget_playing
+from voicemem.transcript.replies.sources import standing_keys
 from voicemem.transcript.speech import fold_asr
-from voicemem.transcript.state import MAX_EVENT_IDS, State, Turn
-from voicemem.transcript.traces import fold_metric, fold_tool_call, fold_tool_result
+from voicemem.transcript.state import BOUND, MAX_EVENT_IDS, Latency, Notes, State, ToolCallRecord, Turn, append_item
+from voicemem.transcript.timeline import BEFORE_ALL
+
+MAX_MADE = 64
+"""Events of one frame, or of one close for each dialect."""
+CLOSED = "closed"
+"""The reason of a session that is closed because the connection of another stack has gone; its `ts` is when it went."""
+MADE_KINDS = frozenset(get_args(MadeEvent))
 
 
 class DecodedRow(NamedTuple):
@@ -102,7 +119,7 @@ def fold_event(
     state.position = position
     if producer is not state.producer:
         state.change_producer(producer)
-    if event.id is not None and is_repeated(state, event.id if type(event) is not FrameEvent else frame_id(event)):
+    if event.id is not None and is_repeated(state, digest_of(event)):
         return
     rule = FOLD_RULES.get(type(event))
     stated = event.ts
@@ -116,19 +133,15 @@ def fold_event(
         state.clock = stated
 
 
-def frame_id(event: FrameEvent) -> str:
-    """The id of a frame among those of events: dialects do not know each other's."""
-    return f"{event.dialect}/{event.id}"
-
-
-def digest_of(id: str) -> int:
-    """The hash of an event's id, which takes a third of the memory."""
+def digest_of(event: Event) -> int:
+    """The hash of an event's id, which takes a third of its memory; dialects do not know each other's ids."""
+    id = f"{event.dialect}/{event.id}" if type(event) is FrameEvent else str(event.id)
     return int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
 
 
-def is_repeated(state: State, id: str) -> bool:
-    """Whether an event of this id has come before; of very many ids the newest are remembered."""
-    known, digest = state.event_ids, digest_of(id)
+def is_repeated(state: State, digest: int) -> bool:
+    """Return whether an event of this id has come before; of very many ids the newest are remembered."""
+    known = state.event_ids
     if digest in known:
         return True
     if len(known) >= MAX_EVENT_IDS:
@@ -150,7 +163,7 @@ def fold_made(state: State, made: Event, ts: int) -> None:
     """Apply one event that a dialect made; without a `ts` it is of the frame's time."""
     if state.memo.made is not None:
         state.memo.made.append(made)
-    if made.id is not None and is_repeated(state, made.id):
+    if made.id is not None and is_repeated(state, digest_of(made)):
         return
     if made.item is not None and made.item in state.forgotten_items:
         return
@@ -167,6 +180,66 @@ def fold_close_with_frames(state: State, event: SessionClosed, ts: int) -> None:
         for made in events_at_close(state, event, ts):
             fold_made(state, made, ts)
     fold_close(state, event, ts)
+
+
+def events_of(state: State, event: FrameEvent, ts: int) -> list[MadeEvent]:
+    """Return what a frame says, in events of `voicemem.v1`; the state keeps the dialect's notes."""
+    dialect = DIALECTS.get(event.dialect)
+    if dialect is None or not isinstance(event.frame, dict):
+        return []
+    if event.dialect not in state.notes:
+        state.notes[event.dialect] = Notes()
+    content = event.frame
+    return made_by(state, dialect, event.ts, lambda known: dialect.translate(content, ts, known))
+
+
+def events_at_close(state: State, event: SessionClosed, ts: int) -> list[MadeEvent]:
+    """Return what the dialects of a session say at its close, before open replies are cut."""
+    at = hung_up_at(state, event, ts)
+    dialects = [dialect for name in state.notes if (dialect := DIALECTS.get(name)) is not None]
+    return [made for dialect in dialects for made in made_by(state, dialect, at, partial(dialect.closed, at))]
+
+
+def hung_up_at(state: State, event: SessionClosed, ts: int) -> int:
+    """Return when the caller left: the close itself may come much later."""
+    if state.ended_ts is not None:
+        return state.ended_ts
+    clocks = state.clocks | {state.producer: state.clock}
+    newest = max((clock for producer, clock in clocks.items() if producer is not None), default=BEFORE_ALL)
+    return ts if event.reason == CLOSED or newest == BEFORE_ALL else newest
+
+
+def made_by(
+    state: State, dialect: Dialect, stated_ts: int | None, make: Callable[[Known], Iterable[MadeEvent]]
+) -> list[MadeEvent]:
+    """Return what a dialect makes, as far as a producer might have sent it; nothing if it fails."""
+    known = FoldKnown(state, dialect.name, stated_ts is not None)
+    try:
+        made = [*islice(make(known), MAX_MADE + 1)]
+        known.keep_notes()
+    except Exception:  # a fault of ours in a dialect: the frame stays in the journal for a version that can read it
+        state.ignore("frames")
+        return []
+    if len(made) > MAX_MADE:
+        state.ignore("frames")
+    return [event for one in made[:MAX_MADE] if (event := checked(state, one, stated_ts)) is not None]
+
+
+def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent | None:
+    """An event as a producer might have sent it, with the frame's `ts` if it has none; None if it breaks a rule."""
+    try:
+        kind = type(made)
+        if kind not in MADE_KINDS:
+            raise TypeError
+        fields = msgspec.to_builtins(made)
+        if stated_ts is not None:
+            fields.setdefault("ts", stated_ts)
+        event: MadeEvent = msgspec.convert(fields, kind)  # for the union of all kinds it would take thirty times longer
+        check_event(event, MAX_TEXT_BYTES + 1)
+    except (msgspec.ValidationError, Refused, TypeError, ValueError):
+        state.ignore("frames")
+        return None
+    return event
 
 
 # Events of the server
@@ -204,7 +277,7 @@ def fold_carried(state: State, event: MemoryCarried, _ts: int) -> None:
 
 
 def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
-    """End what was copied from the other session: nothing of it still plays, and the call goes on in the next turn."""
+    """End what was copied from the other session: nothing of it still plays, and the next turn follows."""
     state.newest_turn = max(state.newest_turn, event.at_turn)
     state.final_turn = max(state.final_turn, event.at_turn + 1)
     forget_playing(state)
@@ -231,6 +304,80 @@ def fold_document(state: State, event: MemoryDocument, ts: int) -> None:
 
 def fold_data(state: State, event: MemoryData, _ts: int) -> None:
     state.data = event.content if event.operation == "replace" else merge_patch(state.data, event.content)
+
+
+# Tool calls and latencies, which are no chat messages (rule 10)
+
+
+def fold_tool_call(state: State, event: ToolCall, ts: int) -> Turn | None:
+    """Store a tool call, in the record of a result that waits for it, if there is one."""
+    turn = state.turn(turn_number(state, event))
+    known = state.tool_calls.get(event.call_id)
+    waiting = None if known is None else state.tool_record(known)
+    record = waiting
+    if known is None or waiting is None or waiting.name is not None or known[0] != turn.number:
+        record = add_call(state, turn, event.call_id)
+    if record is None:
+        return None
+    if waiting is not None and waiting is not record and waiting.name is None:  # it waits in another turn
+        record.result, record.answered, record.answered_ts = waiting.result, waiting.answered, waiting.answered_ts
+        waiting.result, waiting.answered, waiting.answered_ts = None, False, None
+    record.order, record.ts = state.position, ts
+    record.name, record.arguments = event.name, event.arguments
+    return turn
+
+
+def fold_tool_result(state: State, event: ToolResult, ts: int) -> Turn | None:
+    """Store the result of a tool call, in the call's turn; one that arrives before its tool call waits for it."""
+    number = turn_number(state, event)
+    known = state.tool_calls.get(event.call_id)
+    if known is not None and state.tool_record(known).name is not None:
+        number = known[0]
+    turn = state.turn(number)
+    record = known_call(state, event.call_id, number) or add_call(state, turn, event.call_id)
+    if record is None:
+        return None
+    if record.name is None:
+        record.ts = ts
+    record.result, record.answered, record.answered_ts = event.result, True, ts
+    return turn
+
+
+def fold_metric(state: State, event: Metric, ts: int) -> Turn | None:
+    turn = state.turn(turn_number(state, event))
+    if len(turn.latencies or ()) >= BOUND:
+        state.ignore("traces")
+        return None
+    turn.latencies = append_item(turn.latencies, Latency(event.name, event.latency_ms, ts))
+    return turn
+
+
+def turn_number(state: State, event: ToolCall | ToolResult | Metric) -> int:
+    """The turn of a trace: that of its item, its own, else that of the newest reply."""
+    number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
+    if number is None:
+        keys = standing_keys(state)
+        number = keys[-1][0] if keys else state.utterance_turn
+    if event.item is not None and not isinstance(event, Metric):
+        state.items.setdefault(event.item, number)
+    state.newest_turn = max(state.newest_turn, number)
+    return number
+
+
+def known_call(state: State, call_id: str, number: int) -> ToolCallRecord | None:
+    """The newest record of a call id in a turn."""
+    known = state.tool_calls.get(call_id)
+    return None if known is None or known[0] != number else state.tool_record(known)
+
+
+def add_call(state: State, turn: Turn, call_id: str) -> ToolCallRecord | None:
+    if len(turn.tool_calls or ()) >= BOUND:
+        state.ignore("traces")
+        return None
+    record = ToolCallRecord(state.position, 0, call_id)
+    turn.tool_calls = append_item(turn.tool_calls, record)
+    state.tool_calls[call_id] = turn.number, len(turn.tool_calls) - 1
+    return record
 
 
 FOLD_RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {

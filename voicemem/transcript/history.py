@@ -1,20 +1,34 @@
-"""From the state of a call to its chat messages (docs/memory.md)."""
+"""From the state of a call to its chat messages (docs/memory.md), on request with what is in progress.
+
+What is in progress says so (`open` in its metadata), for readers who asked for it; contexts, exports and webhook events
+have none of it.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from voicemem.transcript.messages import Forgotten, Message, ToolUse, order_metadata
-from voicemem.transcript.metadata import MergedMetadata, latest, layered, merge
+import msgspec
+
+from voicemem.transcript.messages import (
+    Forgotten,
+    MergedMetadata,
+    Message,
+    ToolUse,
+    latest_metadata,
+    layered_metadata,
+    merge_metadata,
+    order_metadata,
+)
 from voicemem.transcript.replies.evidence import Interruption, Source
-from voicemem.transcript.replies.heard import Cut, find_cut
+from voicemem.transcript.replies.heard import Cut, find_cut, heard_so_far
 from voicemem.transcript.replies.interruptions import timelines
-from voicemem.transcript.replies.playing import settle
+from voicemem.transcript.replies.playing import plays_at_close, settle
 from voicemem.transcript.replies.sources import sources_of, standing_replies
-from voicemem.transcript.speech import Speech, speech_index
+from voicemem.transcript.speech import FalseAlarms, Speech, false_alarms, speech_index
 from voicemem.transcript.state import Reply, Segment, State, Turn, TypedMessage
 
 
@@ -140,10 +154,10 @@ def reply_metadata(state: State, reply: Reply, cut: Cut | None) -> dict[str, Any
     """The metadata of the LLM, then of playback, then of the interruptions that mark; the last of one key counts."""
     interrupting: MergedMetadata = {}
     for one in sorted(cut.metadata(), key=by_order) if cut is not None else ():
-        interrupting = merge(interrupting, one.order, one.metadata or {})
+        interrupting = merge_metadata(interrupting, one.order, one.metadata or {})
     sources = sources_of(state, reply) if cut is None else cut.sources
     played = [found for source in sources if (found := played_metadata(source))]
-    return layered(reply.metadata or {}, latest(played), interrupting)
+    return layered_metadata(reply.metadata or {}, latest_metadata(played), interrupting)
 
 
 def played_metadata(source: Source) -> MergedMetadata:
@@ -156,7 +170,7 @@ def played_metadata(source: Source) -> MergedMetadata:
     found: MergedMetadata = {}
     for one in playback.metadata:
         if source.since <= one.ts < source.until:
-            found = merge(found, one.order, one.metadata)
+            found = merge_metadata(found, one.order, one.metadata)
     return found
 
 
@@ -170,11 +184,11 @@ def begun_positions(state: State, turn: Turn) -> set[int]:
     return spoken | {typed.order for typed in turn.typed or ()} | {id >> 1 for id in turn.replies}
 
 
-def tool_uses(state: State) -> list[ToolUse]:
-    """The tool calls that are not forgotten, in the order of turns and then of arrival."""
+def tool_uses(state: State, with_forgotten: bool = False) -> list[ToolUse]:
+    """The tool calls in the order of turns and then of arrival, without those that are forgotten or with them."""
     if not state.tool_calls:
         return []
-    forgotten = state.forgotten or Forgotten()
+    forgotten = (None if with_forgotten else state.forgotten) or Forgotten()
     return [
         ToolUse(number, t.ts, t.call_id, t.name, t.arguments, t.result, t.answered)
         for number in state.turn_numbers
@@ -214,7 +228,7 @@ def begun_items(state: State, turn: Turn) -> Iterator[tuple[int, list[str]]]:
 
 
 def restored_interruptions(state: State, entry: MessageEntry) -> list[Interruption]:
-    """What came about the interruption of a restored reply; its metadata say when it was."""
+    """Return what came about the interruption of a restored reply; its metadata say when it was."""
     if not isinstance(entry.made_of, Reply) or not entry.made_of.restored:
         return []
     return [cut for source in sources_of(state, entry.made_of) for cut in source.interruptions()]
@@ -259,3 +273,81 @@ def reply_times(state: State, reply: Reply) -> SpeechTimes:
         for series in timelines(source, "dones"):
             ends += [mark.ts for mark in series.entries(source.until, source.since)]
     return {"speech_start_ms": min(starts, default=None), "speech_end_ms": max(ends, default=None)}
+
+
+# What is in progress
+
+
+def open_messages(state: State) -> list[Message]:
+    """All messages in their order, with replies and partials in progress."""
+    return [entry.message for number in state.turn_numbers for entry in open_entries(state, state.turns[number])]
+
+
+def shown_entries(state: State, turn: Turn, unfinished: bool) -> list[MessageEntry]:
+    """The messages of a turn for a reader: with `unfinished`, also what is in progress."""
+    return open_entries(state, turn) if unfinished else turn_entries(state, turn)
+
+
+def open_entries(state: State, turn: Turn) -> list[MessageEntry]:
+    """The messages of a turn, with what is in progress."""
+    entries = turn_entries(state, turn, unfinished=True)
+    return entries if state.closed_ts is not None else [marked(state, entry) for entry in entries]
+
+
+def marked(state: State, entry: MessageEntry) -> MessageEntry:
+    """A message that may still change, with the metadata that say so; any other as it is."""
+    match entry.made_of:
+        case Speech(shown=shown):
+            found: dict[str, Any] = {} if all(one.final for one in shown) else {"partial": True, "open": True}
+        case Reply() as reply if is_open(state, reply) and entry.interruption is None:
+            heard = heard_so_far(state, reply)
+            found = {"open": True} if heard is None else {"open": True, "heard_so_far": heard}
+        case _:
+            found = {}
+    if not found:
+        return entry
+    metadata = order_metadata(entry.message.metadata | found)
+    return entry._replace(message=msgspec.structs.replace(entry.message, metadata=metadata))
+
+
+def is_open(state: State, reply: Reply) -> bool:
+    """Return whether a reply is being generated, or is known to be playing. The state must be settled."""
+    return not reply.restored and (not reply.generation.complete or plays_at_close(state, reply))
+
+
+def playing_turn(state: State) -> int | None:
+    """The turn of the reply that is known to be playing: events of other turns may end that."""
+    settle(state)
+    if state.closed_ts is not None or not state.played:
+        return None
+    newest = state.replies[state.played[-1][2]]
+    return newest.turn if plays_at_close(state, newest) else None
+
+
+class InProgress(NamedTuple):
+    """What of a call was in progress. Events of other turns may end it, so its turns are looked at again."""
+
+    playing: int | None = None
+    """The turn of the reply that was playing."""
+    partials: frozenset[int] = frozenset()
+    """The turns with partials: a `resume` may show that one was the noise that caused a false alarm."""
+    alarms: FalseAlarms | None = None
+    """The false alarms by then; None while there are no partials."""
+
+
+def turns_to_look_at(state: State, before: InProgress) -> set[int]:
+    """The turns whose messages may be others than before without having changed themselves."""
+    found = {number for number in (before.playing, playing_turn(state)) if number is not None}
+    return found | before.partials if before.partials and false_alarms(state) is not before.alarms else found
+
+
+def in_progress(state: State, before: InProgress, looked_at: Collection[int]) -> InProgress:
+    """Return what is in progress now, when only these turns may have changed."""
+    known = frozenset(number for number in looked_at if has_partials(state.turns.get(number)))
+    gone = before.partials.intersection(looked_at)
+    partials = before.partials if gone == known else (before.partials - gone) | known
+    return InProgress(playing_turn(state), partials, false_alarms(state) if partials else None)
+
+
+def has_partials(turn: Turn | None) -> bool:
+    return turn is not None and any(one.text and not one.final for one in turn.segments)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 
-from voicemem.dialects.dialect import Known, KnownReply, KnownSegment
+from voicemem.dialects.dialect import KnownSegment
 from voicemem.transcript.replies.evidence import KINDS, Source
-from voicemem.transcript.replies.interruptions import largest_total, timelines
+from voicemem.transcript.replies.interruptions import largest_total, last_entries
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.replies.sources import sources_of, standing_keys
 from voicemem.transcript.speech import speech_index
@@ -21,34 +21,20 @@ MAX_NOTES_BYTES = 16 * 1024
 NO_NOTES = Notes()
 
 
-class FoldReply(KnownReply):
-    """A reply of the fold, as a dialect sees it."""
+class FoldReply:
+    """A reply of the fold, as a dialect sees it: a `KnownReply`."""
 
     def __init__(self, known: FoldKnown, reply: Reply) -> None:
         self.known = known
         self.state = known.state
         self.reply = reply
+        self.item, self.turn, self.begun = reply.item, reply.turn, reply.begin
+        self.complete = reply.generation.complete
         self.found: list[Source] | None = None
-
-    @property
-    def item(self) -> str | None:
-        return self.reply.item
-
-    @property
-    def turn(self) -> int:
-        return self.reply.turn
 
     @property
     def text(self) -> str:
         return self.reply.generation.text()
-
-    @property
-    def complete(self) -> bool:
-        return self.reply.generation.complete
-
-    @property
-    def begun(self) -> int:
-        return self.reply.begin
 
     @property
     def sources(self) -> list[Source]:
@@ -97,13 +83,7 @@ class FoldReply(KnownReply):
 
     @property
     def has_playback(self) -> bool:
-        for source in self.sources:
-            playback = source.evidence.playback
-            if playback is None or (playback.audio is None and playback.texts is None):
-                continue
-            if any(series.last(source.until, source.since) for series in timelines(source, "audio", "texts")):
-                return True
-        return False
+        return any(last_entries(self.sources, "audio", "texts"))
 
     @property
     def before(self) -> FoldReply | None:
@@ -112,51 +92,35 @@ class FoldReply(KnownReply):
         return self.known.reply_of(keys[place - 1][2]) if place else None
 
 
-class FoldKnown(Known):
-    """The state of the fold before a frame. What is noted is kept only by `keep_notes`."""
+class FoldKnown:
+    """The state of the fold before a frame: a `Known`. What is noted is kept only by `keep_notes`."""
 
     def __init__(self, state: State, dialect: str, has_clock: bool) -> None:
         self.state = state
         self.dialect = dialect
-        self.clock = has_clock
-        self.known_notes: Notes = state.notes.get(dialect, NO_NOTES)
+        self.has_clock = has_clock
+        self.here, self.next_turn = state.utterance_turn, state.newest_turn + 1
         self.noted: dict[str, Any] = {}
         """What this frame notes: None for what it forgets."""
-        self.current: dict[str, Any] = self.known_notes.values
+        self.notes: dict[str, Any] = state.notes.get(dialect, NO_NOTES).values
         """The notes with these; a copy, once there are any."""
         self.seen: dict[int, FoldReply] = {}
-        """The replies that were asked for. The state does not change meanwhile, so what was found of them holds."""
-
-    @property
-    def here(self) -> int:
-        return self.state.utterance_turn
-
-    @property
-    def next_turn(self) -> int:
-        return self.state.newest_turn + 1
+        """The replies that were asked for. The state does not change while a frame is translated."""
 
     def is_answered(self, turn: int) -> bool:
         known = self.state.turns.get(turn)
         return known is not None and known.standing > 0
 
-    @property
-    def has_clock(self) -> bool:
-        return self.clock
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        return self.current
-
     def note(self, key: str, value: Any) -> None:
-        if value is None and key not in self.current:
+        if value is None and key not in self.notes:
             return
         if not self.noted:
-            self.current = self.current.copy()
+            self.notes = self.notes.copy()
         self.noted.pop(key, None)
         self.noted[key] = value
-        self.current.pop(key, None)
+        self.notes.pop(key, None)
         if value is not None:
-            self.current[key] = value
+            self.notes[key] = value
 
     def keep_notes(self) -> None:
         """Put what was noted into the state; of too much, the oldest goes."""
@@ -170,7 +134,7 @@ class FoldKnown(Known):
                 notes.size -= size_of(key, notes.values[key])
             if value is not None:
                 notes.size += size_of(key, value)
-        notes.values = self.current
+        notes.values = self.notes
         while notes.size > MAX_NOTES_BYTES:
             oldest = next(iter(notes.values))
             notes.size -= size_of(oldest, notes.values.pop(oldest))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from voicemem.protocol.events import Asr
 from voicemem.protocol.types import SPACELESS
-from voicemem.transcript.metadata import latest, layered, merge
+from voicemem.transcript.messages import latest_metadata, layered_metadata, merge_metadata
 from voicemem.transcript.state import BOUND, Segment, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 
@@ -51,7 +51,7 @@ class SpeechIndex:
             self.open[segment.user] = segment
 
     def find(self, key: SegmentKey, user: str | None) -> Segment | None:
-        """The segment that an event of this key and user is about: the user's, or one that is nobody's yet.
+        """The segment that an event of this key and user is about: the user's, or one that is no user's yet.
 
         An event without a user continues the newest, whoever spoke.
         """
@@ -153,7 +153,7 @@ def flowing_turn(state: State) -> int:
 
 
 def is_late_partial(state: State, event: Asr, ts: int, number: int) -> bool:
-    """Whether this is a partial of a segment without a key that a final has closed already."""
+    """Return whether this is a partial of a segment without a key that a final has closed already."""
     turn = state.turns.get(number)
     if turn is None or event.final:
         return False
@@ -187,7 +187,7 @@ def update_segment(state: State, turn: Turn, index: SpeechIndex, segment: Segmen
     if event.end_ms is not None:
         segment.end_ms = event.end_ms
     if event.metadata:
-        segment.metadata = merge(segment.metadata, state.position, event.metadata)
+        segment.metadata = merge_metadata(segment.metadata, state.position, event.metadata)
 
 
 # Reading
@@ -225,10 +225,10 @@ class Speech(NamedTuple):
 
     def metadata(self) -> dict[str, Any]:
         """The metadata of its events: of each key the last value."""
-        return layered(latest(one.metadata or {} for one in self.shown))
+        return layered_metadata(latest_metadata(one.metadata or {} for one in self.shown))
 
     def times(self) -> dict[str, Any]:
-        """When the recogniser heard it, in ms."""
+        """Return when the recogniser heard it, in ms."""
         starts = [one.start_ms for one in self.shown if one.start_ms is not None]
         ends = [one.end_ms for one in self.shown if one.end_ms is not None]
         return {"speech_start_ms": min(starts, default=None), "speech_end_ms": max(ends, default=None)}

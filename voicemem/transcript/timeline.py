@@ -56,7 +56,7 @@ class Block(Struct, array_like=True, gc=False):
         return Entry(*self.numbers[index * WIDTH : (index + 1) * WIDTH])
 
     def count_before(self, ts: int) -> int:
-        """How many entries come before a time."""
+        """Return how many entries come before a time."""
         if not self.numbers or ts > self.numbers[NEWEST_TS]:
             return len(self)
         return bisect_left(range(len(self)), ts, key=self.ts)

@@ -15,7 +15,7 @@ from voicemem.exports.call import Call
 from voicemem.exports.vcon import vcon_object
 from voicemem.transcript.messages import Message, order_metadata
 from voicemem.transcript.state import Latency, State
-from voicemem.transcript.turns.report import compact_number, is_end_to_end, turns
+from voicemem.transcript.turns import compact_number, is_end_to_end, turns
 
 MAX_TURNS = 200
 """Per webhook event."""

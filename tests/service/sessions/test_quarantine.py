@@ -234,7 +234,7 @@ async def test_a_start_does_not_try_it_again(tmp_path: Path) -> None:
 
 async def test_what_the_fold_ignores_is_counted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """By bound, when it is first folded."""
-    monkeypatch.setattr("voicemem.transcript.traces.BOUND", 3)
+    monkeypatch.setattr("voicemem.transcript.fold.BOUND", 3)
     app = await serve()
     async with open_producer(app) as producer:
         await producer.store(*(event("metric", 1, seq=seq, name="x", latency_ms=seq) for seq in range(1, 6)))

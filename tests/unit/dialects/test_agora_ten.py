@@ -17,8 +17,7 @@ from voicemem.dialects.agora_ten import AGORA_TEN, MAX_PART, reduce
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone, Tts
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 from voicemem.transcript.state import State
 
 CALLS = [one for one in RECORDINGS if one.dialect == "agora-ten"]

@@ -16,8 +16,7 @@ from voicemem.dialects.conversation_relay import CONVERSATION_RELAY, KINDS, redu
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = [one for one in RECORDINGS if one.dialect == "conversation-relay"]
 SETUP = {"type": "setup", "sessionId": "VX1", "callSid": "CA1", "from": "+15550100", "to": "+15550101"}

@@ -20,8 +20,7 @@ from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT, KINDS, RULES, note_
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 from voicemem.transcript.known import FoldKnown
 from voicemem.transcript.state import State
 

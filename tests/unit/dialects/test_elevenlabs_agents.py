@@ -31,8 +31,7 @@ from voicemem.dialects.elevenlabs_agents.frames import KINDS, Alignment, frames,
 from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS, RULES, without_ellipsis
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = {one.name: one for one in RECORDINGS if one.dialect == "elevenlabs-agents"}
 BODY = ROOT / "fixtures" / "elevenlabs-agents" / "webhook.json"

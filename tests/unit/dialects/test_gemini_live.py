@@ -19,8 +19,7 @@ from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
 from voicemem.dialects.gemini_live import APP, CAMEL, GEMINI_LIVE, RATE, VENDOR, reduce
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, Tts
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = [one for one in RECORDINGS if one.dialect == "gemini-live"]
 PCM = base64.b64encode(bytes(480)).decode()

@@ -18,8 +18,7 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.livekit_agents import KINDS, reduce
 from voicemem.protocol.events import FrameEvent, Resume
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 from voicemem.transcript.state import State
 
 CALLS = [one for one in RECORDINGS if one.dialect == "livekit-agents"]

@@ -19,8 +19,7 @@ from voicemem.dialects.nova_sonic.frames import KINDS, reduce
 from voicemem.dialects.nova_sonic.translation import NOVA_SONIC
 from voicemem.protocol.events import FrameEvent, Interrupt, LlmDelta, Tts
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = [one for one in RECORDINGS if one.dialect == "nova-sonic"]
 OF_OUTPUT = {"sessionId", "promptName", "completionId"}

@@ -20,8 +20,7 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.openai_live import KINDS, OPENAI_LIVE, reduce
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmCancel, LlmDelta, LlmDone
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = [one for one in RECORDINGS if one.dialect == "openai-live"]
 SERVER: TypeAdapter[Any] = TypeAdapter(ConnectServerEvent)

@@ -17,8 +17,7 @@ from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
 from voicemem.dialects.openai_realtime.frames import KINDS, RENAMED, reduce
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = [one for one in RECORDINGS if one.dialect == "openai-realtime"]
 SERVER: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)

@@ -20,8 +20,7 @@ from voicemem.dialects.pipecat_rtvi import KINDS, LABEL, reduce
 from voicemem.dialects.reading import unix_ms
 from voicemem.protocol.events import FrameEvent, LlmDelta
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 from voicemem.transcript.state import State
 
 CALLS = [one for one in RECORDINGS if one.dialect == "pipecat-rtvi"]

@@ -27,12 +27,11 @@ from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.retell.frames import APP, ELEMENT, VENDOR, WEBHOOKS, reduce, taken_apart, verify
+from voicemem.dialects.retell.frames import APP, ELEMENT, VENDOR, WEBHOOKS, reduce, split, verify
 from voicemem.dialects.retell.translation import RETELL, RULES
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = {one.name: one for one in RECORDINGS if one.dialect == "retell"}
 BODY = ROOT / "fixtures" / "retell" / "webhook.json"
@@ -190,7 +189,7 @@ def test_the_webhook_is_the_whole_call() -> None:
     live = [update(agent("Hello."), user("I want two."), agent("Two what?"), user("Noise"))]
     final = ended(agent("Hello."), user("I want to."), agent("Two what?"))
     expected = [("assistant", "Hello."), ("user", "I want to."), ("assistant", "Two what?")]
-    parts = [*taken_apart(final)]
+    parts = [*split(final)]
     assert texts(memory(*live, *live, *parts)) == texts(memory(*parts)) == texts(memory(*parts, *parts)) == expected
 
 
@@ -203,7 +202,7 @@ def test_unfinished_words_stay() -> None:
 def test_older_names_of_fields() -> None:
     """A webhook with `data` instead of `call`, and a response without a type, are taken."""
     body = ended(agent("Hello."))
-    parts = [*taken_apart({"event": "call_ended", "data": body["call"]})]
+    parts = [*split({"event": "call_ended", "data": body["call"]})]
     assert texts(memory(*parts)) == [("assistant", "Hello.")]
     assert reduce({"response_id": 0, "content": "Hello.", "content_complete": True}) is not None
 
@@ -227,7 +226,7 @@ def test_any_frame_is_reduced_or_refused(frame: Any, kind: tuple[str, str]) -> N
         try:
             reduce(one)
             if isinstance(one, dict):
-                [*map(reduce, taken_apart(one))]
+                [*map(reduce, split(one))]
         except (MalformedFrame, UnknownFrame):
             continue
 
@@ -275,7 +274,7 @@ def test_everything_twice_changes_nothing(call: Recording) -> None:
     sent: list[tuple[JsonObject, int | None]] = []
     for envelope in call.envelopes():
         pieces = envelope["frame"].get("content_complete") is False
-        for part in taken_apart(envelope["frame"]):
+        for part in split(envelope["frame"]):
             sent += [(part, envelope.get("ts"))] * (1 if pieces else 2)
     assert fold(sent, call.hang_up()) == call.document("contents")["contents"]
 
@@ -283,4 +282,4 @@ def test_everything_twice_changes_nothing(call: Recording) -> None:
 def test_recorded_parts_are_those_of_the_webhook() -> None:
     """The frames of `webhook_alone` are what the body gives."""
     body = json.loads(BODY.read_text("utf-8"))
-    assert [one["frame"] for one in CALLS["webhook_alone"].envelopes()] == [*taken_apart(body)]
+    assert [one["frame"] for one in CALLS["webhook_alone"].envelopes()] == [*split(body)]

@@ -21,8 +21,7 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.ultravox import KINDS, RULES, ULTRAVOX, frames, reduce, verify
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = [one for one in RECORDINGS if one.dialect == "ultravox"]
 BODY = (ROOT / "fixtures" / "ultravox" / "webhook.json").read_bytes()

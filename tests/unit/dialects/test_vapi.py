@@ -26,13 +26,12 @@ from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.vapi.frames import KINDS, reduce, taken_apart, verify
+from voicemem.dialects.vapi.frames import KINDS, reduce, split, verify
 from voicemem.dialects.vapi.speaking import first_words, is_similar
 from voicemem.dialects.vapi.translation import RULES, VAPI
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone
 from voicemem.protocol.types import JsonObject
-from voicemem.transcript.fold import DecodedRow
-from voicemem.transcript.frames import CLOSED
+from voicemem.transcript.fold import CLOSED, DecodedRow
 
 CALLS = {one.name: one for one in RECORDINGS if one.dialect == "vapi"}
 PRIVATE = ("+49", "+1555", "You are a joker", "secret definition", "storage.example", "asst_1", "gpt-4o", "summary")
@@ -44,7 +43,7 @@ def memory(*sent: JsonObject) -> list[Any]:
     """The messages that these give, one a second, with a hang-up a second after the last."""
     rows: list[DecodedRow] = []
     for position, raw in enumerate(sent, 1):
-        for part in taken_apart(raw):
+        for part in split(raw):
             frame = reduce(part)
             if frame is not None:
                 event = FrameEvent(dialect="vapi", frame=frame.content, ts=frame.ts, id=frame.id)
@@ -267,7 +266,7 @@ def test_any_frame_is_reduced_or_refused(frame: Any, type: str) -> None:
         try:
             reduce(one)
             if isinstance(one, dict):
-                [*map(reduce, taken_apart(one))]
+                [*map(reduce, split(one))]
         except (MalformedFrame, UnknownFrame):
             continue
 
@@ -313,7 +312,7 @@ def test_webhooks_taken_apart_and_twice_give_the_same(call: Recording) -> None:
     """What a service keeps of the webhooks, one by one and then all of them again, is the memory of the call."""
     rows: list[DecodedRow] = []
     for envelope in [*call.envelopes(), *call.envelopes()]:
-        for part in taken_apart(envelope["frame"]):
+        for part in split(envelope["frame"]):
             frame = reduce(part)
             if frame is not None:
                 ts = envelope.get("ts", frame.ts)
@@ -327,7 +326,7 @@ def test_webhooks_taken_apart_and_twice_give_the_same(call: Recording) -> None:
 def test_recorded_parts_are_those_of_the_webhook() -> None:
     """The frames of `webhook_alone` are what the body gives."""
     body = json.loads((ROOT / "fixtures" / "vapi" / "webhook.json").read_text("utf-8"))
-    assert [one["frame"] for one in CALLS["webhook_alone"].envelopes()] == [*taken_apart(body)]
+    assert [one["frame"] for one in CALLS["webhook_alone"].envelopes()] == [*split(body)]
     assert journal_rows(CALLS["webhook_alone"])
 
 

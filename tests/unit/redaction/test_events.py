@@ -15,9 +15,8 @@ from voicemem.protocol.codec import DecodedEvent, decode_event, decode_journaled
 from voicemem.protocol.redacted import HIDDEN
 from voicemem.protocol.strict_json import is_same_event
 from voicemem.protocol.types import JsonObject
-from voicemem.redaction.events import redact_event
-from voicemem.redaction.rules import Rules, rules_of
-from voicemem.redaction.speech import Speech
+from voicemem.redaction.events import Speech, redact_event
+from voicemem.redaction.texts import Rules, rules_of
 
 CARD = "4929 1234 5678 9012"
 CARDS = rules_of(["cards"])

@@ -23,9 +23,8 @@ from voicemem.dialects.reading import Record
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
-from voicemem.redaction.events import redact_event
-from voicemem.redaction.rules import rules_of
-from voicemem.redaction.speech import Speech
+from voicemem.redaction.events import Speech, redact_event
+from voicemem.redaction.texts import rules_of
 
 CARD = "4929123456789012"
 CARDS = rules_of(["cards"])

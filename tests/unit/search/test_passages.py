@@ -10,8 +10,9 @@ from tests.support.plain_fold.calls import call_closed, plain_rows
 from tests.support.random_calls.strategies import calls
 from tests.support.transcripts import closed, folded, reopened
 from voicemem.protocol.codec import decode_journaled
+from voicemem.protocol.memories import civil_date
 from voicemem.protocol.types import JsonObject
-from voicemem.search.passages import Passage, calendar_day, day_words, has_unheard, passages_in
+from voicemem.search.passages import Passage, day_words, has_unheard, passages_in
 from voicemem.search.words import words_of
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
@@ -70,7 +71,7 @@ def test_days_are_words() -> None:
     assert day_words(0) == "1 January 1970"
     assert day_words(-1) == "31 December 1969"
     assert day_words(951_782_400_000) == "29 February 2000"
-    assert calendar_day(-719_468) == (1, 3, 0)
+    assert civil_date(-719_468) == (0, 3, 1)
     assert day_words(2**53).endswith("287396")
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.rows import every_row
-from voicemem.search.irregular import FORMS
-from voicemem.search.words import MAX_QUERY_WORDS, MAX_WORD, QueryWord, query_words, words_of
+from voicemem.search.words import FORMS, MAX_QUERY_WORDS, MAX_WORD, QueryWord, query_words, words_of
 
 TEXTS = [
     ("Don't tell Müller's dog!", "don t tell muller s dog"),
@@ -23,7 +22,7 @@ TEXTS = [
 ]
 
 
-@every_row(("text", "expected"), TEXTS, ids=[text for text, _ in TEXTS])
+@pytest.mark.parametrize(("text", "expected"), TEXTS, ids=[text for text, _ in TEXTS])
 def test_a_text_has_these_words(text: str, expected: str) -> None:
     """In lower case, without accents, whatever they are written with; scripts without spaces in pairs."""
     assert words_of(text) == expected.split()
@@ -43,7 +42,7 @@ def test_words_that_say_nothing_in_german_alone_are_asked_for_in_english() -> No
     assert query_words("Wann hat die Oma den Hut?") == [QueryWord("oma"), QueryWord("hut")]
 
 
-@every_row(
+@pytest.mark.parametrize(
     ("query", "others"),
     [
         ("When did she buy it?", "bought"),

@@ -19,8 +19,7 @@ from tests.support.transcripts import entries, messages_after
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.diff import Changes, MessageMarks, TurnMarks, compare, mark_messages, upserts
 from voicemem.transcript.fold import fold, fold_event
-from voicemem.transcript.history import messages
-from voicemem.transcript.open_messages import open_messages
+from voicemem.transcript.history import messages, open_messages
 from voicemem.transcript.state import State, decode_state, encode_state
 
 

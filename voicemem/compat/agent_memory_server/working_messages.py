@@ -39,8 +39,7 @@ from voicemem.memory.working_memory import check_data_size
 from voicemem.protocol.events import MemoryData, MemorySummary, MessageEvent, ServerEvent
 from voicemem.protocol.redacted import HIDDEN, is_same_redacted
 from voicemem.protocol.types import JsonObject
-from voicemem.redaction.rules import Rules
-from voicemem.redaction.texts import redact_value
+from voicemem.redaction.texts import Rules, redact_value
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.transcript.history import turn_entries
 from voicemem.transcript.messages import OF_CLIENT, Message

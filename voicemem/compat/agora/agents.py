@@ -38,7 +38,7 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
-from voicemem.transcript.turns.report import turn_object
+from voicemem.transcript.turns import turn_object
 
 PROJECT = "/v2/projects/{appid}"
 AGENT = PROJECT + "/agents/{id}"

@@ -223,7 +223,7 @@ def words_of(alignment: Alignment) -> list[tuple[str, int, int]]:
 
 
 def begins_word(before: str, text: str) -> bool:
-    """Whether a text begins a word of its own, after this one."""
+    """Return whether a text begins a word of its own, after this one."""
     if not text or text[0].isspace():
         return False
     return before[-1].isspace() or SPACELESS.match(before[-1]) is not None or SPACELESS.match(text) is not None
@@ -273,14 +273,14 @@ KINDS: dict[str, Kind] = {
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = require_object(frame)
-    if "user_audio_chunk" in given and "type" not in given:
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = require_object(frame)
+    if "user_audio_chunk" in raw and "type" not in raw:
         if side == "vendor":
             raise MalformedFrame("The other side sends frames of this type.")
         return None
-    name, kind = kind_of(given, KINDS, side)
-    content = kind.keep(given)
+    name, kind = kind_of(raw, KINDS, side)
+    content = kind.keep(raw)
     if content is None:
         return None
     id = kind.id(content)
@@ -353,7 +353,7 @@ def item_texts(frame: JsonObject) -> Iterator[Text]:
 
 
 def tool_texts(frame: JsonObject) -> Iterator[Text]:
-    """What a tool is called with, and what it answers."""
+    """Return what a tool is called with, and what it answers."""
     for holder, key in (
         (frame.get("client_tool_call"), "parameters"),
         (frame.get("agent_tool_response_full_payload"), "full_tool_result"),
@@ -367,7 +367,7 @@ def tool_texts(frame: JsonObject) -> Iterator[Text]:
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """Whether a body was signed with this secret within the last half hour: `t=UNIX_SECONDS,v0=HEX`."""
+    """Return whether a body was signed with this secret within the last half hour: `t=UNIX_SECONDS,v0=HEX`."""
     parts = [part.strip().partition("=") for part in headers.get(SIGNATURE, "").split(",")]
     stated = [value for name, _, value in parts if name == "t"]
     signed = [value for name, _, value in parts if name == "v0"]
@@ -411,7 +411,7 @@ def frames(body: JsonObject) -> Iterator[JsonObject]:
 
 
 def time_of(item: JsonObject, call: CallTimes) -> int | None:
-    """When an item began, Unix ms."""
+    """Return when an item began, Unix ms."""
     created, seconds = item.get("created_at_unix_ms"), item.get("time_in_call_secs")
     if type(created) is int:
         return created
@@ -421,7 +421,7 @@ def time_of(item: JsonObject, call: CallTimes) -> int | None:
 
 
 def end_of(call: CallTimes) -> int | None:
-    """When the call ended, Unix ms."""
+    """Return when the call ended, Unix ms."""
     if call.start_time_unix_secs is None or call.call_duration_secs is None:
         return None
     return (call.start_time_unix_secs + call.call_duration_secs) * 1000

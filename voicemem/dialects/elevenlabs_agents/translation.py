@@ -11,7 +11,7 @@
 | `client_tool_call`, `agent_tool_request` | `tool.call` |
 | `client_tool_result` (app), `agent_tool_response_full_payload` | `tool.result` |
 | `user_message`, `multimodal_message` (app) | `message` |
-| webhook `post_call_transcription` | a frame each item: onto the live one, else said anew; then `session.end` |
+| webhook `post_call_transcription` | a frame each item: onto the live one, else said here; then `session.end` |
 
 The user's items are `uEVENT`, replies `aEVENT`, by the vendor's number of the event; what only the webhook has is
 `~pINDEX`. In a second conversation they are `u2.EVENT`, and so on. Notes: `format` (bytes of audio a millisecond),
@@ -98,7 +98,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def withdraw_tentative(item: str, known: Known) -> Made:
-    """What was tentative under the number of another event is said again under this one."""
+    """Return what was tentative under the number of another event is said again under this one."""
     tentative = known.notes.get("tentative")
     if tentative is not None and tentative != item:
         yield Asr(item=tentative, text="", final=True)

@@ -118,9 +118,9 @@ KINDS: dict[str, Kind] = {
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = json_object(frame, MAX_INTEGER)
-    name, body = kind_and_body(given)
+    """Return what is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = json_object(frame, MAX_INTEGER)
+    name, body = kind_and_body(raw)
     sender = sender_of(name, body, side)
     record = KINDS[name].record
     if record is None or (name == "contentEnd" and sender == "app"):
@@ -134,7 +134,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if isinstance(kept, TextOutput) and not (kept.content or kept.interrupted):
         return None
     if isinstance(kept, AudioOutput):
-        count = body if AUDIO_BYTES not in given else given
+        count = body if AUDIO_BYTES not in raw else raw
         counted: JsonObject = {AUDIO_BYTES: audio_bytes(count, "content"), EVENT: {name: content}}
         return Frame(counted, side="vendor", counts_audio=True)
     check_rate(content)
@@ -161,13 +161,13 @@ def app_content(whole: JsonObject, start: ContentStart) -> Frame | None:
     return Frame(whole, id=id, side="app", opens=True, within=audio) if is_typed else None
 
 
-def kind_and_body(given: JsonObject) -> tuple[str, JsonObject]:
+def kind_and_body(raw: JsonObject) -> tuple[str, JsonObject]:
     """The kind of an event, and what is in it. Raises `MalformedFrame`, `UnknownFrame`."""
-    event = given.get(EVENT)
+    event = raw.get(EVENT)
     if not isinstance(event, dict):
-        if EVENT in given or not given:
+        if EVENT in raw or not raw:
             raise MalformedFrame("A frame of this dialect has an event.")
-        raise UnknownFrame(str(next(iter(given))))
+        raise UnknownFrame(str(next(iter(raw))))
     name = next((key for key in event if key in KINDS), None)
     if name is None:
         if event:
@@ -179,7 +179,7 @@ def kind_and_body(given: JsonObject) -> tuple[str, JsonObject]:
 
 
 def sender_of(name: str, body: JsonObject, side: Side | None) -> Side:
-    """Who sends an event. Raises `MalformedFrame` where that is not who says so, or nobody can tell."""
+    """Who sends an event. Raises `MalformedFrame` where that is not who says so, or no one can tell."""
     sender = KINDS[name].side
     if sender is None:
         by_vendor = body.get("contentId") is not None or body.get("completionId") is not None
@@ -192,7 +192,7 @@ def sender_of(name: str, body: JsonObject, side: Side | None) -> Side:
 
 
 def stage_of(body: JsonObject) -> Any:
-    """Whether a text is SPECULATIVE or FINAL, from JSON in a text."""
+    """Return whether a text is SPECULATIVE or FINAL, from JSON in a text."""
     if "generationStage" in body:
         return body["generationStage"]
     fields = body.get("additionalModelFields")

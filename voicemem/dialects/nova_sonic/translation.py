@@ -70,7 +70,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def stop_by_clock(reply: KnownReply, ts: int) -> Made:
-    """Where the clock says that a reply stood; what FINAL texts have said by then counts more."""
+    """Return where the clock says that a reply stood; what FINAL texts have said by then counts more."""
     playing = playing_at(reply, ts)
     if playing is None:
         return
@@ -302,12 +302,12 @@ def candidates(known: Known) -> list[tuple[KnownReply, int]]:
 
 
 def is_confirmed(reply: KnownReply, known: Known) -> bool:
-    """Whether anything of a reply is FINAL."""
+    """Return whether anything of a reply is FINAL."""
     return bool(known.notes.get(f"r:{reply.item}", [0])[0])
 
 
 def matches_any(text: str, known: Known) -> bool:
-    """Whether a text repeats what a reply says next."""
+    """Return whether a text repeats what a reply says next."""
     return any(end_of(text, reply.text, confirmed) is not None for reply, confirmed in candidates(known))
 
 
@@ -355,7 +355,7 @@ def place_of(text: str, known: Known) -> tuple[KnownReply, int] | None:
 
 
 def end_of(text: str, said: str, start: int) -> int | None:
-    """Where a text ends that stands at a place, word for word; its last word may be the beginning of one."""
+    """Return where a text ends that stands at a place, word for word; its last word may be the beginning of one."""
     words = WORD.findall(text)
     end = None
     scan = WORD.finditer(said, start)
@@ -378,7 +378,7 @@ def end_of(text: str, said: str, start: int) -> int | None:
 
 
 def end_after(text: str, said: str, start: int) -> int | None:
-    """Where a text ends that stands anywhere after a place."""
+    """Return where a text ends that stands anywhere after a place."""
     first = WORD.search(text)
     if first is None:
         return None
@@ -391,7 +391,7 @@ def end_after(text: str, said: str, start: int) -> int | None:
 
 
 def played_at(reply: KnownReply, end: int, ts: int, known: Known) -> int | None:
-    """When the audio of a text up to a character can have been played at the earliest, if that is later."""
+    """Return when the audio of a text up to a character can have been played at the earliest, if that is later."""
     playing = playing_at(reply, ts) if known.has_clock else None
     if playing is None:
         return None

@@ -240,13 +240,13 @@ KINDS: dict[str, Kind] = {
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = require_object(frame)
-    name = given.get("type")
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = require_object(frame)
+    name = raw.get("type")
     if isinstance(name, str) and name in RENAMED:
-        given = given | {"type": RENAMED[name]}
-    name, kind = kind_of(given, KINDS, side)
-    content = kind.keep(given)
+        raw = raw | {"type": RENAMED[name]}
+    name, kind = kind_of(raw, KINDS, side)
+    content = kind.keep(raw)
     if content is None:
         return None
     id = content.get("event_id")
@@ -277,7 +277,7 @@ def said_item(item: JsonObject) -> JsonObject:
 
 
 def is_typed(item: JsonObject) -> bool:
-    """Whether an item is a text of the user's side that was not spoken."""
+    """Return whether an item is a text of the user's side that was not spoken."""
     parts = item.get("content") or ()
     return item.get("role") == "user" and any(part.get("type") == "input_text" for part in parts)
 

@@ -43,7 +43,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def is_out_of_band(response_id: str | None, known: Known) -> bool:
-    """Whether a response belongs to no conversation, so that no one hears it."""
+    """Return whether a response belongs to no conversation, so that no one hears it."""
     return known.notes.get(f"r:{response_id}") is False
 
 
@@ -97,7 +97,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def fail_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What had been recognised before the failure is all that will come."""
+    """Return what had been recognised before the failure is all that will come."""
     segment = known.segment(frame["item_id"])
     if segment is not None and segment.text and not segment.final:
         yield Asr(item=frame["item_id"], text=segment.text, final=True)
@@ -268,7 +268,7 @@ def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def truncated(reply: KnownReply | None) -> bool:
-    """Whether the app has stated where it stopped to play a reply."""
+    """Return whether the app has stated where it stopped to play a reply."""
     return reply is not None and reply.cut == "exact"
 
 

@@ -33,7 +33,7 @@ KEPT = (*SPOKEN, "tool_call_invocation", "tool_call_result", "dtmf")
 """Roles of elements that say something; text messages, injected context and nodes of a flow do not."""
 TRANSCRIPTS = "transcript_with_tool_calls", "transcript_object", "transcript"
 ELEMENT = "transcript.element"
-"""One element of a webhook's transcript, as `taken_apart` makes it."""
+"""One element of a webhook's transcript, as `split` makes it."""
 OVER = "call_ended", "call_analyzed"
 """Webhooks after the call."""
 UPDATED = "transcript_updated"
@@ -150,32 +150,32 @@ def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObjec
     return [one for one in found if one["role"] in SPOKEN or one.get("content") or one.get("tool_call_id")]
 
 
-def in_one_form(given: JsonObject, index: int, started: int | None) -> JsonObject:
-    element = {"role": given["role"], "index": index, "ts": time_of(given, started)}
-    content = given.get("digit") if given["role"] == "dtmf" else given.get("content")
+def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
+    element = {"role": raw["role"], "index": index, "ts": time_of(raw, started)}
+    content = raw.get("digit") if raw["role"] == "dtmf" else raw.get("content")
     if content is not None:
         element["content"] = content if isinstance(content, str) else str(content)
     for name in ("tool_call_id", "name", "arguments"):
-        if given.get(name) is not None:
-            element[name] = given[name]
-    metadata = given.get("metadata")
+        if raw.get(name) is not None:
+            element[name] = raw[name]
+    metadata = raw.get("metadata")
     if isinstance(metadata, dict):
         element["response"] = response_of(metadata)
     return element
 
 
-def response_of(given: JsonObject) -> str | None:
+def response_of(raw: JsonObject) -> str | None:
     """The name of a response, or of what the agent says to interrupt the caller."""
     for name, letter in (("response_id", "r"), ("interrupt_id", "i")):
-        number = whole(given.get(name))
+        number = whole(raw.get(name))
         if number is not None:
             return f"{letter}{number}"
     return None
 
 
-def time_of(given: JsonObject, started: int | None) -> int | None:
-    """When an element began: by its first word, which counts from the begin of the call."""
-    words = given.get("words")
+def time_of(raw: JsonObject, started: int | None) -> int | None:
+    """Return when an element began: by its first word, which counts from the begin of the call."""
+    words = raw.get("words")
     first = words[0] if isinstance(words, list) and words else None
     start = first.get("start") if isinstance(first, dict) else None
     if started is None or not isinstance(start, int | float) or isinstance(start, bool):
@@ -233,7 +233,7 @@ def frame_transcript(frame: JsonObject) -> JsonObject:
 
 
 def element_id(content: JsonObject) -> str:
-    """What a repeat of an element has too. Whole transcripts need no id: each says all again."""
+    """Return what a repeat of an element has too. Whole transcripts need no id: each says all again."""
     element = content["element"]
     return f"{element['role']}/{element['index']}/{digest([element, content.get('reported')])}"
 
@@ -272,13 +272,13 @@ FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = require_object(frame)
-    if "response_id" in given and "content" in given and not FIELDS.keys() & given.keys():
-        given = given | {"response_type": "response"}  # as older apps say it
-    field = next((one for one in FIELDS if one in given), "interaction_type")
-    name, kind = kind_of(given, FIELDS[field], side, field)
-    content = kind.keep(given)
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = require_object(frame)
+    if "response_id" in raw and "content" in raw and not FIELDS.keys() & raw.keys():
+        raw = raw | {"response_type": "response"}  # as older apps say it
+    field = next((one for one in FIELDS if one in raw), "interaction_type")
+    name, kind = kind_of(raw, FIELDS[field], side, field)
+    content = kind.keep(raw)
     if content is None:
         return None
     call = content.get("call") or {}
@@ -293,7 +293,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     )
 
 
-def taken_apart(body: JsonObject) -> Iterator[JsonObject]:
+def split(body: JsonObject) -> Iterator[JsonObject]:
     """The frames of a webhook: one for each element of its transcript, then it. Raises `MalformedFrame`."""
     name, kind = body.get("event"), None
     if isinstance(name, str):
@@ -329,7 +329,7 @@ def element_texts(frame: JsonObject) -> Iterator[Text]:
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
-    """Whether a body was signed with this API key within the last five minutes: `v=UNIX_MS,d=HEX`."""
+    """Return whether a body was signed with this API key within the last five minutes: `v=UNIX_MS,d=HEX`."""
     found = FORM.fullmatch(headers.get(SIGNATURE, ""))
     if found is None or not secret or abs(now - int(found[1])) > TOLERANCE_MS:
         return False

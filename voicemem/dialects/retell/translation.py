@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from voicemem.dialects.dialect import Dialect, Hook, Known, KnownReply, Made, MadeEvent, Translate
-from voicemem.dialects.retell.frames import ELEMENT, ENDED, OVER, UPDATED, reduce, taken_apart, texts, verify
+from voicemem.dialects.retell.frames import ELEMENT, ENDED, OVER, UPDATED, reduce, split, texts, verify
 from voicemem.dialects.translating import Flow, begins, bounded, completed, newest_noted, tool_call, tool_result
 from voicemem.protocol.events import (
     Asr,
@@ -49,7 +49,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """What of the last reply was spoken when the caller hung up; of one that has no element yet no one knows."""
+    """Return what of the last reply was spoken when the caller hung up; of one that has no element yet no one knows."""
     last = known.notes.get("last") or {}
     reply = known.reply(last.get("item", ""))
     if reply is not None and reply.cut == "no" and last["spoken"] < len(reply.text):
@@ -62,7 +62,7 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def read_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
-    """What is said now; with `update_only` the caller may still speak."""
+    """Return what is said now; with `update_only` the caller may still speak."""
     return tell(frame.get("elements", []), frame["interaction_type"] == "update_only", False, known)
 
 
@@ -170,7 +170,7 @@ def user_element(element: JsonObject, final: bool, reported: bool, flow: Flow) -
 
 
 def responses_of(known: Known) -> list[Response]:
-    """What the app has sent, the oldest first; a copy."""
+    """Return what the app has sent, the oldest first; a copy."""
     return [dict(one) for one in known.notes.get("responses", ())]
 
 
@@ -179,7 +179,7 @@ def keep_responses(responses: list[Response], known: Known) -> None:
 
 
 def agent_element(element: JsonObject, reported: bool, flow: Flow) -> list[MadeEvent] | None:
-    """What of a reply was spoken; where the app has sent more of it, and the caller spoke then, it was cut."""
+    """Return what of a reply was spoken; where the app has sent more of it, and the caller spoke then, it was cut."""
     known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
     responses, reply = responses_of(known), known.reply(item)
     response = response_for(element, item, text, responses)
@@ -213,15 +213,15 @@ def response_for(element: JsonObject, item: str, text: str, responses: list[Resp
         if response.get("item") == item or (element.get("response") == response["name"] and "item" not in response):
             return response
     for response in reversed(responses):
-        told = response["text"].strip()
+        said = response["text"].strip()
         is_said = bool(text) or element.get("followed", False)
-        if "item" not in response and told and is_said and (begins(told, text) or begins(text, told)):
+        if "item" not in response and said and is_said and (begins(said, text) or begins(text, said)):
             return response
     return None
 
 
 def goes_on(item: str, text: str, responses: list[Response], known: Known) -> Iterator[MadeEvent]:
-    """A reply that goes on after something that the caller said was not cut there: what it said before stands alone."""
+    """A reply that continues after something that the caller said was not cut there: what it had said is whole."""
     for response in responses:
         before = response.get("item")
         rest = response["text"].strip()[response.get("spoken", 0) :].strip()
@@ -288,6 +288,6 @@ RETELL = Dialect(
     translate=translate,
     closed=closed,
     texts=texts,
-    hook=Hook(verify=verify, frames=taken_apart),
-    split=taken_apart,
+    hook=Hook(verify=verify, frames=split),
+    split=split,
 )

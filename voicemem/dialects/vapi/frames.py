@@ -39,7 +39,7 @@ SPOKEN_ROLES = ("user", "bot")
 CALL_FIELDS = "arguments", "parameters"
 RESULT_FIELDS = "result", "message", "content"
 HISTORY, MESSAGE, REPORT = "conversation-update", "conversation-update.message", "end-of-call-report"
-"""`MESSAGE` is one message of a history, as `taken_apart` makes it of a webhook."""
+"""`MESSAGE` is one message of a history, as `split` makes it of a webhook."""
 HISTORIES = (HISTORY, "status-update", REPORT)
 """Messages whose history is looked at."""
 MAX_MESSAGES = 12
@@ -171,15 +171,15 @@ def history_of(frame: JsonObject) -> list[JsonObject] | None:
     artifact = frame.get("artifact")
     for holder in (frame, artifact if isinstance(artifact, dict) else {}):
         for name in ("messages", "messagesOpenAIFormatted"):
-            given = holder.get(name)
-            if isinstance(given, list) and given:
-                return numbered(given)
+            raw = holder.get(name)
+            if isinstance(raw, list) and raw:
+                return numbered(raw)
     return None
 
 
-def numbered(given: Iterable[Any]) -> list[JsonObject]:
+def numbered(raw: Iterable[Any]) -> list[JsonObject]:
     found: list[JsonObject] = []
-    for one in given:
+    for one in raw:
         if not isinstance(one, dict):
             raise MalformedFrame("A history is a list of messages.")
         for message in in_one_form(one):
@@ -187,31 +187,31 @@ def numbered(given: Iterable[Any]) -> list[JsonObject]:
     return found
 
 
-def in_one_form(given: JsonObject) -> Iterator[JsonObject]:
+def in_one_form(raw: JsonObject) -> Iterator[JsonObject]:
     """A message of the history; OpenAI's form may say something and call tools in one. Nothing for what no one said."""
-    role = role_of(given.get("role"))
+    role = role_of(raw.get("role"))
     if role not in HISTORY_ROLES:
         return
-    start, end = unix_ms(given.get("time")), unix_ms(given.get("endTime"))
+    start, end = unix_ms(raw.get("time")), unix_ms(raw.get("endTime"))
     message: JsonObject = {"role": role, "time": start, "endTime": end}
-    if "place" in given:
-        message["place"] = given["place"]
+    if "place" in raw:
+        message["place"] = raw["place"]
     if role == "tool_call_result":
-        id = given.get("toolCallId", given.get("tool_call_id"))
+        id = raw.get("toolCallId", raw.get("tool_call_id"))
         if isinstance(id, str):
-            yield message | {"toolCallId": id, "name": given.get("name"), "result": first_of(given, RESULT_FIELDS)}
+            yield message | {"toolCallId": id, "name": raw.get("name"), "result": first_of(raw, RESULT_FIELDS)}
         return
-    text = first_of(given, ("message", "content"))
+    text = first_of(raw, ("message", "content"))
     if role in SPOKEN_ROLES and isinstance(text, str) and text.strip():
         yield message | {"message": text.strip()}
-    calls = given.get("toolCalls", given.get("tool_calls"))
+    calls = raw.get("toolCalls", raw.get("tool_calls"))
     if isinstance(calls, list) and calls:
         yield message | {"role": "tool_calls", "toolCalls": [*tool_calls(calls)]}
 
 
-def tool_calls(given: Any) -> Iterator[JsonObject]:
+def tool_calls(raw: Any) -> Iterator[JsonObject]:
     """Calls of tools that have an id; name and arguments stand in `function` or beside it. Raises `MalformedFrame`."""
-    for one in given if isinstance(given, list) else ():
+    for one in raw if isinstance(raw, list) else ():
         call = one.get("toolCall", one) if isinstance(one, dict) else None
         if not isinstance(call, dict):
             raise MalformedFrame("A call of a tool is an object.")
@@ -246,7 +246,7 @@ def transcript(frame: JsonObject) -> JsonObject:
 
 
 def speech(frame: JsonObject) -> JsonObject:
-    """How much was spoken: `wordsSpoken` of all, or the characters of these `words`, spaces among them."""
+    """Return how much was spoken: `wordsSpoken` of all, or the characters of these `words`, spaces among them."""
     timing = frame.get("timing")
     timing = timing if isinstance(timing, dict) else {}
     words = timing.get("words")
@@ -267,8 +267,8 @@ def output(frame: JsonObject) -> JsonObject | None:
 
 
 def calls(frame: JsonObject) -> JsonObject:
-    given = first_of(frame, ("toolCallList", "toolCalls", "toolWithToolCallList"))
-    return frame | {"toolCallList": [*tool_calls(given)]}
+    raw = first_of(frame, ("toolCallList", "toolCalls", "toolWithToolCallList"))
+    return frame | {"toolCallList": [*tool_calls(raw)]}
 
 
 def tool_answer(frame: JsonObject) -> JsonObject:
@@ -312,10 +312,10 @@ def message_of(frame: JsonObject) -> JsonObject:
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """What is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = message_of(require_object(frame))
-    _, kind = kind_of(given, KINDS, side)
-    content = kind.keep(given)
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = message_of(require_object(frame))
+    _, kind = kind_of(raw, KINDS, side)
+    content = kind.keep(raw)
     if content is None:
         return None
     return Frame(
@@ -339,7 +339,7 @@ def id_of(content: JsonObject) -> str | None:
     return f"{content['type']}/{digest([content.get(field) for field in ID_FIELDS])}"
 
 
-def taken_apart(body: JsonObject) -> Iterator[JsonObject]:
+def split(body: JsonObject) -> Iterator[JsonObject]:
     """The frames of a webhook: one for each message of its history, then it. Raises `MalformedFrame`."""
     message = message_of(body)
     messages = history_of(message) if message["type"] in HISTORIES else None
@@ -371,7 +371,7 @@ def texts(frame: JsonObject) -> Texts:
 
 
 def other_texts(frame: JsonObject) -> Iterator[Text]:
-    """What the history has, and what tools are called with and answer."""
+    """Return what the history has, and what tools are called with and answer."""
     for message in [*frame.get("messages", ()), *([frame["item"]] if "item" in frame else [])]:
         if message.get("message"):
             yield Text(message, "message", "whole", speaker(message["role"]), item_of(message))
@@ -395,8 +395,8 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bo
     """Whether a webhook carries the secret, or a signature with it: HMAC-SHA256 in hex, of the body or `TIME.BODY`."""
     if not secret:
         return False
-    given = [BEARER.sub("", headers[name]) for name in SECRETS if name in headers]
-    if any(hmac.compare_digest(secret.encode(), one.encode(errors="replace")) for one in given):
+    raw = [BEARER.sub("", headers[name]) for name in SECRETS if name in headers]
+    if any(hmac.compare_digest(secret.encode(), one.encode(errors="replace")) for one in raw):
         return True
     timestamp = next((headers[name] for name in TIMESTAMPS if name in headers), None)
     if timestamp is not None and not is_now(timestamp, now):
@@ -407,7 +407,7 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bo
 
 
 def is_now(timestamp: str, now: int) -> bool:
-    """Whether a time (Unix seconds or ms, or ISO 8601) is about now."""
+    """Return whether a time (Unix seconds or ms, or ISO 8601) is about now."""
     if len(timestamp) > MAX_TIMESTAMP:
         return False
     number = int(timestamp) if timestamp.isascii() and timestamp.isdecimal() else None

@@ -64,19 +64,19 @@ def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None) -> Voi
 
 
 def was_recorded_before(voice: Voice, ts: int | None) -> bool:
-    """Whether the history had all of a reply long before a time."""
+    """Return whether the history had all of a reply long before a time."""
     last = voice.get("last")
     return bool(voice.get("recorded")) and None not in (ts, last) and ts > last + SETTLE_MS  # type: ignore[operator]
 
 
 def is_late(voice: Voice, ts: int | None, settle_ms: int = SETTLE_MS) -> bool:
-    """Whether a message without the name of a turn may still be about a reply that was cut."""
+    """Return whether a message without the name of a turn may still be about a reply that was cut."""
     cut = voice.get("cut")
     return cut is not None and ts is not None and ts <= cut + settle_ms
 
 
 def began_before(voice: Voice, ts: int | None) -> bool:
-    """Whether a reply began before the user's words of a time; so it is taken where nothing says when."""
+    """Return whether a reply began before the user's words of a time; so it is taken where nothing says when."""
     first = voice.get("first")
     return ts is None or first is None or bool(first <= ts)
 
@@ -135,7 +135,7 @@ def joined(texts: list[Any], space: str) -> str:
 
 
 def note_transcript(frame: JsonObject, known: Known) -> None:
-    """What the agent says by its transcript; a partial is taken back by the next."""
+    """Return what the agent says by its transcript; a partial is taken back by the next."""
     text, ts = frame["transcript"].strip(), frame.get("timestamp")
     voices = voices_of(known)
     last = voices[-1] if voices else None
@@ -153,7 +153,7 @@ def note_transcript(frame: JsonObject, known: Known) -> None:
 
 
 def is_of_past(text: str, ts: int | None, voices: list[Voice], known: Known) -> bool:
-    """Whether a transcript comes late: it is of a reply that was over when the user spoke after it."""
+    """Return whether a transcript comes late: it is of a reply that was over when the user spoke after it."""
     spoke = (known.notes.get("live") or {}).get("ts")
     over = (one for one in voices if one.get("over") and began_before(one, ts))
     return (
@@ -169,14 +169,14 @@ def bounded_all(texts: list[Any]) -> list[Any]:
 
 
 def generated(voice: Voice) -> str:
-    """What the LLM said, as far as it is known."""
+    """Return what the LLM said, as far as it is known."""
     full: str = voice.get("full", "").strip()
     tokens = joined(voice.get("tokens", []), "")
     return tokens if not full or (begins(tokens, full) and len(tokens) > len(full)) else full
 
 
 def spoken(voice: Voice) -> str:
-    """What the agent said by its transcripts."""
+    """Return what the agent said by its transcripts."""
     return f"{joined(voice.get('spoken', []), ' ')} {voice.get('partial') or ''}".strip()
 
 
@@ -186,7 +186,7 @@ def full_text(voice: Voice) -> str:
 
 
 def heard_text(voice: Voice) -> str | None:
-    """How much of a reply had been spoken, as its beginning; None where nothing says."""
+    """Return how much of a reply had been spoken, as its beginning; None where nothing says."""
     text = generated(voice)
     if text and "words" in voice:
         return first_words(text, int(voice["words"]))
@@ -197,7 +197,7 @@ def heard_text(voice: Voice) -> str | None:
 
 
 def is_spoken_out(voice: Voice) -> bool:
-    """Whether the words that were spoken are all."""
+    """Return whether the words that were spoken are all."""
     heard = heard_text(voice)
     return heard is not None and word_count(heard) >= word_count(full_text(voice))
 
@@ -234,7 +234,7 @@ def attach(cut: Cut, voice: Voice | None) -> None:
 
 
 def attach_late(known: Known) -> None:
-    """Whether an interruption that came first cut the newest reply, of which something has come now."""
+    """Return whether an interruption that came first cut the newest reply, of which something has come now."""
     voices, cuts = voices_of(known), [dict(one) for one in known.notes.get("cuts", ())]
     free = [one for one in cuts if "waits" not in one and one.get("item") is None]
     voice = voices[-1] if voices else None
@@ -248,7 +248,7 @@ def attach_late(known: Known) -> None:
 
 
 def is_cut_by(voice: Voice, cut: Cut) -> bool:
-    """Whether an interruption names the turn of a reply, or came after it had begun."""
+    """Return whether an interruption names the turn of a reply, or came after it had begun."""
     if None not in (cut["llm"], voice.get("llm")):
         return bool(cut["llm"] == voice["llm"])
     return None not in (cut["ts"], voice.get("first")) and bool(voice["first"] <= cut["ts"])
@@ -324,7 +324,7 @@ def word_count(text: str) -> int:
 
 
 def is_similar(one: str, other: str) -> bool:
-    """Whether two texts may be the same speech, heard twice."""
+    """Return whether two texts may be the same speech, heard twice."""
     first, second = (WORD.findall(text.casefold()) for text in (one, other))
     if not first or not second:
         return plain(one) == plain(other)

@@ -27,7 +27,7 @@ from typing import Any
 
 from voicemem.dialects.dialect import Dialect, Hook, Known, Made, MadeEvent, Translate
 from voicemem.dialects.translating import Flow, begins, completed, plain, tool_call, tool_result, utterance_turn
-from voicemem.dialects.vapi.frames import ENDED, HISTORY, MESSAGE, REPORT, item_of, reduce, taken_apart, texts, verify
+from voicemem.dialects.vapi.frames import ENDED, HISTORY, MESSAGE, REPORT, item_of, reduce, split, texts, verify
 from voicemem.dialects.vapi.speaking import (
     SETTLE_MS,
     Cut,
@@ -70,7 +70,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """What of the last reply was spoken when the caller hung up."""
+    """Return what of the last reply was spoken when the caller hung up."""
     if not known.notes.get("final"):
         yield from stop_voices(known, ts)
     yield from stop_last(known, ts)
@@ -153,7 +153,7 @@ def is_before(at: int | None, other: int | None) -> bool:
 
 
 def is_in_history(kind: str, frame: JsonObject, known: Known) -> bool:
-    """Whether the newest message of the history has a transcript that comes after it."""
+    """Return whether the newest message of the history has a transcript that comes after it."""
     newest, at = (known.notes.get(kind) or [None])[-1], frame.get("timestamp")
     if newest is None or (at is not None and "end" in newest and at > newest["end"] + SETTLE_MS):
         return False
@@ -204,14 +204,14 @@ def cut_live(cut: Cut, known: Known) -> list[MadeEvent]:
 
 
 def say_voices(known: Known, ts: int | None = None) -> list[MadeEvent]:
-    """What the agent has said, as one reply, now that the user answers, or has at a time."""
+    """Return what the agent has said, as one reply, now that the user answers, or has at a time."""
     voices = voices_of(known)
     waiting = [one for one in voices if not one.get("recorded") and full_text(one) and began_before(one, ts)]
     return say(waiting, known.here, voices, known) if waiting else []
 
 
 def stop_voices(known: Known, ts: int) -> Made:
-    """What the agent was saying when the caller hung up, and how much of it was spoken."""
+    """Return what the agent was saying when the caller hung up, and how much of it was spoken."""
     voices = voices_of(known)
     newest = voices[-1] if voices else None
     if newest is None or newest.get("recorded"):
@@ -248,7 +248,7 @@ def end_tool(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def record(messages: list[JsonObject], stamp: int | None, reported: bool, known: Known) -> Iterator[MadeEvent]:
-    """What messages of a history say that is new; up to one that this frame may not begin any more."""
+    """Return what messages of a history say that is new; up to one that this frame may not begin any more."""
     flow = Flow(known)
     for message in messages:
         match message["role"]:
@@ -264,7 +264,7 @@ def record(messages: list[JsonObject], stamp: int | None, reported: bool, known:
 
 
 def noted_message(kind: str, item: str, known: Known) -> NotedMessage:
-    """What is noted of a message; nothing for a new one, and for one of long ago."""
+    """Return what is noted of a message; nothing for a new one, and for one of long ago."""
     return next((dict(one) for one in known.notes.get(kind, ()) if one["item"] == item), {})
 
 
@@ -275,7 +275,7 @@ def keep_message(kind: str, now: NotedMessage, known: Known) -> None:
 
 
 def is_outdated(before: NotedMessage, message: JsonObject, stamp: int | None) -> bool:
-    """Whether a message is known in a newer version: webhooks come in any order."""
+    """Return whether a message is known in a newer version: webhooks come in any order."""
     if stamp is not None and before.get("stamp") is not None:
         return stamp < int(before["stamp"])
     end, known_end = message.get("endTime"), before.get("end")
@@ -327,7 +327,7 @@ def swallowed(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEven
 
 
 def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[MadeEvent] | None:
-    """What of a reply was spoken, by the history; live messages may know how it would have gone on."""
+    """Return what of a reply was spoken, by the history; live messages may know how it would have gone on."""
     known, item, text = flow.known, item_of(message), message["message"]
     item = known.notes.get(f"={item}", item)
     before, reply = noted_message("bots", item, known), known.reply(item)
@@ -357,7 +357,7 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
 
 
 def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
-    """How the newest reply would have gone on, where live messages of it come after the history had it."""
+    """Return how the newest reply would have gone on, where live messages of it come after the history had it."""
     now, voices = (known.notes.get("bots") or [None])[-1], voices_of(known)
     reply = None if now is None else known.reply(now["item"])
     voice = voices[-1] if voices else None
@@ -374,7 +374,7 @@ def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
 
 
 def is_of_time(voice: Voice, noted: NotedMessage) -> bool:
-    """Whether live messages are of the time in which a message of the history was said."""
+    """Return whether live messages are of the time in which a message of the history was said."""
     first, start, end = voice.get("first"), noted.get("time"), noted.get("end")
     return None not in (first, start, end) and start - SETTLE_MS <= first <= end  # type: ignore[operator]
 
@@ -389,7 +389,7 @@ def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]
 
 
 def say(waiting: list[Voice], turn: int, voices: list[Voice], known: Known) -> list[MadeEvent]:
-    """What the agent has said by live messages, as one reply of a turn; the last of them may have been cut."""
+    """Return what the agent has said by live messages, as one reply of a turn; the last of them may have been cut."""
     item, last = live_reply(turn), waiting[-1]
     for one in waiting:
         one |= {"recorded": True, "over": True, "item": item}
@@ -417,7 +417,7 @@ def take_over(item: str, turn: int, known: Known) -> tuple[str, list[MadeEvent]]
 
 
 def heard(now: NotedMessage, before: NotedMessage, full: str, was_cut: bool, known: Known) -> Iterator[MadeEvent]:
-    """How much of a reply was heard: what was spoken of it, if the user interrupted it or if it is not all."""
+    """Return how much of a reply was heard: what was spoken of it, if the user interrupted it or if it is not all."""
     item, spoken = now["item"], full[: now["spoken"]]
     cut = cut_of(now, spoken, known)
     if was_cut and now["spoken"] > before.get("spoken", 0) and cut is None:
@@ -511,6 +511,6 @@ VAPI = Dialect(
     translate=translate,
     closed=closed,
     texts=texts,
-    hook=Hook(verify=verify, frames=taken_apart),
-    split=taken_apart,
+    hook=Hook(verify=verify, frames=split),
+    split=split,
 )

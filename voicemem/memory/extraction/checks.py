@@ -27,8 +27,7 @@ from voicemem.memory.extraction.said import (
 )
 from voicemem.protocol.memories import MAX_MEMORY_BYTES, MAX_TOPICS, TIME_PATTERN, TOPIC_PATTERN, GivenKind, time_ms
 from voicemem.protocol.strict_json import MALFORMED, has_too_many_values
-from voicemem.redaction.rules import Rules
-from voicemem.redaction.texts import redact_value
+from voicemem.redaction.texts import Rules, redact_value
 
 UNUSABLE = "unusable_answer"
 """The word for an answer that is no list of memories."""

@@ -33,7 +33,7 @@ from voicemem.memory.long_term.plans import MemoryOwner
 from voicemem.memory.long_term.records import Memory, MemoryDraft
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import MAX_EVIDENCE, Evidence
-from voicemem.redaction.rules import Rules
+from voicemem.redaction.texts import Rules
 from voicemem.runtime import Clock
 from voicemem.search.passages import DAY_MS
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS

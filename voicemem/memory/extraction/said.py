@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import re
 
-from voicemem.redaction.rules import Rules
 from voicemem.redaction.runs import START, Limit
-from voicemem.redaction.texts import redact_text
-from voicemem.search.stop_words import STOP_WORDS
-from voicemem.search.words import PAIRED, words_of
+from voicemem.redaction.texts import Rules, redact_text
+from voicemem.search.words import PAIRED, STOP_WORDS, words_of
 
 CLAUSES = re.compile(r"(?<=[.!?,;。！？，；])\s*")
 MARKS = ".!,;:。！，；… "

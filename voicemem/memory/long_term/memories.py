@@ -50,7 +50,7 @@ from voicemem.memory.long_term.records import (
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import Evidence, GivenKind, RemovalReason, Topic
 from voicemem.protocol.types import Integer, Name, format_place, parse_place
-from voicemem.redaction.rules import Rules
+from voicemem.redaction.texts import Rules
 from voicemem.search.passages import passages_in
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from voicemem.dialects.dialect import MalformedFrame, Openings, session_id_of
-from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message, taken_apart
+from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES, decode_message, split_frame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import RejectedEvent
@@ -183,7 +183,7 @@ class BareConnection(Connection):
             frames.count(self.door.dialect, "malformed")
             self.forward(frame, size)
             return
-        for part in taken_apart(self.at(frame, received.ts)):
+        for part in split_frame(self.at(frame, received.ts)):
             arrival = self.reduce(part)
             if arrival is not None:
                 self.forward(arrival, size)

@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.dialects.dialect import MalformedFrame
-from voicemem.dialects.envelope import decode_message, taken_apart
+from voicemem.dialects.envelope import decode_message, split_frame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, split_lines
@@ -174,7 +174,7 @@ def decode_one_frame(dialect: str, text: bytes) -> Sequence[DecodedEvent | Rejec
         return (RejectedEvent("malformed_frame", str(malformed), None, None, None),)
     if isinstance(frame, RejectedEvent):
         return (frame,)
-    return [DecodedEvent(part, text) for part in taken_apart(frame)]
+    return [DecodedEvent(part, text) for part in split_frame(frame)]
 
 
 def refusal_response(code: str, next_seq: int, errors: list[EventError]) -> web.Response:

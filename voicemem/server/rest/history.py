@@ -21,7 +21,7 @@ from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
-from voicemem.transcript.turns.marks import ToolMarks, TurnMarks
+from voicemem.transcript.turns import ToolMarks, TurnMarks
 
 T = TypeVar("T")
 

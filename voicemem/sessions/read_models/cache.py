@@ -37,7 +37,7 @@ from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow, Snapshot
 from voicemem.store.streams import Stream
-from voicemem.transcript.fold import digest_of, fold_event, frame_id
+from voicemem.transcript.fold import digest_of, fold_event
 from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
 
 LOG = logging.getLogger("voicemem")
@@ -246,7 +246,7 @@ class ReadModelCache:
         """Whether a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
         read_model = self.cached.get(key)
         state = None if read_model is None or read_model.lock.locked() else read_model.unpacked
-        return state is not None and digest_of(frame_id(frame)) in state.event_ids
+        return state is not None and digest_of(frame) in state.event_ids
 
     # Commits
 

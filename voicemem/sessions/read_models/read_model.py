@@ -23,12 +23,11 @@ from voicemem.sessions.read_models.off_loop import check_budget
 from voicemem.store.records import JournalRow, SavedFigures
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
-from voicemem.transcript.history import SpeechTimes, turn_times
+from voicemem.transcript.history import SpeechTimes, open_messages, turn_times
 from voicemem.transcript.messages import Message, ToolUse
-from voicemem.transcript.open_messages import open_messages
 from voicemem.transcript.replies.playing import settle
 from voicemem.transcript.state import State, decode_state, encode_state
-from voicemem.transcript.turns.report import turns
+from voicemem.transcript.turns import turns
 
 LARGE_ROWS, LARGE_BYTES = 200, 64 * 1024
 """Work on more entries or bytes than these is done off the event loop."""

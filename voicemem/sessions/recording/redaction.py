@@ -13,9 +13,8 @@ from voicemem.config.service import OWN_REDACTION, Settings
 from voicemem.errors import CannotStart, DamagedEntry, Refused
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_journaled
 from voicemem.protocol.events import Event
-from voicemem.redaction.events import redact_event
-from voicemem.redaction.rules import Finder, Rules, rules_of
-from voicemem.redaction.speech import Speech
+from voicemem.redaction.events import Speech, redact_event
+from voicemem.redaction.texts import Finder, Rules, rules_of
 from voicemem.sessions.recording.batches import PendingBatch, ProducerLease
 from voicemem.sessions.recording.frames import ReducedFrame
 from voicemem.store.admission import AppendResult

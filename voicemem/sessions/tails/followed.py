@@ -23,7 +23,7 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import LARGE_BYTES, LARGE_ROWS, ReadModel, took_long
 from voicemem.store.streams import Stream
 from voicemem.transcript.diff import NO_MESSAGES, Changes, Comparison, MessageMarks, TurnMarks, compare, mark_messages
-from voicemem.transcript.turns.report import turn_report
+from voicemem.transcript.turns import turn_report
 
 TURN_BYTES, BEHIND_BYTES = 250, 100
 """What the marks of a turn take besides those of its messages; and a turn that a reader was sent something else of."""

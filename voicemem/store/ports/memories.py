@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from voicemem.protocol.memories import time_ms
-from voicemem.search.memory_words import MemoryWords, memory_words
+from voicemem.search.passages import MemoryWords, memory_words
 from voicemem.search.words import QueryWord
 from voicemem.store.ports.heard_index import FIRST_MS, LAST_MS, HeardScope
 from voicemem.store.streams import Stream

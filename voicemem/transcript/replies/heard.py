@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import chain
 from typing import NamedTuple
 
-from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, whole_word_prefix
+from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, units_of, whole_word_prefix
 from voicemem.transcript.replies.evidence import BY_TIME, ESTIMATED, Interruption, Source
 from voicemem.transcript.replies.interruptions import (
-    first_marking_cut,
     first_progress,
     largest_total,
     match_words,
@@ -21,13 +21,14 @@ from voicemem.transcript.replies.interruptions import (
     states_time,
     timelines,
 )
-from voicemem.transcript.replies.playing import is_cut_by_close, plays_at_close
-from voicemem.transcript.replies.rate import rate_before
-from voicemem.transcript.replies.resumes import resumed_until, resumes_of
-from voicemem.transcript.replies.sources import sources_of, standing_keys
-from voicemem.transcript.replies.words import WordMatch
+from voicemem.transcript.replies.matching import WordMatch
+from voicemem.transcript.replies.playing import REACH, is_cut_by_close, marking_cut, plays_at_close
+from voicemem.transcript.replies.sources import false_alarms_of, resumed_until, sources_of, standing_keys
 from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, TimedText
+
+USUAL = Fraction(15, 1000)
+"""Units a millisecond, where no reply before shows it."""
 
 NO_TEXT = TimedText(BEFORE_ALL, 0, "")
 
@@ -200,7 +201,7 @@ class Cut:
 
 
 def end_before(state: State, reply: Reply) -> int:
-    """When the reply before this one ended playing, where that is known."""
+    """Return when the reply before this one ended playing, where that is known."""
     keys = standing_keys(state)
     place = bisect_left(keys, reply.key) - 1
     before = None if place < 0 else state.replies[keys[place][2]]
@@ -213,28 +214,20 @@ def end_before(state: State, reply: Reply) -> int:
 
 
 def paused_ms(state: State, reply: Reply, sources: list[Source], start: int, end: int) -> int:
-    """How long false alarms held up the playback: each from its first interruption to the `resume`."""
-    resumes = sorted(ts for known in resumes_of(state, reply, sources) for ts in known)
-    cuts = sorted(cut.ts for source in sources for cut in source.interruptions())
-    paused, after = 0, BEFORE_ALL
-    for resume in resumes:
-        began = bisect_left(cuts, after)
-        if began < len(cuts) and cuts[began] <= resume:
-            paused += max(0, min(resume, end) - max(cuts[began], start))
-        after = resume + 1
-    return paused
+    """Return how long false alarms held up the playback."""
+    alarms = false_alarms_of(state, reply, sources)
+    return sum(max(0, min(resume, end) - max(cut, start)) for cut, resume in alarms)
 
 
 def find_cut(state: State, reply: Reply) -> Cut | None:
-    """How a reply was cut, by the user or by the close; None if it was not."""
+    """Return how a reply was cut, by the user or by the close; None if it was not."""
     if reply.cut_ts is None and state.closed_ts is None:
         return None
     sources = sources_of(state, reply)
     if reply.cut_ts is not None:
-        resumed_ts = resumed_until(state, reply, sources)
-        first = first_marking_cut(sources, resumed_ts, reply.heard_ts)
+        first = marking_cut(state, reply, sources)
         assert first is not None
-        return Cut(state, reply, sources, resumed_ts, first)
+        return Cut(state, reply, sources, resumed_until(state, reply, sources), first)
     if not is_cut_by_close(state, reply) or state.closed_ts is None:
         return None
     close = Interruption(state.closed_ts, state.position, closing=True, cause=state.close_reason)
@@ -246,3 +239,29 @@ def heard_so_far(state: State, reply: Reply) -> str | None:
     now = Interruption(BEFORE_ALL, state.position, closing=True)
     found = next(Cut(state, reply, sources_of(state, reply), BEFORE_ALL, now).reported(), None)
     return None if found is None else found.text
+
+
+# The rate of speech of a voice: units of text a millisecond
+
+
+def rate_before(state: State, reply: Reply) -> Fraction:
+    """The median rate of the replies before one that are complete, not interrupted, and have a total."""
+    keys = standing_keys(state)
+    place = bisect_left(keys, reply.key)
+    found = (rate_of(state, state.replies[key[2]]) for key in keys[max(0, place - REACH) : place])
+    rates = sorted(rate for rate in found if rate is not None)
+    if not rates:
+        return USUAL
+    middle = len(rates) // 2
+    return rates[middle] if len(rates) % 2 else (rates[middle - 1] + rates[middle]) / 2
+
+
+def rate_of(state: State, reply: Reply) -> Fraction | None:
+    """The rate of one reply, if it shows it."""
+    is_cut = reply.cut_ts is not None or reply.restored or is_cut_by_close(state, reply)
+    if is_cut or not reply.generation.complete:
+        return None
+    found = largest_total(sources_of(state, reply))
+    if found is None:
+        return None
+    return Fraction(units_of(measured_text(reply, found)), found[0].value)

@@ -9,8 +9,7 @@ from itertools import chain
 
 from voicemem.transcript.cutting import after_closing_marks, whole_word_end
 from voicemem.transcript.replies.evidence import BY_TIME, Evidence, Interruption, Source, TimedWord
-from voicemem.transcript.replies.whole_text import whole_text
-from voicemem.transcript.replies.words import WordMatch
+from voicemem.transcript.replies.matching import WordMatch, whole_text
 from voicemem.transcript.state import Reply, State
 from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimeline, Timeline
 
@@ -50,12 +49,12 @@ TEXTS = ("texts", "estimated_texts")
 
 
 def first_progress(sources: list[Source]) -> int | None:
-    """When playback was first reported; word times and totals alone do not count."""
+    """Return when playback was first reported; word times and totals alone do not count."""
     return min((first.ts for first in first_entries(sources, *PROGRESS)), default=None)
 
 
 def has_progress(sources: list[Source]) -> bool:
-    """Whether any playback was reported; word times and totals alone do not count."""
+    """Return whether any playback was reported; word times and totals alone do not count."""
     for source in sources:
         playback = source.evidence.playback
         if playback is None:
@@ -70,7 +69,7 @@ def has_progress(sources: list[Source]) -> bool:
 
 
 def states_time(source: Source) -> bool:
-    """Whether any playback stated its `ts`."""
+    """Return whether any playback stated its `ts`."""
     playback = source.evidence.playback
     if playback is None:
         return False
@@ -113,7 +112,7 @@ def reply_words(source: Source) -> list[TimedWord]:
 
 
 def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch | None:
-    """Where the timed words of a reply stand in its text; None when none of them is found there."""
+    """Return where the timed words of a reply stand in its text; None when none of them is found there."""
     known = [words for source in sources if (words := reply_words(source))]
     if not known:
         return None
@@ -143,7 +142,7 @@ def first_marking_cut(sources: list[Source], resumed_ts: int, heard_ts: int | No
 
 
 def first_mark(reply: Reply, sources: list[Source], resumed_ts: int, heard_ts: int | None) -> int | None:
-    """When a reply was first interrupted after a time."""
+    """Return when a reply was first interrupted after a time."""
     cut = None if reply.restored else first_marking_cut(sources, resumed_ts, heard_ts)
     return None if cut is None else cut.ts
 
@@ -174,7 +173,7 @@ def heard_to_end(state: State, reply: Reply, sources: list[Source], resumed_ts: 
 
 
 def may_show_end(evidence: Evidence) -> bool:
-    """Whether anything was reported that may be the end of a reply; totals and word times never are."""
+    """Return whether anything was reported that may be the end of a reply; totals and word times never are."""
     playback = evidence.playback
     if playback is None or evidence.heard:
         return bool(evidence.heard)
@@ -188,7 +187,7 @@ def may_show_end(evidence: Evidence) -> bool:
 
 
 def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[int]:
-    """When a heard text was all of the reply, with white space as runs; an interrupt's own counts."""
+    """Return when a heard text was all of the reply, with white space as runs; an interrupt's own counts."""
     series = [(one, source) for source in sources for one in text_timelines(source)]
     if not series and not any(source.evidence.heard for source in sources):
         return
@@ -214,7 +213,7 @@ def text_timelines(source: Source) -> Iterator[TextTimeline]:
 def standing_done(
     state: State, reply: Reply, sources: list[Source], total: tuple[Entry, Source] | None, resumed_ts: int
 ) -> int | None:
-    """When the first `tts.done` came that nothing takes back."""
+    """Return when the first `tts.done` came that nothing takes back."""
     dones = [(series, source) for source in sources for series in timelines(source, "dones")]
     after = (BEFORE_ALL, 0)
     if dones and total is not None:

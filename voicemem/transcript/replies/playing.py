@@ -10,10 +10,25 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from operator import itemgetter
 
-from voicemem.transcript.replies.evidence import ESTIMATED, Source
-from voicemem.transcript.replies.interruptions import TEXTS, first_mark, has_progress, heard_to_end, timelines
-from voicemem.transcript.replies.resumes import cut_stairs, move_cut, note_resume, resumed_until
-from voicemem.transcript.replies.sources import neighbours, sources_of, standing_keys
+from voicemem.transcript.replies.evidence import ESTIMATED, Interruption, Source
+from voicemem.transcript.replies.interruptions import (
+    TEXTS,
+    first_mark,
+    first_marking_cut,
+    has_progress,
+    heard_to_end,
+    last_entries,
+    timelines,
+)
+from voicemem.transcript.replies.sources import (
+    cut_stairs,
+    move_cut,
+    neighbours,
+    note_resume,
+    resumed_until,
+    sources_of,
+    standing_keys,
+)
 from voicemem.transcript.state import Reply, ReplyKey, State, Turn, put
 from voicemem.transcript.timeline import BEFORE_ALL
 
@@ -45,6 +60,11 @@ def settle_reply(state: State, reply: Reply) -> None:
     note_resume(state, reply, resumed_ts if first_ts is not None and resumed_ts >= first_ts else None)
     remake_later(state, reply)
     enlist(state, reply)
+
+
+def marking_cut(state: State, reply: Reply, sources: list[Source]) -> Interruption | None:
+    """The first interruption that marks a reply, which must be settled."""
+    return first_marking_cut(sources, resumed_until(state, reply, sources), reply.heard_ts)
 
 
 def enlist(state: State, reply: Reply) -> None:
@@ -172,7 +192,7 @@ def judge(state: State, reply: Reply) -> None:
 
 
 def is_called_off(state: State, reply: Reply) -> bool:
-    """Whether an `llm.cancel` names a reply: by its item, or as the newest of its turn begun by then."""
+    """Return whether an `llm.cancel` names a reply: by its item, or as the newest of its turn begun by then."""
     if not can_be_cancelled(reply):
         return False
     evidence = None if reply.item is None else state.item_evidence.get(reply.item)
@@ -187,11 +207,10 @@ def is_called_off(state: State, reply: Reply) -> bool:
 
 
 def was_played(sources: list[Source]) -> bool:
-    """Whether playback above 0, a `tts.done`, or an interrupt with heard text is known."""
+    """Return whether playback above 0, a `tts.done`, or an interrupt with heard text is known."""
     for source in sources:
-        for series in timelines(source, "audio", "estimated_audio", "dones"):
-            if series.last(source.until, source.since):
-                return True
+        if any(last_entries([source], "audio", "estimated_audio", "dones")):
+            return True
         for series in timelines(source, *TEXTS):
             if any(entry.value for entry in series.entries(source.until, source.since)):
                 return True
@@ -205,7 +224,7 @@ def was_played(sources: list[Source]) -> bool:
 
 
 def plays_at_close(state: State, reply: Reply) -> bool:
-    """Whether a reply is known to be still playing."""
+    """Return whether a reply is known to be still playing."""
     key = reply.key
     place = bisect_left(state.playable, key)
     return (
@@ -220,7 +239,7 @@ def playing_since(state: State) -> ReplyKey:
 
 
 def is_cut_by_close(state: State, reply: Reply) -> bool:
-    """Whether the close cuts a reply: it is still being generated, or known to be still playing (rule 8)."""
+    """Return whether the close cuts a reply: it is still being generated, or known to be still playing (rule 8)."""
     if state.closed_ts is None or reply.cut_ts is not None or reply.restored or reply.heard_only:
         return False
     if not reply.generation.complete:

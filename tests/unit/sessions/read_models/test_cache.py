@@ -44,8 +44,8 @@ from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript import history
 from voicemem.transcript.fold import DecodedRow, fold_all
+from voicemem.transcript.history import open_messages
 from voicemem.transcript.messages import Message
-from voicemem.transcript.open_messages import open_messages
 from voicemem.transcript.state import SNAPSHOT_VERSION, State
 
 NOW = 1_778_390_400_000

@@ -302,7 +302,7 @@ async def test_upkeep_passes_over_what_is_quarantined(store: InMemoryStore, read
 
 async def test_what_is_ignored_is_counted_once(store: InMemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """When it is first folded, live or from the journal; not after packing or from a snapshot."""
-    monkeypatch.setattr("voicemem.transcript.traces.BOUND", 2)
+    monkeypatch.setattr("voicemem.transcript.fold.BOUND", 2)
     counts: list[tuple[str, int]] = []
     read_models = ReadModelCache(store, count_ignored=lambda bound, count: counts.append((bound, count)))
     stream = await call(store, METRIC, METRIC, METRIC, METRIC)

@@ -10,8 +10,8 @@ import pytest
 from tests.support.rows import every_row
 from voicemem.config.service import Settings, check_service_settings
 from voicemem.errors import CannotStart
-from voicemem.redaction.rules import Rules
 from voicemem.redaction.runs import Limit
+from voicemem.redaction.texts import Rules
 from voicemem.sessions.recording.redaction import load_rules
 
 MODULE = """

@@ -12,7 +12,7 @@ from tests.support.transcripts import entries, folded, heard_text_of, message_di
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.cutting import whole_word_prefix
 from voicemem.transcript.fold import fold_all
-from voicemem.transcript.replies.words import find_word
+from voicemem.transcript.replies.matching import find_word
 
 REPLY = [delta(1, JOKE[:21], 10), delta(1, JOKE[21:35], 100), done(1, 200, text=JOKE)]
 """Generated until 10: "Why did the scarecrow"; until 100: " win an award?" as well; until 200: all of it."""

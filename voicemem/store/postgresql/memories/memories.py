@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from voicemem.search.memory_words import ABOUT_WEIGHT
+from voicemem.search.passages import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
 from voicemem.store.ports.heard_index import LAST_MS, asked_terms
 from voicemem.store.ports.memories import (

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 from msgspec.structs import replace
 
-from voicemem.search.memory_words import ABOUT_WEIGHT
+from voicemem.search.passages import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
 from voicemem.store.ports.heard_index import LAST_MS
 from voicemem.store.ports.memories import (

@@ -1,4 +1,4 @@
-"""A call as one small picture: who was heard when, what nobody heard, cuts, tools.
+"""A call as one small picture: who was heard when, what no one heard, cuts, tools.
 
 All times are the events' `ts`, whatever clock they are of; only their order and distances matter.
 """
@@ -15,7 +15,7 @@ from voicemem.transcript.replies.interruptions import POSITIONS, TEXTS, first_en
 from voicemem.transcript.replies.sources import sources_of, standing_replies
 from voicemem.transcript.state import Reply, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
-from voicemem.transcript.turns.marks import FIRST_AUDIO, VOICE_MS, cut_ts, ended_ts, spoken_ms
+from voicemem.transcript.turns import FIRST_AUDIO, VOICE_MS, cut_ts, ended_ts, spoken_ms
 
 Lane = Literal["user", "agent", "unheard", "cut", "tool"]
 MAX_ENTRIES = 64
@@ -76,7 +76,7 @@ def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tup
 
 
 def turn_spans(state: State, turn: Turn, unheard: dict[tuple[int, int], tuple[int, int]]) -> Iterator[Span]:
-    """What was said in a turn, and its tool calls."""
+    """Return what was said in a turn, and its tool calls."""
     yield from user_spans(turn)
     replies = standing_replies(state, turn)
     for reply in replies:
@@ -99,7 +99,7 @@ def user_spans(turn: Turn) -> Iterator[Span]:
 
 
 def reply_spans(state: State, turn: Turn, reply: Reply, cut: tuple[int, int] | None) -> Iterator[Span]:
-    """When a reply was heard, and where it was cut."""
+    """Return when a reply was heard, and where it was cut."""
     begin = heard_from(state, turn, reply)
     if begin is None:
         return
@@ -116,7 +116,7 @@ def reply_spans(state: State, turn: Turn, reply: Reply, cut: tuple[int, int] | N
 
 
 def heard_from(state: State, turn: Turn, reply: Reply) -> int | None:
-    """When a reply began to play: as it was reported, else by its first text. None without any."""
+    """Return when a reply began to play: as it was reported, else by its first text. None without any."""
     starts = [first.ts for first in first_entries(sources_of(state, reply), "starts")]
     if starts:
         return min(starts)
@@ -128,7 +128,7 @@ def heard_from(state: State, turn: Turn, reply: Reply) -> int | None:
 
 
 def heard_until(state: State, reply: Reply, otherwise: int) -> int:
-    """When a reply that was not cut stopped to play: as it was reported, else when the LLM had finished."""
+    """Return when a reply that was not cut stopped to play: as it was reported, else when the LLM had finished."""
     ends = [last.ts for last in last_entries(sources_of(state, reply), "dones", *POSITIONS, *TEXTS)]
     if ends:
         return max(ends)

@@ -1,24 +1,27 @@
-"""When the parts of a turn were, for whoever draws it: speech, the LLM, what was heard, cuts, tool calls.
-
-All times are the `ts` of events. What no event states is worked out from them, and named in `estimated`.
-"""
+"""The turns of a call with their causes and latencies, in the shape of Agora's `/turns`, and when their parts were."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
 
+from voicemem.protocol.types import MAX_INTEGER
 from voicemem.transcript.replies.evidence import Source
-from voicemem.transcript.replies.interruptions import first_entries, first_marking_cut, last_entries
-from voicemem.transcript.replies.playing import is_cut_by_close, settle
-from voicemem.transcript.replies.resumes import count_false_alarms, resumed_until
-from voicemem.transcript.replies.sources import sources_of, standing_replies
-from voicemem.transcript.state import Reply, Segment, State, ToolCallRecord, Turn
+from voicemem.transcript.replies.interruptions import first_entries, last_entries
+from voicemem.transcript.replies.playing import is_cut_by_close, marking_cut, settle
+from voicemem.transcript.replies.sources import false_alarms_of, sources_of, standing_replies
+from voicemem.transcript.state import Latency, Reply, Segment, State, ToolCallRecord, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 
+START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
+"""By the source of the reply that began the turn; any other turn began with the user's voice."""
+TYPED_START_TYPES = {"command": "api_think", "asr": "voice_input"}
+"""The same, by the source of a whole user message; it is `asr` in a restored memory."""
+END_TO_END = ("e2e", "e2e_latency", "e2e_latency_ms")
 CHARACTER_MS = 60
 """How long a character takes to say, where only the end of an utterance is known."""
 MAX_SPOKEN_MS = 60_000
@@ -29,6 +32,105 @@ FIRST_AUDIO = "tts_ttfb"
 """The latency that a pipeline reports when the audio of a reply begins."""
 FAILURES = ("is_error", "isError", "error")
 """Fields by which the result of a tool call says that it failed, when they are neither false nor empty."""
+
+
+def turns(state: State, marks: bool = False) -> list[dict[str, Any]]:
+    """One object per turn; times are Unix ms, and `end` is null while the turn continues."""
+    return [turn_report(state, state.turns[number], marks) for number in state.turn_numbers]
+
+
+def turn_report(state: State, turn: Turn, marks: bool = False) -> dict[str, Any]:
+    """One turn with its false alarms and, on request, the times of its parts and of its tool calls."""
+    report = turn_object(state, turn) | {"false_alarms": count_false_alarms(state, turn)}
+    return report | {"marks": turn_marks(state, turn), "tools": list(tool_marks(turn))} if marks else report
+
+
+def turn_object(state: State, turn: Turn) -> dict[str, Any]:
+    """One turn, without the ids of its call, which the state does not know."""
+    return {
+        "turn_id": turn.number,
+        "start": turn_start(state, turn),
+        "end": turn_end(state, turn),
+        "metrics": turn_metrics(turn),
+    }
+
+
+def turn_start(state: State, turn: Turn) -> dict[str, Any] | None:
+    begins = [(segment.begin, "voice_input") for segment in turn.segments if segment.begin < AFTER_ALL]
+    begins += [
+        (typed.begin, TYPED_START_TYPES.get(str(typed.metadata.get("source")), "message")) for typed in turn.typed or ()
+    ]
+    if not begins:
+        replies = standing_replies(state, turn)
+        begins = [(reply.begin, START_TYPES.get(reply.source, "voice_input")) for reply in replies]
+    if not begins:
+        return None
+    start_at, kind = min(begins)
+    return {"start_at": start_at, "type": kind, "metadata": {}}
+
+
+def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
+    settle(state)
+    replies = standing_replies(state, turn)
+    cuts = [cut for reply in replies for cut in cuts_of(state, reply)]
+    if cuts:
+        end_at, cause = min(cuts, key=itemgetter(0))
+        return {"end_at": end_at, "type": "interrupted", "metadata": {"caused_by": cause or "start_of_speech"}}
+    if turn.failures:
+        last = turn.failures[-1]
+        details = {} if last.code is None else {"details": str(last.code)}
+        return {"end_at": last.ts, "type": "error", "metadata": {"reason": "LLM_REQUEST_ERR", **details}}
+    if replies and all(reply.generation.complete for reply in replies):
+        return {"end_at": last_reply_end(state, replies), "type": "ok", "metadata": {}}
+    return None if state.closed_ts is None else {"end_at": state.closed_ts, "type": "ok", "metadata": {}}
+
+
+def cuts_of(state: State, reply: Reply) -> list[tuple[int, str | None]]:
+    """When a reply was interrupted, and why. For a restored one, its metadata say when; after a fork, an event why."""
+    sources = sources_of(state, reply)
+    if reply.restored:
+        known = [(cut.ts, cut.cause) for source in sources for cut in source.interruptions()]
+        return known or [(restored_cut_ts(reply), None)]
+    if reply.cut_ts is not None:
+        first = marking_cut(state, reply, sources)
+        return [] if first is None else [(first.ts, first.cause)]
+    if is_cut_by_close(state, reply) and state.closed_ts is not None:
+        return [(state.closed_ts, state.close_reason)]
+    return []
+
+
+def restored_cut_ts(reply: Reply) -> int:
+    """Return when a restored reply was cut, by its metadata."""
+    ts = (reply.metadata or {}).get("interrupt_timestamp", (0, 0, None))[2]
+    return ts if isinstance(ts, int) else reply.begin
+
+
+def last_reply_end(state: State, replies: list[Reply]) -> int:
+    """Return when the last of these replies ended: its playback if that was reported, else its generation."""
+    ends = [done.ts for reply in replies for done in last_entries(sources_of(state, reply), "dones")]
+    return max(ends or [reply.generation.ended_ts or reply.begin for reply in replies])
+
+
+def turn_metrics(turn: Turn) -> dict[str, Any]:
+    newest = {latency.name: latency for latency in turn.latencies or ()}
+    whole = next((newest.pop(name) for name in END_TO_END if name in newest), None)
+    metrics: dict[str, Any] = {"segmented_latency_ms": [segment_of(latency) for latency in newest.values()]}
+    return metrics if whole is None else {"e2e_latency_ms": compact_number(whole.latency_ms), **metrics}
+
+
+def is_end_to_end(name: str) -> bool:
+    return name in END_TO_END
+
+
+def segment_of(latency: Latency) -> dict[str, Any]:
+    return {"name": latency.name, "latency": compact_number(latency.latency_ms)}
+
+
+def compact_number(value: float) -> float:
+    return int(value) if abs(value) <= MAX_INTEGER and value == int(value) else value
+
+
+# When the parts of a turn were, for a picture of it: all times are the `ts` of events, or worked out from them
 
 
 class TurnMarks(Struct, frozen=True):
@@ -106,7 +208,7 @@ def latest(replies: Iterable[ReplyMarks], name: str) -> int | None:
 
 
 def user_marks(turn: Turn) -> tuple[int | None, bool, int | None]:
-    """When the caller began, whether that is an estimate, and when the last final came."""
+    """Return when the caller began, whether that is an estimate, and when the last final came."""
     said = [one for one in turn.segments if one.text and one.begin < AFTER_ALL]
     begins = [(began(one), is_lone_final(one)) for one in said]
     finals = [one.final_ts for one in said if one.final]
@@ -116,12 +218,12 @@ def user_marks(turn: Turn) -> tuple[int | None, bool, int | None]:
 
 
 def is_lone_final(segment: Segment) -> bool:
-    """Whether nothing but its end is known of an utterance."""
+    """Return whether nothing but its end is known of an utterance."""
     return segment.final and segment.begin == segment.newest_ts
 
 
 def began(segment: Segment) -> int:
-    """When a caller began to say this."""
+    """Return when a caller began to say this."""
     return segment.begin - spoken_ms(segment.text) if is_lone_final(segment) else segment.begin
 
 
@@ -172,12 +274,11 @@ def reply_marks(state: State, reply: Reply, audio_ts: int | None) -> ReplyMarks:
 
 
 def cut_ts(state: State, reply: Reply, sources: list[Source]) -> int | None:
-    """When a reply was cut: a `resume` takes that back. A close cuts by the clock of who sent the reply."""
+    """Return when a reply was cut: a `resume` takes that back. A close cuts by the clock of who sent the reply."""
     if reply.restored:
-        ts = (reply.metadata or {}).get("interrupt_timestamp", (0, 0, None))[2]
-        return ts if isinstance(ts, int) else reply.begin
+        return restored_cut_ts(reply)
     if reply.cut_ts is not None:
-        first = first_marking_cut(sources, resumed_until(state, reply, sources), reply.heard_ts)
+        first = marking_cut(state, reply, sources)
         return None if first is None else first.ts
     if state.closed_ts is None or not is_cut_by_close(state, reply):
         return None
@@ -193,7 +294,7 @@ def ended_ts(state: State, reply: Reply) -> int | None:
 
 
 def heard_first(reply: Reply, sources: list[Source], audio_ts: int | None) -> tuple[int | None, bool]:
-    """When the voice of a reply began, and whether that is an estimate: it never begins before the text."""
+    """Return when the voice of a reply began, and whether that is an estimate: it never begins before the text."""
     stated = begin_by_position(sources, "starts", "audio")
     if stated is None and audio_ts is not None:
         return audio_ts, False
@@ -204,12 +305,12 @@ def heard_first(reply: Reply, sources: list[Source], audio_ts: int | None) -> tu
 
 
 def begin_by_position(sources: list[Source], *names: str) -> int | None:
-    """When the audio began by the first positions that were reported in it."""
+    """Return when the audio began by the first positions that were reported in it."""
     return min((first.ts - first.value for first in first_entries(sources, *names)), default=None)
 
 
 def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int | None, bool]:
-    """When the voice of a reply ended, or how far it is known to have come; and whether that is an estimate."""
+    """Return when the voice of a reply ended, or how far it is known to have come; and whether that is an estimate."""
     for names in (("dones",), ("starts", "audio", "estimated_audio", "texts", "estimated_texts")):
         ends = [last.ts for last in last_entries(sources, *names)]
         if ends:
@@ -218,10 +319,11 @@ def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int |
     return max((ts for ts in known if ts is not None), default=None), True
 
 
-def false_alarms_of(state: State, turn: Turn) -> int:
-    """How often a reply of a turn played on after an interruption."""
+def count_false_alarms(state: State, turn: Turn) -> int:
+    """Return how often a reply of a turn played on after an interruption."""
     settle(state)
-    return sum(count_false_alarms(state, reply) for reply in standing_replies(state, turn))
+    resumed = (reply for reply in standing_replies(state, turn) if reply.resumed_ts is not None)
+    return sum(1 for reply in resumed for _ in false_alarms_of(state, reply, sources_of(state, reply)))
 
 
 # Tools
@@ -235,6 +337,6 @@ def tool_marks(turn: Turn) -> Iterator[ToolMarks]:
 
 
 def has_failed(record: ToolCallRecord) -> bool:
-    """Whether the result of a tool call says that it failed."""
+    """Return whether the result of a tool call says that it failed."""
     result: Any = record.result
     return isinstance(result, dict) and any(result.get(name) for name in FAILURES)

@@ -1,10 +1,30 @@
-"""Unix milliseconds as text, whatever number a producer gave."""
+"""How exports write texts and times: what people say must not break, hide or reorder what stands around it."""
 
 from __future__ import annotations
+
+import re
+
+from voicemem.protocol.memories import civil_date
+
+REORDERING = "\u202a-\u202e\u2066-\u2069"
+"""Embeddings, overrides and isolates of bidirectional text: an open one reorders what follows. Marks are kept."""
+HIDDEN = re.compile(f"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f{REORDERING}\ufeff]")
+"""These, and control characters that are no white space."""
+
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which dates in text can name; what lies beyond is shown as the nearest of them."""
 DAY_S = 86_400
+
+
+def one_line(text: str) -> str:
+    """The text on one line, without control characters, and without those that reorder text."""
+    return " ".join(without_hidden(text).split())
+
+
+def without_hidden(text: str) -> str:
+    """The text without these characters; its lines stay."""
+    return HIDDEN.sub("", text)
 
 
 def date_time(ms: int) -> str:
@@ -18,20 +38,6 @@ def date_and_clock(ms: int) -> tuple[str, str]:
     days, second = divmod(min(max(ms, FIRST_MS), LAST_MS) // 1000, DAY_S)
     year, month, day = civil_date(days)
     return f"{year:04}-{month:02}-{day:02}", f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
-
-
-def civil_date(days: int) -> tuple[int, int, int]:
-    """Year, month and day of a number of days since 1970-01-01.
-
-    Years are counted from 1 March 0000, so that the day which not every year has is the last of its year.
-    """
-    era, of_era = divmod(days + 719_468, 146_097)
-    year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * year + year // 4 - year // 100)
-    month = (5 * of_year + 2) // 153
-    day = of_year - (153 * month + 2) // 5 + 1
-    month = month + 3 if month < 10 else month - 9
-    return year + era * 400 + (month <= 2), month, day
 
 
 def cue_time(ms: int, point: str) -> str:

@@ -13,10 +13,10 @@ from tests.support.paths import FIXTURES
 from tests.support.rows import every_row
 from tests.support.strategies import PRODUCER_JOURNALS
 from tests.support.transcripts import closed, entries, folded
+from voicemem.transcript.call_timeline import MAX_ENTRIES, PARTS, CallTimeline, call_timeline
 from voicemem.transcript.fold import DecodedRow, fold_all
 from voicemem.transcript.history import messages
 from voicemem.transcript.state import State
-from voicemem.transcript.turns.call_timeline import MAX_ENTRIES, PARTS, CallTimeline, call_timeline
 
 
 def picture(state: State) -> CallTimeline:

@@ -1,0 +1,116 @@
+"""CSV (RFC 4180), a row for each message, for spreadsheets; and JSON lines, the call and its messages as they are."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from voicemem.exports.call import Call, Utterance
+from voicemem.exports.text import date_time, without_hidden
+from voicemem.transcript.messages import ToolUse
+
+COLUMNS = (
+    *("session_id", "turn_id", "role", "speaker", "began_at", "start_ms", "end_ms"),
+    *("text", "interrupted", "interrupted_at", "unheard", "heard_by", "source"),
+)
+HEAD = ",".join(COLUMNS) + "\r\n"
+FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
+"""What a spreadsheet takes for the beginning of a formula, also in full width, and after the spaces that some skip."""
+
+
+def csv(call: Call) -> str:
+    """A head, and a row for each message."""
+    return HEAD + "".join(row(call, one) for one in call.utterances)
+
+
+def row(call: Call, one: Utterance) -> str:
+    """A row with the fields of `COLUMNS`; `start_ms` and `end_ms` count from the first that was heard."""
+    message, metadata, zero = one.message, one.message.metadata, call.start_ms
+    cut_at = metadata.get("interrupt_timestamp") if one.is_cut else None
+    numbers = [str(one.start_ms - zero), "" if one.end_ms is None else str(one.end_ms - zero)]
+    return (
+        ",".join(
+            [
+                *(field(call.facts.session_id), str(message.turn_id), message.role, field(one.speaker)),
+                *(date_time(one.start_ms), *numbers, field(one.heard), "true" if one.is_cut else "false"),
+                date_time(cut_at) if isinstance(cut_at, int) else "",
+                *(field(one.unheard), field(heard_by(one)), field(str(metadata.get("source", "")))),
+            ]
+        )
+        + "\r\n"
+    )
+
+
+def heard_by(one: Utterance) -> str:
+    """Return how the heard text of an interrupted reply was found."""
+    return str(one.message.metadata.get("heard", "exact")) if one.is_cut else ""
+
+
+def field(text: str) -> str:
+    """A text that no spreadsheet takes for a formula, in quotes where it needs them."""
+    text = without_hidden(text)
+    if FORMULA.match(text):
+        text = f"'{text}"
+    if any(mark in text for mark in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+# JSON lines
+
+
+def jsonl(call: Call) -> str:
+    """A line of the type `call`, then one for each message and tool call."""
+    lines: list[dict[str, Any]] = [call_line(call)]
+    lines += [
+        message_line(call, one) if isinstance(one, Utterance) else tool_line(call, one) for one in call.in_order()
+    ]
+    return "".join(msgspec.json.encode(line).decode() + "\n" for line in lines)
+
+
+def call_line(call: Call) -> dict[str, Any]:
+    facts = call.facts
+    return {
+        "type": "call",
+        "session_id": facts.session_id,
+        "state": facts.state,
+        "reason": facts.reason,
+        "started_at": facts.started_ms,
+        "ended_at": facts.ended_ms,
+        "name": facts.name,
+        "channel": facts.channel,
+        "user_id": facts.user_id,
+        "labels": facts.labels,
+        "summary": None if call.summary is None else call.summary.text,
+    }
+
+
+def message_line(call: Call, one: Utterance) -> dict[str, Any]:
+    """As in the history, with when it could be heard: `end_at` is null where nothing tells."""
+    message = one.message
+    return {
+        "type": "message",
+        "session_id": call.facts.session_id,
+        "role": message.role,
+        "content": message.content,
+        "turn_id": message.turn_id,
+        "timestamp": message.timestamp,
+        "metadata": message.metadata,
+        "start_at": one.start_ms,
+        "end_at": one.end_ms,
+    }
+
+
+def tool_line(call: Call, tool: ToolUse) -> dict[str, Any]:
+    return {
+        "type": "tool_call",
+        "session_id": call.facts.session_id,
+        "turn_id": tool.turn_id,
+        "timestamp": tool.timestamp,
+        "call_id": tool.call_id,
+        "name": tool.name,
+        "arguments": tool.arguments,
+        "result": tool.result,
+    }
