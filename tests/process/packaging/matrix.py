@@ -52,6 +52,8 @@ FRAMEWORK_TESTS = {
 MINORS = range(11, 21)
 SERVER = "voicemem-core[server]"
 LIMIT_S = 900.0
+UV = Path(sys.executable).with_name("uv")
+"""Installs in a tenth of pip's time; `make` puts it there where there is a wheel of it."""
 
 
 class FailedCheck(Exception):
@@ -75,7 +77,11 @@ class Environment:
 
     def install(self, *requirements: str) -> None:
         """Install them together, and see that nothing that is installed contradicts anything else."""
-        self.run("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", *requirements)
+        if UV.exists():
+            uv = [str(UV), "pip", "install", "--quiet", "--python", str(self.python)]
+            run([*uv, *requirements], self.settings, self.folder)
+        else:
+            self.run("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", *requirements)
         self.run("-m", "pip", "check")
 
     def version(self, distribution: str) -> str:
