@@ -42,23 +42,23 @@ SELECT_ARCHIVES_AFTER = f"""
     select runs, last from archives where stream = :stream and last > :after and {IS_READABLE}
     order by position limit 1
 """
-SELECT_RUNS_FROM = f"""
-    select {RUN_COLUMNS} from (
-        select {RUN_COLUMNS},
-        sum(octet_length(j.payload)) over (order by j.position) - octet_length(j.payload) as before
-        from (
-            select * from journal j where j.stream = :stream and j.position >= coalesce((
-                select j.position from journal j where j.stream = :stream and j.position <= :after + 1
-                order by j.position desc limit 1
-            ), 0) and {IS_READABLE} order by j.position limit :runs
-        ) j
-    ) j where j.before < :bytes order by j.position
+RUNS_FROM = f"""
+    from journal j where j.stream = :stream and j.position >= coalesce((
+        select position from journal where stream = :stream and position <= :after + 1 order by position desc limit 1
+    ), 0) and {IS_READABLE} order by j.position
 """
-"""The run that holds position `after` + 1, which may begin before it, and later ones, up to some bytes."""
+"""The run that holds position `after` + 1, which may begin before it, and all later ones."""
+SELECT_RUNS_FROM = f"""
+    select {RUN_COLUMNS}, (select count(*) from (select 1 {RUNS_FROM} limit :runs) c) {RUNS_FROM} limit (
+        select greatest(1, least(:runs, :bytes / greatest(1, coalesce(max(size), 0))))
+        from (select octet_length(j.payload) as size {RUNS_FROM} limit :runs) s
+    )
+"""
+"""Some of these, so few that they have no more than these bytes, and how many there are of at most `runs`."""
 SELECT_ARCHIVED_SEQS = "select position, seqs from archives where stream = :stream order by position"
 SELECT_ARCHIVE = "select runs from archives where stream = :stream and position = :position"
-PAGE_RUNS = 500
-"""Read at once: a journal can be much larger than memory allows."""
+FIRST_RUNS, PAGE_RUNS = 50, 500
+"""Read at once, at first and at most: few callers want more, and a journal can be much larger than memory allows."""
 
 
 def find_run(connection: Connection, stream: int, producer: str, seq: int) -> StoredRun | None:
@@ -107,15 +107,16 @@ def runs_after(connection: Connection, stream: int, after: int) -> Iterator[RunR
     What is read was mostly written just now, so the journal is asked first. Each query may see its own moment, and
     compaction may move rows in between: so what the journal lacks is looked for in the archives after that.
     """
+    most = FIRST_RUNS
     while True:
         values = {"stream": stream, "after": after}
-        rows = connection.rows(SELECT_RUNS_FROM, **values, runs=PAGE_RUNS, bytes=PAGE_BYTES)
-        runs = [run for run in (to_run(stream, row) for row in rows) if run.last > after]
+        rows = connection.rows(SELECT_RUNS_FROM, **values, runs=most, bytes=PAGE_BYTES)
+        runs = [run for run in (to_run(stream, row[:-1]) for row in rows) if run.last > after]
         if runs and runs[0].position <= after + 1:
             yield from runs
-            if len(rows) < PAGE_RUNS and sum(len(run.payload) for run in runs) < PAGE_BYTES:
+            if len(rows) == rows[0][-1] < most:
                 return  # the query had room for more
-            after = runs[-1].last
+            after, most = runs[-1].last, min(2 * most, PAGE_RUNS)
             continue
         archive = connection.row(SELECT_ARCHIVES_AFTER, **values)
         if archive is None:
