@@ -32,7 +32,7 @@ from bench.ingest import SPARE_FILES, load
 from bench.ingest import Options as LoadOptions
 from bench.recall import made_up_words
 from voicemem.config.service import SQLITE_PREFIX
-from voicemem.store.sqlite.heard_index.index_file import INDEX_FILES
+from voicemem.store.sqlite.transcript_file import INDEX_FILES
 
 SESSION_LENGTH = 50
 USERS = 170

@@ -28,7 +28,8 @@ from voicemem.search.passages import Passage
 from voicemem.search.words import query_words
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
-from voicemem.store.ports.heard_index import HeardMessages, HeardQuery, HeardScope, scope_of
+from voicemem.store.scopes import Scope, scope_of
+from voicemem.store.transcript_index import TranscriptQuery, TranscriptUpdate
 
 DEPTHS = (5, 10, 20)
 GOALS = {5: 57.0, 10: 67.0, 20: 73.0}
@@ -99,7 +100,7 @@ class opened(AsyncExitStack):  # noqa: N801 (used as a function)
     async def __aenter__(self) -> Store:  # type: ignore[override]
         store = open_store(self.url)
         self.push_async_callback(store.close_store)
-        await store.clear_index()
+        await store.transcript_index.clear_index()
         return store
 
 
@@ -126,8 +127,8 @@ def overall(recalls: Recalls, depth: int) -> float:
 
 
 async def search(store: Store, user: str, text: str, limit: int) -> list[tuple[int, int]]:
-    query = HeardQuery(HeardScope("p", user_id=user), query_words(text), limit=limit)
-    return [(message.key, message.turn_id) for message in await store.find_heard(query)]
+    query = TranscriptQuery(Scope("p", user_id=user), query_words(text), limit=limit)
+    return [(message.key, message.turn_id) for message in await store.transcript_index.find_messages(query)]
 
 
 async def index_calls(store: Store, calls: Sequence[Call], variant: str) -> dict[int, str]:
@@ -139,23 +140,23 @@ async def index_calls(store: Store, calls: Sequence[Call], variant: str) -> dict
 
 async def make_sessions(
     store: Store, calls: Sequence[Call], variant: str
-) -> tuple[dict[int, str], list[HeardMessages]]:
+) -> tuple[dict[int, str], list[TranscriptUpdate]]:
     """The sessions of calls, by key, and what is to be indexed of them."""
     names: dict[int, str] = {}
-    updates: list[HeardMessages] = []
+    updates: list[TranscriptUpdate] = []
     for call in calls:
         config = validate_config({"user_id": call.user})
         stream, _ = await store.create_session("p", f"{variant}-{call.session_id}", config, call.started_ms)
         names[stream.key] = call.session_id
         turns = {number: [passage_of(call, number, variant)] for number in range(1, len(call.texts) + 1)}
         begun = call.started_ms if variant == "product" else 0
-        updates.append(HeardMessages(stream.key, 1, scope_of(stream), begun, turns))
+        updates.append(TranscriptUpdate(stream.key, 1, scope_of(stream), begun, turns))
     return names, updates
 
 
-async def hand_over(store: Store, updates: Sequence[HeardMessages]) -> None:
+async def hand_over(store: Store, updates: Sequence[TranscriptUpdate]) -> None:
     for first in range(0, len(updates), SESSIONS_AT_ONCE):
-        await store.index_heard(updates[first : first + SESSIONS_AT_ONCE])
+        await store.transcript_index.index_messages(updates[first : first + SESSIONS_AT_ONCE])
 
 
 def passage_of(call: Call, number: int, variant: str) -> Passage:

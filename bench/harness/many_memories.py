@@ -12,8 +12,9 @@ from bench.harness.report import Measured, at_most, percentile
 from voicemem.config.session import validate_config
 from voicemem.search.words import query_words
 from voicemem.store.admission import Batch
+from voicemem.store.memories.filters import AnyOf, MemoryFilter
+from voicemem.store.memories.rows import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MAX_ROWS, AnyOf, MemoryFilter, MemoryRow, tombstone
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.streams import Stream
 
@@ -51,20 +52,20 @@ async def speed_of_memories(store: Store, count: int, lots: random.Random, words
     for _ in range(TIMES):
         asked = query_words(" ".join(lots.choices(words, cum_weights=weights, k=6)))
         wanted = MemoryFilter(project="p", user_ids=AnyOf((f"user{lots.randrange(USERS)}",)), unexpired_at_ms=NOW)
-        await timed(finding, store.find_memories_by_words(wanted, asked, 10))
+        await timed(finding, store.memories.find_memories_by_words(wanted, asked, 10))
     search_ms = (time.process_time() - cpu) / TIMES * 1e3
     listing: Taken = []
     for _ in range(TIMES):
         wanted = MemoryFilter(project="p", user_ids=AnyOf((f"user{lots.randrange(USERS)}",)), limit=50)
-        await timed(listing, store.list_memories(wanted))
+        await timed(listing, store.memories.list_memories(wanted))
 
     alone, beside, writing = await appends_beside_writes(store, users, lots, words)
     removing: Taken = []
     for number in lots.sample(range(count), TIMES // 4):
-        (row,) = await store.find_memories("p", [f"m{number}"])
+        (row,) = await store.memories.find_memories("p", [f"m{number}"])
         user = await store.ensure_user("p", row.user_id or "", NOW)
         gone = tombstone(row, user.position + 1, NOW)
-        await timed(removing, store.write_memories(user.key, [EVENT], user.position, [gone], NOW))
+        await timed(removing, store.memories.write_memories(user.key, [EVENT], user.position, [gone], NOW))
     goal = at_most(writer_us, INDEX_US) if isinstance(store, SqliteStore) else None
     return [
         Measured("memory_index_us", "writing a memory, in writes of 20", each_us, "us", None),
@@ -130,7 +131,7 @@ def memory(user: Stream, memory_id: str, text: str, place: int) -> MemoryRow:
 
 
 async def write(store: Store, user: Stream, rows: Sequence[MemoryRow]) -> Stream:
-    written = await store.write_memories(user.key, [EVENT] * len(rows), user.position, rows, NOW)
+    written = await store.memories.write_memories(user.key, [EVENT] * len(rows), user.position, rows, NOW)
     assert written is not None
     return written
 

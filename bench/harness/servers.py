@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from voicemem.config.service import POSTGRESQL_PREFIXES, SQLITE_PREFIX
-from voicemem.store.sqlite.heard_index.index_file import INDEX_FILES
+from voicemem.store.sqlite.transcript_file import INDEX_FILES
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0

@@ -305,8 +305,8 @@ async def make_index(settings: Settings) -> None:
 
 async def index_all(opened: Store, services: Services) -> int:
     """Index all sessions of a store, with a progress bar; returns how many were indexed."""
-    await opened.clear_index()
-    total, count = await opened.count_sessions_to_index(), 0
+    await opened.transcript_index.clear_index()
+    total, count = await opened.transcript_index.count_sessions_to_index(), 0
     with click.progressbar(length=max(total, 1), label=f"indexing {total} sessions", file=sys.stderr) as bar:
         async for looked_at, done in services.indexer.check_all():
             count += done

@@ -19,10 +19,12 @@ from voicemem.errors import StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.memories.filters import AnyOf, MemoryFilter, NoneOf
+from voicemem.store.memories.rows import MemoryRow, event_ms_of
 from voicemem.store.port import Store
-from voicemem.store.ports.heard_index import HeardQuery, HeardScope, scope_of
-from voicemem.store.ports.memories import AnyOf, MemoryFilter, MemoryRow, NoneOf, event_ms_of
+from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream
+from voicemem.store.transcript_index import TranscriptQuery
 
 LOG = logging.getLogger("voicemem.recall")
 INTRODUCTION = (
@@ -119,10 +121,10 @@ class Recall:
         if filter.kinds == AnyOf(()):
             return []
         newest, pinned, preferred, found = await asyncio.gather(
-            self.store.list_memories(filter),
-            self.store.list_memories(replaced(filter, pinned=True)),
-            self.store.list_memories(replaced(filter, kinds=preferences_of(filter))),
-            self.store.find_memories_by_words(filter, words, FOUND),
+            self.store.memories.list_memories(filter),
+            self.store.memories.list_memories(replaced(filter, pinned=True)),
+            self.store.memories.list_memories(replaced(filter, kinds=preferences_of(filter))),
+            self.store.memories.find_memories_by_words(filter, words, FOUND),
         )
         rows = (*pinned, *(row for row, _ in found), *preferred, *newest)
         return list({row.id: row for row in rows}.values())
@@ -132,8 +134,10 @@ class Recall:
         own = scope_of(stream)
         if own.user_id is None:
             return []
-        scope = HeardScope(own.project, own.namespace, own.user_id, None)
-        found = await self.store.find_heard(HeardQuery(scope, list(words), None, None, 0, FOUND))
+        scope = Scope(own.project, own.namespace, own.user_id, None)
+        found = await self.store.transcript_index.find_messages(
+            TranscriptQuery(scope, list(words), None, None, 0, FOUND)
+        )
         found = [message for message in found if message.key != stream.key]
         keys = sorted({message.key for message in found})
         sessions = await self.store.find_sessions(stream.project, keys) if keys else []
@@ -155,7 +159,7 @@ class Recall:
 
     async def touch(self, project: str, ids: Sequence[str], now_ms: int) -> None:
         try:
-            await self.store.touch_memories(project, ids, now_ms)
+            await self.store.memories.touch_memories(project, ids, now_ms)
         except StoreUnavailable as error:
             LOG.info("What was shown of memories could not be noted: %s", error)
 

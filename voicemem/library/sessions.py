@@ -68,11 +68,11 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
+from voicemem.store.memories.filters import AnyOf
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.ports.heard_index import scope_of
-from voicemem.store.ports.memories import AnyOf
 from voicemem.store.records import SessionFilter
+from voicemem.store.scopes import scope_of
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.transcript.messages import Message

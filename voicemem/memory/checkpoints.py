@@ -57,8 +57,8 @@ from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, validated_update
 from voicemem.sessions.recording.frames import reduce_frame
+from voicemem.store.memories.rows import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MAX_ROWS, MemoryRow
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import ProducerState, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
@@ -438,7 +438,7 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
             event = decode_stored(row.payload)
             if isinstance(event, MemoryAdded | MemoryEdited):
                 ids[event.memory_id] = None
-    found = await store.find_memories(stream.project, list(ids)) if ids else []
+    found = await store.memories.find_memories(stream.project, list(ids)) if ids else []
     there = {row.position: row for row in found if row.key == stream.key and row.removed_ms is None}
     return [with_content(row.payload, there[row.position]) if row.position in there else row.payload for row in rows]
 
@@ -559,7 +559,7 @@ async def renaming_of(
     """New ids for those memories whose own are taken in the project."""
     wanted, taken = [row.id for row in memories.there], set[str]()
     for first in range(0, len(wanted), LOOKED_UP):
-        found = await store.find_memories(project, wanted[first : first + LOOKED_UP])
+        found = await store.memories.find_memories(project, wanted[first : first + LOOKED_UP])
         taken |= {row.id for row in found if row.removed_ms is None}
     return Renaming((old_session, new_session), {id: memory_id(new_session, id) for id in taken})
 
@@ -581,7 +581,7 @@ async def write_restored(store: Store, stream: Stream, rows: Sequence[MemoryRow]
             current = await store.find_session(stream.project, stream.id)
             if current is None:
                 raise Refused("unknown_session")
-            if await store.write_memories(stream.key, (), current.position, some, now_ms) is not None:
+            if await store.memories.write_memories(stream.key, (), current.position, some, now_ms) is not None:
                 break
         else:
             raise StoreUnavailable("The session changes faster than its memories can be stored.")

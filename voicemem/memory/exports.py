@@ -29,8 +29,9 @@ from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.deliveries import Delivery
+from voicemem.store.memories.filters import AnyOf, MemoryFilter
+from voicemem.store.memories.rows import MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import AnyOf, MemoryFilter, MemoryRow
 from voicemem.store.records import LIST_BYTES, JournalRow, SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
@@ -196,7 +197,7 @@ class Exporting(Struct):
 
     async def kept(self, filter: MemoryFilter) -> AsyncGenerator[bytes, None]:
         """The memories for which conditions hold, the newest first."""
-        while rows := await self.store.list_memories(filter):
+        while rows := await self.store.memories.list_memories(filter):
             yield self.encode(map(exported_memory, rows))
             filter = structs.replace(filter, after=(rows[-1].created_ms, rows[-1].id))
 

@@ -24,11 +24,14 @@ from voicemem.protocol.memories import Evidence, MemorySource, Topics
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, SessionId, format_place, parse_place
 from voicemem.search.ranking import FoundBy, beside, ranked
 from voicemem.search.words import query_words
+from voicemem.store.memories.filters import AnyOf, Between, MemoryFilter, Tags
+from voicemem.store.memories.rows import MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.ports.heard_index import MAX_FOUND, FoundMessage, HeardQuery, HeardScope, scope_of
-from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, MemoryRow, Tags
-from voicemem.store.ports.vectors import MAX_NEAR, MemoryPlace, MessagePlace, NearMessages, VectorQuery
+from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream
+from voicemem.store.transcript_index import MAX_FOUND, FoundMessage, TranscriptQuery
+from voicemem.store.transcript_vectors import NearMessages, VectorQuery
+from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace
 from voicemem.transcript.messages import Role
 
 SearchMode = Literal["words", "vectors", "hybrid"]
@@ -325,7 +328,7 @@ class TranscriptSearch:
 
         Raises `Refused` (`invalid_field`), `StoreUnavailable`.
         """
-        scope = HeardScope(project, *request.scope)
+        scope = Scope(project, *request.scope)
         wait_for_vector = self.begin_vector(request)
         await self.indexer.index_first(lambda stream: is_within(stream, scope))
         complete = self.indexer.is_complete
@@ -358,17 +361,15 @@ class TranscriptSearch:
             return None
         return self.vectors.queries.begin(request.query)
 
-    async def candidates(
-        self, scope: HeardScope, request: MemorySearch, offset: int, vector: bytes | None
-    ) -> Candidates:
+    async def candidates(self, scope: Scope, request: MemorySearch, offset: int, vector: bytes | None) -> Candidates:
         """The messages from an offset on, and one more than the page has."""
         limit = min(request.limit, MAX_FOUND - offset) + 1
-        query = HeardQuery(scope, query_words(request.query), request.since, said_until(request), offset, limit)
+        query = TranscriptQuery(scope, query_words(request.query), request.since, said_until(request), offset, limit)
         if vector is None or self.vectors is None:
-            return Candidates(await self.store.find_heard(query), {}, "words")
+            return Candidates(await self.store.transcript_index.find_messages(query), {}, "words")
         return await find_by_meaning(self.store, self.vectors, query, vector, request.mode == "vectors")
 
-    async def sessions_of(self, found: Sequence[FoundMessage], scope: HeardScope) -> Mapping[int, Stream]:
+    async def sessions_of(self, found: Sequence[FoundMessage], scope: Scope) -> Mapping[int, Stream]:
         """The sessions of what was found that are still there, by key, and still in the scope."""
         keys = sorted({message.key for message in found})
         streams = await self.store.find_sessions(scope.project, keys) if keys else []
@@ -381,7 +382,7 @@ def said_until(request: MemorySearch) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def is_within(stream: Stream, scope: HeardScope) -> bool:
+def is_within(stream: Stream, scope: Scope) -> bool:
     """Whether what is said in a session is in a scope."""
     return all(limit is None or own == limit for own, limit in zip(scope_of(stream), scope, strict=True))
 
@@ -442,7 +443,7 @@ class Candidates(NamedTuple):
 
 
 async def find_by_meaning(
-    store: Store, vectors: Vectors, query: HeardQuery, vector: bytes, vectors_alone: bool
+    store: Store, vectors: Vectors, query: TranscriptQuery, vector: bytes, vectors_alone: bool
 ) -> Candidates:
     """What a query finds by its vector and, unless `vectors_alone`, by its words. Raises `StoreUnavailable`.
 
@@ -450,8 +451,10 @@ async def find_by_meaning(
     """
     name = vectors.queries.embedder.name
     assert name is not None  # it has made this vector
-    by_words = [] if vectors_alone else await store.find_heard(replace(query, offset=0, limit=MAX_NEAR))
-    near = await store.find_near(
+    by_words = (
+        [] if vectors_alone else await store.transcript_index.find_messages(replace(query, offset=0, limit=MAX_NEAR))
+    )
+    near = await store.transcript_vectors.find_near(
         VectorQuery(
             query.scope, name, vector, query.since_ms, query.until_ms, also=[place_of(message) for message in by_words]
         )
@@ -473,9 +476,9 @@ async def find_memories_by_meaning(
     name = vectors.queries.embedder.name
     assert name is not None
     words = [] if vectors_alone else query_words(query)
-    by_words = await store.find_memories_by_words(filter, words, MAX_NEAR)
+    by_words = await store.memories.find_memories_by_words(filter, words, MAX_NEAR)
     places = [MemoryPlace(row.key, row.id) for row, _ in by_words]
-    near = await store.find_memories_near(filter, name, vector, MAX_NEAR, places)
+    near = await store.memory_vectors.find_memories_near(filter, name, vector, MAX_NEAR, places)
     if near.is_capped:
         vectors.count_capped()
     rows = {MemoryPlace(row.key, row.id): row for row, _ in (*by_words, *near.found)}
@@ -514,8 +517,8 @@ class CallSearch:
 
         All words must be in one message. Raises `StoreUnavailable`.
         """
-        scope = HeardScope(project, user_id=user_id)
+        scope = Scope(project, user_id=user_id)
         await self.indexer.index_first(lambda stream: is_within(stream, scope))
-        heard = await self.store.find_heard_sessions(scope, query_words(text, in_all_forms=False), MAX_CALLS)
+        heard = await self.store.transcript_index.find_sessions(scope, query_words(text, in_all_forms=False), MAX_CALLS)
         named = await self.store.find_named(project, text.strip(), MAX_CALLS)
         return tuple(dict.fromkeys((*heard, *named)))

@@ -23,8 +23,9 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.admission import AppendResult
 from voicemem.store.port import Store
-from voicemem.store.ports.heard_index import HeardMessages, scope_of
+from voicemem.store.scopes import scope_of
 from voicemem.store.streams import SESSION_KIND, Stream
+from voicemem.store.transcript_index import TranscriptUpdate
 from voicemem.transcript.messages import Forgotten
 
 LOG = logging.getLogger("voicemem")
@@ -83,7 +84,7 @@ class TranscriptIndexer:
     @property
     def is_complete(self) -> bool:
         """Whether all sessions were looked at since the index was opened, or was reset."""
-        return self.checked_resets == self.store.index_resets
+        return self.checked_resets == self.store.transcript_index.index_resets
 
     def on_commit(self, appended: Iterable[AppendResult]) -> None:
         """Note that something was journaled in these sessions."""
@@ -145,7 +146,7 @@ class TranscriptIndexer:
                 updates.append(update)
         if not updates:
             return set()
-        incomplete = set(await self.store.index_heard(updates))
+        incomplete = set(await self.store.transcript_index.index_messages(updates))
         for listener in self.listeners:
             listener(update.key for update in updates)
         for stream in streams:
@@ -160,7 +161,7 @@ class TranscriptIndexer:
             if len(self.known) > MAX_KNOWN:
                 self.known.popitem(last=False)
 
-    async def read_heard(self, stream: Stream) -> tuple[HeardMessages, Indexed]:
+    async def read_heard(self, stream: Stream) -> tuple[TranscriptUpdate, Indexed]:
         """What was heard in a session since it was indexed. Raises `SessionQuarantined`, `StoreUnavailable`."""
         make = partial(heard_messages, stream, self.known.get(stream.key))
         read_models, key = self.read_models, stream.key
@@ -179,15 +180,15 @@ class TranscriptIndexer:
     async def catch_up_if_first(self) -> None:
         """The same on one of several nodes: the others leave it to the one that has claimed it."""
         lease_ms = int(CHECK_INTERVAL_S * 1000)
-        if await self.store.claim_index_check(self.node_token(), self.clock(), lease_ms):
+        if await self.store.transcript_index.claim_index_check(self.node_token(), self.clock(), lease_ms):
             await self.catch_up()
         else:
-            self.checked_resets = self.store.index_resets
+            self.checked_resets = self.store.transcript_index.index_resets
 
     async def catch_up(self) -> None:
         """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
         time = asyncio.get_running_loop().time
-        resets, count, begun, commits = self.store.index_resets, 0, time(), self.commits
+        resets, count, begun, commits = self.store.transcript_index.index_resets, 0, time(), self.commits
         if self.checked_resets != resets:
             self.known.clear()
         async for _, done in self.check_all():
@@ -197,17 +198,17 @@ class TranscriptIndexer:
             await asyncio.sleep(min(MAX_PAUSE_S, factor * (time() - begun)))
             begun = time()
         if count:
-            total = await self.store.count_sessions_to_index()
+            total = await self.store.transcript_index.count_sessions_to_index()
             level = logging.WARNING if 2 * count >= total else logging.INFO
             LOG.log(level, "%d of %d sessions were not in the index of heard messages, and are now", count, total)
-        if self.store.index_resets == resets:
+        if self.store.transcript_index.index_resets == resets:
             self.checked_resets = resets
 
     async def check_all(self) -> AsyncIterator[tuple[int, int]]:
         """Look at all sessions, and index those that are behind; how many were looked at, and indexed, in each step."""
         after: int | None = 0
         while after is not None:
-            check = await self.store.check_index(after, CHECKED_AT_ONCE)
+            check = await self.store.transcript_index.check_index(after, CHECKED_AT_ONCE)
             for first in range(0, len(check.behind), SESSIONS_AT_ONCE):
                 some = check.behind[first : first + SESSIONS_AT_ONCE]
                 for stream in some:
@@ -218,7 +219,7 @@ class TranscriptIndexer:
             after = check.through_key
 
 
-def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel) -> tuple[HeardMessages, Indexed]:
+def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel) -> tuple[TranscriptUpdate, Indexed]:
     """What was heard in a session: all of it, or the turns that may have changed since they were indexed."""
     state, position = read_model.state, read_model.position
     changed = set(read_model.turns_changed_since(position if known is None else known.position))
@@ -229,7 +230,7 @@ def heard_messages(stream: Stream, known: Indexed | None, read_model: ReadModel)
         turns |= {later for number in turns for later in turns_after(state, number)}
     passages = {number: passages_in(state, number) for number in turns}
     unheard = frozenset(number for number in turns if has_unheard(state, number))
-    update = HeardMessages(stream.key, position, scope_of(stream), stream.started_ms, passages, since)
+    update = TranscriptUpdate(stream.key, position, scope_of(stream), stream.started_ms, passages, since)
     return update, Indexed(position, unheard, state.forgotten)
 
 

@@ -21,7 +21,7 @@ from voicemem.redaction.runs import START
 from voicemem.redaction.texts import Rules, redact_text
 from voicemem.runtime import Runtime
 from voicemem.store.port import Store
-from voicemem.store.ports.vectors import Embedded, TextToEmbed, VectorCheck, VectorSupport
+from voicemem.store.vectors import Embedded, TextToEmbed, VectorCheck, VectorSupport
 
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
@@ -123,9 +123,17 @@ class VectorMaker:
 
     def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node_token: Callable[[], str]) -> None:
         self.store = store
-        self.messages = VectorCache(store.check_vectors, store.find_without_vector, store.save_vectors, {})
+        self.messages = VectorCache(
+            store.transcript_vectors.check_vectors,
+            store.transcript_vectors.find_without_vector,
+            store.transcript_vectors.save_vectors,
+            {},
+        )
         self.memories = VectorCache(
-            store.check_memory_vectors, store.find_memories_without_vector, store.save_memory_vectors, {}
+            store.memory_vectors.check_memory_vectors,
+            store.memory_vectors.find_memories_without_vector,
+            store.memory_vectors.save_memory_vectors,
+            {},
         )
         self.caches = (self.memories, self.messages)
         self.embedder = embedder
@@ -157,7 +165,7 @@ class VectorMaker:
 
     async def prepare(self) -> None:
         """Ask the store what it can do with vectors, and tell the operator. Raises `StoreUnavailable`."""
-        before, self.support = self.support, await self.store.prepare_vectors()
+        before, self.support = self.support, await self.store.transcript_vectors.prepare_vectors()
         if self.support.note is not None and self.support != before:
             LOG.warning("%s", self.support.note)
 
@@ -216,7 +224,7 @@ class VectorMaker:
     async def catch_up(self) -> None:
         """Make what is missing, unless another node is at it. Raises as `embed_changed`."""
         lease_ms = int(CHECK_INTERVAL_S * 1000)
-        if await self.store.claim_index_check(self.node_token(), self.runtime.clock(), lease_ms):
+        if await self.store.transcript_index.claim_index_check(self.node_token(), self.runtime.clock(), lease_ms):
             async for _ in self.check_all():
                 pass
 
@@ -235,8 +243,8 @@ class VectorMaker:
     async def count_missing(self) -> int:
         """How many vectors are to be made. Raises as `embed_changed`."""
         name = await self.find_name()
-        messages = await self.store.count_without_vector(name)
-        return messages + await self.store.count_memories_without_vector(name)
+        messages = await self.store.transcript_vectors.count_without_vector(name)
+        return messages + await self.store.memory_vectors.count_memories_without_vector(name)
 
     def note_answered(self) -> None:
         if self.failures:

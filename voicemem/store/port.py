@@ -12,8 +12,8 @@ It is split by use:
 - `Directory`: API keys, apps of Agora's, secrets of hooks, the operator's endpoint, and the store's own identity;
 - `Nodes`: the processes that serve the store, what they hold, and what changed on others;
 - `Claims`: work that only one node should do at a time;
-- `HeardIndex`: the messages that were heard, by their words;
-- `HeardVectors`: the vectors of these messages, for what they mean;
+- `TranscriptIndex`: the messages of all sessions, by their words;
+- `TranscriptVectors`: the vectors of these messages;
 - `Memories`: what was found worth remembering, or given as that;
 - `Extractions`: up to where sessions were looked at for memories;
 - `MemoryVectors`: their vectors;
@@ -49,24 +49,20 @@ from voicemem.store.claims import Claims
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.endpoints import Endpoints
+from voicemem.store.extractions import Extractions
+from voicemem.store.memories.memories import Memories
+from voicemem.store.memories.vectors import MemoryVectors
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Outbox
-from voicemem.store.ports.extraction import Extractions
-from voicemem.store.ports.heard_index import HeardIndex
 from voicemem.store.ports.journal import Journal, Overviews
-from voicemem.store.ports.memories import Memories
 from voicemem.store.ports.nodes import Nodes
 from voicemem.store.ports.upkeep import Operations, Retention
-from voicemem.store.ports.vectors import HeardVectors, MemoryVectors
 from voicemem.store.quarantine import Quarantine
+from voicemem.store.transcript_index import TranscriptIndex
+from voicemem.store.transcript_vectors import TranscriptVectors
 
 __all__ = [
-    "Extractions",
-    "HeardIndex",
-    "HeardVectors",
     "Journal",
-    "Memories",
-    "MemoryVectors",
     "Nodes",
     "Operations",
     "Overviews",
@@ -81,17 +77,17 @@ class Store(
     Overviews,
     Retention,
     Nodes,
-    HeardIndex,
-    Memories,
-    Extractions,
-    HeardVectors,
-    MemoryVectors,
     Operations,
     Protocol,
 ):
     """The whole port: one object per engine."""
 
     outbox: Outbox
+    memories: Memories
+    memory_vectors: MemoryVectors
+    extractions: Extractions
+    transcript_index: TranscriptIndex
+    transcript_vectors: TranscriptVectors
     endpoints: Endpoints
     deliveries: Deliveries
     directory: Directory

@@ -14,7 +14,7 @@ async def behind(store: Store, everywhere: bool = False, limit: int = 100) -> li
     """The sessions that have grown since they were looked at, found in pages."""
     found, after = [], 0
     while True:
-        check = await store.check_extractions(everywhere, after, limit)
+        check = await store.extractions.check_extractions(everywhere, after, limit)
         found += [stream.id for stream in check.behind]
         if check.through_key is None:
             return sorted(found)
@@ -36,8 +36,8 @@ async def test_what_was_looked_at_is_found_when_it_grows(store: Store) -> None:
     """An older look does not take a newer one back; the row of the session says where its journal ends."""
     key = await open_key(store, "s", {"labels": {"extract": "yes"}})
     await append_offers(store, key, *offers(1, 2))
-    await store.note_extracted(key, 2)
-    await store.note_extracted(key, 1)
+    await store.extractions.note_extracted(key, 2)
+    await store.extractions.note_extracted(key, 1)
     assert [] == await behind(store)
     await append_offers(store, key, *offers(3, 3))
     assert ["s"] == await behind(store)
@@ -48,7 +48,7 @@ async def test_an_erased_session_is_never_found(store: Store) -> None:
     key = await open_key(store, "s", {"labels": {"extract": "yes"}})
     await append_offers(store, key, *offers(1, 1))
     await store.erase(key, NOW)
-    await store.note_extracted(key, 1)
+    await store.extractions.note_extracted(key, 1)
     assert [] == await behind(store, everywhere=True)
     while await store.delete_erased([key]):
         pass
@@ -73,17 +73,17 @@ async def test_a_claim_is_one_node_s(store: Store) -> None:
 
 async def test_tokens_are_counted_by_project_and_day(store: Store) -> None:
     """Until they are too many; what was not used is given back."""
-    assert await store.spend_tokens("p", 20_000, 60, 100)
-    assert not await store.spend_tokens("p", 20_000, 41, 100)
-    assert await store.spend_tokens("p", 20_000, 40, 100)
-    assert await store.spend_tokens("other", 20_000, 100, 100)
-    assert await store.spend_tokens("p", 20_001, 100, 100)
-    assert await store.spend_tokens("p", 20_000, -50, 100)
+    assert await store.extractions.spend_tokens("p", 20_000, 60, 100)
+    assert not await store.extractions.spend_tokens("p", 20_000, 41, 100)
+    assert await store.extractions.spend_tokens("p", 20_000, 40, 100)
+    assert await store.extractions.spend_tokens("other", 20_000, 100, 100)
+    assert await store.extractions.spend_tokens("p", 20_001, 100, 100)
+    assert await store.extractions.spend_tokens("p", 20_000, -50, 100)
     assert [True, False] == [
-        await store.spend_tokens("p", 20_000, 50, 100),
-        await store.spend_tokens("p", 20_000, 1, 100),
+        await store.extractions.spend_tokens("p", 20_000, 50, 100),
+        await store.extractions.spend_tokens("p", 20_000, 1, 100),
     ]
-    assert await store.spend_tokens("p", 20_000, 1_000, 0)
-    assert not await store.spend_tokens("new", 20_000, 101, 100)
-    assert await store.spend_tokens("p", 20_009, 100, 100)
-    assert await store.spend_tokens("p", 20_000, 100, 100)
+    assert await store.extractions.spend_tokens("p", 20_000, 1_000, 0)
+    assert not await store.extractions.spend_tokens("new", 20_000, 101, 100)
+    assert await store.extractions.spend_tokens("p", 20_009, 100, 100)
+    assert await store.extractions.spend_tokens("p", 20_000, 100, 100)

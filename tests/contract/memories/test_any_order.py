@@ -14,19 +14,10 @@ from tests.support.stores.contract import NOW, example_numbers
 from tests.support.stores.memories import delete_content, event_of, memory_of, session_of, stream_of
 from voicemem.errors import Refused
 from voicemem.search.words import query_words
+from voicemem.store.memories.filters import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
+from voicemem.store.memories.memories import TOUCH_AGAIN_MS
+from voicemem.store.memories.rows import MemoryRow, tombstone
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import (
-    TOUCH_AGAIN_MS,
-    AnyOf,
-    Between,
-    Condition,
-    MemoryFilter,
-    MemoryRow,
-    NoneOf,
-    StartsWith,
-    Tags,
-    tombstone,
-)
 from voicemem.store.streams import Stream
 
 PROJECTS = ("p", "q OR p")
@@ -229,7 +220,7 @@ class Run:
         taken = any(row.removed_ms is None and self.model.is_taken(stream.project, stream.key, row.id) for row in rows)
         try:
             payloads = [event_of(row) for row in rows]
-            written = await self.store.write_memories(stream.key, payloads, stream.position, rows, self.now)
+            written = await self.store.memories.write_memories(stream.key, payloads, stream.position, rows, self.now)
         except Refused:
             assert taken
             return
@@ -240,7 +231,7 @@ class Run:
 
     async def touch(self, project: str, ids: list[str]) -> None:
         self.now += TOUCH_AGAIN_MS // 3
-        await self.store.touch_memories(project, ids, self.now)
+        await self.store.memories.touch_memories(project, ids, self.now)
         for place, row in self.model.there():
             is_due = (row.last_accessed_ms or 0) <= self.now - TOUCH_AGAIN_MS
             if row.project == project and row.id in ids and row.removed_ms is None and is_due:
@@ -249,12 +240,12 @@ class Run:
     async def check(self, wanted: MemoryFilter, query: list[str]) -> None:
         wanted = replace(wanted, project=self.project(wanted.project))
         expected = self.model.find(wanted)
-        listed = await self.store.list_memories(wanted)
+        listed = await self.store.memories.list_memories(wanted)
         plain = [replace(row, superseded_by=None, superseded_ms=None) for row in listed]
         assert expected == plain
         for row in listed:
             assert (row.superseded_by is not None) == self.model.is_superseded(row, wanted.as_of_ms)
-        found = await self.store.find_memories_by_words(wanted, query_words(" ".join(query)), 1_000)
+        found = await self.store.memories.find_memories_by_words(wanted, query_words(" ".join(query)), 1_000)
         asked = {word.text for word in query_words(" ".join(query))}
         matching = {row.id for row in expected if asked & {*row.words.said.split(), *row.words.about.split()}}
         assert matching == {row.id for row, _ in found}

@@ -21,8 +21,8 @@ from tests.support.stores.memories import (
     write,
 )
 from voicemem.errors import Refused
+from voicemem.store.memories.rows import MAX_ROWS
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MAX_ROWS
 
 
 async def test_memories_go_with_their_session(store: Store) -> None:
@@ -40,10 +40,10 @@ async def test_memories_go_with_their_session(store: Store) -> None:
     await store.erase(session.key, NOW)
     for expected in (["kept"], ["kept"]):
         assert expected == await listed(store) == await found(store, "walnuts")
-        assert await store.find_memories("p", ["m0"]) == []
+        assert await store.memories.find_memories("p", ["m0"]) == []
         await delete_content(store, [session.key])
         assert await store.finish_erased()
-    await store.touch_memories("p", ["m0", "kept"], NOW)
+    await store.memories.touch_memories("p", ["m0", "kept"], NOW)
     assert 1 == (await one(store, "kept")).access_count
 
 
@@ -79,7 +79,7 @@ async def test_memories_go_with_a_session_that_expires(store: Store) -> None:
     assert await found(store, "walnuts") == []
     assert [key] == await store.claim_erased("", NOW + 60_000, 1_000, 10)
     await delete_content(store, [key])
-    assert await store.find_memories("p", ["m"]) == []
+    assert await store.memories.find_memories("p", ["m"]) == []
 
 
 async def test_another_handle_finds_what_was_acknowledged(two_handles: tuple[Store, Store]) -> None:
@@ -102,14 +102,14 @@ async def test_of_two_at_once_one_gets_the_position(two_handles: tuple[Store, St
     rows = [memory_of(stream, f"m{number}", position=1) for number in range(2)]
     written = await asyncio.gather(
         *(
-            store.write_memories(stream.key, [event_of(row)], 0, [row], NOW)
+            store.memories.write_memories(stream.key, [event_of(row)], 0, [row], NOW)
             for store, row in zip(two_handles, rows, strict=True)
         )
     )
     assert 1 == sum(one is not None for one in written)
     winner = rows[0] if written[0] is not None else rows[1]
     for store in two_handles:
-        assert [winner] == await store.find_memories("p", ["m0", "m1"])
+        assert [winner] == await store.memories.find_memories("p", ["m0", "m1"])
 
 
 async def test_of_two_at_once_one_gets_the_id(two_handles: tuple[Store, Store]) -> None:
@@ -118,7 +118,7 @@ async def test_of_two_at_once_one_gets_the_id(two_handles: tuple[Store, Store]) 
     rows = [memory_of(stream, "m", f"walnuts of {stream.id}") for stream in streams]
     written = await asyncio.gather(
         *(
-            store.write_memories(stream.key, [event_of(row)], 0, [row], NOW)
+            store.memories.write_memories(stream.key, [event_of(row)], 0, [row], NOW)
             for store, stream, row in zip(two_handles, streams, rows, strict=True)
         ),
         return_exceptions=True,
@@ -132,7 +132,7 @@ async def test_touches_at_once_count_once(two_handles: tuple[Store, Store]) -> N
     """Of many in a minute, over both handles."""
     await remember(two_handles[0], "m")
     await remember(two_handles[0], "n")
-    await asyncio.gather(*(store.touch_memories("p", ["m", "n"], NOW) for store in two_handles * 4))
+    await asyncio.gather(*(store.memories.touch_memories("p", ["m", "n"], NOW) for store in two_handles * 4))
     assert [1, 1] == [(await one(two_handles[1], name)).access_count for name in ("m", "n")]
 
 
@@ -141,10 +141,13 @@ async def test_a_write_and_an_erasure_at_once(two_handles: tuple[Store, Store], 
     """Whichever is first, nothing of an erased stream is found, nor left."""
     stream = await session_of(two_handles[0])
     row = memory_of(stream, "m")
-    jobs = [two_handles[0].write_memories(stream.key, [b"{}"], 0, [row], NOW), two_handles[1].erase(stream.key, NOW)]
+    jobs = [
+        two_handles[0].memories.write_memories(stream.key, [b"{}"], 0, [row], NOW),
+        two_handles[1].erase(stream.key, NOW),
+    ]
     await asyncio.gather(*(jobs[::-1] if is_erased else jobs), return_exceptions=True)
     for store in two_handles:
         assert await found(store, "walnuts") == []
     await delete_content(two_handles[0], [stream.key])
-    assert await two_handles[1].find_memories("p", ["m"]) == []
+    assert await two_handles[1].memories.find_memories("p", ["m"]) == []
     assert await remember(two_handles[1], "m", stream=await stream_of(two_handles[1])) is not None

@@ -10,8 +10,9 @@ import pytest
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import found, listed, remember, session_of, stream_of
 from voicemem.search.words import QueryWord, query_words
+from voicemem.store.memories.filters import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags
+from voicemem.store.memories.rows import event_ms_of
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, NoneOf, StartsWith, Tags, event_ms_of
 
 DAY_MS = 86_400_000
 MAY_3 = 1_777_766_400_000
@@ -83,7 +84,7 @@ async def test_a_filter_is_all_of_its_conditions(store: Store, conditions: dict[
 async def test_accessed_counts_from_the_last_time(store: Store) -> None:
     """One that was never accessed counts from when it was made."""
     await fill(store)
-    await store.touch_memories("p", ["a"], NOW + DAY_MS)
+    await store.memories.touch_memories("p", ["a"], NOW + DAY_MS)
     assert ["a"] == await listed(store, accessed=Between(since_ms=NOW + 10))
     assert ["f", "e", "d", "c", "b"] == await listed(store, accessed=Between(until_ms=NOW + 10))
 
@@ -96,7 +97,7 @@ async def test_pages_follow_each_other(store: Store) -> None:
     whole = await listed(store)
     assert ["m5", "m4", "m3", "m2", "m6", "m1", "m0"] == whole
     pages, after = list[str](), None
-    while page := await store.list_memories(MemoryFilter(project="p", after=after, limit=2)):
+    while page := await store.memories.list_memories(MemoryFilter(project="p", after=after, limit=2)):
         pages += [row.id for row in page]
         after = page[-1].created_ms, page[-1].id
     assert whole == pages
@@ -122,11 +123,11 @@ async def test_memories_are_found_by_words_best_first(store: Store) -> None:
         ("???", []),
     ):
         assert expected == (await found(store, query))[: len(expected) or 1]
-    rows = await store.find_memories_by_words(MemoryFilter(project="p"), query_words("Ann and her dog"), 2)
+    rows = await store.memories.find_memories_by_words(MemoryFilter(project="p"), query_words("Ann and her dog"), 2)
     assert ["b"] == [row.id for row, _ in rows][:1]
     assert 2 == len(rows)
     assert rows[0][1] > rows[1][1] > 0
-    assert rows[0][0] in await store.find_memories("p", ["b"])
+    assert rows[0][0] in await store.memories.find_memories("p", ["b"])
 
 
 async def test_words_may_be_asked_for_as_beginnings(store: Store) -> None:
@@ -135,7 +136,7 @@ async def test_words_may_be_asked_for_as_beginnings(store: Store) -> None:
     await remember(store, "b", "Ann wohnt am See.")
     for text, expected in (("hund", ["a"]), ("h", ["a"]), ("wohn", ["b"]), ("hunden", []), ("z", ["a"])):
         words = [QueryWord(text, is_prefix=True)]
-        rows = await store.find_memories_by_words(MemoryFilter(project="p"), words, 10)
+        rows = await store.memories.find_memories_by_words(MemoryFilter(project="p"), words, 10)
         assert expected == [row.id for row, _ in rows]
     assert ["a"] == await found(store, "Wie viele Hunde hat Ann?", limit=1)
 

@@ -14,8 +14,8 @@ from tests.support.stores.memories import (
     stream_of,
     write,
 )
+from voicemem.store.memories.rows import tombstone
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import tombstone
 
 
 async def test_what_was_superseded_is_found_on_request_only(store: Store) -> None:
@@ -47,10 +47,10 @@ async def test_as_of_a_time_it_is_as_it_was(store: Store) -> None:
 
 async def rows_of(store: Store, as_of_ms: int) -> list[tuple[str, str | None]]:
     """The memories of a time, superseded ones too, and what they were superseded by."""
-    from voicemem.store.ports.memories import MemoryFilter
+    from voicemem.store.memories.filters import MemoryFilter
 
     wanted = MemoryFilter(project="p", with_superseded=True, as_of_ms=as_of_ms)
-    return [(row.id, row.superseded_by) for row in await store.list_memories(wanted)]
+    return [(row.id, row.superseded_by) for row in await store.memories.list_memories(wanted)]
 
 
 async def test_an_older_memory_comes_back_when_the_newer_one_goes(store: Store) -> None:

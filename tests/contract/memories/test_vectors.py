@@ -23,15 +23,17 @@ from tests.support.stores.memories import (
     write,
 )
 from tests.support.stores.vectors import EMBEDDER, vector_of
+from voicemem.store.memories.filters import AnyOf, Between, MemoryFilter, Tags
+from voicemem.store.memories.rows import tombstone
+from voicemem.store.memories.vectors import NearMemories
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import AnyOf, Between, MemoryFilter, Tags, tombstone
-from voicemem.store.ports.vectors import MemoryPlace, NearMemories
+from voicemem.store.vectors import MemoryPlace
 
 
 @pytest.fixture
 async def store(store: Store) -> Store:
     """A store that compares vectors."""
-    assert (await store.prepare_vectors()).max_compared > 0
+    assert (await store.transcript_vectors.prepare_vectors()).max_compared > 0
     return store
 
 
@@ -39,8 +41,8 @@ async def embed(store: Store, embedder: str = EMBEDDER) -> int:
     """Give all memories vectors; how many had none."""
     count = 0
     for key in await behind(store, embedder):
-        texts = await store.find_memories_without_vector(embedder, [key], 1_000)
-        await store.save_memory_vectors(embedder, [(text, vector_of(text.text)) for text in texts])
+        texts = await store.memory_vectors.find_memories_without_vector(embedder, [key], 1_000)
+        await store.memory_vectors.save_memory_vectors(embedder, [(text, vector_of(text.text)) for text in texts])
         count += len(texts)
     return count
 
@@ -49,7 +51,7 @@ async def behind(store: Store, embedder: str = EMBEDDER, limit: int = 2) -> list
     found: list[int] = []
     after: int | None = 0
     while after is not None:
-        check = await store.check_memory_vectors(embedder, after, limit)
+        check = await store.memory_vectors.check_memory_vectors(embedder, after, limit)
         found += check.behind
         after = check.through_key
     assert len(found) == len(set(found))
@@ -61,7 +63,9 @@ async def near(
 ) -> NearMemories:
     vector = vector_of(text)
     assert vector is not None
-    return await store.find_memories_near(MemoryFilter(project=project, **conditions), EMBEDDER, vector, limit, also)
+    return await store.memory_vectors.find_memories_near(
+        MemoryFilter(project=project, **conditions), EMBEDDER, vector, limit, also
+    )
 
 
 async def near_ids(store: Store, text: str, **wanted: Any) -> list[str]:
@@ -72,9 +76,9 @@ async def test_the_nearest_memories_are_first(store: Store) -> None:
     """With their cosines; one without a vector is not found."""
     for id, text in (("a", "east then"), ("b", "north it is"), ("c", "northeast"), ("d", "nothing"), ("e", "north")):
         await remember(store, id, text, created_ms=NOW + ord(id))
-    assert 5 == await store.count_memories_without_vector(EMBEDDER)
+    assert 5 == await store.memory_vectors.count_memories_without_vector(EMBEDDER)
     assert 5 == await embed(store)
-    assert (0, []) == (await store.count_memories_without_vector(EMBEDDER), await behind(store))
+    assert (0, []) == (await store.memory_vectors.count_memories_without_vector(EMBEDDER), await behind(store))
     answer = await near(store, "north")
     assert [("e", 1.0), ("b", 1.0), ("c", 0.7071), ("a", 0.0)] == [(row.id, round(c, 4)) for row, c in answer.found]
     assert answer.found[1][0] == await one(store, "b")
@@ -125,14 +129,14 @@ async def test_tenants_are_never_compared(
 async def test_a_vector_goes_when_its_text_changes(store: Store) -> None:
     """And stays when something else does; one that was made of an older text is not kept."""
     row = await remember(store, "a", "north")
-    old = await store.find_memories_without_vector(EMBEDDER, [row.key], 10)
+    old = await store.memory_vectors.find_memories_without_vector(EMBEDDER, [row.key], 10)
     await embed(store)
     await remember(store, "a", "north", pinned=True)
     assert ["a"] == await near_ids(store, "north")
     await remember(store, "a", "east")
     assert [row.key] == await behind(store)
     assert [] == await near_ids(store, "north")
-    await store.save_memory_vectors(EMBEDDER, [(old[0], vector_of("north"))])
+    await store.memory_vectors.save_memory_vectors(EMBEDDER, [(old[0], vector_of("north"))])
     assert [] == await near_ids(store, "north")
     assert 1 == await embed(store)
     assert [("a", 1.0)] == [(row.id, round(cosine, 4)) for row, cosine in (await near(store, "east")).found]
@@ -141,14 +145,14 @@ async def test_a_vector_goes_when_its_text_changes(store: Store) -> None:
 async def test_a_vector_goes_with_a_removed_memory(store: Store) -> None:
     """Also when its removal and its vector come at once; it can get none any more."""
     row = await remember(store, "a", "north")
-    texts = await store.find_memories_without_vector(EMBEDDER, [row.key], 10)
+    texts = await store.memory_vectors.find_memories_without_vector(EMBEDDER, [row.key], 10)
     await embed(store)
     stream = await stream_of(store)
     assert await write(store, stream, tombstone(row, stream.position + 1, NOW + 1), now_ms=NOW + 1) is not None
-    await store.save_memory_vectors(EMBEDDER, [(texts[0], vector_of("north"))])
+    await store.memory_vectors.save_memory_vectors(EMBEDDER, [(texts[0], vector_of("north"))])
     assert [] == await near_ids(store, "north")
     assert {} == (await near(store, "north", also=[MemoryPlace(row.key, "a")])).also
-    assert ([], 0) == (await behind(store), await store.count_memories_without_vector(EMBEDDER))
+    assert ([], 0) == (await behind(store), await store.memory_vectors.count_memories_without_vector(EMBEDDER))
 
 
 async def test_vectors_go_with_their_stream(store: Store) -> None:
@@ -160,8 +164,8 @@ async def test_vectors_go_with_their_stream(store: Store) -> None:
     await embed(store)
     await store.erase(session.key, NOW)
     assert ["kept"] == await near_ids(store, "north")
-    assert [] == await store.find_memories_without_vector("another 4", [session.key], 10)
-    assert 1 == await store.count_memories_without_vector("another 4")
+    assert [] == await store.memory_vectors.find_memories_without_vector("another 4", [session.key], 10)
+    assert 1 == await store.memory_vectors.count_memories_without_vector("another 4")
     await delete_content(store, [session.key])
     assert ["kept"] == await near_ids(store, "north")
     places = [MemoryPlace(session.key, "m0"), MemoryPlace((await one(store, "kept")).key, "kept")]
@@ -171,7 +175,7 @@ async def test_vectors_go_with_their_stream(store: Store) -> None:
 
 async def test_no_more_is_compared_than_is_allowed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest memories come first, and the answer says that there are more."""
-    for module in ("sqlite.vectors", "postgresql.memories.vectors"):
+    for module in ("sqlite.vectors", "postgresql.vectors"):
         monkeypatch.setattr(f"voicemem.store.{module}.MAX_COMPARED", 3)
     for number in range(6):
         await remember(store, f"m{number}", "north", created_ms=NOW + number)
@@ -189,8 +193,8 @@ async def test_a_memory_that_moves_takes_its_vector_along(store: Store) -> None:
     await remember(store, "a", "north", stream=await session_of(store), user_id="ann")
     await embed(store)
     await close(store, key)
-    rows = await store.list_memories_of(key, "", 10)
-    assert await store.move_memories(key, "ann", [event_of(rows[0])], rows, NOW + 10_000)
+    rows = await store.memories.list_memories_of(key, "", 10)
+    assert await store.memories.move_memories(key, "ann", [event_of(rows[0])], rows, NOW + 10_000)
     assert await store.expire(key, NOW + 10_000)
     await delete_content(store, [key])
     assert (["a"], []) == (await near_ids(store, "north", user_ids=AnyOf(("ann",))), await behind(store))

@@ -19,8 +19,9 @@ from tests.support.stores.memories import (
     write,
 )
 from voicemem.errors import Refused
+from voicemem.store.memories.memories import TOUCH_AGAIN_MS
+from voicemem.store.memories.rows import MAX_ROWS, ReplacedMemory, tombstone
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MAX_ROWS, TOUCH_AGAIN_MS, ReplacedMemory, tombstone
 
 
 async def test_a_memory_is_read_as_it_was_written(store: Store) -> None:
@@ -35,9 +36,9 @@ async def test_a_memory_is_read_as_it_was_written(store: Store) -> None:
     assert await write(store, stream, whole, plain) is not None
     assert whole == await one(store, "whole")
     assert plain == await one(store, "plain")
-    assert await store.find_memories("p", ["nothing"]) == []
-    assert await store.find_memories("p", []) == []
-    assert await store.find_memories("q", ["whole"]) == []
+    assert await store.memories.find_memories("p", ["nothing"]) == []
+    assert await store.memories.find_memories("p", []) == []
+    assert await store.memories.find_memories("q", ["whole"]) == []
 
 
 async def test_a_text_may_have_any_character(store: Store) -> None:
@@ -64,8 +65,8 @@ async def test_events_and_rows_are_one_step(store: Store) -> None:
     assert 2 == written.position == (await stream_of(store)).position
     assert ["memory.added"] * 2 == await event_types(store, stream.key)
     late = memory_of(stream, "late")
-    assert await store.write_memories(stream.key, [b"{}"], 0, [late], NOW) is None
-    assert await store.find_memories("p", ["late"]) == []
+    assert await store.memories.write_memories(stream.key, [b"{}"], 0, [late], NOW) is None
+    assert await store.memories.find_memories("p", ["late"]) == []
     assert ["memory.added"] * 2 == await event_types(store, stream.key)
 
 
@@ -76,7 +77,9 @@ async def test_a_memory_goes_on_in_another_stream_in_one_step(store: Store) -> N
     user = await stream_of(store)
     after = memory_of(user, "m", "pecans", created_ms=before.created_ms)
     replaced = [ReplacedMemory(before, b'{"type":"memory.removed","memory_id":"m"}')]
-    written = await store.write_memories(user.key, [event_of(after)], user.position, [after], NOW + 5, replaced)
+    written = await store.memories.write_memories(
+        user.key, [event_of(after)], user.position, [after], NOW + 5, replaced
+    )
     assert written is not None
     assert after == await one(store, "m")
     assert [[], ["m"], ["m"]] == [await found(store, "walnuts"), await found(store, "pecans"), await listed(store)]
@@ -93,10 +96,15 @@ async def test_what_has_changed_meanwhile_is_not_replaced(store: Store) -> None:
     after = memory_of(user, "m", "pecans")
     for stale in (before, replace(edited, position=edited.position + 1)):
         replaced = [ReplacedMemory(stale, b"{}")]
-        assert await store.write_memories(user.key, [event_of(after)], user.position, [after], NOW, replaced) is None
+        assert (
+            await store.memories.write_memories(user.key, [event_of(after)], user.position, [after], NOW, replaced)
+            is None
+        )
     assert await write(store, session, tombstone(edited, session.position + 1, NOW)) is not None
     replaced = [ReplacedMemory(edited, b"{}")]
-    assert await store.write_memories(user.key, [event_of(after)], user.position, [after], NOW, replaced) is None
+    assert (
+        await store.memories.write_memories(user.key, [event_of(after)], user.position, [after], NOW, replaced) is None
+    )
     assert 3 == (await session_of(store)).position
     assert user.position == (await stream_of(store)).position
     assert [] == await listed(store)
@@ -105,8 +113,8 @@ async def test_what_has_changed_meanwhile_is_not_replaced(store: Store) -> None:
 async def test_rows_may_come_without_events(store: Store) -> None:
     """A journal that was restored has its events already."""
     stream = await stream_of(store)
-    assert await store.write_memories(stream.key, [], 0, [memory_of(stream, "m")], NOW) is not None
-    assert await store.write_memories(stream.key, [], 1, [memory_of(stream, "n")], NOW) is None
+    assert await store.memories.write_memories(stream.key, [], 0, [memory_of(stream, "m")], NOW) is not None
+    assert await store.memories.write_memories(stream.key, [], 1, [memory_of(stream, "n")], NOW) is None
     assert ["m"] == await listed(store)
     assert await event_types(store, stream.key) == []
 
@@ -114,7 +122,7 @@ async def test_rows_may_come_without_events(store: Store) -> None:
 async def test_a_row_replaces_that_of_its_id(store: Store) -> None:
     """It is found by its new words only; when it was accessed last stays what the store has."""
     row = await remember(store, "m", "walnuts")
-    await store.touch_memories("p", ["m"], NOW + TOUCH_AGAIN_MS)
+    await store.memories.touch_memories("p", ["m"], NOW + TOUCH_AGAIN_MS)
     edited = await remember(store, "m", "hazelnuts", updated_ms=NOW + 5, kind="preference", topics=("food",))
     stored = await one(store, "m")
     assert replace(edited, last_accessed_ms=NOW + TOUCH_AGAIN_MS, access_count=1) == stored
@@ -143,7 +151,7 @@ async def test_a_removed_memory_leaves_a_row_without_content(store: Store) -> No
 async def test_a_memory_that_comes_back_was_never_accessed(store: Store) -> None:
     """What is noted of the removed one of its id does not count for it."""
     row = await remember(store, "m", "walnuts")
-    await store.touch_memories("p", ["m"], NOW + TOUCH_AGAIN_MS)
+    await store.memories.touch_memories("p", ["m"], NOW + TOUCH_AGAIN_MS)
     assert await write(store, await stream_of(store), tombstone(row, row.position + 1, NOW + 9)) is not None
     again = await remember(store, "m", "walnuts again")
     assert again == await one(store, "m")
@@ -157,7 +165,7 @@ async def test_an_id_is_taken_in_its_project(store: Store) -> None:
     with pytest.raises(Refused) as refused:
         await write(store, session, memory_of(session, "other"), memory_of(session, "m", position=2))
     assert "memory_exists" == refused.value.code
-    assert await store.find_memories("p", ["other"]) == []
+    assert await store.memories.find_memories("p", ["other"]) == []
     assert await event_types(store, session.key) == []
     await remember(store, "m", "almonds", stream=await stream_of(store, "ann", "q"))
     assert await write(store, await stream_of(store), tombstone(row, 2, NOW)) is not None
@@ -178,9 +186,9 @@ async def test_unknown_and_erased_streams_are_refused(store: Store) -> None:
     await store.erase(stream.key, NOW)
     for key in (stream.key, stream.key + 12_345):
         with pytest.raises(Refused) as refused:
-            await store.write_memories(key, [b"{}"], 0, [row], NOW)
+            await store.memories.write_memories(key, [b"{}"], 0, [row], NOW)
         assert "unknown_session" == refused.value.code
-    assert await store.find_memories("p", ["m"]) == []
+    assert await store.memories.find_memories("p", ["m"]) == []
 
 
 async def test_a_row_belongs_to_the_project_of_its_stream(store: Store) -> None:
@@ -198,7 +206,7 @@ async def test_what_no_caller_may_give_is_an_error(store: Store) -> None:
     rows = [memory_of(stream, f"m{number}") for number in range(MAX_ROWS + 1)]
     for given in (rows, [rows[0], rows[0]], [replace(rows[0], topics=("a\nb",))]):
         with pytest.raises(ValueError, match=r"At most 20|only once|line break"):
-            await store.write_memories(stream.key, [], 0, given, NOW)
+            await store.memories.write_memories(stream.key, [], 0, given, NOW)
 
 
 async def test_odd_names_are_kept_apart(store: Store) -> None:
@@ -216,16 +224,16 @@ async def test_a_memory_is_noted_as_accessed_once_a_minute(store: Store) -> None
     await remember(store, "m")
     await remember(store, "n")
     await remember(store, "m", stream=await stream_of(store, project="q"))
-    await store.touch_memories("p", ["m", "unknown"], NOW)
-    await store.touch_memories("p", ["m"], NOW + TOUCH_AGAIN_MS - 1)
+    await store.memories.touch_memories("p", ["m", "unknown"], NOW)
+    await store.memories.touch_memories("p", ["m"], NOW + TOUCH_AGAIN_MS - 1)
     row = await one(store, "m")
     assert (NOW, 1) == (row.last_accessed_ms, row.access_count)
-    await store.touch_memories("p", ["m"], NOW + TOUCH_AGAIN_MS)
+    await store.memories.touch_memories("p", ["m"], NOW + TOUCH_AGAIN_MS)
     row = await one(store, "m")
     assert (NOW + TOUCH_AGAIN_MS, 2) == (row.last_accessed_ms, row.access_count)
     for other in (await one(store, "n"), await one(store, "m", "q")):
         assert (None, 0) == (other.last_accessed_ms, other.access_count)
-    await store.touch_memories("p", [], NOW)
+    await store.memories.touch_memories("p", [], NOW)
     assert 2 == (await stream_of(store)).position
 
 
@@ -239,5 +247,5 @@ async def test_expired_memories_are_found_in_all_projects(store: Store) -> None:
     await write(store, await stream_of(store), tombstone(gone, gone.position + 1, NOW))
     erased = await remember(store, "erased", expires_ms=NOW, stream=await session_of(store))
     await store.erase(erased.key, NOW)
-    assert ["first", "later"] == [row.id for row in await store.find_expired_memories(NOW + 10, 10)]
-    assert ["first"] == [row.id for row in await store.find_expired_memories(NOW + 10, 1)]
+    assert ["first", "later"] == [row.id for row in await store.memories.find_expired_memories(NOW + 10, 10)]
+    assert ["first"] == [row.id for row in await store.memories.find_expired_memories(NOW + 10, 1)]

@@ -15,7 +15,7 @@ from tests.support.services import node_on
 from tests.support.waiting import eventually
 from voicemem.memory.long_term.forgetting import DAY_MS, ForgetPolicy, forget, remove_expired
 from voicemem.protocol.types import JsonObject
-from voicemem.store.ports.memories import MemoryFilter
+from voicemem.store.memories.filters import MemoryFilter
 from voicemem.store.sqlite.store import InMemoryStore
 
 NOW = 1_790_000_000_000
@@ -184,7 +184,7 @@ async def test_memories_end_when_their_time_is_over() -> None:
         await remove_expired(long_term)
 
         async def stored() -> set[str]:
-            found = await app.services.store.find_memories("default", given)
+            found = await app.services.store.memories.find_memories("default", given)
             return {row.text for row in found if row.removed_ms is None}
 
         await eventually({"An hour.", "Spoke of rum.", "Spoke of milk.", "For good."}, stored)

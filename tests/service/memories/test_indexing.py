@@ -75,8 +75,8 @@ async def indexed_texts(app: App, session_id: str) -> list[str]:
     assert stream is not None
     store = app.services.store
     assert isinstance(store, InMemoryStore)
-    query = "select text, before, turn from messages where session = ? order by turn, number"
-    rows = await store.heard.read(lambda connection: list(connection.execute(query, (stream.key,))))
+    query = "select text, before, turn from transcript_messages where stream = :key order by turn, number"
+    rows = await store.index_file.read(lambda connection: connection.rows(query, key=stream.key))
     texts = [str(text) for text, _, _ in rows]
     assert {str(before) for _, before, _ in rows} <= {"", *texts}
     return texts

@@ -17,8 +17,8 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.memory.long_term.forgetting import MemoryKeeper
 from voicemem.protocol.types import JsonObject
+from voicemem.store.memories.filters import AnyOf, MemoryFilter
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import AnyOf, MemoryFilter
 from voicemem.store.streams import SessionEnding
 
 AT_ONCE: JsonObject = {"ttl_seconds": 0, "reopen_window": 0}

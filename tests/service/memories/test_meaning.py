@@ -337,8 +337,8 @@ async def test_a_store_without_vectors_goes_by_words(
     serve: Serve, embedder: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The operator is told once, and nothing is asked of the embedder."""
-    from voicemem.store.ports.vectors import VectorSupport
     from voicemem.store.sqlite.store import InMemoryStore
+    from voicemem.store.vectors import VectorSupport
 
     async def none(store: InMemoryStore) -> VectorSupport:
         return VectorSupport(0, "There are no vectors here.")
@@ -412,7 +412,11 @@ async def test_memories_get_vectors_too(app: App, embedder: EmbeddingServer) -> 
     assert maker is not None
 
     async def left() -> int | None:
-        return None if maker.embedder.name is None else await store.count_memories_without_vector(maker.embedder.name)
+        return (
+            None
+            if maker.embedder.name is None
+            else await store.memory_vectors.count_memories_without_vector(maker.embedder.name)
+        )
 
     await eventually(0, left)
     assert dict.fromkeys(texts, 1) == {text: embedder.asked[text] for text in texts}

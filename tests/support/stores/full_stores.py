@@ -28,8 +28,9 @@ from voicemem.errors import Refused
 from voicemem.search.words import query_words
 from voicemem.store.deliveries import DeliveryFilter
 from voicemem.store.directory import AgoraApp, ApiKey, HookSecret, KeyLimits
+from voicemem.store.memories.filters import MemoryFilter
+from voicemem.store.memories.rows import tombstone
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MemoryFilter, tombstone
 from voicemem.store.quarantine import QuarantineEntry
 from voicemem.store.records import Node, SavedFigures, SessionFilter, Snapshot
 from voicemem.store.streams import SessionEnding
@@ -176,8 +177,8 @@ class FullStore:
         )
         rows = [tombstone(row, row.position, self.now) if amount % 4 == 3 else row]
         end = (await self.store.read_positions([stream.key]))[stream.key]
-        await self.store.write_memories(stream.key, [b'{"type":"memory.added"}'], end, rows, self.now)
-        await self.store.touch_memories(stream.project, [row.id], self.now)
+        await self.store.memories.write_memories(stream.key, [b'{"type":"memory.added"}'], end, rows, self.now)
+        await self.store.memories.touch_memories(stream.project, [row.id], self.now)
 
     async def add_key(self, choice: int, amount: int) -> None:
         key = ApiKey(f"k{self.now}", PROJECTS[choice % 3], ODD_NAMES[amount % 20], bytes([amount]) * 32, (), self.now)
@@ -300,7 +301,7 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
     wanted = [SessionFilter(**{"project": project, "limit": 1000, **one}) for one in filters]
     endpoints = await store.endpoints.list_endpoints(project)
     every = MemoryFilter(project=project, with_superseded=True, limit=1000)
-    memories = await store.list_memories(every)
+    memories = await store.memories.list_memories(every)
     ids = [f"{key} {odd}" for key in keys for odd in ODD_NAMES]
     words = query_words("walnuts ключ May 3")
     return {
@@ -311,9 +312,9 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
         "page": await store.list_page(wanted[0], 1000),
         "endpoints": endpoints,
         "memories": memories,
-        "not superseded": await store.list_memories(replace(every, with_superseded=False)),
-        "by id": sorted(await store.find_memories(project, ids), key=lambda row: row.id),
-        "by words": {row.id for row, _ in await store.find_memories_by_words(every, words, 1000)},
+        "not superseded": await store.memories.list_memories(replace(every, with_superseded=False)),
+        "by id": sorted(await store.memories.find_memories(project, ids), key=lambda row: row.id),
+        "by words": {row.id for row, _ in await store.memories.find_memories_by_words(every, words, 1000)},
         "deliveries": [await store.deliveries.list_endpoint_deliveries(one.key, DeliveryFilter()) for one in endpoints],
     }
 

@@ -9,7 +9,8 @@ from tests.support.stores.contract import NOW, open_key
 from voicemem.search.passages import Passage
 from voicemem.search.words import query_words
 from voicemem.store.port import Store
-from voicemem.store.ports.heard_index import FoundMessage, HeardMessages, HeardQuery, HeardScope, scope_of
+from voicemem.store.scopes import Scope, scope_of
+from voicemem.store.transcript_index import FoundMessage, TranscriptQuery, TranscriptUpdate
 
 
 def passages(turn_id: int, *texts: str, said_ms: int = NOW, before: str = "") -> list[Passage]:
@@ -47,14 +48,14 @@ async def reindex(
 ) -> list[int]:  # fmt: skip
     """Hand over what was heard in a session; the answer of the index."""
     (stream,) = await store.find_sessions(project, [key])
-    update = HeardMessages(key, position, scope_of(stream), stream.started_ms, turns, since)
-    return await store.index_heard([update])
+    update = TranscriptUpdate(key, position, scope_of(stream), stream.started_ms, turns, since)
+    return await store.transcript_index.index_messages([update])
 
 
 async def search(store: Store, query: str, project: str = "p", **wanted: Any) -> list[FoundMessage]:
     """What is found, best first."""
-    scope = HeardScope(project, *(wanted.pop(name, None) for name in ("namespace", "user_id", "session_id")))
-    return await store.find_heard(HeardQuery(scope, query_words(query), **wanted))
+    scope = Scope(project, *(wanted.pop(name, None) for name in ("namespace", "user_id", "session_id")))
+    return await store.transcript_index.find_messages(TranscriptQuery(scope, query_words(query), **wanted))
 
 
 async def found_texts(store: Store, query: str, project: str = "p", **wanted: Any) -> list[str]:

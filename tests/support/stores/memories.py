@@ -10,8 +10,9 @@ import msgspec
 from tests.support.stores.contract import NOW
 from voicemem.config.session import validate_config
 from voicemem.search.words import query_words
+from voicemem.store.memories.filters import MemoryFilter
+from voicemem.store.memories.rows import MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MemoryFilter, MemoryRow
 from voicemem.store.streams import Stream
 
 
@@ -36,7 +37,7 @@ def memory_of(stream: Stream, memory_id: str, text: str = "walnuts", **more: Any
 async def write(store: Store, stream: Stream, *rows: MemoryRow, now_ms: int = NOW) -> Stream | None:
     """Journal an event for each of these rows, and save them."""
     payloads = [event_of(row) for row in rows]
-    return await store.write_memories(stream.key, payloads, stream.position, rows, now_ms)
+    return await store.memories.write_memories(stream.key, payloads, stream.position, rows, now_ms)
 
 
 def event_of(row: MemoryRow) -> bytes:
@@ -59,17 +60,17 @@ async def remember(
 
 async def listed(store: Store, project: str = "p", **conditions: Any) -> list[str]:
     """The ids of the memories for which conditions hold, newest first."""
-    return [row.id for row in await store.list_memories(MemoryFilter(project=project, **conditions))]
+    return [row.id for row in await store.memories.list_memories(MemoryFilter(project=project, **conditions))]
 
 
 async def found(store: Store, query: str, project: str = "p", limit: int = 100, **conditions: Any) -> list[str]:
     """The ids of the memories that have words of a query, best first."""
     wanted = MemoryFilter(project=project, **conditions)
-    return [row.id for row, _ in await store.find_memories_by_words(wanted, query_words(query), limit)]
+    return [row.id for row, _ in await store.memories.find_memories_by_words(wanted, query_words(query), limit)]
 
 
 async def one(store: Store, memory_id: str, project: str = "p") -> MemoryRow:
-    (row,) = await store.find_memories(project, [memory_id])
+    (row,) = await store.memories.find_memories(project, [memory_id])
     return row
 
 

@@ -17,7 +17,7 @@ from voicemem.errors import LlmFailed
 from voicemem.llm.client import LlmClient
 from voicemem.llm.embeddings import MAX_CHARACTERS, Embedder, to_vector
 from voicemem.llm.endpoints import EMBEDDINGS_PATH, LlmEndpoint
-from voicemem.store.ports.vectors import floats_of
+from voicemem.store.vectors import floats_of
 from voicemem.telemetry.metrics import Metrics
 
 TEXTS = ["I am allergic to walnuts.", "My dog is called Rex.", "我对核桃过敏"]

@@ -25,7 +25,7 @@ from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.memory.search import MAX_QUERY, Vectors, find_memories_by_meaning
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
-from voicemem.store.ports.memories import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
+from voicemem.store.memories.filters import AnyOf, Between, Condition, MemoryFilter, NoneOf, StartsWith, Tags
 from voicemem.store.records import SessionFilter
 
 MAX_VALUES = 1_000
@@ -367,7 +367,7 @@ class RecordFinder:
         page, now_ms = found[wanted.offset : end], self.clock()
         if wanted.recency_boost is not False and wanted.text:
             page = rerank(page, wanted.recency, now_ms)
-        await self.store.touch_memories(project, [memory.id for memory, score in page if score > 0], now_ms)
+        await self.store.memories.touch_memories(project, [memory.id for memory, score in page if score > 0], now_ms)
         views = [view_of(memory, score) for memory, score in page]
         return FoundRecords(views, len(found), end if len(found) > end else None)
 

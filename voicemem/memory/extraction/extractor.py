@@ -39,9 +39,9 @@ from voicemem.search.passages import DAY_MS
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.store.memories.filters import AnyOf, NoneOf
 from voicemem.store.port import Store
-from voicemem.store.ports.heard_index import scope_of
-from voicemem.store.ports.memories import AnyOf, NoneOf
+from voicemem.store.scopes import scope_of
 from voicemem.store.streams import Stream
 from voicemem.telemetry.metrics import Metrics
 from voicemem.transcript.messages import Extracted
@@ -80,12 +80,12 @@ class DailyBudget:
         self.limit = limit
 
     async def spend(self, project: str, tokens: int) -> bool:
-        return not self.limit or await self.store.spend_tokens(project, self.day, tokens, self.limit)
+        return not self.limit or await self.store.extractions.spend_tokens(project, self.day, tokens, self.limit)
 
     async def correct(self, project: str, tokens: int) -> None:
         """Count what was spent beyond an estimate, or give back what was not."""
         if self.limit and tokens:
-            await self.store.spend_tokens(project, self.day, tokens, 0)
+            await self.store.extractions.spend_tokens(project, self.day, tokens, 0)
 
     @property
     def day(self) -> int:

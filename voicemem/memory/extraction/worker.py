@@ -245,7 +245,7 @@ class ExtractionWorker:
                 return False
             job.failures, job.error = 0, None
             if step.result != "sent":
-                await self.store.note_extracted(stream.key, step.position)
+                await self.store.extractions.note_extracted(stream.key, step.position)
                 return True
         return True
 
@@ -267,7 +267,7 @@ class ExtractionWorker:
         after: int | None = 0
         while after is not None:
             begun = time()
-            check = await self.store.check_extractions(self.is_everywhere, after, CHECKED_AT_ONCE)
+            check = await self.store.extractions.check_extractions(self.is_everywhere, after, CHECKED_AT_ONCE)
             now = self.clock()
             for stream in check.behind:
                 is_known = stream.key in self.changed or stream.key in self.jobs

@@ -26,8 +26,9 @@ from voicemem.protocol.memories import GivenKind, Topics
 from voicemem.protocol.types import Integer, Natural
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
+from voicemem.store.memories.filters import AnyOf, Between, MemoryFilter, Tags
+from voicemem.store.memories.rows import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MAX_ROWS, AnyOf, Between, MemoryFilter, MemoryRow, Tags
 from voicemem.store.streams import Stream
 
 LOG = logging.getLogger("voicemem")
@@ -141,7 +142,7 @@ async def list_all(long_term: LongTermMemory, among: MemoryFilter) -> list[Candi
     """All memories for which the conditions hold."""
     found: list[Candidate] = []
     filter = structs.replace(among, limit=PAGE)
-    while page := await long_term.store.list_memories(filter):
+    while page := await long_term.store.memories.list_memories(filter):
         found += map(candidate_of, page)
         filter = structs.replace(filter, after=(page[-1].created_ms, page[-1].id))
     return found
@@ -155,7 +156,7 @@ async def find_all_words(long_term: LongTermMemory, among: MemoryFilter, query: 
         raise Refused("invalid_field", detail)
     found: dict[str, Candidate] | None = None
     for word in words:
-        rows = await long_term.store.find_memories_by_words(among, [word], MAX_FOUND_BY_WORD)
+        rows = await long_term.store.memories.find_memories_by_words(among, [word], MAX_FOUND_BY_WORD)
         have = {row.id: candidate_of(row) for row, _ in rows}
         found = have if found is None else {id: one for id, one in found.items() if id in have}
     return list((found or {}).values())
@@ -201,7 +202,7 @@ def created_before(before_ms: int | None) -> Between | None:
 
 async def remove_expired(long_term: LongTermMemory) -> int:
     """Remove memories whose `expires_at` is over, some at a time; how many. Raises `StoreUnavailable`."""
-    rows = await long_term.store.find_expired_memories(long_term.clock(), EXPIRED_AT_ONCE)
+    rows = await long_term.store.memories.find_expired_memories(long_term.clock(), EXPIRED_AT_ONCE)
     return len(await long_term.remove_rows(rows, "expired"))
 
 
@@ -229,7 +230,7 @@ class MemoryKeeper:
         Those of a session without a user go with it: no one could ask for their erasure.
         """
         count, after = 0, ""
-        while rows := await self.store.list_memories_of(key, after, MAX_ROWS):
+        while rows := await self.store.memories.list_memories_of(key, after, MAX_ROWS):
             session = await self.find_session(rows[0])
             expires_ms = None if session is None else keep_until(session)
             if session is None or expires_ms is None or expires_ms <= now_ms:
@@ -254,12 +255,12 @@ class MemoryKeeper:
                     by_user[user_id].append(outlived(row, session, user_id, expires_ms))
             for user_id, of_user in by_user.items():
                 payloads = [msgspec.json.encode(added_event(row, None)) for row in of_user]
-                if await self.store.move_memories(session.key, user_id, payloads, of_user, now_ms):
+                if await self.store.memories.move_memories(session.key, user_id, payloads, of_user, now_ms):
                     moved += len(of_user)
                     ids -= {row.id for row in of_user}
             if not ids or not by_user or await self.find_session(rows[0]) is None:
                 return moved
-            rows = await self.store.find_memories(session.project, sorted(ids))
+            rows = await self.store.memories.find_memories(session.project, sorted(ids))
             rows = [row for row in rows if row.key == session.key and row.removed_ms is None]
         raise StoreUnavailable("Memories change faster than they can go on without their session.")
 

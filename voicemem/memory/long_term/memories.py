@@ -55,8 +55,9 @@ from voicemem.search.passages import passages_in
 from voicemem.search.words import query_words
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
 from voicemem.sessions.read_models.cache import ReadModelCache
+from voicemem.store.memories.filters import AnyOf, MemoryFilter, Tags
+from voicemem.store.memories.rows import MAX_ROWS, MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MAX_ROWS, AnyOf, MemoryFilter, MemoryRow, Tags
 from voicemem.store.streams import Stream
 
 SAME_LOOKED_AT = 5
@@ -103,19 +104,19 @@ class LongTermMemory:
 
     async def find_all(self, project: str, ids: Sequence[str]) -> list[Memory]:
         """Those of these memories that are there, in the order of the ids."""
-        rows = {row.id: row for row in await self.store.find_memories(project, ids) if row.removed_ms is None}
+        rows = {row.id: row for row in await self.store.memories.find_memories(project, ids) if row.removed_ms is None}
         return [to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
 
     async def list_memories(self, project: str, filter: MemoryFilter) -> list[Memory]:
         """Memories for which all conditions hold, the newest first; expired ones are never among them."""
-        return [to_memory(row) for row in await self.store.list_memories(self.restricted(project, filter))]
+        return [to_memory(row) for row in await self.store.memories.list_memories(self.restricted(project, filter))]
 
     async def find_by_words(
         self, project: str, filter: MemoryFilter, query: str, limit: int
     ) -> list[tuple[Memory, float]]:
         """Memories with words of a query and how well they fit, the best first; as `list_memories` otherwise."""
         words = query_words(query)
-        found = await self.store.find_memories_by_words(self.restricted(project, filter), words, limit)
+        found = await self.store.memories.find_memories_by_words(self.restricted(project, filter), words, limit)
         return [(to_memory(row), score) for row, score in found]
 
     def restricted(self, project: str, filter: MemoryFilter) -> MemoryFilter:
@@ -157,10 +158,10 @@ class LongTermMemory:
             project, ids = self.used.popitem()
             used = list(ids)
             for first in range(0, len(used), MAX_TOUCHED):
-                await self.store.touch_memories(project, used[first : first + MAX_TOUCHED], self.clock())
+                await self.store.memories.touch_memories(project, used[first : first + MAX_TOUCHED], self.clock())
 
     async def find_row(self, project: str, id: str) -> MemoryRow | None:
-        found = await self.store.find_memories(project, [id])
+        found = await self.store.memories.find_memories(project, [id])
         return next((row for row in found if row.removed_ms is None), None)
 
     async def require_row(self, project: str, id: str) -> MemoryRow:
@@ -266,7 +267,7 @@ class LongTermMemory:
         if not plan.payloads:
             return plan.stream
         rows, key = list(plan.rows.values()), plan.stream.key
-        written = await self.store.write_memories(
+        written = await self.store.memories.write_memories(
             key, plan.payloads, plan.stream.position, rows, plan.now_ms, plan.replaced
         )
         if written is not None:
@@ -278,12 +279,12 @@ class LongTermMemory:
     async def plan_draft(self, plan: Plan, settled: Settled) -> MemoryRow:
         """Plan to keep a memory; the row that there is of it then."""
         draft, owner = settled.draft, settled.owner
-        draft = structs.replace(draft, supersedes=await check_superseded(self.store, draft, owner))
+        draft = structs.replace(draft, supersedes=await check_superseded(self.store.memories, draft, owner))
         if draft.id is not None:
             return await self.plan_given(plan, draft, owner.project)
         same = await self.find_same(plan, draft, owner)
         if same is not None and same.key == plan.stream.key:
-            return plan.edit(same, strengthened(same, await without_cycles(self.store, plan, draft, same.id)))
+            return plan.edit(same, strengthened(same, await without_cycles(self.store.memories, plan, draft, same.id)))
         if same is not None:  # in another journal, whose erasure must not take this one away
             return await self.plan_new(plan, continued(draft, same), owner, same.id)
         return await self.plan_new(plan, draft, owner, None)
@@ -293,7 +294,7 @@ class LongTermMemory:
         id = draft.id
         assert id is not None
         known = plan.rows.get(id) or await self.find_row(project, id)
-        draft = await without_cycles(self.store, plan, draft, id)
+        draft = await without_cycles(self.store.memories, plan, draft, id)
         row = row_of(draft, id, plan.stream.key, project, plan.now_ms, None)
         if known is not None and known.key == plan.stream.key:
             said_ms = known.said_ms if draft.said_at is None else draft.said_at
@@ -308,11 +309,11 @@ class LongTermMemory:
         for count in range(MAX_CHAIN):
             id = memory_id(plan.stream.key, owner.key, normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
-            if known is None and not await find_cycle(self.store, plan, draft, id):
+            if known is None and not await find_cycle(self.store.memories, plan, draft, id):
                 row = row_of(draft, id, plan.stream.key, owner.project, plan.now_ms, same_as)
                 return plan.add(self.with_ttl(row, plan.now_ms))
             if known is not None and normalised(known.text) == normalised(draft.text) and not known.superseded_by:
-                draft = await without_cycles(self.store, plan, draft, id)
+                draft = await without_cycles(self.store.memories, plan, draft, id)
                 after = changed_row(strengthened(known, draft), {"expires_at": draft.expires_at})
                 return plan.edit(known, self.with_ttl(after, plan.now_ms))
         raise Refused("memory_exists")
@@ -323,7 +324,7 @@ class LongTermMemory:
         planned = (row for row in plan.rows.values() if row.removed_ms is None)
         filter = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms)
         words = query_words(draft.text, in_all_forms=False)
-        found = await self.store.find_memories_by_words(filter, words, SAME_LOOKED_AT)
+        found = await self.store.memories.find_memories_by_words(filter, words, SAME_LOOKED_AT)
         stored = (row for row, _ in found if row.id not in plan.rows)
         return next(
             (row for row in (*planned, *stored) if normalised(row.text) == text and owner_of(row).key == owner.key),
@@ -363,8 +364,10 @@ class LongTermMemory:
             plan = Plan(await ensure_stream(self.store, owner, session, now), now)
         if "supersedes" in fields:
             draft = MemoryDraft(text=after.text, id=id, supersedes=after.supersedes)
-            draft = structs.replace(draft, supersedes=await check_superseded(self.store, draft, owner))
-            after = structs.replace(after, supersedes=(await without_cycles(self.store, plan, draft, id)).supersedes)
+            draft = structs.replace(draft, supersedes=await check_superseded(self.store.memories, draft, owner))
+            after = structs.replace(
+                after, supersedes=(await without_cycles(self.store.memories, plan, draft, id)).supersedes
+            )
         if await self.require_row(project, id) != before:
             return None
         if plan.stream.key == before.key:
@@ -383,7 +386,7 @@ class LongTermMemory:
         found: dict[str, MemoryRow] = {}
         waiting = list(dict.fromkeys(ids))
         for _ in range(MAX_CHAIN):
-            rows = await self.store.find_memories(project, waiting) if waiting else []
+            rows = await self.store.memories.find_memories(project, waiting) if waiting else []
             there = {row.id: row for row in rows if row.removed_ms is None and row.id not in found}
             found |= there
             waiting = [same for row in there.values() if (same := details_of(row).same_as) is not None]
@@ -410,7 +413,7 @@ class LongTermMemory:
             if stream is None:
                 return []
             plan = Plan(stream, self.clock())
-            for row in await self.store.find_memories(project, ids):
+            for row in await self.store.memories.find_memories(project, ids):
                 if row.key == key and row.removed_ms is None:
                     plan.remove(row, reason)
             try:

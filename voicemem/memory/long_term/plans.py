@@ -23,9 +23,11 @@ from voicemem.memory.long_term.records import (
 )
 from voicemem.protocol.events import MemoryRemoved
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, RemovalReason
+from voicemem.store.memories.filters import AnyOf, MemoryFilter
+from voicemem.store.memories.memories import Memories
+from voicemem.store.memories.rows import MemoryRow, ReplacedMemory, tombstone
 from voicemem.store.port import Journal
-from voicemem.store.ports.heard_index import scope_of
-from voicemem.store.ports.memories import AnyOf, Memories, MemoryFilter, MemoryRow, ReplacedMemory, tombstone
+from voicemem.store.scopes import scope_of
 from voicemem.store.streams import SESSION_KIND, Stream
 
 NO_USER = ""
@@ -189,11 +191,11 @@ def continued(draft: MemoryDraft, same: MemoryRow) -> MemoryDraft:
 CYCLE = "A memory cannot be out of date by itself, or by one that is out of date by it: `supersedes`"
 
 
-async def check_superseded(store: Memories, draft: MemoryDraft, owner: MemoryOwner) -> tuple[str, ...]:
+async def check_superseded(memories: Memories, draft: MemoryDraft, owner: MemoryOwner) -> tuple[str, ...]:
     """The ids of memories that a draft makes out of date, and that are there. Raises `Refused`."""
     if not draft.supersedes:
         return ()
-    rows = await store.find_memories(owner.project, draft.supersedes)
+    rows = await memories.find_memories(owner.project, draft.supersedes)
     there = {row.id for row in rows if row.removed_ms is None and owner_of(row).key == owner.key}
     missing = [place for place, id in enumerate(draft.supersedes) if id not in there]
     if missing and draft.source != "extracted":
@@ -201,25 +203,25 @@ async def check_superseded(store: Memories, draft: MemoryDraft, owner: MemoryOwn
     return tuple(id for id in draft.supersedes if id in there)
 
 
-async def without_cycles(store: Memories, plan: Plan, draft: MemoryDraft, id: str) -> MemoryDraft:
+async def without_cycles(memories: Memories, plan: Plan, draft: MemoryDraft, id: str) -> MemoryDraft:
     """The draft of the memory `id`, without those that make it out of date itself. Raises `Refused`."""
-    cycle = await find_cycle(store, plan, draft, id)
+    cycle = await find_cycle(memories, plan, draft, id)
     if cycle and draft.source != "extracted":
         raise Refused("invalid_field", CYCLE)
     return structs.replace(draft, supersedes=tuple(old for old in draft.supersedes if old not in cycle))
 
 
-async def find_cycle(store: Memories, plan: Plan, draft: MemoryDraft, id: str) -> set[str]:
+async def find_cycle(memories: Memories, plan: Plan, draft: MemoryDraft, id: str) -> set[str]:
     """Those that a draft makes out of date which, themselves or by others, do that to the memory `id`."""
-    return {old for old in draft.supersedes if await reaches(store, plan, old, id)}
+    return {old for old in draft.supersedes if await reaches(memories, plan, old, id)}
 
 
-async def reaches(store: Memories, plan: Plan, first: str, last: str) -> bool:
+async def reaches(memories: Memories, plan: Plan, first: str, last: str) -> bool:
     """Whether one memory makes another out of date, itself or by others between them."""
     seen, next_ids = set[str](), {first}
     while next_ids and last not in next_ids:
         seen |= next_ids
-        stored = {row.id: row for row in await store.find_memories(plan.stream.project, sorted(next_ids))}
+        stored = {row.id: row for row in await memories.find_memories(plan.stream.project, sorted(next_ids))}
         rows = [plan.rows.get(one) or stored.get(one) for one in next_ids]
         next_ids = {old for row in rows if row is not None for old in row.supersedes} - seen
     return last in next_ids

@@ -36,8 +36,8 @@ from voicemem.server.rest.session_lists import LiveListData, OverviewPage, answe
 from voicemem.server.rest.tails import wants_tail
 from voicemem.server.rest.token_reach import token_reach
 from voicemem.sessions.lifecycle import SessionInfo, Sessions, info_of
-from voicemem.store.ports.heard_index import NAMESPACE_LABEL
 from voicemem.store.records import SessionFilter
+from voicemem.store.scopes import NAMESPACE_LABEL
 from voicemem.store.streams import Stream
 
 PAGE = 20

@@ -10,7 +10,7 @@ from msgspec import structs
 from voicemem.errors import Refused
 from voicemem.memory.long_term.records import GivenMemory, Memory
 from voicemem.server.http.request import GRANT, services_of
-from voicemem.store.ports.heard_index import scope_of
+from voicemem.store.scopes import scope_of
 
 OTHERS = "The session token reaches only what was said on its own session."
 OTHERS_OF_USER = "The session token reaches only what is remembered of the user of its session."

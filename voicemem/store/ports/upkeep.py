@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from voicemem.store.ports.memories import MemoryRow
 from voicemem.store.records import Figures, Quotas
 
 
@@ -22,20 +21,6 @@ class Retention(Protocol):
 
     async def expire(self, key: int, now_ms: int) -> bool:
         """Erase a session if its `ttl_seconds` are over; whether it was erased."""
-
-    async def list_memories_of(self, key: int, after: str, limit: int) -> list[MemoryRow]:
-        """The memories in the journal of a stream by id, those above `after`; removed ones are not among them."""
-
-    async def move_memories(
-        self, key: int, user_id: str, payloads: Sequence[bytes], rows: Sequence[MemoryRow], now_ms: int
-    ) -> bool:
-        """Let memories of a session whose `ttl_seconds` are over go on in the stream of a user, in one step.
-
-        That is of the session's project, and made where there is none. Each row replaces that of its id in the session
-        and stands at the position of its payload, which is an event of the server's own in the user's journal. False,
-        with nothing changed, unless the session is due to be erased, and each memory is there at the position that its
-        row has when it is given. At most `MAX_ROWS` rows.
-        """
 
     async def claim_erased(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
         """Claim erased sessions whose content is not deleted yet, the oldest erasure first."""

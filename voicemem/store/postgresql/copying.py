@@ -22,8 +22,9 @@ from voicemem.store.postgresql.database.schema import (
     migrate,
 )
 from voicemem.store.postgresql.journal.partitions import add_partitions
-from voicemem.store.postgresql.memories.rows import make_words
+from voicemem.store.postgresql.memory_words import PostgresqlMemoryWords
 from voicemem.store.postgresql.nodes import SELECT_LOST_NODES, retire
+from voicemem.store.postgresql.statements import PostgresqlConnection
 from voicemem.store.stream_rows import POSITION as JOURNAL_END
 
 FIRST_TIMED_KEY = 1 << 40
@@ -185,7 +186,7 @@ class PostgresqlCopy:
                 self.session.execute(COUNT_BYTES)
                 for name, value in values.items():
                     self.session.execute(SAVE_META, (name, value))
-                make_words(self.session, values["cursor_secret"])
+                PostgresqlMemoryWords(values["cursor_secret"]).make_words(PostgresqlConnection(self.session))
                 self.session.execute(DELETE_META, (COPYING,))
 
     def end_reading(self) -> None:

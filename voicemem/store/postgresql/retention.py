@@ -61,11 +61,11 @@ CONTENT_TABLES = (
     of_stream("observations", "stream", "octet_length(call)"),
     of_stream("quarantined", "stream", "0"),
     ContentTable(
-        "select turn, sum(octet_length(text) + octet_length(before)) from heard_messages"
+        "select turn, sum(octet_length(text) + octet_length(before)) from transcript_messages"
         " where stream = $1 group by turn order by turn limit $2",
-        "delete from heard_messages where stream = $1 and turn = any($2::bigint[])",
+        "delete from transcript_messages where stream = $1 and turn = any($2::bigint[])",
     ),
-    of_stream("heard_sessions", "stream", "0"),
+    of_stream("transcript_sessions", "stream", "0"),
     of_stream("secrets", "name", "octet_length(value)", "text"),
     of_stream("replies", "item", "octet_length(item)", "text"),
     ContentTable(

@@ -12,25 +12,27 @@ from voicemem.store.compaction import Compaction
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.endpoints import Endpoints
+from voicemem.store.extractions import Extractions
 from voicemem.store.journal import Journal
+from voicemem.store.memories.memories import Memories
+from voicemem.store.memories.vectors import MemoryVectors
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Outbox
 from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import SELECT_NOW, Database
 from voicemem.store.postgresql.driver import PostgresqlDatabase
-from voicemem.store.postgresql.heard_index.index import PostgresqlHeardIndex
-from voicemem.store.postgresql.heard_index.vectors import PostgresqlHeardVectors
 from voicemem.store.postgresql.journal.rows import Rows
-from voicemem.store.postgresql.memories.extraction import PostgresqlExtractions
-from voicemem.store.postgresql.memories.memories import PostgresqlMemories
-from voicemem.store.postgresql.memories.moving import PostgresqlMovedMemories
-from voicemem.store.postgresql.memories.vectors import PostgresqlMemoryVectors
+from voicemem.store.postgresql.memory_words import PostgresqlMemoryWords
 from voicemem.store.postgresql.nodes import PostgresqlNodes
 from voicemem.store.postgresql.overviews import PostgresqlOverviews
 from voicemem.store.postgresql.retention import PostgresqlErasure
+from voicemem.store.postgresql.transcript_words import PostgresqlIndex, PostgresqlMessageWords
+from voicemem.store.postgresql.vectors import PostgresqlVectors
 from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
+from voicemem.store.transcript_index import TranscriptIndex
+from voicemem.store.transcript_vectors import TranscriptVectors
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
@@ -49,12 +51,6 @@ class PostgresqlStore(
     PostgresqlErasure,
     Compaction,
     PostgresqlNodes,
-    PostgresqlHeardIndex,
-    PostgresqlMemories,
-    PostgresqlExtractions,
-    PostgresqlHeardVectors,
-    PostgresqlMovedMemories,
-    PostgresqlMemoryVectors,
 ):
     """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
 
@@ -72,6 +68,13 @@ class PostgresqlStore(
         self.quarantine = Quarantine(seam)
         self.claims = Claims(seam)
         self.observations = Observations(seam)
+        index, vectors = PostgresqlIndex(seam), PostgresqlVectors(seam)
+        words = PostgresqlMemoryWords(self.database.identity["cursor_secret"])
+        self.memories = Memories(seam, words)
+        self.memory_vectors = MemoryVectors(seam, vectors)
+        self.extractions = Extractions(seam)
+        self.transcript_index = TranscriptIndex(seam, index, PostgresqlMessageWords(seam), self.claims)
+        self.transcript_vectors = TranscriptVectors(seam, index, vectors)
 
     @property
     def healthy(self) -> bool:

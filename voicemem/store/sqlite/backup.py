@@ -21,7 +21,7 @@ from voicemem.store.sqlite.database.schema import (
     newest_version,
     refuse_unmarked,
 )
-from voicemem.store.sqlite.heard_index.index_file import INDEX_FILES
+from voicemem.store.sqlite.transcript_file import INDEX_FILES
 
 Progress = Callable[[int, int], None]
 """Gets the number of pages that were copied, and of all pages."""

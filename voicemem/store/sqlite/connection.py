@@ -39,7 +39,7 @@ class SqliteConnection:
 
     __slots__ = ("raw", "rows_of_writer")
 
-    def __init__(self, raw: apsw.Connection, rows_of_writer: Any) -> None:
+    def __init__(self, raw: apsw.Connection, rows_of_writer: Any = None) -> None:
         self.raw = raw
         self.rows_of_writer = rows_of_writer
 
@@ -47,13 +47,14 @@ class SqliteConnection:
         return
 
     def draw_key(self) -> int:
-        return int(self.rows_of_writer.keys.draw())
+        return int(self.streams.keys.draw())
 
     def lock(self, name: str) -> None:
         return
 
     @property
     def streams(self) -> Any:
+        assert self.rows_of_writer is not None, "a database without streams"
         return self.rows_of_writer
 
     def row(self, query: str, **values: Any) -> Row | None:

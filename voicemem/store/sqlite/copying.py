@@ -18,13 +18,14 @@ from voicemem.store.copied_tables import (
     config_of,
 )
 from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
+from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.database.connections import open_connection
 from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, check_store_path, lock_file, make_private, rewrite_log
 from voicemem.store.sqlite.database.opening import Opening
 from voicemem.store.sqlite.database.schema import migrate, newest_version, refuse_unmarked, version_of
 from voicemem.store.sqlite.journal.reads import POSITION as JOURNAL_END
 from voicemem.store.sqlite.journal.row_cache import fetch_one
-from voicemem.store.sqlite.memories.rows import make_words
+from voicemem.store.sqlite.memory_words import SqliteMemoryWords
 
 EXPRESSIONS = {"journal.waypoint": "seq is not null and waypoint is not 0"}
 """How a column is read that is not simply what it is called."""
@@ -144,7 +145,7 @@ class SqliteCopy:
         with self.opened:
             for name, value in values.items():
                 self.opened.execute(SAVE_META, (name, value))
-            make_words(self.opened, values["cursor_secret"])
+            SqliteMemoryWords(values["cursor_secret"]).make_words(SqliteConnection(self.opened))
             self.opened.execute(DELETE_META, (COPYING,))
 
     def close(self) -> None:

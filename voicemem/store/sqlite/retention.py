@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import apsw
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.memories.memories import Memories
+from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
 from voicemem.store.sqlite.database.secure_delete import truncate_log
 from voicemem.store.sqlite.database.writer import RUINED
-from voicemem.store.sqlite.heard_index.index import delete_indexed, scrub_index
-from voicemem.store.sqlite.heard_index.index_file import IndexFile
 from voicemem.store.sqlite.journal.row_cache import RowCache
-from voicemem.store.sqlite.memories.rows import FORGET_REMOVED, SELECT_REMOVED, remove_portion
+from voicemem.store.sqlite.transcript_file import IndexFile
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
+from voicemem.store.transcript_index import TranscriptIndex
 from voicemem.store.upkeep import Portion
 
 
@@ -100,6 +101,8 @@ SCRUB_AGAIN_S = 20.0
 """How often the log is emptied for the sake of single memories alone."""
 MEMORIES = 5
 """Memories in a portion: each takes milliseconds, since its words are overwritten."""
+SELECT_REMOVED = "select value from meta where name = 'memories_removed'"
+FORGET_REMOVED = "delete from meta where name = 'memories_removed' and value = ?"
 FORGET_REPEATED = "update streams set (user_id, interruptions, slowest_ms) = (null, null, null) where key = ?"
 RENAME_STREAM = "update streams set kind = ?, id = ? where key = ?"
 IS_FREE = "(node is null or node = ?2 or leased_until_ms <= ?1)"
@@ -122,7 +125,9 @@ class SqliteErasure:
     """Erasure and expiry; the methods are documented in `voicemem.store.port`."""
 
     database: Database
-    heard: IndexFile
+    index_file: IndexFile
+    transcript_index: TranscriptIndex
+    memories: Memories
     scrubbed_s = float("-inf")
     """When the file was last cleared of traces, by a clock that is never set."""
 
@@ -153,12 +158,12 @@ class SqliteErasure:
     async def delete_erased(self, keys: Sequence[int]) -> bool:
         def job(connection: apsw.Connection) -> bool:
             self.database.rows.flush()
-            if delete_portion(connection, keys, self.database.identity["cursor_secret"]):
+            if delete_portion(connection, keys, self.memories):
                 return True
             connection.execute(MARK_DELETED, (json.dumps(keys),))
             return False
 
-        return await delete_indexed(self.heard, keys) or await self.database.write(job)
+        return await self.transcript_index.delete_portion(keys) or await self.database.write(job)
 
     async def finish_erased(self) -> bool:
         keys, removed = await self.database.read(select_left_over)
@@ -173,7 +178,7 @@ class SqliteErasure:
             await self.database.write(lambda connection: connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1))
             self.database.writing.mark_ruined()
             raise StoreUnavailable(RUINED) from None
-        if not await scrub_index(self.heard):
+        if not await scrub_index(self.index_file):
             return False
 
         def job(connection: apsw.Connection) -> None:
@@ -187,6 +192,17 @@ class SqliteErasure:
 def select_left_over(connection: apsw.Connection) -> tuple[list[int], bytes | None]:
     """The sessions whose content has left the tables, and a mark if memories did; traces may still be in the file."""
     return [key for (key,) in connection.execute(SELECT_DELETED)], connection.execute(SELECT_REMOVED).get
+
+
+async def scrub_index(index: IndexFile) -> bool:
+    """Remove what deletion leaves behind in the file; False when that must be tried again. Raises `StoreUnavailable`.
+
+    A disk that fails to sync the index does not ruin the store: the index can be made again.
+    """
+    try:
+        return index.in_memory or not index.is_there or await asyncio.to_thread(truncate_log, index.path)
+    except apsw.IOError as error:
+        raise StoreUnavailable(f"The index cannot be cleared: {type(error).__name__}.") from None
 
 
 async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
@@ -223,12 +239,12 @@ def drop_name(rows: RowCache, stream: Stream) -> None:
     rows.raw.execute(RENAME_STREAM, (stream.kind, stream.id, stream.key))
 
 
-def delete_portion(connection: apsw.Connection, keys: Sequence[int], secret: bytes) -> bool:
+def delete_portion(connection: apsw.Connection, keys: Sequence[int], memories: Memories) -> bool:
     """Delete a portion of the content of erased sessions; False when none is left.
 
     One writer commits for everyone, so a job that deleted a journal of a million events at once would stop all calls.
     """
-    if any(remove_portion(connection, key, secret, MEMORIES) for key in keys):
+    if any(memories.delete_portion(SqliteConnection(connection), key, MEMORIES) for key in keys):
         return True
     portion = JsonPortion()
     for key in keys:

@@ -14,28 +14,31 @@ from voicemem.store.compaction import Compaction
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.endpoints import Endpoints
+from voicemem.store.extractions import Extractions
 from voicemem.store.journal import Journal
+from voicemem.store.memories.memories import Memories
+from voicemem.store.memories.vectors import MemoryVectors
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Outbox
 from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
+from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
 from voicemem.store.sqlite.database.transactions import transaction
 from voicemem.store.sqlite.database.writer import RUINED
 from voicemem.store.sqlite.driver import SqliteDatabase
-from voicemem.store.sqlite.heard_index.index import SqliteHeardIndex, new_index_file
-from voicemem.store.sqlite.heard_index.vectors import SqliteHeardVectors
 from voicemem.store.sqlite.journal.row_cache import fetch_one
 from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
-from voicemem.store.sqlite.memories.extraction import SqliteExtractions
-from voicemem.store.sqlite.memories.memories import SqliteMemories
-from voicemem.store.sqlite.memories.moving import SqliteMovedMemories
-from voicemem.store.sqlite.memories.rows import make_words
-from voicemem.store.sqlite.memories.vectors import SqliteMemoryVectors
+from voicemem.store.sqlite.memory_words import SqliteMemoryWords
 from voicemem.store.sqlite.nodes import SqliteNodes
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
+from voicemem.store.sqlite.transcript_file import IndexFile
+from voicemem.store.sqlite.transcript_words import SqliteMessageWords
+from voicemem.store.sqlite.vectors import SqliteVectors
+from voicemem.store.transcript_index import TranscriptIndex
+from voicemem.store.transcript_vectors import TranscriptVectors
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
@@ -70,12 +73,6 @@ class SqliteStore(
     SqliteErasure,
     Compaction,
     SqliteNodes,
-    SqliteHeardIndex,
-    SqliteMemories,
-    SqliteExtractions,
-    SqliteHeardVectors,
-    SqliteMovedMemories,
-    SqliteMemoryVectors,
     SqliteFigures,
 ):
     """A `voicemem.store.port.Store` on one SQLite file.
@@ -97,7 +94,17 @@ class SqliteStore(
         self.quarantine = Quarantine(seam)
         self.claims = Claims(seam)
         self.observations = Observations(seam)
-        self.heard = new_index_file(self.database, self.database.identity["incarnation"])
+        secrets = self.database.identity
+        index = IndexFile(seam, secrets["incarnation"])
+        self.index_file = index
+        vectors = SqliteVectors()
+        self.memory_words = SqliteMemoryWords(secrets["cursor_secret"])
+        self.memories = Memories(seam, self.memory_words)
+        self.memory_vectors = MemoryVectors(seam, vectors)
+        self.extractions = Extractions(seam)
+        words = SqliteMessageWords(secrets["incarnation"])
+        self.transcript_index = TranscriptIndex(seam, index, words, self.claims)
+        self.transcript_vectors = TranscriptVectors(seam, index, vectors)
         self.counts_bytes: bool | None = None
         """Whether the bytes of projects are counted; None until somebody has said it."""
         if exclusive:
@@ -107,7 +114,7 @@ class SqliteStore(
         """Make the words of memories again where another program made them. Raises `CannotStart`."""
         try:
             with transaction(self.database.writer):
-                make_words(self.database.writer, self.database.identity["cursor_secret"])
+                self.memory_words.make_words(SqliteConnection(self.database.writer))
         except apsw.Error as error:
             self.database.close()
             raise CannotStart(f"The words of memories cannot be made again: {error}.") from None
@@ -142,7 +149,7 @@ class SqliteStore(
         await self.database.write(job)
 
     async def close_store(self) -> None:
-        await asyncio.to_thread(self.heard.close)
+        await asyncio.to_thread(self.index_file.close)
         await asyncio.to_thread(self.database.close)
 
 

@@ -14,7 +14,7 @@ from tests.support.stores.contract import NOW, append_offers, offers
 from tests.support.stores.heard import found_texts, index_call, passages, reindex
 from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.heard_index.rows import INDEX_VERSION
+from voicemem.store.sqlite.transcript_words import INDEX_VERSION
 
 SECRETS = [f"quixotic{number} marzipan" for number in range(60)]
 
@@ -94,7 +94,7 @@ async def test_an_index_that_is_of_no_use_is_begun_anew(path: Path, harm: Callab
     store = SqliteStore(str(path))
     try:
         assert await found_after_damage(store) == []
-        assert [key] == [stream.key for stream in (await store.check_index(0, 10)).behind]
+        assert [key] == [stream.key for stream in (await store.transcript_index.check_index(0, 10)).behind]
         assert [key] == await reindex(store, key, {1: passages(1, "almonds")}, position=3, since=2)
         assert await reindex(store, key, {1: passages(1, "walnuts")}, position=2) == []
         assert await found_texts(store, "walnuts") == ["walnuts"]
@@ -107,7 +107,7 @@ async def found_after_damage(store: SqliteStore) -> list[str]:
     try:
         return await found_texts(store, "walnuts")
     except StoreUnavailable:
-        assert store.index_resets == 1
+        assert store.transcript_index.index_resets == 1
         return await found_texts(store, "walnuts")
 
 
@@ -115,7 +115,7 @@ async def test_an_index_that_is_damaged_while_it_is_used_is_begun_anew(store: Sq
     """Whoever meets the damage is told to try again; the store goes on, and says that all is to be indexed again."""
     key = await index_call(store, "s", *SECRETS)
     await reindex(store, key, {1: passages(1, *SECRETS)}, position=2)
-    store.heard.release()
+    store.index_file.release()
     content = bytearray(index_of(path).read_bytes())
     half = len(content) // 2
     content[half:] = b"\xa5" * (len(content) - half)
@@ -123,7 +123,7 @@ async def test_an_index_that_is_damaged_while_it_is_used_is_begun_anew(store: Sq
     index_of(path).with_name("voicemem.db-memories-wal").unlink(missing_ok=True)
     with pytest.raises(StoreUnavailable):
         await found_texts(store, "marzipan")
-    assert store.index_resets == 1
+    assert store.transcript_index.index_resets == 1
     assert await found_texts(store, "marzipan") == []
     assert await reindex(store, key, {1: passages(1, "walnuts")}, position=2) == []
     assert await found_texts(store, "walnuts") == ["walnuts"]
@@ -192,7 +192,7 @@ async def test_a_session_that_was_erased_without_the_index_leaves_it_at_the_next
     await store.close_store()
     index_of(path).write_bytes(kept)
     store = SqliteStore(str(path))
-    assert len((await store.check_index(0, 10)).behind) == 0
+    assert len((await store.transcript_index.check_index(0, 10)).behind) == 0
     assert await found_texts(store, "marzipan") == []
     await store.close_store()
 

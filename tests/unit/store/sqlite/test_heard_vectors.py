@@ -1,5 +1,6 @@
 """Vectors in the file of the index: compared with and without sqlite-vec, and gone with what is erased."""
 
+# ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -19,11 +20,12 @@ from tests.support.stores.contract import NOW
 from tests.support.stores.heard import index_call, passages, reindex
 from tests.support.stores.memories import memory_of, remember, stream_of, write
 from voicemem.llm.embeddings import to_vector
-from voicemem.store.ports.heard_index import HeardScope
-from voicemem.store.ports.memories import tombstone
-from voicemem.store.ports.vectors import MAX_COMPARED, MemoryPlace, TextToEmbed, VectorQuery
+from voicemem.store.memories.rows import tombstone
+from voicemem.store.scopes import Scope
 from voicemem.store.sqlite import SqliteStore, vectors
-from voicemem.store.sqlite.heard_index.vectors import FIND
+from voicemem.store.sqlite.connection import SqliteConnection
+from voicemem.store.transcript_vectors import FIND, IS_SAME, VectorQuery
+from voicemem.store.vectors import MAX_COMPARED, MemoryPlace, TextToEmbed
 
 EMBEDDER = "noise 256"
 TEXTS = [f"quixotic{number} marzipan" for number in range(60)]
@@ -44,24 +46,24 @@ def vector_of(text: str) -> bytes:
 
 
 async def embed(store: SqliteStore, *keys: int) -> None:
-    texts = await store.find_without_vector(EMBEDDER, keys, 1_000)
-    await store.save_vectors(EMBEDDER, [(one, vector_of(one.text)) for one in texts])
+    texts = await store.transcript_vectors.find_without_vector(EMBEDDER, keys, 1_000)
+    await store.transcript_vectors.save_vectors(EMBEDDER, [(one, vector_of(one.text)) for one in texts])
 
 
 async def nearest(store: SqliteStore, text: str) -> list[tuple[str, float]]:
-    answer = await store.find_near(VectorQuery(HeardScope("p"), EMBEDDER, vector_of(text), limit=3))
+    answer = await store.transcript_vectors.find_near(VectorQuery(Scope("p"), EMBEDDER, vector_of(text), limit=3))
     return [(message.text, round(message.score, 4)) for message in answer.found]
 
 
 async def test_python_compares_as_the_extension_does(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer of them, and the operator is told."""
     await embed(store, await index_call(store, "s", *TEXTS))
-    assert await store.prepare_vectors() == (MAX_COMPARED, None)
+    assert await store.transcript_vectors.prepare_vectors() == (MAX_COMPARED, None)
     by_extension = await nearest(store, TEXTS[7])
     assert by_extension[0] == (TEXTS[7], 1.0)
     monkeypatch.setattr(vectors, "extension_path", lambda: None)
-    store.heard.release()
-    support = await store.prepare_vectors()
+    store.index_file.release()
+    support = await store.transcript_vectors.prepare_vectors()
     assert support.max_compared == vectors.MAX_COMPARED_IN_PYTHON
     assert "sqlite-vec" in (support.note or "")
     assert by_extension == await nearest(store, TEXTS[7])
@@ -107,22 +109,29 @@ def count_on_disk(folder: Path, pieces: list[bytes]) -> int:
     return sum(any(piece in content for content in files) for piece in pieces)
 
 
-async def test_a_scan_takes_its_sessions_from_the_newest_on(store: SqliteStore) -> None:
+@pytest.mark.parametrize(
+    ("columns", "index"),
+    [("project", "project"), ("user_id", "user"), ("namespace", "namespace"), ("session_id", "id")],
+)
+async def test_a_scan_takes_its_sessions_from_the_newest_on(store: SqliteStore, columns: str, index: str) -> None:
     """By an index of their scope, without sorting: so it may stop when it has enough."""
     await embed(store, await index_call(store, "s", "north", given={"user_id": "ann"}))
-    for column in ("user", "namespace", "project", "session"):
-        plan = await store.heard.read(partial(plan_of, column))
-        compared = plan[plan.index("MATERIALIZE compared") + 1 : plan.index("SCAN compared")]
-        assert f"sessions_by_{column}" in compared[0]
-        assert "vectors_by_session" in compared[1]
-        assert len(compared) == 2
+    plan = await store.index_file.read(partial(plan_of, sorted({"project", columns})))
+    compared = plan[plan.index("MATERIALIZE compared") + 1 : plan.index("SCAN c")]
+    assert f"transcript_sessions_by_{index} " in compared[0]
+    assert compared[1].startswith("SEARCH v USING INDEX")
+    assert "(stream=?)" in compared[1]
+    assert [] == [step for step in compared if "TEMP B-TREE" in step]
 
 
-def plan_of(column: str, connection: apsw.Connection) -> list[str]:
+def plan_of(columns: list[str], connection: SqliteConnection) -> list[str]:
     """The steps in which SQLite finds what is near."""
-    vectors.add_distance(connection)
-    query = f"explain query plan {FIND.format(scope=f's.{column} = ?7')}"
-    return [str(row[-1]) for row in connection.execute(query, (vector_of("north"), 1, 0, 1, 10, 10, 1))]
+    vectors.add_distance(connection.raw)
+    scope = " and ".join(f"s.{column} = :{column}" for column in columns)
+    query = FIND.format(scope=scope, cosine=vectors.SqliteVectors.cosine, is_same=IS_SAME)
+    values = dict.fromkeys(columns, "p") | {"vector": vector_of("north"), "embedder": 1}
+    values |= {"since_ms": 0, "until_ms": 1, "most": 10, "limit": 10}
+    return [str(row[-1]) for row in connection.rows(f"explain query plan {query}", **values)]
 
 
 async def test_no_vector_of_a_removed_memory_is_in_any_file(store: SqliteStore, tmp_path: Path) -> None:
@@ -132,12 +141,14 @@ async def test_no_vector_of_a_removed_memory_is_in_any_file(store: SqliteStore, 
         stream = await stream_of(store, f"user{place % 3}")
         row = memory_of(stream, f"m{place}", text)
         assert await write(store, stream, row) is not None
-        await store.save_memory_vectors(EMBEDDER, [(TextToEmbed(MemoryPlace(row.key, row.id), text), vector_of(text))])
+        await store.memory_vectors.save_memory_vectors(
+            EMBEDDER, [(TextToEmbed(MemoryPlace(row.key, row.id), text), vector_of(text))]
+        )
     await remember(store, "kept", "walnuts", stream=await stream_of(store, "kept"))
     pieces = [vector_of(text)[place : place + 16] for text in texts for place in range(0, 1024, 16)]
     assert count_on_disk(tmp_path, pieces) == len(pieces)
     for place in (0, 3, 6, 9):
-        stream, row = await stream_of(store, "user0"), (await store.find_memories("p", [f"m{place}"]))[0]
+        stream, row = await stream_of(store, "user0"), (await store.memories.find_memories("p", [f"m{place}"]))[0]
         position = stream.position + 1
         changed = replace(row, text="x", position=position, updated_ms=NOW + 1)
         after = tombstone(row, position, NOW + 1) if place % 2 else changed

@@ -315,7 +315,7 @@ create table stored_bytes (
     bytes bigint not null
 );
 
--- The index of heard messages, which the journals give again at any time. `words` of a message holds its own words and
+-- The transcript index, which the journals give again at any time. `words` of a message holds its own words and
 -- those of the day (of weight A), the words of the message before it, all of them stemmed, and one word for each part of
 -- the scope that the message is in. A query asks for the words of its scope in the same expression.
 create text search dictionary voicemem_stems (template = snowball, language = english);
@@ -323,21 +323,22 @@ create text search configuration voicemem (copy = english);
 alter text search configuration voicemem alter mapping replace english_stem with voicemem_stems;
 
 -- Up to where a session is indexed, in which scope, and how many messages and words that are.
-create table heard_sessions (
+create table transcript_sessions (
     stream bigint not null,
     position bigint not null,
     project text collate "C" not null,
     namespace text collate "C",
     user_id text collate "C",
     session_id text collate "C" not null,
+    started_ms bigint not null,
     messages bigint not null,
     words bigint not null,
     primary key (stream)
 );
-create index heard_sessions_by_user on heard_sessions (project, user_id);
-create index heard_sessions_by_id on heard_sessions (project, session_id);
+create index transcript_sessions_by_user on transcript_sessions (project, user_id);
+create index transcript_sessions_by_id on transcript_sessions (project, session_id);
 
-create table heard_messages (
+create table transcript_messages (
     stream bigint not null,
     turn bigint not null,
     number integer not null,
@@ -350,7 +351,7 @@ create table heard_messages (
     words tsvector not null,
     primary key (stream, turn, number)
 );
-create index heard_messages_by_word on heard_messages using gin (words) with (fastupdate = off);
+create index transcript_messages_by_word on transcript_messages using gin (words) with (fastupdate = off);
 
 -- Memories, each of a stream in whose journal the events about it are. `details` is JSON that is only passed on, `supersedes`
 -- a JSON array of ids. `topics` and `entities` have a line break before, between and behind them. A row whose memory was removed
@@ -406,9 +407,9 @@ create table superseded (
 );
 create index superseded_by_older on superseded (project, old_id);
 
--- Vectors of heard messages and of memories, by the embedder that made them; null for what is to have none. They are kept as
+-- Vectors of messages and of memories, by the embedder that made them; null for what is to have none. They are kept as
 -- arrays, so that the schema is the same with and without pgvector, which compares them. They go with what they are of.
-create table heard_vectors (
+create table transcript_vectors (
     stream bigint not null,
     turn bigint not null,
     number integer not null,
@@ -416,16 +417,14 @@ create table heard_vectors (
     embedder bigint not null,
     vector real[],
     primary key (stream, turn, number),
-    foreign key (stream, turn, number) references heard_messages on delete cascade
+    foreign key (stream, turn, number) references transcript_messages on delete cascade
 );
-alter table heard_vectors alter column vector set storage external;
+alter table transcript_vectors alter column vector set storage external;
 
--- `digest` is that of the text: the memory may get another.
 create table memory_vectors (
     stream bigint not null,
     id text collate "C" not null,
     embedder bigint not null,
-    digest bytea not null,
     vector real[],
     primary key (stream, id),
     foreign key (stream, id) references memories on update cascade on delete cascade

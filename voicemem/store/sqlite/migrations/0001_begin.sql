@@ -319,7 +319,8 @@ create table memories (
     supersedes blob not null
 ) strict;
 create unique index memories_by_stream on memories (stream, id);
-create index memories_by_id on memories (project, id);
+create unique index memories_by_id on memories (project, id) where removed_ms is null;
+create index memories_removed on memories (project, id) where removed_ms is not null;
 create index memories_by_project on memories (project, created_ms, id) where removed_ms is null;
 create index memories_by_user on memories (project, user_id, created_ms, id)
     where removed_ms is null and user_id is not null;
@@ -344,14 +345,15 @@ create virtual table memory_words using fts5 (scope, said, about, content='', to
 insert into memory_words (memory_words, rank) values ('secure-delete', 1);
 insert into meta values ('memory_words', x'');
 
--- Vectors of memories by their number, and by the embedder that made them; null for a memory that is to have none. What changes
--- the text of a memory, or removes it, deletes its vector.
+-- Vectors of memories, by the embedder that made them; null for a memory that is to have none. What changes the text of a
+-- memory, or removes it, deletes its vector.
 create table memory_vectors (
-    number integer primary key,
+    stream integer not null,
+    id text not null,
     embedder integer not null,
-    vector blob
+    vector blob,
+    primary key (stream, id)
 ) strict;
-create index memory_vectors_by_embedder on memory_vectors (number, embedder);
 
 -- Up to where sessions were looked at for memories that an LLM makes of them.
 create table extracted (

@@ -12,11 +12,10 @@ import pytest
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import delete_content, found, memory_of, one, remember, session_of, stream_of, write
 from voicemem.errors import CannotStart
+from voicemem.store.memories.rows import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.port import Store
-from voicemem.store.ports.memories import MAX_ROWS, MemoryRow, tombstone
-from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite import SqliteStore, memory_words
 from voicemem.store.sqlite.backup import back_up, restore_backup
-from voicemem.store.sqlite.memories import rows
 from voicemem.store.sqlite.store import InMemoryStore
 
 CHECK_WORDS = "insert into memory_words (memory_words) values ('integrity-check')"
@@ -114,9 +113,9 @@ async def test_words_are_made_again_when_they_are_made_otherwise(
 ) -> None:
     """By a program of another version, at its start; what was written before is found and can be removed."""
     await fill(store, "s")
-    monkeypatch.setattr(rows, "BATCH", 7)
+    monkeypatch.setattr(memory_words, "BATCH", 7)
     for version in (999, 1):
-        monkeypatch.setattr(rows, "WORDS_VERSION", version)
+        monkeypatch.setattr(memory_words, "WORDS_VERSION", version)
         await store.close_store()
         store = SqliteStore(store.database.path)
         stream = await session_of(store, "s")
@@ -133,12 +132,12 @@ async def test_words_that_cannot_be_made_are_no_start(store: SqliteStore, monkey
     await fill(store, "s")
     await store.close_store()
 
-    def fail(connection: apsw.Connection, number: int, row: MemoryRow, secret: bytes) -> None:
+    def fail(words: memory_words.SqliteMemoryWords, row: MemoryRow) -> dict[str, str]:
         raise apsw.FullError("the disk is full")
 
     with monkeypatch.context() as full:
-        full.setattr(rows, "WORDS_VERSION", 999)
-        full.setattr(rows, "add_words", fail)
+        full.setattr(memory_words, "WORDS_VERSION", 999)
+        full.setattr(memory_words.SqliteMemoryWords, "words_of", fail)
         with pytest.raises(CannotStart, match="words of memories cannot be made again: the disk is full"):
             SqliteStore(store.database.path)
     again = SqliteStore(store.database.path)

@@ -80,9 +80,9 @@ async def test_sessions_that_have_grown_are_found_by_their_positions(store: Stor
     for key in keys[1:6]:
         await reindex(store, key, {1: []}, position=2)
     assert set() == await behind(store, 100)
-    await store.clear_index()
+    await store.transcript_index.clear_index()
     assert set(keys[:6]) == await behind(store, 2)
-    assert await store.count_sessions_to_index() == 6
+    assert await store.transcript_index.count_sessions_to_index() == 6
 
 
 async def behind(store: Store, limit: int) -> set[int]:
@@ -90,7 +90,7 @@ async def behind(store: Store, limit: int) -> set[int]:
     found: list[int] = []
     after: int | None = 0
     while after is not None:
-        check = await store.check_index(after, limit)
+        check = await store.transcript_index.check_index(after, limit)
         found += [stream.key for stream in check.behind]
         after = check.through_key
     assert len(found) == len(set(found))
@@ -100,7 +100,7 @@ async def behind(store: Store, limit: int) -> set[int]:
 async def test_an_index_that_was_cleared_is_empty(store: Store) -> None:
     """Nothing is found, and parts are not enough."""
     key = await index_call(store, "s", "walnuts")
-    await store.clear_index()
+    await store.transcript_index.clear_index()
     assert await found_texts(store, "walnuts") == []
     assert [key] == await reindex(store, key, {2: passages(2, "almonds")}, position=2, since=1)
 
@@ -110,8 +110,8 @@ async def test_one_node_at_a_time_looks_at_all_sessions(two_handles: tuple[Store
     one, other = two_handles
     await begin_node(one, "a")
     await begin_node(other, "b")
-    assert await one.claim_index_check("a", NOW, 1_000)
-    assert await one.claim_index_check("a", NOW, 1_000)
-    shared = await other.claim_index_check("b", NOW, 1_000)
-    assert await other.claim_index_check("b", NOW + 1_001, 1_000)
+    assert await one.transcript_index.claim_index_check("a", NOW, 1_000)
+    assert await one.transcript_index.claim_index_check("a", NOW, 1_000)
+    shared = await other.transcript_index.claim_index_check("b", NOW, 1_000)
+    assert await other.transcript_index.claim_index_check("b", NOW + 1_001, 1_000)
     assert shared == (type(one).__name__ != "PostgresqlStore")

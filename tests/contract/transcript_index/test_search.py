@@ -10,7 +10,7 @@ from tests.support.stores.contract import NOW, example_numbers
 from tests.support.stores.heard import found_texts, index_call, passages, reindex, search
 from voicemem.search.words import query_words, words_of
 from voicemem.store.port import Store
-from voicemem.store.ports.heard_index import HeardScope
+from voicemem.store.scopes import Scope
 
 CALL = (
     "I am allergic to walnuts and hazelnuts.",
@@ -162,7 +162,7 @@ async def test_sessions_are_found_by_all_words_of_a_message(store: Store) -> Non
     await index_call(store, "s3", *CALL, project="q")
 
     async def found(query: str, limit: int = 10, **scope: str) -> list[int]:
-        return await store.find_heard_sessions(HeardScope("p", **scope), query_words(query), limit)
+        return await store.transcript_index.find_sessions(Scope("p", **scope), query_words(query), limit)
 
     assert [second, first] == await found("walnut")
     assert [second] == await found("walnut", limit=1)

@@ -14,21 +14,22 @@ from tests.support.stores.contract import NOW, example_numbers
 from tests.support.stores.heard import index_call, passages, reindex
 from tests.support.stores.vectors import EMBEDDER, vector_of
 from voicemem.store.port import Store
-from voicemem.store.ports.heard_index import HeardScope
-from voicemem.store.ports.vectors import MessagePlace, NearMessages, TextToEmbed, VectorQuery
+from voicemem.store.scopes import Scope
+from voicemem.store.transcript_vectors import NearMessages, VectorQuery
+from voicemem.store.vectors import MessagePlace, TextToEmbed
 
 
 @pytest.fixture
 async def store(store: Store) -> Store:
     """A store that compares vectors."""
-    assert (await store.prepare_vectors()).max_compared > 0
+    assert (await store.transcript_vectors.prepare_vectors()).max_compared > 0
     return store
 
 
 async def embed(store: Store, *keys: int, embedder: str = EMBEDDER) -> list[TextToEmbed]:
     """Give all messages of these sessions vectors; those that had none."""
-    texts = await store.find_without_vector(embedder, keys, 1_000)
-    await store.save_vectors(embedder, [(one, vector_of(one.text)) for one in texts])
+    texts = await store.transcript_vectors.find_without_vector(embedder, keys, 1_000)
+    await store.transcript_vectors.save_vectors(embedder, [(one, vector_of(one.text)) for one in texts])
     return texts
 
 
@@ -46,10 +47,10 @@ async def near(
     embedder: str = EMBEDDER,
     **more: Any,
 ) -> NearMessages:
-    scope = HeardScope(project, *(more.pop(name, None) for name in ("namespace", "user_id", "session_id")))
+    scope = Scope(project, *(more.pop(name, None) for name in ("namespace", "user_id", "session_id")))
     vector = vector_of(text)
     assert vector is not None
-    return await store.find_near(VectorQuery(scope, embedder, vector, also=also, **more))
+    return await store.transcript_vectors.find_near(VectorQuery(scope, embedder, vector, also=also, **more))
 
 
 async def near_texts(store: Store, text: str, **more: Any) -> list[str]:
@@ -70,22 +71,25 @@ async def test_what_has_no_vector_is_found_out(store: Store) -> None:
     """By session, and in pages over all; what is to have none has been seen to, and other embedders' do not count."""
     keys = [await index_call(store, f"s{number}", "north", "nothing") for number in range(5)]
     assert await behind(store) == set(keys)
-    assert [one.text for one in await store.find_without_vector(EMBEDDER, keys[:1], 10)] == ["north", "nothing"]
-    assert len(await store.find_without_vector(EMBEDDER, keys, 3)) == 3
-    assert await store.count_without_vector(EMBEDDER) == 10
+    assert [one.text for one in await store.transcript_vectors.find_without_vector(EMBEDDER, keys[:1], 10)] == [
+        "north",
+        "nothing",
+    ]
+    assert len(await store.transcript_vectors.find_without_vector(EMBEDDER, keys, 3)) == 3
+    assert await store.transcript_vectors.count_without_vector(EMBEDDER) == 10
     assert len(await embed(store, *keys[:3])) == 6
     assert await behind(store) == set(keys[3:])
-    assert await store.find_without_vector(EMBEDDER, keys[:3], 10) == []
-    assert await store.count_without_vector(EMBEDDER) == 4
+    assert await store.transcript_vectors.find_without_vector(EMBEDDER, keys[:3], 10) == []
+    assert await store.transcript_vectors.count_without_vector(EMBEDDER) == 4
     assert await behind(store, "axes 5") == set(keys)
-    assert await store.find_without_vector("axes 5", [], 10) == []
+    assert await store.transcript_vectors.find_without_vector("axes 5", [], 10) == []
 
 
 async def behind(store: Store, embedder: str = EMBEDDER, limit: int = 2) -> set[int]:
     found: list[int] = []
     after: int | None = 0
     while after is not None:
-        check = await store.check_vectors(embedder, after, limit)
+        check = await store.transcript_vectors.check_vectors(embedder, after, limit)
         found += check.behind
         after = check.through_key
     assert len(found) == len(set(found))
@@ -104,17 +108,19 @@ async def test_another_embedder_takes_the_place_of_the_first(store: Store) -> No
 async def test_vectors_follow_their_messages(store: Store) -> None:
     """A message that changes loses its vector, one that stays keeps it; what changed meanwhile gets none."""
     key = await index_call(store, "s", "north", "east")
-    late = [(one, vector_of(one.text)) for one in await store.find_without_vector(EMBEDDER, [key], 10)]
+    late = [
+        (one, vector_of(one.text)) for one in await store.transcript_vectors.find_without_vector(EMBEDDER, [key], 10)
+    ]
     await embed(store, key)
     await reindex(store, key, {1: passages(1, "north", "northeast")}, position=2, since=1)
     assert await near_texts(store, "north") == ["north"]
-    await store.save_vectors(EMBEDDER, late)
+    await store.transcript_vectors.save_vectors(EMBEDDER, late)
     assert await near_texts(store, "north") == ["north"]
     assert [one.text for one in await embed(store, key)] == ["northeast"]
     await reindex(store, key, {1: []}, position=3, since=2)
-    await store.save_vectors(EMBEDDER, late)
+    await store.transcript_vectors.save_vectors(EMBEDDER, late)
     assert await near_texts(store, "north") == []
-    assert await store.count_without_vector(EMBEDDER) == 0
+    assert await store.transcript_vectors.count_without_vector(EMBEDDER) == 0
 
 
 async def test_a_search_compares_within_its_scope(store: Store) -> None:
@@ -190,10 +196,10 @@ async def test_vectors_go_with_an_erased_session_and_with_the_index(store: Store
     await store.erase(key, NOW)
     while await store.delete_erased([key]):
         pass
-    await store.save_vectors(EMBEDDER, late)
+    await store.transcript_vectors.save_vectors(EMBEDDER, late)
     assert await near_texts(store, "north") == ["north of another"]
     assert await behind(store) == set()
-    await store.clear_index()
+    await store.transcript_index.clear_index()
     assert await near_texts(store, "north") == []
     await reindex(store, other, {1: passages(1, "north of another")}, position=5)
     assert await behind(store) == {other}
@@ -201,7 +207,7 @@ async def test_vectors_go_with_an_erased_session_and_with_the_index(store: Store
 
 async def test_no_more_is_compared_than_is_allowed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest sessions come first, and the answer says that there is more."""
-    for module in ("sqlite.vectors", "postgresql.heard_index.vectors"):
+    for module in ("sqlite.vectors", "postgresql.vectors"):
         monkeypatch.setattr(f"voicemem.store.{module}.MAX_COMPARED", 3)
     for number in range(4):
         await embed_call(store, f"s{number}", f"north {number}")

@@ -1,4 +1,7 @@
-"""The file of the index: opened at the first use, on a thread of its own, and made again when it is lost or damaged."""
+"""The file of the transcript index: opened at the first use, and made again when it is lost or damaged.
+
+It is written on a thread of its own, one job after another.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,21 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from typing import TypeVar
 
 import apsw
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.sqlite.connection import SqliteConnection
+from voicemem.store.sqlite.database.connections import IN_MEMORY, open_connection
 from voicemem.store.sqlite.database.files import make_private
 from voicemem.store.sqlite.database.transactions import transaction
-from voicemem.store.sqlite.heard_index.rows import INDEX_VERSION, SCHEMA
+from voicemem.store.sqlite.driver import SqliteDatabase
+from voicemem.store.sqlite.transcript_words import INDEX_VERSION, SCHEMA
 
 LOG = logging.getLogger("voicemem")
 T = TypeVar("T")
@@ -35,6 +42,7 @@ DAMAGES = apsw.CorruptError, apsw.NotADBError, apsw.FormatError
 """Errors that say that the file is not the index that it should be."""
 SELECT_STORE = "select value from meta where name = 'store'"
 SAVE_STORE = "insert into meta values ('store', ?)"
+SELECT_READABLE = "select key from streams where key in :keys and state <> 'erased'"
 
 
 UNUSABLE = (
@@ -44,11 +52,14 @@ UNUSABLE = (
 
 
 class IndexFile:
-    """The index of the store with this `incarnation`. `path` is that of the store, "" for an index in memory."""
+    """The index of a store on SQLite, a `voicemem.store.transcript_index.IndexDatabase`; nothing is opened yet."""
 
-    def __init__(self, path: str, incarnation: bytes) -> None:
-        self.path = f"{path}{SUFFIX}" if path else ":memory:"
-        self.in_memory = not path
+    is_apart = True
+
+    def __init__(self, store: SqliteDatabase, incarnation: bytes) -> None:
+        self.store = store
+        self.in_memory = store.path == IN_MEMORY
+        self.path = IN_MEMORY if self.in_memory else f"{store.path}{SUFFIX}"
         self.incarnation = incarnation
         self.resets = 0
         self.closed = False
@@ -60,21 +71,38 @@ class IndexFile:
         self.writing = ThreadPoolExecutor(1, "voicemem-index")
         self.reading = self.writing if self.in_memory else ThreadPoolExecutor(1, "voicemem-search")
 
-    async def write(self, job: Callable[[apsw.Connection], T]) -> T:
-        """The result of a job in a transaction. Raises `StoreUnavailable`, also when the index had to begin anew."""
-        return await self.run_on(self.writing, lambda: self.run_write(job))
+    async def write(self, job: Callable[[SqliteConnection], T]) -> T:
+        """The result of a job in a transaction. Raises `StoreUnavailable`, also when the index had to be made again."""
+        return await self.run_on(self.writing, partial(self.run_write, job))
 
-    async def write_if_there(self, job: Callable[[apsw.Connection], bool]) -> bool:
+    async def write_if_there(self, job: Callable[[SqliteConnection], bool]) -> bool:
         """The same, but False where there is no index: none is made for it."""
         return await self.run_on(self.writing, lambda: self.is_there and self.run_write(job))
+
+    async def write_readable(self, keys: Sequence[int], job: Callable[[SqliteConnection, Collection[int]], T]) -> T:
+        """Run a job in a transaction with those of these sessions that are not erased.
+
+        They are looked up in the transaction, on the one thread that writes the index, as is what deletes: a session
+        that is erased after the look is deleted after the commit.
+        """
+        if self.in_memory:
+            known = await self.store.read(partial(select_readable, keys))
+            return await self.write(lambda connection: job(connection, known))
+
+        def with_readable(connection: SqliteConnection) -> T:
+            with closing(open_connection(self.store.path, read_only=True)) as raw:
+                readable = select_readable(keys, SqliteConnection(raw))
+            return job(connection, readable)
+
+        return await self.write(with_readable)
 
     @property
     def is_there(self) -> bool:
         return self.in_memory or self.writer is not None or os.path.exists(self.path)
 
-    async def read(self, job: Callable[[apsw.Connection], T]) -> T:
+    async def read(self, job: Callable[[SqliteConnection], T]) -> T:
         """The result of a job that only reads. Raises as `write`."""
-        return await self.run_on(self.reading, lambda: job(self.open_reader()))
+        return await self.run_on(self.reading, lambda: job(SqliteConnection(self.open_reader())))
 
     async def run_on(self, thread: ThreadPoolExecutor, job: Callable[[], T]) -> T:
         if self.closed:
@@ -85,7 +113,7 @@ class IndexFile:
             self.failure = None
             return result
         except DAMAGES as error:
-            await loop.run_in_executor(self.writing, self.begin_anew, f"it is damaged ({type(error).__name__})")
+            await loop.run_in_executor(self.writing, self.begin_again, f"it is damaged ({type(error).__name__})")
         except (apsw.Error, OSError) as error:
             self.note_failure(type(error).__name__)
             raise StoreUnavailable(f"The index at {self.path} cannot be used: {type(error).__name__}.") from None
@@ -97,10 +125,10 @@ class IndexFile:
             LOG.error(UNUSABLE, self.path, failure)
         self.failure = failure
 
-    def run_write(self, job: Callable[[apsw.Connection], T]) -> T:
+    def run_write(self, job: Callable[[SqliteConnection], T]) -> T:
         connection = self.open_writer()
         with transaction(connection):
-            return job(connection)
+            return job(SqliteConnection(connection))
 
     # The file
 
@@ -152,7 +180,7 @@ class IndexFile:
         except (*DAMAGES, apsw.SQLError):
             return False
 
-    def begin_anew(self, why: str) -> None:
+    def begin_again(self, why: str) -> None:
         with self.opening:
             self.replace(why)
 
@@ -180,3 +208,7 @@ class IndexFile:
         self.writing.shutdown()
         self.reading.shutdown()
         self.release()
+
+
+def select_readable(keys: Sequence[int], connection: SqliteConnection) -> set[int]:
+    return {key for (key,) in connection.rows(SELECT_READABLE, keys=list(keys))}

@@ -1,0 +1,91 @@
+"""Up to where sessions were looked at for memories that an LLM makes of them, and what that has cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from voicemem.store.database import Connection, Database
+from voicemem.store.stream_rows import POSITION, STREAM_COLUMNS, to_stream
+from voicemem.store.streams import SESSION_KIND, Stream
+
+EXTRACT = b'"extract"'
+"""Stands in the configuration of each session that says itself whether memories are made of it."""
+
+
+class ExtractionCheck(NamedTuple):
+    """A part of all sessions, of which some have grown since they were looked at."""
+
+    behind: Sequence[Stream]
+    through_key: int | None
+    """The key to go on after; None when there are no more."""
+
+
+KEPT_DAYS = 2
+SELECT_STREAMS = f"select {STREAM_COLUMNS} from streams s where key in :keys and state <> 'erased' order by key"
+LOOK_AT_SESSIONS = f"""
+    select s.key, case when s.state = 'ended' then s.position else {POSITION} end > coalesce(e.position, 0),
+    case when :everywhere then null else s.config end
+    from streams s left join extracted e on e.stream = s.key
+    where s.key > :after and s.kind = '{SESSION_KIND}' and s.state <> 'erased' order by s.key limit :limit
+"""
+"""The row of a session that has ended says where its journal ends."""
+SELECT_READABLE = "select 1 from streams where key = :key and state <> 'erased' for share"
+NOTE = """
+    insert into extracted (stream, position) values (:key, :position)
+    on conflict (stream) do update set position = greatest(extracted.position, excluded.position)
+"""
+SPEND = """
+    insert into spent_tokens (project, day, tokens)
+    select :project, :day, :spent where :limit = 0 or :tokens <= :limit
+    on conflict (project, day) do update set tokens = greatest(0, spent_tokens.tokens + :tokens)
+    where :limit = 0 or :tokens < 0 or spent_tokens.tokens + :tokens <= :limit
+"""
+FORGET_OLD_DAYS = "delete from spent_tokens where project = :project and day < :day"
+
+
+class Extractions:
+    """Up to where sessions were looked at for memories, and what that has cost.
+
+    What was really sent to an LLM stands in the journals (`memory.extracted`); this only spares looks at sessions of
+    which nothing is new.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def check_extractions(self, everywhere: bool, after_key: int, limit: int) -> ExtractionCheck:
+        """Look at some sessions of all projects, by key: which have grown since they were looked at.
+
+        Unless `everywhere`, only those whose own configuration has `EXTRACT`. `limit` is how many are looked at.
+        """
+
+        def job(connection: Connection) -> ExtractionCheck:
+            found = connection.rows(LOOK_AT_SESSIONS, everywhere=everywhere, after=after_key, limit=limit)
+            keys = [key for key, is_behind, config in found if is_behind and (everywhere or EXTRACT in config)]
+            rows = connection.rows(SELECT_STREAMS, keys=keys) if keys else []
+            return ExtractionCheck(list(map(to_stream, rows)), found[-1][0] if len(found) == limit else None)
+
+        return await self.database.scan(job)
+
+    async def note_extracted(self, key: int, position: int) -> None:
+        """Record that a session was looked at up to a position; does nothing for an erased one."""
+
+        def job(connection: Connection) -> None:
+            if connection.row(SELECT_READABLE, key=key) is not None:
+                connection.execute(NOTE, key=key, position=position)
+
+        await self.database.write(job)
+
+    async def spend_tokens(self, project: str, day: int, tokens: int, limit: int) -> bool:
+        """Count tokens that a project spends on a day (since 1970), unless they would be more than `limit` with it.
+
+        False, with nothing counted, in that case. A `limit` of 0 is none. Negative tokens are given back.
+        """
+        values = {"project": project, "day": day, "tokens": tokens, "spent": max(0, tokens), "limit": limit}
+
+        def job(connection: Connection) -> bool:
+            connection.execute(FORGET_OLD_DAYS, project=project, day=day - KEPT_DAYS)
+            return bool(connection.execute(SPEND, **values))
+
+        return await self.database.write(job)

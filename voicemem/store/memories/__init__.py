@@ -1,0 +1,1 @@
+"""Memories, their words and their vectors."""

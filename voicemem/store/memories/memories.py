@@ -1,0 +1,345 @@
+"""The memories of a store, each in the journal of a stream and in a row, from which it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from voicemem.errors import Refused
+from voicemem.search.words import QueryWord
+from voicemem.store.database import Connection, Database
+from voicemem.store.memories.filters import IS_THERE, Conditions, MemoryFilter, single_scope
+from voicemem.store.memories.rows import (
+    STORED,
+    MemoryRow,
+    ReplacedMemory,
+    check_rows,
+    is_newer,
+    row_of_values,
+    tombstone,
+    values_of,
+)
+from voicemem.store.scopes import LAST_MS, Scope
+from voicemem.store.stream_changes import find, new_stream
+from voicemem.store.streams import USER_KIND, Stream
+
+TOUCH_AGAIN_MS = 60_000
+"""A memory is noted as accessed at most once in this time."""
+COLUMNS = ", ".join(f"m.{name}" for name in STORED)
+"""As `row_of_values` takes them."""
+NEWEST_FIRST = "m.created_ms desc, m.id desc"
+LIST = f"select {COLUMNS} from memories m where {{conditions}} order by {NEWEST_FIRST} limit :limit"
+IS_AFTER = " and (m.created_ms, m.id) < (:after_ms, :after_id)"
+FIND_BY_ID = f"select {COLUMNS} from memories m where project = :project and id in :ids and {IS_THERE}"
+FIND_EXPIRED = f"""
+    select {COLUMNS} from memories m where expires_ms <= :now_ms and removed_ms is null and {IS_THERE}
+    order by expires_ms limit :limit
+"""
+LIST_OF_STREAM = f"""
+    select {COLUMNS} from memories m where stream = :key and id > :after and removed_ms is null and {IS_THERE}
+    order by id limit :limit
+"""
+SELECT_LINKS = """
+    select s.old_id, s.by_id, s.created_ms from superseded s
+    join streams t on t.key = s.stream and t.state <> 'erased'
+    where s.project = :project and s.old_id in :ids and s.created_ms <= :as_of_ms
+    order by s.created_ms desc, s.by_id desc
+"""
+IS_TO_TOUCH = f"""
+    project = :project and id in :ids and removed_ms is null and {IS_THERE}
+    and coalesce(last_accessed_ms, 0) <= :before_ms
+"""
+COUNT_TO_TOUCH = f"select count(*) from memories m where {IS_TO_TOUCH}"
+TOUCH = f"update memories as m set last_accessed_ms = :now_ms, access_count = access_count + 1 where {IS_TO_TOUCH}"
+SELECT_TAKEN = f"""
+    select m.stream, m.id, {IS_THERE} from memories m
+    where project = :project and id in :ids and removed_ms is null and stream <> :key
+"""
+SELECT_IS_THERE = f"""
+    select 1 from memories m
+    where m.stream = :key and m.id = :id and m.position = :position and m.removed_ms is null and {IS_THERE}
+"""
+SELECT_STORED = f"select {COLUMNS} from memories m where stream = :stream and id = :id"
+SELECT_PORTION = f"select {COLUMNS} from memories m where stream = :key limit :limit"
+ACCESSED = ("last_accessed_ms", "access_count")
+"""What stays as it is stored, unless the memory was removed."""
+SAVED = (*STORED, "event_ms")
+REPLACED = [name for name in SAVED if name not in ("stream", "id", *ACCESSED)]
+SAVE = """
+    insert into memories ({columns}) values ({values})
+    on conflict (stream, id) do update set {changes}
+"""
+DELETE = "delete from memories where stream = :stream and id = :id"
+DELETE_TOMBSTONE = f"{DELETE} and removed_ms is not null"
+DELETE_VECTOR = "delete from memory_vectors where stream = :stream and id = :id"
+"""After the row is saved: what keeps the vector of a text holds its row until then."""
+INSERT_LINK = """
+    insert into superseded (stream, by_id, old_id, project, created_ms)
+    values (:stream, :id, :old, :project, :now_ms) on conflict do nothing
+"""
+DELETE_LINKS = "delete from superseded where stream = :stream and by_id = :id"
+DELETE_LINK = f"{DELETE_LINKS} and old_id = :old"
+MOVES = (
+    "update memories set stream = :user where stream = :key and id = :id",
+    "update superseded set stream = :user where stream = :key and by_id = :id",
+    "update memory_vectors set stream = :user where stream = :key and id = :id",
+)
+SELECT_IS_EXPIRED = "select 1 from retention where stream = :key and expires_ms <= :now_ms"
+
+
+class MemoryFullText(Protocol):
+    """The full-text search of an engine over memories."""
+
+    columns: Mapping[str, str]
+    """The columns of `memories` that only this engine has, and the SQL of what goes into each."""
+
+    def values(self, row: MemoryRow) -> dict[str, Any]:
+        """The values of the parameters in `columns`."""
+
+    def save(self, connection: Connection, row: MemoryRow, before: MemoryRow | None) -> None:
+        """Let a memory that was saved be found by its words, in place of those of the row before."""
+
+    def delete(self, connection: Connection, row: MemoryRow) -> None:
+        """Take out the words of a memory whose row is about to be deleted."""
+
+    def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
+        """A query for the score and the columns of the memories with words, best first, and values of its own.
+
+        Of all the conditions, the scope is part of the look-up in the index. It has a parameter `:limit`.
+        """
+
+
+class Memories:
+    """Memories, each in the journal of a stream and in a row, from which it is found.
+
+    A row is content of its stream: once that is erased, nothing reads the row, and it is deleted with the rest. The
+    memories that it superseded are there again then.
+    """
+
+    def __init__(self, database: Database, words: MemoryFullText) -> None:
+        self.database = database
+        self.words = words
+        kept = "{0} = case when memories.removed_ms is null then memories.{0} else excluded.{0} end"
+        changes = [f"{name} = excluded.{name}" for name in (*REPLACED, *words.columns)]
+        self.save_statement = SAVE.format(
+            columns=", ".join((*SAVED, *words.columns)),
+            values=", ".join((*(f":{name}" for name in SAVED), *words.columns.values())),
+            changes=", ".join((*changes, *map(kept.format, ACCESSED))),
+        )
+
+    async def write_memories(
+        self,
+        key: int,
+        payloads: Sequence[bytes],
+        expected: int,
+        rows: Sequence[MemoryRow],
+        now_ms: int,
+        replaced: Sequence[ReplacedMemory] = (),
+    ) -> Stream | None:
+        """Journal events of the server's own from position `expected` + 1 on, and insert or replace rows, in one step.
+
+        None, with nothing changed, when that position is taken. A row replaces the one of the same id in this stream;
+        when that was accessed last stays what is stored, unless it was removed. They are found by their words once this
+        returns. Memories of other streams that they replace are removed in the same step; None too when one of these
+        has changed. At most `MAX_ROWS` rows. Raises `Refused` (`unknown_session`; `memory_exists` when a memory of
+        another stream of the project has the id, and is not removed).
+        """
+        check_rows(rows)
+
+        def job(connection: Connection) -> Stream | None:
+            changes = connection.streams
+            stream = find(changes, key)
+            if stream.position != expected or not all(is_there(connection, row.key, row) for row, _ in replaced):
+                return None
+            left_over = refuse_taken_ids(connection, stream.project, key, rows, replaced)
+            for row, payload in replaced:
+                before = find(changes, row.key)
+                changes.append_server_event(before, now_ms, payload)
+                changes.save_stream(before)
+                self.save(connection, tombstone(row, before.position, now_ms))
+            for row in left_over:
+                self.delete(connection, row)
+            for payload in payloads:
+                changes.append_server_event(stream, now_ms, payload)
+            if payloads:
+                changes.save_stream(stream)
+            for row in rows:
+                self.save(connection, replace(row, key=key, project=stream.project))
+            return stream
+
+        return await self.database.write(job)
+
+    async def find_memories(self, project: str, ids: Sequence[str]) -> list[MemoryRow]:
+        """The memories with these ids, in any order; removed ones too, where no other memory has taken the id."""
+
+        def job(connection: Connection) -> list[MemoryRow]:
+            found: dict[str, MemoryRow] = {}
+            for row in map(row_of_values, connection.rows(FIND_BY_ID, project=project, ids=list(ids))):
+                found[row.id] = max(found.get(row.id, row), row, key=is_newer)
+            return with_newer(connection, project, list(found.values()))
+
+        return await self.database.read(job) if ids else []
+
+    async def list_memories(self, query: MemoryFilter) -> list[MemoryRow]:
+        """Memories by `created_ms` and id, the newest first."""
+        conditions = Conditions(query)
+        values, sql = {**conditions.values, "limit": query.limit}, conditions.sql
+        if query.after is not None:
+            values["after_ms"], values["after_id"] = query.after
+            sql += IS_AFTER
+        sql = LIST.format(conditions=sql)
+
+        def job(connection: Connection) -> list[MemoryRow]:
+            rows = [row_of_values(row) for row in connection.rows(sql, **values)]
+            return with_newer(connection, query.project, rows, query.as_of_ms) if query.with_superseded else rows
+
+        return await self.database.scan(job)
+
+    async def find_memories_by_words(
+        self, query: MemoryFilter, words: Sequence[QueryWord], limit: int
+    ) -> list[tuple[MemoryRow, float]]:
+        """Memories with any of the words and how well they fit, best first; of equal ones the newest first.
+
+        The project, and a namespace, user or session that stands alone in its condition, are part of the query itself.
+        `after` and the filter's own limit count for nothing.
+        """
+        if not words:
+            return []
+        conditions = Conditions(query)
+        sql, values = self.words.query(single_scope(query), words, conditions.sql)
+        values = {**conditions.values, **values, "limit": limit}
+
+        def job(connection: Connection) -> list[tuple[MemoryRow, float]]:
+            found = connection.rows(sql, **values)
+            rows = [row_of_values(row[1:]) for row in found]
+            if query.with_superseded:
+                rows = with_newer(connection, query.project, rows, query.as_of_ms)
+            return [(row, float(score)) for row, (score, *_) in zip(rows, found, strict=True)]
+
+        return await self.database.scan(job)
+
+    async def find_expired_memories(self, now_ms: int, limit: int) -> list[MemoryRow]:
+        """Memories of all projects whose `expires_ms` is over, the earliest first; removed ones are not among them."""
+        rows = await self.database.read(lambda connection: connection.rows(FIND_EXPIRED, now_ms=now_ms, limit=limit))
+        return [row_of_values(row) for row in rows]
+
+    async def touch_memories(self, project: str, ids: Sequence[str], now_ms: int) -> None:
+        """Record that memories were accessed, each at most once in `TOUCH_AGAIN_MS`."""
+        values = {"project": project, "ids": list(ids), "before_ms": now_ms - TOUCH_AGAIN_MS}
+        (count,) = await self.database.read(lambda connection: connection.one(COUNT_TO_TOUCH, **values))
+        if count:  # else nothing needs to be committed
+            await self.database.write(lambda connection: connection.execute(TOUCH, now_ms=now_ms, **values))
+
+    # Memories that outlive their session
+
+    async def list_memories_of(self, key: int, after: str, limit: int) -> list[MemoryRow]:
+        """The memories in the journal of a stream by id, those above `after`; removed ones are not among them."""
+        values = {"key": key, "after": after, "limit": limit}
+        rows = await self.database.read(lambda connection: connection.rows(LIST_OF_STREAM, **values))
+        return [row_of_values(row) for row in rows]
+
+    async def move_memories(
+        self, key: int, user_id: str, payloads: Sequence[bytes], rows: Sequence[MemoryRow], now_ms: int
+    ) -> bool:
+        """Move memories of a session whose `ttl_seconds` are over into the stream of a user, in one step.
+
+        That is of the session's project, and made where there is none. Each row replaces that of its id in the session
+        and stands at the position of its payload, which is an event of the server's own in the user's journal. False,
+        with nothing changed, unless the session is due to be erased, and each memory is there at the position that its
+        row has when it is given. At most `MAX_ROWS` rows.
+        """
+        check_rows(rows)
+
+        def job(connection: Connection) -> bool:
+            changes = connection.streams
+            session = changes.stream(key)
+            if session is None or connection.row(SELECT_IS_EXPIRED, key=key, now_ms=now_ms) is None:
+                return False
+            if not all(is_there(connection, key, row) for row in rows):
+                return False
+            known = changes.find_by_name(session.project, USER_KIND, user_id)
+            user = known or new_stream(session.project, USER_KIND, user_id, {}, now_ms)
+            if known is None:
+                changes.add_stream(user)
+            for payload, row in zip(payloads, rows, strict=True):
+                changes.append_server_event(user, now_ms, payload)
+                connection.execute(DELETE_TOMBSTONE, stream=user.key, id=row.id)
+                for statement in MOVES:
+                    connection.execute(statement, user=user.key, key=key, id=row.id)
+                self.save(connection, replace(row, key=user.key, project=user.project, position=user.position))
+            changes.save_stream(user)
+            return True
+
+        return await self.database.write(job)
+
+    # In a transaction that writes
+
+    def delete_portion(self, connection: Connection, key: int, limit: int) -> bool:
+        """Delete memories of a stream, at most `limit`; whether there were any."""
+        portion = [row_of_values(row) for row in connection.rows(SELECT_PORTION, key=key, limit=limit)]
+        for row in portion:
+            self.delete(connection, row)
+        return bool(portion)
+
+    def save(self, connection: Connection, row: MemoryRow) -> None:
+        """Insert a memory with its words, or replace that of its stream and id."""
+        before = load(connection, row.key, row.id)
+        values = dict(zip(SAVED, values_of(row), strict=True)) | self.words.values(row)
+        connection.execute(self.save_statement, **values)
+        if before is not None and row.text != before.text:
+            connection.execute(DELETE_VECTOR, stream=row.key, id=row.id)
+        self.words.save(connection, row, before)
+        links = {"stream": row.key, "id": row.id}
+        for old in set(before.supersedes if before else ()) - set(row.supersedes):
+            connection.execute(DELETE_LINK, old=old, **links)
+        for old in row.supersedes:
+            connection.execute(INSERT_LINK, old=old, project=row.project, now_ms=row.updated_ms, **links)
+
+    def delete(self, connection: Connection, row: MemoryRow) -> None:
+        """Delete a memory with its words, its links and its vector."""
+        self.words.delete(connection, row)
+        for statement in (DELETE_LINKS, DELETE_VECTOR, DELETE):
+            connection.execute(statement, stream=row.key, id=row.id)
+
+
+def load(connection: Connection, key: int, memory_id: str) -> MemoryRow | None:
+    row = connection.row(SELECT_STORED, stream=key, id=memory_id)
+    return None if row is None else row_of_values(row)
+
+
+def is_there(connection: Connection, key: int, row: MemoryRow) -> bool:
+    """Whether a memory stands in a stream as it does in a row."""
+    return connection.row(SELECT_IS_THERE, key=key, id=row.id, position=row.position) is not None
+
+
+def refuse_taken_ids(
+    connection: Connection, project: str, key: int, rows: Sequence[MemoryRow], replaced: Sequence[ReplacedMemory]
+) -> list[MemoryRow]:
+    """Raise `Refused` (`memory_exists`) when a memory of another stream has an id of these, and is not replaced.
+
+    Returns what an erased stream has of these ids: content that is going to be deleted, and in the way.
+    """
+    ids = [row.id for row in rows if row.removed_ms is None]
+    taken = connection.rows(SELECT_TAKEN, project=project, ids=ids, key=key) if ids else []
+    places = {(row.key, row.id) for row, _ in replaced}
+    if any(is_there and (stream, memory_id) not in places for stream, memory_id, is_there in taken):
+        raise Refused("memory_exists")
+    found = (load(connection, stream, memory_id) for stream, memory_id, is_there in taken if not is_there)
+    return [row for row in found if row is not None]
+
+
+def with_newer(
+    connection: Connection, project: str, rows: list[MemoryRow], as_of_ms: int | None = None
+) -> list[MemoryRow]:
+    """The rows, each with what had first taken its place by that time."""
+    if not rows:
+        return rows
+    values = {"project": project, "ids": [row.id for row in rows]}
+    links = connection.rows(SELECT_LINKS, as_of_ms=LAST_MS if as_of_ms is None else as_of_ms, **values)
+    newer = {old: (by, made_ms) for old, by, made_ms in links}
+    return [
+        replace(row, superseded_by=newer[row.id][0], superseded_ms=newer[row.id][1]) if row.id in newer else row
+        for row in rows
+    ]

@@ -1,1 +1,0 @@
-"""What was heard, found by words and by meaning, in tables of the database."""

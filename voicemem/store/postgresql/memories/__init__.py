@@ -1,1 +1,0 @@
-"""Memories on PostgreSQL: rows with their words."""

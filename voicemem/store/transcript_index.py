@@ -1,0 +1,375 @@
+"""The transcript index: the messages of all sessions, found by their words.
+
+It can be thrown away: the journals give the same again. SQLite has it in a file of its own, PostgreSQL in tables of the
+database. Full-text search and its ranking are the engine's own (`MessageFullText`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from msgspec import Struct
+
+from voicemem.search.passages import Passage
+from voicemem.search.words import QueryWord
+from voicemem.store.claims import INDEX_CHECK, Claims
+from voicemem.store.database import Connection, Database
+from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
+from voicemem.store.stream_rows import POSITION, STREAM_COLUMNS, to_stream
+from voicemem.store.streams import SESSION_KIND, Stream
+from voicemem.transcript.messages import Role
+
+T = TypeVar("T")
+MAX_FOUND = 1_000
+"""The best messages of a query that may be read, in pages."""
+MAX_LOOKS = 20_000
+"""Messages that are looked at for the sessions in which they were said."""
+
+
+class TranscriptUpdate(Struct, frozen=True):
+    """The messages of a session up to a position of its journal, or those that have changed since another."""
+
+    key: int
+    position: int
+    scope: Scope
+    started_ms: int
+    turns: Mapping[int, Sequence[Passage]]
+    """Of each turn all passages, also of those that have none any more."""
+    since: int | None = None
+    """The turns are those that have changed since this position; None when they are all."""
+
+    def is_news(self, position: int | None) -> bool:
+        """Whether it says more than an index that knows the session up to a position, or not at all."""
+        return position is None or position <= self.position
+
+    def continues(self, position: int | None, is_same_scope: bool) -> bool:
+        """Whether an index that knows the session up to a position, or not at all, needs no more than this."""
+        return self.since is None or (position is not None and is_same_scope and position >= self.since)
+
+
+class TranscriptQuery(Struct, frozen=True):
+    """Which messages to find: those with any of the words, best first; in a page that begins after `offset` of them.
+
+    `since_ms` and `until_ms` bound when a message was said; the second is the first moment that is too late.
+    """
+
+    scope: Scope
+    words: Sequence[QueryWord]
+    since_ms: int | None = None
+    until_ms: int | None = None
+    offset: int = 0
+    limit: int = 10
+
+    @property
+    def said_between(self) -> dict[str, int]:
+        """The first moment, and the first that is too late; beyond all times where there is no bound."""
+        return said_between(self.since_ms, self.until_ms)
+
+
+class FoundMessage(NamedTuple):
+    """A message that was found, and how well it fits: the more, the better; comparable within one query only."""
+
+    key: int
+    turn_id: int
+    number: int
+    position: int
+    role: Role
+    said_ms: int
+    text: str
+    score: float
+
+
+class IndexCheck(NamedTuple):
+    """A part of all sessions, of which some are not indexed up to the end of their journals."""
+
+    behind: Sequence[Stream]
+    looked_at: int
+    """How many sessions were looked at."""
+    through_key: int | None
+    """The key to go on after; None when there are no more."""
+
+
+class IndexedSession(NamedTuple):
+    """What the index has of a session, besides its messages."""
+
+    key: int
+    position: int
+    scope: Scope
+    started_ms: int
+
+
+LOOK_AT_SESSIONS = f"""
+    select key, case when state = 'ended' then position else {POSITION} end, state = 'erased' from streams s
+    where kind = '{SESSION_KIND}' and key > :after order by key limit :limit
+"""
+"""The row of a session that has ended says where its journal ends."""
+SELECT_STREAMS = f"select {STREAM_COLUMNS} from streams s where key in :keys and state <> 'erased' order by key"
+COUNT_SESSIONS = f"select count(*) from streams where kind = '{SESSION_KIND}' and state <> 'erased'"
+SELECT_POSITIONS = "select stream, position from transcript_sessions where stream in :keys"
+SELECT_SESSION = """
+    select stream, position, project, namespace, user_id, session_id, started_ms from transcript_sessions
+    where stream = :key for update
+"""
+SAVE_SESSION = """
+    insert into transcript_sessions
+    (stream, position, project, namespace, user_id, session_id, started_ms, messages, words)
+    values (:key, :position, :project, :namespace, :user_id, :session_id, :started_ms, :messages, :words)
+    on conflict (stream) do update set position = excluded.position, project = excluded.project,
+    namespace = excluded.namespace, user_id = excluded.user_id, session_id = excluded.session_id,
+    started_ms = excluded.started_ms, messages = excluded.messages, words = excluded.words
+"""
+PORTION = 20
+"""Messages that are deleted in one transaction: each takes milliseconds, since its words are overwritten."""
+SELECT_PORTION = "select turn, number from transcript_messages where stream = :key limit :limit"
+DELETE_SESSION = "delete from transcript_sessions where stream = :key"
+MEASURE_SESSION = "select count(*), coalesce(sum(length), 0) from transcript_messages where stream = :key"
+PASSAGE_COLUMNS = "turn, number, position, role, said_ms, text, before"
+SELECT_TURNS = f"select {PASSAGE_COLUMNS} from transcript_messages where stream = :key and turn in :turns"
+INSERT_MESSAGE = f"""
+    insert into transcript_messages (stream, {PASSAGE_COLUMNS}, length{{columns}})
+    values (:key, :turn, :number, :position, :role, :said_ms, :text, :before, :length{{values}})
+"""
+DELETE_VECTORS = "delete from transcript_vectors where stream = :key and {where}"
+DELETE_MESSAGES = "delete from transcript_messages where stream = :key and {where}"
+ALL, OTHERS, ONE = "true", "turn not in :turns", "turn = :turn and number = :number"
+"""Which messages of a session are removed."""
+CLEAR = ("delete from transcript_vectors", "delete from transcript_messages", "delete from transcript_sessions")
+
+
+class IndexDatabase(Protocol):
+    """Where the index is: in the store's own database, or apart from it."""
+
+    is_apart: bool
+    """Whether it is in a database of its own, of this process alone."""
+    resets: int
+    """How often the index was found lost or damaged, and made again, since the store was opened."""
+
+    async def write(self, job: Callable[[Connection], T]) -> T: ...
+
+    async def write_if_there(self, job: Callable[[Connection], bool]) -> bool: ...
+
+    async def read(self, job: Callable[[Connection], T]) -> T: ...
+
+    async def write_readable(self, keys: Sequence[int], job: Callable[[Connection, Collection[int]], T]) -> T:
+        """Run a job in a transaction with those of these sessions that are not erased.
+
+        A session may be erased at the same time, and what it has in the index be deleted before this writes. So the
+        sessions are looked up in the transaction, and what deletes comes after it.
+        """
+
+
+class MessageFullText(Protocol):
+    """The full-text search of an engine over messages."""
+
+    columns: Mapping[str, str]
+    """The columns of `transcript_messages` that only this engine has, and the SQL of what goes into each."""
+
+    def length(self, session: IndexedSession, passage: Passage) -> int:
+        """How many words a message is found by."""
+
+    def values(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
+        """The values of the parameters in `columns`."""
+
+    def add(self, connection: Connection, session: IndexedSession, passages: Sequence[Passage]) -> None:
+        """Let messages that were inserted be found by their words."""
+
+    def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
+        """Take out the words of the messages that are about to be deleted."""
+
+    def clear(self, connection: Connection) -> None:
+        """Take out all words."""
+
+    def find(self, connection: Connection, query: TranscriptQuery) -> list[tuple[Any, ...]]:
+        """The fields of the messages with any of the words, best first, of equal ones the newest first."""
+
+    def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
+        """The keys of sessions in which all words were said in one message."""
+
+
+class TranscriptIndex:
+    """The messages of all sessions, by their words.
+
+    It is written in the background, and never in the transaction of an append. What a query may see is part of the
+    query itself: a message of another project, or outside of the scope, is not looked at. The scores of messages rest
+    on how frequent words are; a repeated query may order them differently when others were added in between.
+    """
+
+    def __init__(self, database: Database, index: IndexDatabase, words: MessageFullText, claims: Claims) -> None:
+        self.database = database
+        self.index = index
+        self.words = words
+        self.claims = claims
+        columns, values = words.columns.keys(), words.columns.values()
+        self.insert_statement = INSERT_MESSAGE.format(
+            columns="".join(f", {name}" for name in columns), values="".join(f", {value}" for value in values)
+        )
+
+    @property
+    def index_resets(self) -> int:
+        """How often the index was found lost or damaged, and made again, since the store was opened."""
+        return self.index.resets
+
+    async def index_messages(self, updates: Sequence[TranscriptUpdate]) -> list[int]:
+        """Replace what is indexed of these sessions; the keys of those of which everything is needed instead.
+
+        That is so when a part is given (`since`), and the index does not know the session up to there, or knows it in
+        another scope. Does nothing to a session that is erased, or is indexed up to a later position already.
+        """
+        in_order = sorted(updates, key=lambda update: update.key)
+
+        def job(connection: Connection, readable: Collection[int]) -> list[int]:
+            return [
+                update.key
+                for update in in_order
+                if update.key in readable and not self.index_session(connection, update)
+            ]
+
+        return await self.index.write_readable([update.key for update in in_order], job)
+
+    async def find_messages(self, query: TranscriptQuery) -> list[FoundMessage]:
+        """The messages with these words, best first, of equal ones the newest first."""
+        if not query.words:
+            return []
+        rows = await self.index.read(lambda connection: self.words.find(connection, query))
+        return [FoundMessage(*row) for row in rows]
+
+    async def find_sessions(self, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
+        """The keys of sessions in which all of these words were said in one message.
+
+        Those whose messages were indexed last are found, from `MAX_LOOKS` messages that have the words.
+        """
+        if not words:
+            return []
+        return await self.index.read(lambda connection: self.words.find_sessions(connection, scope, words, limit))
+
+    async def check_index(self, after_key: int, limit: int) -> IndexCheck:
+        """Look at some sessions of all projects, by key: which have grown since they were indexed.
+
+        What is indexed of erased ones in a database of its own is deleted on the way.
+        """
+        found = await self.database.scan(
+            lambda connection: connection.rows(LOOK_AT_SESSIONS, after=after_key, limit=limit)
+        )
+        keys = [key for key, *_ in found]
+        indexed: dict[int, int] = dict(
+            await self.index.read(lambda connection: connection.rows(SELECT_POSITIONS, keys=keys))
+        )
+        gone = [key for key, _, is_erased in found if is_erased and key in indexed]
+        while self.index.is_apart and gone and await self.delete_portion(gone):
+            pass
+        behind = [key for key, position, is_erased in found if not is_erased and indexed.get(key, 0) < position]
+        rows = await self.database.read(lambda connection: connection.rows(SELECT_STREAMS, keys=behind))
+        return IndexCheck(list(map(to_stream, rows)), len(found), found[-1][0] if len(found) == limit else None)
+
+    async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
+        """Claim the look at all sessions; False while another node has it. It is freed as other claims are."""
+        return self.index.is_apart or await self.claims.claim(INDEX_CHECK, 0, node, now_ms, lease_ms)
+
+    async def count_sessions_to_index(self) -> int:
+        """How many sessions there are in all projects, without erased ones."""
+        (count,) = await self.database.scan(lambda connection: connection.one(COUNT_SESSIONS))
+        return int(count)
+
+    async def clear_index(self) -> None:
+        """Forget all that is indexed."""
+
+        def job(connection: Connection) -> None:
+            self.words.clear(connection)
+            for statement in CLEAR:
+                connection.execute(statement)
+
+        await self.index.write(job)
+
+    async def delete_portion(self, keys: Sequence[int]) -> bool:
+        """Delete a portion of what an index apart has of these sessions; False when nothing is left.
+
+        It is looked for in the transaction, behind everything that was begun before the sessions were erased.
+        """
+
+        def job(connection: Connection) -> bool:
+            sessions = (load_session(connection, key) for key in keys)
+            return any(self.remove_portion(connection, session) for session in sessions if session is not None)
+
+        return await self.index.write_if_there(job) if self.index.is_apart else False
+
+    # In a transaction of the index
+
+    def remove_portion(self, connection: Connection, session: IndexedSession) -> bool:
+        """Remove some messages of a session, and at last the session; True."""
+        rows = connection.rows(SELECT_PORTION, key=session.key, limit=PORTION)
+        for turn, number in rows:
+            self.remove(connection, session, ONE, turn=turn, number=number)
+        if len(rows) < PORTION:
+            connection.execute(DELETE_SESSION, key=session.key)
+        return True
+
+    def index_session(self, connection: Connection, update: TranscriptUpdate) -> bool:
+        """Put an update into the index; False when everything of its session is needed instead."""
+        known = load_session(connection, update.key)
+        session = IndexedSession(update.key, update.position, update.scope, update.started_ms)
+        position = None if known is None else known.position
+        if not update.is_news(position):
+            return True
+        is_same = known is not None and known._replace(position=0) == session._replace(position=0)
+        if not update.continues(position, is_same):
+            return False
+        if known is not None and not is_same:
+            self.remove(connection, known, ALL)
+        elif known is not None and update.since is None:
+            self.remove(connection, known, OTHERS, turns=list(update.turns))
+        self.replace_turns(connection, session, update.turns)
+        messages, words = connection.one(MEASURE_SESSION, key=update.key)
+        values = {**update.scope._asdict(), "started_ms": update.started_ms, "messages": messages, "words": words}
+        connection.execute(SAVE_SESSION, key=update.key, position=update.position, **values)
+        return True
+
+    def replace_turns(
+        self, connection: Connection, session: IndexedSession, turns: Mapping[int, Sequence[Passage]]
+    ) -> None:
+        """Make the rows of the turns these passages; those that did not change are left alone."""
+        new = {(one.turn_id, one.number): one for passages in turns.values() for one in passages}
+        for row in connection.rows(SELECT_TURNS, key=session.key, turns=list(turns)):
+            stored = Passage(*row)
+            place = stored.turn_id, stored.number
+            if new.get(place) == stored:
+                del new[place]
+            else:
+                self.remove(connection, session, ONE, turn=stored.turn_id, number=stored.number)
+        passages = list(new.values())
+        if passages:
+            connection.many(self.insert_statement, [self.values_of(session, passage) for passage in passages])
+            self.words.add(connection, session, passages)
+
+    def values_of(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
+        return {
+            "key": session.key,
+            "turn": passage.turn_id,
+            "number": passage.number,
+            "position": passage.position,
+            "role": passage.role,
+            "said_ms": passage.said_ms,
+            "text": passage.text,
+            "before": passage.before,
+            "length": self.words.length(session, passage),
+            **self.words.values(session, passage),
+        }
+
+    def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
+        """Remove messages of a session with their words and vectors."""
+        self.words.remove(connection, session, where, **values)
+        for statement in (DELETE_VECTORS, DELETE_MESSAGES):
+            connection.execute(statement.format(where=where), key=session.key, **values)
+
+
+def load_session(connection: Connection, key: int) -> IndexedSession | None:
+    row = connection.row(SELECT_SESSION, key=key)
+    return None if row is None else IndexedSession(row[0], row[1], Scope(*row[2:6]), row[6])
+
+
+def said_between(since_ms: int | None, until_ms: int | None) -> dict[str, int]:
+    """The bounds of a query as values; beyond all times where there is no bound."""
+    return {
+        "since_ms": FIRST_MS if since_ms is None else since_ms,
+        "until_ms": LAST_MS if until_ms is None else until_ms,
+    }
