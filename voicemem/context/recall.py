@@ -19,8 +19,8 @@ from voicemem.errors import StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.memories.filters import AnyOf, MemoryFilter, NoneOf
-from voicemem.store.memories.rows import MemoryRow, event_ms_of
+from voicemem.store.memory_filters import AnyOf, MemoryFilter, NoneOf
+from voicemem.store.memory_rows import MemoryRow, event_ms_of
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream

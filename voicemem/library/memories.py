@@ -11,7 +11,7 @@ from voicemem.library.arguments import check_arguments, check_user_id, converted
 from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_of
 from voicemem.memory.long_term.memories import LongTermMemory, MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
-from voicemem.store.memories.filters import AnyOf
+from voicemem.store.memory_filters import AnyOf
 from voicemem.store.port import Store
 from voicemem.store.scopes import scope_of
 

@@ -29,8 +29,8 @@ from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.deliveries import Delivery
-from voicemem.store.memories.filters import AnyOf, MemoryFilter
-from voicemem.store.memories.rows import MemoryRow
+from voicemem.store.memory_filters import AnyOf, MemoryFilter
+from voicemem.store.memory_rows import MemoryRow
 from voicemem.store.port import Store
 from voicemem.store.records import LIST_BYTES, JournalRow, SessionFilter
 from voicemem.store.streams import Stream

@@ -50,8 +50,8 @@ from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.endpoints import Endpoints
 from voicemem.store.extractions import Extractions
-from voicemem.store.memories.memories import Memories
-from voicemem.store.memories.vectors import MemoryVectors
+from voicemem.store.memories import Memories
+from voicemem.store.memory_vectors import MemoryVectors
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Outbox
 from voicemem.store.ports.journal import Journal, Overviews

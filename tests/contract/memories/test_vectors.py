@@ -23,9 +23,9 @@ from tests.support.stores.memories import (
     write,
 )
 from tests.support.stores.vectors import EMBEDDER, vector_of
-from voicemem.store.memories.filters import AnyOf, Between, MemoryFilter, Tags
-from voicemem.store.memories.rows import tombstone
-from voicemem.store.memories.vectors import NearMemories
+from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, Tags
+from voicemem.store.memory_rows import tombstone
+from voicemem.store.memory_vectors import NearMemories
 from voicemem.store.port import Store
 from voicemem.store.vectors import MemoryPlace
 

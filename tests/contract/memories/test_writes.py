@@ -19,8 +19,8 @@ from tests.support.stores.memories import (
     write,
 )
 from voicemem.errors import Refused
-from voicemem.store.memories.memories import TOUCH_AGAIN_MS
-from voicemem.store.memories.rows import MAX_ROWS, ReplacedMemory, tombstone
+from voicemem.store.memories import TOUCH_AGAIN_MS
+from voicemem.store.memory_rows import MAX_ROWS, ReplacedMemory, tombstone
 from voicemem.store.port import Store
 
 

@@ -28,8 +28,8 @@ from voicemem.errors import Refused
 from voicemem.search.words import query_words
 from voicemem.store.deliveries import DeliveryFilter
 from voicemem.store.directory import AgoraApp, ApiKey, HookSecret, KeyLimits
-from voicemem.store.memories.filters import MemoryFilter
-from voicemem.store.memories.rows import tombstone
+from voicemem.store.memory_filters import MemoryFilter
+from voicemem.store.memory_rows import tombstone
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
 from voicemem.store.records import Node, SavedFigures, SessionFilter, Snapshot

@@ -30,7 +30,7 @@ from voicemem.server.http.request import (
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.rest.token_reach import token_reach
 from voicemem.server.rest.users import user_id_of
-from voicemem.store.memories.filters import AnyOf
+from voicemem.store.memory_filters import AnyOf
 from voicemem.store.scopes import scope_of
 
 

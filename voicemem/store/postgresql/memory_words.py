@@ -8,8 +8,8 @@ from typing import Any
 from voicemem.search.passages import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection
-from voicemem.store.memories.memories import COLUMNS, NEWEST_FIRST
-from voicemem.store.memories.rows import MemoryRow, row_of_values
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST
+from voicemem.store.memory_rows import MemoryRow, row_of_values
 from voicemem.store.postgresql.ranking import ranked, ranked_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
 
@@ -31,7 +31,7 @@ SAVE_WORDS = f"update memories set length = :length, words = {WORDS} where strea
 
 
 class PostgresqlMemoryWords:
-    """A `voicemem.store.memories.memories.MemoryFullText` on text search. `secret` makes the terms of scopes."""
+    """A `voicemem.store.memories.MemoryFullText` on text search. `secret` makes the terms of scopes."""
 
     columns: Mapping[str, str] = {"length": ":length", "words": WORDS}
 

@@ -13,8 +13,8 @@ from typing import Any
 from voicemem.search.passages import ABOUT_WEIGHT
 from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.database import Connection
-from voicemem.store.memories.memories import COLUMNS, NEWEST_FIRST
-from voicemem.store.memories.rows import MemoryRow, row_of_values
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST
+from voicemem.store.memory_rows import MemoryRow, row_of_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
 
 FIND = f"""
@@ -39,7 +39,7 @@ NOTE_REMOVED = "insert or replace into meta values ('memories_removed', randombl
 
 
 class SqliteMemoryWords:
-    """A `voicemem.store.memories.memories.MemoryFullText` on FTS5. `secret` makes the terms of scopes."""
+    """A `voicemem.store.memories.MemoryFullText` on FTS5. `secret` makes the terms of scopes."""
 
     columns: Mapping[str, str] = {}
 

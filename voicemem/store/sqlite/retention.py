@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.memories.memories import Memories
+from voicemem.store.memories import Memories
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
 from voicemem.store.sqlite.database.secure_delete import truncate_log

@@ -12,7 +12,7 @@ import pytest
 from tests.support.stores.contract import NOW
 from tests.support.stores.memories import delete_content, found, memory_of, one, remember, session_of, stream_of, write
 from voicemem.errors import CannotStart
-from voicemem.store.memories.rows import MAX_ROWS, MemoryRow, tombstone
+from voicemem.store.memory_rows import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore, memory_words
 from voicemem.store.sqlite.backup import back_up, restore_backup

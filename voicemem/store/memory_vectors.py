@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from voicemem.store.database import Connection, Database
-from voicemem.store.memories.filters import IS_THERE, Conditions, MemoryFilter
-from voicemem.store.memories.memories import COLUMNS, NEWEST_FIRST, with_newer
-from voicemem.store.memories.rows import MemoryRow, row_of_values
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST, with_newer
+from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter
+from voicemem.store.memory_rows import MemoryRow, row_of_values
 from voicemem.store.vectors import (
     Embedded,
     MemoryPlace,

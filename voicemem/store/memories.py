@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from voicemem.errors import Refused
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection, Database
-from voicemem.store.memories.filters import IS_THERE, Conditions, MemoryFilter, single_scope
-from voicemem.store.memories.rows import (
+from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter, single_scope
+from voicemem.store.memory_rows import (
     STORED,
     MemoryRow,
     ReplacedMemory,

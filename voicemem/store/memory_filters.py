@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from voicemem.store.memories.rows import TAG_END
+from voicemem.store.memory_rows import TAG_END
 from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
 
 

@@ -1,1 +1,0 @@
-"""Memories, their words and their vectors."""
