@@ -311,7 +311,7 @@ BAD: dict[str, tuple[JsonObject, str]] = {
     "a large number": ({"text": "A.", "metadata": {"a": 2**60}}, "2^53"),
     "a source": ({"text": "A.", "source": "extracted"}, "api, tool"),
     "none": ({"memories": []}, "memories"),
-    "a NUL": ({"text": "a\0b"}, "no NUL character (U+0000): `text`"),
+    "a NUL in an id": ({"text": "A.", "id": "a\0b"}, "U+0000"),
     "an unknown one": ({"text": "A.", "supersedes": ["nosuch"]}, "no memory with this id: `supersedes[0]`"),
     "a bad one of two": ({"memories": [{"text": "A."}, {"text": "B.", "kind": 1}]}, "`memories[1].kind`"),
     "a bad text of two": ({"memories": [{"text": "A."}, {"text": " "}]}, "no space: `memories[1].text`"),
@@ -332,6 +332,11 @@ async def test_what_cannot_be_kept(api: RestClient, name: str) -> None:
     assert answered.problem[0] in (400, 413)
     assert what in answered.json["detail"]
     assert [] == (await api.get("/v1/users/ann/memories")).json["memories"]
+
+
+async def test_a_nul_in_a_text_is_replaced(api: RestClient) -> None:
+    """No store keeps U+0000 in texts; U+FFFD takes its place."""
+    assert "a\ufffdb" == (await keep(api, "a\0b", user_id="ann"))["text"]
 
 
 @every_row("query", ["kind=message", "limit=0", "topic=a,b", "as_of=now", "superseded=maybe", "x=1"])

@@ -262,7 +262,7 @@ async def test_odd_texts_harm_nothing(api: RestClient) -> None:
     await api.send(*(final(turn, text, turn) for turn, text in enumerate(odd, 1)))
     for query in (*odd[:5], *odd[6:], "'", "%", "NEAR(walnut)", "walnut\0", "-walnut", "{said} : walnut"):
         await found(api, query)
-    assert {odd[4], odd[5]} <= set(await found(api, "walnut"))
+    assert {odd[4].replace("\0", "\ufffd"), odd[5]} <= set(await found(api, "walnut"))
     assert [odd[7]] == (await found(api, "AB"))[:1]
 
 
