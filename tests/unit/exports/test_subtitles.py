@@ -71,7 +71,7 @@ def test_a_call_in_which_nothing_was_said_is_a_file_without_cues() -> None:
     assert [] == reader.from_string(webvtt(call_after())).captions
 
 
-@given(TEXTS, TEXTS, TEXTS, TEXTS)
+@given(TEXTS, TEXTS, TEXTS, TEXTS.map(lambda name: name.replace("\0", "")))
 def test_no_text_breaks_out_of_its_cue(text: str, heard: str, unheard: str, name: str) -> None:
     """Arrows, blank lines, tags and comments are text, of speakers and in comments too."""
     call = said(text, heard, unheard, **({"user": name} if name.strip() else {}))
