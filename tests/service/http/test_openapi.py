@@ -16,6 +16,7 @@ from tests.support.routes import ROUTES
 from tests.support.rows import every_row
 from tests.support.services import Serve
 from voicemem.compat import agora
+from voicemem.compat.agent_memory_server.routes import ROUTES as AGENT_MEMORY_ROUTES
 from voicemem.protocol.types import JsonObject
 from voicemem.version import __version__
 
@@ -70,7 +71,8 @@ async def test_it_names_the_routes_that_are_served(serve: Serve) -> None:
         for server in found.get("servers", openapi_document()["servers"])
     }
     assert served == documented
-    assert len(served) == len(web_app.router.routes()) == len(ROUTES) + len(agora.BASES) * len(agora.ROUTES)
+    of_others = len(agora.BASES) * len(agora.ROUTES) + len(AGENT_MEMORY_ROUTES)
+    assert len(served) == len(web_app.router.routes()) == len(ROUTES) + of_others
 
 
 @every_row("call", CALLS, ids=lambda call: call.stem)
