@@ -337,13 +337,13 @@ async def test_a_store_without_vectors_goes_by_words(
     serve: Serve, embedder: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The operator is told once, and nothing is asked of the embedder."""
-    from voicemem.store.sqlite.store import InMemoryStore
+    from voicemem.store.transcript_vectors import TranscriptVectors
     from voicemem.store.vectors import VectorSupport
 
-    async def none(store: InMemoryStore) -> VectorSupport:
+    async def none(vectors: TranscriptVectors) -> VectorSupport:
         return VectorSupport(0, "There are no vectors here.")
 
-    monkeypatch.setattr(InMemoryStore, "prepare_vectors", none)
+    monkeypatch.setattr(TranscriptVectors, "prepare_vectors", none)
     with caplog.at_level(logging.WARNING, "voicemem"):
         app = await serve(**settings_for(embedder))
         api = await call_of(app)
