@@ -72,6 +72,8 @@ IPV4_CARRIERS: tuple[tuple[IPv6Network, int], ...] = (
 UNASSIGNED = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """Addresses for documentation (RFC 5737, RFC 3849), which no interface has."""
 
+REFUSED_IN_URLS = " \\\ufffd"
+"""Besides what cannot be printed; U+FFFD stands where a U+0000 was received."""
 MAX_URL_LENGTH = 2048
 
 WEB_PORTS = frozenset({80, 443})
@@ -183,7 +185,7 @@ def _host_and_port(url: str) -> tuple[str, int | None]:
     """
     if len(url) > MAX_URL_LENGTH:
         raise _invalid(f"A URL may be at most {MAX_URL_LENGTH} characters long.")
-    if not url.isprintable() or " " in url or "\\" in url:
+    if not url.isprintable() or any(character in url for character in REFUSED_IN_URLS):
         raise _invalid("A URL may not contain spaces, control characters or backslashes.")
     try:
         parts = urlsplit(url)
