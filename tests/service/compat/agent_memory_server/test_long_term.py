@@ -271,7 +271,7 @@ async def test_bad_memories_are_refused_with_a_reason(client: MemoryAPIClient, a
         {"id": "2", "text": "x" * 1_000_000},
         {"id": "2", "text": "Date.", "event_date": "2026-02-30T00:00:00Z"},
         {"id": "2", "text": "Comma.", "topics": ["a,b"]},
-        {"id": "2", "text": "Control.", "entities": ["a\u0000b"]},
+        {"id": "2", "text": "Control.", "entities": ["a\u0001b"]},
         {"id": "2", "text": "Type.", "memory_type": "strange"},
         {"id": "2\n", "text": "Control in the id."},
         {"id": "x" * 200, "text": "Long id."},
