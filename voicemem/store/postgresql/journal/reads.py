@@ -22,11 +22,7 @@ FILTERS = {
     "after": "(s.started_ms, s.key) < (${}, ${})",
 }
 """The condition of each field of a `SessionFilter` that is set; a field with two marks is a pair."""
-
-
 IS_LISTED = "s.project = $1 and s.kind = $2 and s.state <> 'erased'"
-WORDS = ("state", "webhook")
-"""The fields whose values are the service's own words."""
 
 
 def clauses_of(wanted: SessionFilter, fields: Iterable[str], values: list[Any]) -> list[str]:
@@ -38,8 +34,6 @@ def clauses_of(wanted: SessionFilter, fields: Iterable[str], values: list[Any]) 
             continue
         if field == "label":
             value = label_digest(*value)
-        elif field in WORDS:
-            value = value
         elif field == "keys":
             value = [*value]
         given = value if isinstance(value, tuple) else (value,)
