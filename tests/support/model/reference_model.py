@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from voicemem.protocol.types import JsonObject
 
@@ -231,7 +232,7 @@ class Model:
         """One event, and what is said about it; `refusal` is the code of one that cannot be taken for its content."""
         if line.dead:
             return None
-        session = self.sessions[line.session_id]
+        session, event = self.sessions[line.session_id], as_stored(event)
         seq = event.get("seq")
         if type(seq) is not int or seq < 1:
             seq = None
@@ -385,6 +386,15 @@ class Model:
 
 UPDATED = frozenset({"name", "channel", "user_id", "labels", "interruptable", *DURATIONS})
 """Settings that events of the tests change."""
+
+
+def as_stored(value: Any) -> Any:
+    """A JSON value with U+FFFD for each U+0000 in its texts, which not every database can store."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
+    if isinstance(value, list):
+        return [as_stored(one) for one in value]
+    return {key: as_stored(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
 def text_of(event: JsonObject) -> JsonObject:
