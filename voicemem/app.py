@@ -38,8 +38,11 @@ from voicemem.telemetry.tracing import NoTracer, Tracer
 
 LOG = logging.getLogger("voicemem")
 EVERYWHERE = (rules.ANY_HOST, "::")
-COMPAT: tuple[Callable[[web.Application, Gate], None], ...] = (register_agora, register_agent_memory_server)
-"""APIs of other products, added to the REST application."""
+COMPAT: tuple[Callable[[web.Application, Gate], None], ...] = (
+    register_agora,
+    register_agent_memory_server,
+)
+"""APIs of other products, added to the REST application: one a line, so that each can be taken out."""
 
 
 class App:

@@ -11,14 +11,7 @@ from voicemem.cli.common import CommandFailed, audit_to_terminal, sqlite_path
 from voicemem.cli.service_settings import store_option
 from voicemem.errors import CannotStart
 from voicemem.security.audit import COMMAND_LINE, audit
-from voicemem.store.sqlite.backup import (
-    CopyFailed,
-    Progress,
-    back_up,
-    open_backup_source,
-    refuse_existing,
-    restore_backup,
-)
+from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up, restore_backup
 
 FORCE = click.option("--force", is_flag=True, help="Replace what exists already.")
 
@@ -57,16 +50,7 @@ def restore(store: str, force: bool, file: str) -> None:
       voicemem restore --store sqlite:calls.db --force calls-2026-11-21.db
     """
     path = copied_store_path(store)
-
-    def work(progress: Progress) -> None:
-        refuse_existing(path, force)
-        with open_backup_source(
-            file
-        ):  # refuses what is not a backup; locking the store, which comes next, creates a file
-            pass
-        restore_backup(file, path, force, progress)
-
-    copy_with_progress("restoring", work)
+    copy_with_progress("restoring", lambda progress: restore_backup(file, path, force, progress))
     audit("restore", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{path} is restored from {file}")
 

@@ -143,13 +143,17 @@ async def test_a_store_that_is_served_is_not_restored(store: str, file: Path) ->
 
 
 def test_a_store_that_another_process_reads_is_not_restored(store: str, file: Path) -> None:
-    """Whoever has the file open would go on with a log that belongs to another file."""
+    """Whoever has the file open would go on with a log that belongs to another file. No locks are left behind."""
     fill(store)
     command("backup", "--store", store, file)
+    locks = [Path(f"{store[7:]}{suffix}") for suffix in (".lock", ".opening")]
+    for lock in locks:
+        lock.unlink()
     with closing(apsw.Connection(store[7:])) as reader:
         reader.execute("select * from streams").fetchall()
         code, output = command("restore", "--store", store, "--force", file)
         assert (1, True) == (code, "has" in output and "open" in output), output
+    assert [] == [lock for lock in locks if lock.exists()]
 
 
 def test_a_log_that_a_killed_server_left_does_not_meet_the_restored_file(store: str, file: Path) -> None:

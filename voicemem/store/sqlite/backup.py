@@ -13,8 +13,8 @@ import apsw
 from voicemem.errors import CannotStart
 from voicemem.store.ports.copying import MOVED
 from voicemem.store.sqlite.database.connections import READER_PRAGMAS
-from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, REDO_SUFFIX, lock_file
-from voicemem.store.sqlite.database.opening import Opening
+from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, LOCK_SUFFIX, REDO_SUFFIX, lock_file
+from voicemem.store.sqlite.database.opening import OPENING_SUFFIX, Opening
 from voicemem.store.sqlite.database.schema import (
     IDENTITY_BYTES,
     UPDATE_INCARNATION,
@@ -57,10 +57,12 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
     """Make a database from a backup, under a new incarnation.
 
     Raises `CopyFailed`, and `CannotStart` while a server holds the database. Nobody opens it meanwhile: a log of the
-    old database must not come beside the new one.
+    old database must not come beside the new one. A restore that fails leaves no file behind.
     """
     refuse_existing(database, force)
     refuse_other_file(database)
+    locks = [database + suffix for suffix in (LOCK_SUFFIX, OPENING_SUFFIX)]
+    created = [path for path in locks if not os.path.exists(path)]
     opening, lock = Opening(database), None
     try:
         opening.hold_alone()
@@ -71,6 +73,11 @@ def restore_backup(file: str, database: str, force: bool, progress: Progress) ->
             verify_backup(partial)
             renew_incarnation(partial)
             remove_side_files(database)
+    except BaseException:
+        if lock is not None:  # and so is the opening held: nobody else has these files locked
+            for path in created:
+                os.unlink(path)
+        raise
     finally:
         if lock is not None:
             os.close(lock)

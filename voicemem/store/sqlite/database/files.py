@@ -11,6 +11,8 @@ import apsw
 
 from voicemem.errors import CannotStart
 
+LOCK_SUFFIX = ".lock"
+
 
 def check_store_path(path: str) -> None:
     """Raise `CannotStart` for a path at which no file can be made."""
@@ -34,7 +36,7 @@ def lock_file(path: str) -> int:
 
     The kernel releases the lock of a process that was killed. Returns the descriptor, whose close releases it.
     """
-    descriptor = open_lock_file(path, ".lock")
+    descriptor = open_lock_file(path, LOCK_SUFFIX)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -49,13 +49,16 @@ class Opening:
 
     def hold(self, kind: int) -> None:
         """A change of the kind may let another in between, so check the file again once it is held alone."""
-        if self.descriptor is None:
-            self.descriptor = open_lock(self.path)
         until = time.monotonic() + WAIT_S
         while True:
+            if self.descriptor is None:
+                self.descriptor = open_lock(self.path)
             try:
                 fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
-                return
+                if os.fstat(self.descriptor).st_nlink:
+                    return
+                self.release()  # a restore that was refused has removed the file meanwhile
+                continue
             except BlockingIOError:
                 fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # two that share it would wait for each other
             if time.monotonic() >= until:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -44,6 +46,22 @@ def test_nobody_opens_a_file_that_another_makes(path: str) -> None:
     assert [end for end in ("", "-wal", ".lock", ".opening") if exists(path + end)] == [".opening"]
     holder.release()
     Database(path).close()
+
+
+def test_a_lock_that_was_removed_while_another_waited_is_made_again(path: str) -> None:
+    """A restore that is refused removes it; who waited must not hold a lock that others no longer see."""
+    holder, waiting = Opening(path), Opening(path)
+    holder.hold_alone()
+    with ThreadPoolExecutor(1) as thread:
+        held = thread.submit(waiting.hold_alone)
+        while waiting.descriptor is None:
+            time.sleep(0.01)
+        os.unlink(f"{path}.opening")
+        holder.release()
+        held.result()
+    assert waiting.descriptor is not None
+    assert os.path.samefile(waiting.descriptor, f"{path}.opening")
+    waiting.release()
 
 
 @pytest.mark.usefixtures("impatient")
