@@ -74,7 +74,9 @@ async def contexts(turns: int, count: int) -> list[Measured]:
     store = InMemoryStore()
     measured = []
     try:
-        opened = await store.open_producer("bench", f"call-{turns}", "main", validate_config({}), None, now_ms())
+        opened = await store.journal.open_producer(
+            "bench", f"call-{turns}", "main", validate_config({}), None, now_ms()
+        )
         for name, wanted in POLICIES:
             read_models = ReadModelCache(store)
             read_model = await read_models.get(opened.stream)
@@ -105,7 +107,9 @@ async def contexts(turns: int, count: int) -> list[Measured]:
 async def with_memories(store: Store, turns: int) -> Measured:
     """Measure the same with what is known from earlier calls, by the words that the caller said last."""
     config = {"user_id": "ann", "memory": {"memories": {}, "policy": "recent", "max_messages": 200}}
-    opened = await store.open_producer("bench", f"known-{turns}", "main", validate_config(config), None, now_ms())
+    opened = await store.journal.open_producer(
+        "bench", f"known-{turns}", "main", validate_config(config), None, now_ms()
+    )
     read_models, recall = ReadModelCache(store), Recall(store, now_ms)
     drafts = [
         MemoryDraft(text=f"Ann asked for the {THINGS[number % len(THINGS)]} of order {number}.", user_id="ann")

@@ -105,7 +105,7 @@ async def late_record(events: int) -> list[Measured]:
     store = InMemoryStore()
     try:
         read_models = ReadModelCache(store)
-        recorder = Recorder(store, read_models, Runtime(), lambda settled: None, Telemetry.untraced())
+        recorder = Recorder(store.journal, read_models, Runtime(), lambda settled: None, Telemetry.untraced())
         lines = [await recorded(recorder, read_models, store, length) for length in (early, events)]
         times: tuple[list[float], list[float]] = ([], [])
         for at in range(0, BATCH, APPENDED):
@@ -122,7 +122,7 @@ async def recorded(
     recorder: Recorder, read_models: ReadModelCache, store: Store, length: int
 ) -> tuple[ProducerLease, list[bytes]]:
     """Make a call of so many events; returns the events that come next in it."""
-    opened = await store.open_producer("bench", f"call-{length}", "main", validate_config({}), None, now_ms())
+    opened = await store.journal.open_producer("bench", f"call-{length}", "main", validate_config({}), None, now_ms())
     await read_models.get(opened.stream)
     line = ProducerLease(opened.stream, "main", opened.epoch, may_call_out=False)
     texts = calls.first(length + BATCH)
@@ -171,7 +171,7 @@ async def contexts() -> list[Measured]:
     store = InMemoryStore()
     try:
         read_models = ReadModelCache(store)
-        opened = await store.open_producer("bench", "context", "main", validate_config({}), None, now_ms())
+        opened = await store.journal.open_producer("bench", "context", "main", validate_config({}), None, now_ms())
         read_model = await read_models.get(opened.stream)
         read_model.fold(entries(calls.turns(100)))
         following = entries(calls.turns(102)[len(calls.turns(100)) :], read_model.state.position + 1)[:CONTEXT_CALLS]

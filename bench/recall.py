@@ -146,7 +146,7 @@ async def make_sessions(
     updates: list[TranscriptUpdate] = []
     for call in calls:
         config = validate_config({"user_id": call.user})
-        stream, _ = await store.create_session("p", f"{variant}-{call.session_id}", config, call.started_ms)
+        stream, _ = await store.journal.create_session("p", f"{variant}-{call.session_id}", config, call.started_ms)
         names[stream.key] = call.session_id
         turns = {number: [passage_of(call, number, variant)] for number in range(1, len(call.texts) + 1)}
         begun = call.started_ms if variant == "product" else 0

@@ -134,7 +134,9 @@ class Services:
         self.sessions = Sessions(store, self.runtime, check_patch, self.read_models.note_ended, self.rules)
         self.presence = Presence(self.sessions)
         redaction = None if self.rules is None else Redaction(self.rules, store, metrics.redacted_events.inc)
-        self.recorder = Recorder(store, self.read_models, self.runtime, check_patch, self.telemetry, token, redaction)
+        self.recorder = Recorder(
+            store.journal, self.read_models, self.runtime, check_patch, self.telemetry, token, redaction
+        )
         self.inbound_webhooks = InboundWebhooks(self.recorder, self.sessions, self.presence)
         self.overviews = Overviews(store, self.read_models)
 
@@ -153,8 +155,8 @@ class Services:
         self.long_term = LongTermMemory(store, self.read_models, clock, self.rules, ttl_ms)
         self.finder = MemoryFinder(self.transcript_search, self.long_term)
         self.recall = Recall(store, clock)
-        self.working_memory = WorkingMemory(store, self.read_models, clock, self.rules)
-        self.accounts = Accounts(store, self.read_models, self.working_memory)
+        self.working_memory = WorkingMemory(store.journal, self.read_models, clock, self.rules)
+        self.accounts = Accounts(store.journal, self.read_models, self.working_memory)
         keep = MemoryKeeper(store).keep
         self.retention = RetentionWorker(store, self.read_models, clock, self.node.current_token, keep)
 
@@ -200,7 +202,7 @@ class Services:
         settings = self.settings
         timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
         self.llm = LlmClient(allowed=self.allowed, timeouts=timeouts, extra_headers=self.telemetry.tracer.headers)
-        self.targets = LlmEndpoints(self.store, default_llm(settings))
+        self.targets = LlmEndpoints(self.store.journal, default_llm(settings))
         self.gateway = Gateway(
             self.recorder, self.policies, self.working_memory, self.targets, self.llm, self.store.claims, self.recall
         )

@@ -29,7 +29,7 @@ Taken = list[tuple[float, int]]
 async def speed_of_memories(store: Store, count: int, lots: random.Random, words: Sequence[str]) -> list[Measured]:
     """With `count` memories of about twelve words each in the store."""
     weights = list(accumulate(1 / (rank + 5) for rank in range(len(words))))
-    users = [await store.ensure_user("p", f"user{number}", NOW) for number in range(USERS)]
+    users = [await store.journal.ensure_user("p", f"user{number}", NOW) for number in range(USERS)]
     begun, cpu, writer = time.perf_counter(), time.process_time(), await writer_cpu(store)
     for number in range(0, count, MAX_ROWS):
         user = users[number // MAX_ROWS % USERS]
@@ -63,7 +63,7 @@ async def speed_of_memories(store: Store, count: int, lots: random.Random, words
     removing: Taken = []
     for number in lots.sample(range(count), TIMES // 4):
         (row,) = await store.memories.find_memories("p", [f"m{number}"])
-        user = await store.ensure_user("p", row.user_id or "", NOW)
+        user = await store.journal.ensure_user("p", row.user_id or "", NOW)
         gone = tombstone(row, user.position + 1, NOW)
         await timed(removing, store.memories.write_memories(user.key, [EVENT], user.position, [gone], NOW))
     goal = at_most(writer_us, INDEX_US) if isinstance(store, SqliteStore) else None
@@ -85,15 +85,15 @@ async def appends_beside_writes(
     store: Store, users: Sequence[Stream], lots: random.Random, words: Sequence[str]
 ) -> tuple[Taken, Taken, Taken]:
     """How long appends take alone, and just behind a write of memories; and how long those writes take."""
-    opened = await store.open_producer("p", "call", "main", validate_config({}), None, NOW)
+    opened = await store.journal.open_producer("p", "call", "main", validate_config({}), None, NOW)
     alone, beside, writing = Taken(), Taken(), Taken()
     for number in range(1, TIMES + 1):
         event = b'{"type":"llm.delta","turn_id":1,"text":"word ","seq":%d}' % number
-        appending = store.append([Batch(opened.stream.key, "main", opened.epoch, NOW, [event], number)], NOW)
+        appending = store.journal.append([Batch(opened.stream.key, "main", opened.epoch, NOW, [event], number)], NOW)
         if number % 2:
             await timed(alone, appending)
             continue
-        user = await store.ensure_user("p", users[number % USERS].id, NOW)
+        user = await store.journal.ensure_user("p", users[number % USERS].id, NOW)
         rows = [
             memory(user, f"beside{number}-{place}", " ".join(lots.choices(words, k=12)), place) for place in range(20)
         ]

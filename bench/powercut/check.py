@@ -66,11 +66,11 @@ class Checker:
 
     async def run(self) -> None:
         call = self.call
-        stream = await self.store.find_session(PROJECT, call.id)
+        stream = await self.store.journal.find_session(PROJECT, call.id)
         if stream is None:
             if call.key and not call.erase_asked:
                 self.say("an acknowledged session is gone")
-            if call.erased and await self.store.read_rows(call.key, 0, 1):
+            if call.erased and await self.store.journal.read_rows(call.key, 0, 1):
                 self.say("an erased session can be read")
             return
         if call.erased:
@@ -89,7 +89,7 @@ class Checker:
         if (stream.state == "ended") != (self.closes == 1):
             self.say(f"{stream.state} after {self.closes} closes")
         self.check_deliveries(await self.store.deliveries.list_deliveries(stream.key))
-        snapshot = await self.store.load_snapshot(stream.key, 1, 10**9)
+        snapshot = await self.store.journal.load_snapshot(stream.key, 1, 10**9)
         found = 0 if snapshot is None else snapshot.position
         if not self.between(found, call.snapshot) or (snapshot and snapshot.state != b"%d " % found * 300):
             self.say(f"snapshot of {found}, asked and acked {call.snapshot}")
@@ -99,7 +99,7 @@ class Checker:
 
     async def rows(self) -> list[JournalRow]:
         rows: list[JournalRow] = []
-        while more := await self.store.read_rows(self.call.key, rows[-1].position if rows else 0, 1_000):
+        while more := await self.store.journal.read_rows(self.call.key, rows[-1].position if rows else 0, 1_000):
             rows += more
         return rows
 
@@ -143,7 +143,7 @@ class Checker:
         self.ledger.checked += len(producer.positions)
         if following <= producer.acked:
             self.say(f"LOST: {producer.name} was acknowledged up to {producer.acked}, stored up to {following - 1}")
-        opened = await self.store.open_producer(
+        opened = await self.store.journal.open_producer(
             PROJECT, self.call.id, producer.name, validate_config({}), None, self.ledger.now_ms
         )
         if opened.next_seq != following:

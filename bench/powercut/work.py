@@ -82,7 +82,7 @@ class Caller:
         elif dice < 0.96:
             await self.close(call)
         elif dice < 0.98:
-            await self.store.leave(call.key, producer.name, producer.epoch or 0, None, self.ledger.tick())
+            await self.store.journal.leave(call.key, producer.name, producer.epoch or 0, None, self.ledger.tick())
         else:
             await self.erase(call)
 
@@ -95,7 +95,7 @@ class Caller:
             from_seq = producer.next_seq + self.choice.randrange(1, 4)
             producer.from_seqs.add(from_seq)
         try:
-            opened = await self.store.open_producer(
+            opened = await self.store.journal.open_producer(
                 PROJECT, call.id, producer.name, given, from_seq, self.ledger.tick()
             )
         except Refused:  # erased meanwhile
@@ -142,7 +142,7 @@ class Caller:
         batch = Batch(call.key, producer.name, producer.epoch, now, [offer.payload for offer in offers], first)
         if any(offer.ending for offer in offers):
             batch = Batch(call.key, producer.name, producer.epoch, now, offers=offers)
-        (appended,) = await self.store.append([batch], now)
+        (appended,) = await self.store.journal.append([batch], now)
         if appended.position is None:
             return [*appended.outcomes]
         return [Outcome(appended.position + index) for index in range(len(offers))]
@@ -168,7 +168,7 @@ class Caller:
         if not producer.finished:
             producer.finished = True
             notice = self.notice(call)
-            if await self.store.close_ended(call.key, notice, self.ledger.tick()) is not None:
+            if await self.store.journal.close_ended(call.key, notice, self.ledger.tick()) is not None:
                 call.closes.add(notice)
 
     # The server's own
@@ -180,7 +180,7 @@ class Caller:
 
     async def close(self, call: Call) -> None:
         notice, now = self.notice(call), self.ledger.tick()
-        if await self.store.close_session(call.key, SessionEnding(now, "api"), notice, now) is not None:
+        if await self.store.journal.close_session(call.key, SessionEnding(now, "api"), notice, now) is not None:
             call.closes.add(notice)
 
     async def change(self, call: Call) -> None:
@@ -188,7 +188,7 @@ class Caller:
         settled = validate_config({"labels": {"version": str(version)}})
         event = b'{"type":"session.update","labels":{"version":"%d"}}' % version
         try:
-            await self.store.change_config(call.key, settled, event, self.ledger.tick())
+            await self.store.journal.change_config(call.key, settled, event, self.ledger.tick())
         except Refused:
             return
         call.version[1] = max(call.version[1], version)
@@ -197,7 +197,7 @@ class Caller:
         at = max(producer.positions.values(), default=0)
         if at > call.snapshot[0]:
             call.snapshot[0] = at
-            await self.store.save_snapshot(call.key, Snapshot(at, 1, b"%d " % at * 300))
+            await self.store.journal.save_snapshot(call.key, Snapshot(at, 1, b"%d " % at * 300))
             call.snapshot[1] = max(call.snapshot[1], at)
 
     async def erase(self, call: Call) -> None:

@@ -54,9 +54,9 @@ class TestTwoHandles:
         key = (await open_session(one, producer="asr", node="a")).stream.key
         await open_session(other, producer="llm", node="b")
         await append_offers(one, key, end_offer(1), producer="asr")
-        assert await one.close_ended(key, "n", NOW) is None
+        assert await one.journal.close_ended(key, "n", NOW) is None
         assert stored_at(2, 3) == await append_offers(other, key, offer(1), end_offer(2), producer="llm")
-        assert await other.close_ended(key, "n", NOW) is not None
+        assert await other.journal.close_ended(key, "n", NOW) is not None
 
     async def test_one_producer_is_enough(self, nodes: tuple[Store, Store]) -> None:
         """A session is silent from the moment its last connection went, and due after its idle timeout."""
@@ -68,7 +68,7 @@ class TestTwoHandles:
         assert None is left.silent_since_ms
         await hang_up(other, key, NOW + 2, producer="llm")
         assert NOW + 2 == (await reload(one, key)).silent_since_ms
-        assert [key] == await one.find_due(NOW + 2 + IDLE_MS, 10)
+        assert [key] == await one.journal.find_due(NOW + 2 + IDLE_MS, 10)
 
     async def test_the_order_of_a_late_leave_does_not_matter(self, nodes: tuple[Store, Store]) -> None:
         """A producer that has opened elsewhere is connected, whenever its old connection goes."""
@@ -93,7 +93,7 @@ class TestTwoHandles:
         assert before == await reload(nodes[1], key)
         assert [] == await nodes[1].outbox.claim_deliveries(NOW + 1, LEASE_MS, {}, 10, "c")
         assert not await nodes[1].claims.claim_summary(key, "c", NOW + 1, LEASE_MS)
-        assert await nodes[1].close_ended(key, "n", NOW + 1) is None
+        assert await nodes[1].journal.close_ended(key, "n", NOW + 1) is None
 
     async def test_a_name_is_taken_once(self, nodes: tuple[Store, Store]) -> None:
         """Of creations at once under one name exactly one succeeds, and it is free again after the close."""
@@ -101,7 +101,7 @@ class TestTwoHandles:
         async def take(store: Store, number: int) -> int | None:
             try:
                 given = validate_config({"name": "desk"})
-                return (await store.create_session("p", f"s{number}", given, NOW, takes_name=True))[0].key
+                return (await store.journal.create_session("p", f"s{number}", given, NOW, takes_name=True))[0].key
             except Refused as refused:
                 return None if refused.code == "session_exists" else -1
 
@@ -136,11 +136,11 @@ class TestTwoHandles:
         later = NOW + END_GRACE_MS - 1
         assert await other.retire_node("a", later)
         assert not await other.retire_node("a", later)
-        assert [ended] == await other.find_due(later + END_GRACE_MS - 1, 10)
+        assert [ended] == await other.journal.find_due(later + END_GRACE_MS - 1, 10)
         assert END.reason == (await close(other, ended, None, now_ms=later)).reason
-        assert await other.close_ended(waits, "n", later + 1) is None
-        assert [waits] == await other.find_due(later + END_GRACE_MS, 10)
-        assert await other.close_ended(waits, "n", later + AWAITED_MS) is not None
+        assert await other.journal.close_ended(waits, "n", later + 1) is None
+        assert [waits] == await other.journal.find_due(later + END_GRACE_MS, 10)
+        assert await other.journal.close_ended(waits, "n", later + AWAITED_MS) is not None
 
     async def test_the_end_of_a_node_frees_its_leases(self, nodes: tuple[Store, Store]) -> None:
         """Deliveries, claims and replies of it are for others at once; an old lease counts for nothing."""
@@ -148,13 +148,13 @@ class TestTwoHandles:
         closed = await closed_session(one)
         (leased,) = await one.outbox.claim_deliveries(NOW, LEASE_MS, {}, 10, "a")
         assert await one.claims.claim_summary(closed.key, "a", NOW, LEASE_MS)
-        assert [closed.key] == await one.claim_compactable("a", NOW + REOPEN_MS, LEASE_MS, 10)
+        assert [closed.key] == await one.compaction.claim_compactable("a", NOW + REOPEN_MS, LEASE_MS, 10)
         await one.claims.begin_reply(closed.key, "item", "a")
-        assert [] == await other.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
+        assert [] == await other.compaction.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
         await other.retire_node("a", NOW)
         assert leased.key == (await claim_one_delivery(other)).key
         assert await other.claims.claim_summary(closed.key, "b", NOW, LEASE_MS)
-        assert [closed.key] == await other.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
+        assert [closed.key] == await other.compaction.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
         assert set() == await other.claims.list_replies(closed.key)
 
     async def test_replies_under_way_are_known_everywhere(self, nodes: tuple[Store, Store]) -> None:
@@ -242,12 +242,12 @@ class TestWithoutConnection:
         """An end waits for it as long as it says; what has no seq says nothing."""
         key = await open_key(store)
         until = NOW + AWAITED_MS
-        await store.append([Batch(key, "http", None, NOW, [offer(1).payload], 1, expected_until_ms=until)], NOW)
+        await store.journal.append([Batch(key, "http", None, NOW, [offer(1).payload], 1, expected_until_ms=until)], NOW)
         loose = Batch(key, "loose", None, NOW, offers=[offer(None)], expected_until_ms=until + 10**6)
-        await store.append([loose], NOW)
+        await store.journal.append([loose], NOW)
         await append_offers(store, key, end_offer(1))
-        assert await store.close_ended(key, "n", until - 1) is None
-        assert await store.close_ended(key, "n", until) is not None
+        assert await store.journal.close_ended(key, "n", until - 1) is None
+        assert await store.journal.close_ended(key, "n", until) is not None
 
     async def test_that_it_is_expected_is_put_off(self, store: Store) -> None:
         """Each later event does so, once it is a second later; a duplicate too."""
@@ -255,18 +255,18 @@ class TestWithoutConnection:
         until = NOW + AWAITED_MS
         for later in (0, EXPECT_AGAIN_MS - 1, 2 * EXPECT_AGAIN_MS):
             batch = Batch(key, "http", None, NOW, [offer(1).payload], 1, expected_until_ms=until + later)
-            await store.append([batch], NOW)
+            await store.journal.append([batch], NOW)
         await append_offers(store, key, end_offer(1))
-        assert await store.close_ended(key, "n", until + 2 * EXPECT_AGAIN_MS - 1) is None
-        assert await store.close_ended(key, "n", until + 2 * EXPECT_AGAIN_MS) is not None
+        assert await store.journal.close_ended(key, "n", until + 2 * EXPECT_AGAIN_MS - 1) is None
+        assert await store.journal.close_ended(key, "n", until + 2 * EXPECT_AGAIN_MS) is not None
 
     async def test_an_append_may_need_its_position(self, store: Store) -> None:
         """Where the journal has gone on nothing is stored, and nothing else happens."""
         key = await open_key(store)
-        await append_batch(store, key, "main", None, [offer(1)], NOW)
+        await append_batch(store.journal, key, "main", None, [offer(1)], NOW)
         for position, taken in ((0, True), (2, True), (1, False)):
             batch = Batch(key, "own", None, NOW, offers=[offer(None)], expected_position=position)
-            (appended,) = await store.append([batch], NOW)
+            (appended,) = await store.journal.append([batch], NOW)
             assert (taken, 1 if taken else 2) == (appended.position_taken, appended.stream.position)
 
 
@@ -279,19 +279,19 @@ class TestSnapshots:
         await append_offers(store, key, offer(1), offer(2))
         await begin_node(store, "old", version=1)
         await begin_node(store, "new", version=2)
-        await store.save_snapshot(key, Snapshot(1, 1, b"old"))
-        await store.save_snapshot(key, Snapshot(2, 2, b"new"))
-        assert Snapshot(1, 1, b"old") == await store.load_snapshot(key, 1, 9)
-        assert Snapshot(2, 2, b"new") == await store.load_snapshot(key, 2, 9)
+        await store.journal.save_snapshot(key, Snapshot(1, 1, b"old"))
+        await store.journal.save_snapshot(key, Snapshot(2, 2, b"new"))
+        assert Snapshot(1, 1, b"old") == await store.journal.load_snapshot(key, 1, 9)
+        assert Snapshot(2, 2, b"new") == await store.journal.load_snapshot(key, 2, 9)
         await store.retire_node("old", NOW)
-        await store.save_snapshot(key, Snapshot(2, 2, b"newer"))
-        assert await store.load_snapshot(key, 1, 9) is None
-        assert Snapshot(2, 2, b"newer") == await store.load_snapshot(key, 2, 9)
+        await store.journal.save_snapshot(key, Snapshot(2, 2, b"newer"))
+        assert await store.journal.load_snapshot(key, 1, 9) is None
+        assert Snapshot(2, 2, b"newer") == await store.journal.load_snapshot(key, 2, 9)
 
 
 async def test_a_left_session_is_closed_only_if_nobody_is_connected(store: Store) -> None:
     """A close that is for silent sessions leaves one alone to which a producer is connected."""
     key = await open_key(store, given={"webhook": {"url": HOOK}})
-    assert await store.close_session(key, END, "n", NOW, if_silent=True) is None
+    assert await store.journal.close_session(key, END, "n", NOW, if_silent=True) is None
     await hang_up(store, key)
-    assert await store.close_session(key, END, "n", NOW, if_silent=True) is not None
+    assert await store.journal.close_session(key, END, "n", NOW, if_silent=True) is not None

@@ -39,7 +39,7 @@ async def test_what_is_quarantined_is_counted_and_named(store: Store) -> None:
     for number, key in enumerate(keys[:3]):
         await store.quarantine.add(key, QuarantineEntry("failed", NOW + number, "1/1"))
     await store.quarantine.add(keys[3], QuarantineEntry("failed", NOW, "0/1"))
-    user = await store.ensure_user("p", "anna", NOW)
+    user = await store.journal.ensure_user("p", "anna", NOW)
     await store.quarantine.add(user.key, FAILED)
     assert (4, 1, 0) == tuple([await store.quarantine.count_quarantined(version) for version in ("1/1", "0/1", "2/2")])
     assert ["c", "b"] == [stream.id for stream in await store.quarantine.list_quarantined("1/1", 2)]

@@ -14,8 +14,8 @@ OWN = {"webhook": {"url": "https://hooks.example.com/a"}}
 
 async def closed(store: Store, session_id: str, at: int) -> tuple[int, ClaimedDelivery]:
     """A closed session's key, and its delivery, claimed."""
-    key = (await store.open_producer("p", session_id, "main", validate_config(OWN), None, at)).stream.key
-    await store.close_session(key, SessionEnding(at, "api"), f"notice of {session_id}", at)
+    key = (await store.journal.open_producer("p", session_id, "main", validate_config(OWN), None, at)).stream.key
+    await store.journal.close_session(key, SessionEnding(at, "api"), f"notice of {session_id}", at)
     (delivery,) = await store.outbox.claim_deliveries(at, 1_000, {}, 10)
     return key, delivery
 

@@ -29,7 +29,7 @@ def anything(session_patch: SessionPatch) -> None:
 
 async def opened(presence: Presence, session_id: str = "s", producer: str = "main") -> ProducerLease:
     """A line of a connection that has opened a session, as a connection does it."""
-    one: OpenResult = await presence.sessions.store.open_producer(
+    one: OpenResult = await presence.sessions.store.journal.open_producer(
         "p", session_id, producer, SessionPatch({}, {}), None, presence.sessions.clock()
     )
     lease = ProducerLease(one.stream, producer, one.epoch, may_call_out=False)
@@ -40,4 +40,6 @@ async def opened(presence: Presence, session_id: str = "s", producer: str = "mai
 async def ended(presence: Presence, line: ProducerLease) -> None:
     """Commit a producer's end."""
     offer = Offer(1, presence.sessions.clock(), b'{"type":"session.end","seq":1}', ending=SessionEnding(NOW, "left"))
-    await append_batch(presence.sessions.store, line.key, line.producer, line.epoch, [offer], presence.sessions.clock())
+    await append_batch(
+        presence.sessions.store.journal, line.key, line.producer, line.epoch, [offer], presence.sessions.clock()
+    )

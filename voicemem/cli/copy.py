@@ -194,7 +194,7 @@ def stored_rows(end: CopyEnd, key: int) -> Iterator[JournalRow]:
 async def read_pages(store: Store, key: int) -> AsyncIterator[list[JournalRow]]:
     """The first `EVENTS` entries of a stream through the port, a page at a time."""
     position = 0
-    while position < EVENTS and (page := await store.read_rows(key, position, min(PAGE, EVENTS - position))):
+    while position < EVENTS and (page := await store.journal.read_rows(key, position, min(PAGE, EVENTS - position))):
         yield page
         position = page[-1].position
 

@@ -140,7 +140,7 @@ class Recall:
         )
         found = [message for message in found if message.key != stream.key]
         keys = sorted({message.key for message in found})
-        sessions = await self.store.find_sessions(stream.project, keys) if keys else []
+        sessions = await self.store.journal.find_sessions(stream.project, keys) if keys else []
         there = {one.key for one in sessions if one.state != "erased" and scope_of(one).namespace == own.namespace}
         return [
             RecalledLine(f"{day_of(one.said_ms)}, {one.role}: {one.text}", one.said_ms)

@@ -192,7 +192,7 @@ class Summaries:
         session_config = parse_config(stream.config)
         if self.policies.resolve(session_config.memory).policy != SUMMARY:
             return None
-        now = await self.store.find_session(stream.project, stream.id)
+        now = await self.store.journal.find_session(stream.project, stream.id)
         if now is None:
             return None
         return await select_context(self.read_models, self.policies, now, ContextOptions())

@@ -153,7 +153,7 @@ class Library:
         """List sessions, the newest first; `state` is `running` or `ended`."""
         checked = check_arguments(user_id=user_id, state=state, limit=limit)
         matching = SessionFilter(project=self.project, user_id=user_id, state=state, limit=checked.limit or 100)
-        return [LibrarySession(self, stream.id) for stream in await self.store.list_sessions(matching)]
+        return [LibrarySession(self, stream.id) for stream in await self.store.journal.list_sessions(matching)]
 
     def user_memory(self, user_id: str) -> Documents:
         """The working memory of a user, shared by all their sessions."""
@@ -473,7 +473,7 @@ class Memories:
     async def of_session(self, session_id: str, **params: Any) -> MemoryPage:
         """The same of a session."""
         checked = check_arguments(session_id=session_id).session_id or ""
-        stream = await self.store.find_session(self.project, checked)
+        stream = await self.store.journal.find_session(self.project, checked)
         if stream is None:
             raise Refused("unknown_session")
         users = AnyOf(tuple({scope_of(stream).user_id, None}))

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from voicemem.config.session import parse_config
 from voicemem.errors import Refused
-from voicemem.store.port import Journal
+from voicemem.store.journal import Journal
 from voicemem.store.streams import Stream
 
 COMPLETIONS_PATH, EMBEDDINGS_PATH = "/chat/completions", "/embeddings"

@@ -12,7 +12,7 @@ from voicemem.memory.working_memory import WorkingMemory, owner_of_session
 from voicemem.protocol import codec
 from voicemem.protocol.events import CarriedSession, MemoryForgotten, MemorySummary
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.store.port import Journal
+from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
 

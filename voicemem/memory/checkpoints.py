@@ -270,7 +270,7 @@ async def write_checkpoint(store: Store, stream: Stream) -> AsyncGenerator[bytes
         + b',"events":['
     )
     while position < stream.position:
-        rows = await store.read_rows(stream.key, position, min(PAGE, stream.position - position))
+        rows = await store.journal.read_rows(stream.key, position, min(PAGE, stream.position - position))
         if not rows:
             raise StoreUnavailable("The session was erased meanwhile.")
         payloads = await payloads_with_texts(store, stream, rows)
@@ -578,7 +578,7 @@ async def write_restored(store: Store, stream: Stream, rows: Sequence[MemoryRow]
     for first in range(0, len(rows), MAX_ROWS):
         some = rows[first : first + MAX_ROWS]
         for _ in range(MAX_APPEND_ATTEMPTS):
-            current = await store.find_session(stream.project, stream.id)
+            current = await store.journal.find_session(stream.project, stream.id)
             if current is None:
                 raise Refused("unknown_session")
             if await store.memories.write_memories(stream.key, (), current.position, some, now_ms) is not None:

@@ -108,11 +108,11 @@ async def export_calls(
     Calls that begin meanwhile may be missing. It takes no more memory than the largest call.
     """
     filter = structs.replace(filter, limit=SESSIONS_AT_ONCE, after=None)
-    yield line_of(CallsBegin(name, await store.count_sessions(filter, MAX_INTEGER)))
+    yield line_of(CallsBegin(name, await store.journal.count_sessions(filter, MAX_INTEGER)))
     calls = unreadable = 0
     more = True
     while more:
-        page, more = await store.list_page(filter, LIST_BYTES)
+        page, more = await store.journal.list_page(filter, LIST_BYTES)
         for stream in page:
             line = await call_line(read_models, stream, name)
             if line is None:
@@ -174,7 +174,7 @@ class Exporting(Struct):
         filter = SessionFilter(project=self.project, user_id=self.user_id, limit=SESSIONS_AT_ONCE)
         more = True
         while more:
-            page, more = await self.store.list_page(filter, LIST_BYTES)
+            page, more = await self.store.journal.list_page(filter, LIST_BYTES)
             for stream in page:
                 yield stream
             if page:
@@ -185,7 +185,7 @@ class Exporting(Struct):
         of_user = MemoryFilter(project=self.project, user_ids=AnyOf((self.user_id,)), with_superseded=True)
         async for piece in self.kept(of_user):
             yield piece
-        stream = await self.store.find_user(self.project, self.user_id)
+        stream = await self.store.journal.find_user(self.project, self.user_id)
         if stream is None:
             return
         try:
@@ -238,7 +238,7 @@ class Exporting(Struct):
             yield self.encode(lines)
         state = read_model.state
         for position in [*state.memory_positions]:
-            for row in await self.store.read_rows(stream.key, position - 1, 1):
+            for row in await self.store.journal.read_rows(stream.key, position - 1, 1):
                 yield self.encode(derived_lines(stream.id, row))
         if state.data:
             yield self.encode([ExportedData(stream.id, state.data)])
@@ -252,7 +252,7 @@ class Exporting(Struct):
         content: Any = None
         form: Form | None = None
         for version, position in enumerate(() if document is None else document.positions, 1):
-            for row in await self.store.read_rows(stream.key, position - 1, 1):
+            for row in await self.store.journal.read_rows(stream.key, position - 1, 1):
                 event = codec.decode_stored(row.payload)
                 assert isinstance(event, MemoryDocument)
                 content = apply_operation(content, event.operation, event.content)
@@ -266,7 +266,9 @@ class Exporting(Struct):
         position = 0
         try:
             while position < stream.position:
-                rows = await self.store.read_rows(stream.key, position, min(ROWS_AT_ONCE, stream.position - position))
+                rows = await self.store.journal.read_rows(
+                    stream.key, position, min(ROWS_AT_ONCE, stream.position - position)
+                )
                 if not rows:
                     return
                 yield self.encode(exported_event(stream.id, row) for row in rows)
@@ -284,7 +286,7 @@ async def export_user(
     """
     export = Exporting(store, read_models, project, user_id, with_events)
     filter = SessionFilter(project=project, user_id=user_id)
-    count = await store.count_sessions(filter, MAX_INTEGER)
+    count = await store.journal.count_sessions(filter, MAX_INTEGER)
     yield export.encode([ExportBegin(VERSION, user_id, project, clock(), count)])
     async for piece in export.user():
         yield piece

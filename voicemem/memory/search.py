@@ -372,7 +372,7 @@ class TranscriptSearch:
     async def sessions_of(self, found: Sequence[FoundMessage], scope: Scope) -> Mapping[int, Stream]:
         """The sessions of what was found that are still there, by key, and still in the scope."""
         keys = sorted({message.key for message in found})
-        streams = await self.store.find_sessions(scope.project, keys) if keys else []
+        streams = await self.store.journal.find_sessions(scope.project, keys) if keys else []
         return {stream.key: stream for stream in streams if stream.state != "erased" and is_within(stream, scope)}
 
 

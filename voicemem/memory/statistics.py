@@ -24,7 +24,7 @@ from voicemem.memory.extraction.extractor import ExtractionState
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.sessions.read_models.cache import ReadModelCache, is_ready
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store import port
+from voicemem.store.port import Store
 from voicemem.store.records import SavedFigures, SessionOverview
 from voicemem.store.streams import Stream
 from voicemem.transcript.call_timeline import CallTimeline, call_timeline
@@ -196,7 +196,7 @@ class OverviewFigures(Struct, frozen=True):
 class Overviews:
     """Knows the figures of slim rows."""
 
-    def __init__(self, store: port.Overviews, read_models: ReadModelCache) -> None:
+    def __init__(self, store: Store, read_models: ReadModelCache) -> None:
         self.store = store
         self.read_models = read_models
         self.pending: dict[int, int] = {}

@@ -43,7 +43,7 @@ from voicemem.redaction.texts import Rules, redact_value
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.port import Journal
+from voicemem.store.journal import Journal
 from voicemem.store.streams import Stream
 from voicemem.transcript.state import State
 

@@ -80,7 +80,7 @@ class InboundWebhooks:
         if session_id is None and said is None:
             raise Refused("missing_field", "The webhook does not say which session it is about.")
         name = session_id or session_id_of(said or "")
-        stream = await self.sessions.store.find_session(project, name)
+        stream = await self.sessions.store.journal.find_session(project, name)
         if stream is None:
             try:
                 stream, _ = await self.sessions.create(project, name, {})

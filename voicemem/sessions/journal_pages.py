@@ -15,7 +15,7 @@ from voicemem.protocol.strict_json import MALFORMED
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.off_loop import BudgetExhausted, check_budget
 from voicemem.sessions.read_models.read_model import decode_rows
-from voicemem.store.port import Journal
+from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
 from voicemem.transcript.fold import fold_event
@@ -141,7 +141,7 @@ async def native_rows(
     `StoreUnavailable`.
     """
     state, position = State(), 0
-    while rows := await read_models.journal.read_rows(stream.key, position, PAGE):
+    while rows := await read_models.journal.journal.read_rows(stream.key, position, PAGE):
         position = rows[-1].position
 
         def work(rows: Sequence[JournalRow] = rows) -> list[JournalRow]:

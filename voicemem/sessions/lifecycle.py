@@ -90,7 +90,7 @@ class Sessions:
 
     async def get(self, project: str, session_id: str) -> Stream:
         """A session's row. Raises `Refused` (`unknown_session`)."""
-        stream = await self.store.find_session(project, session_id)
+        stream = await self.store.journal.find_session(project, session_id)
         if stream is None:
             raise Refused("unknown_session")
         return stream
@@ -102,7 +102,7 @@ class Sessions:
         Raises `Refused` (`invalid_cursor`).
         """
         after = None if cursor is None else self.parse_cursor(wanted.project, cursor)
-        page, has_more = await self.store.list_page(msgspec.structs.replace(wanted, after=after), LIST_BYTES)
+        page, has_more = await self.store.journal.list_page(msgspec.structs.replace(wanted, after=after), LIST_BYTES)
         last = (page[-1].started_ms, page[-1].key) if has_more else None
         return page, None if last is None else self.format_cursor(wanted.project, last)
 
@@ -150,7 +150,7 @@ class Sessions:
         """
         session_patch = validate_config(given)
         self.check_settings(session_patch)
-        stream, result = await self.store.create_session(
+        stream, result = await self.store.journal.create_session(
             project, session_id or self.new_id(), session_patch, self.clock(), key_id, takes_name
         )
         if result == "different":
@@ -174,7 +174,7 @@ class Sessions:
         if self.rules is not None:
             rows = await asyncio.to_thread(redact_rows, restored.rows, self.rules)
             restored = msgspec.structs.replace(restored, rows=rows)
-        stream = await self.store.restore_session(
+        stream = await self.store.journal.restore_session(
             project, session_id or self.new_id(), session_patch, restored, self.clock(), key_id
         )
         if stream is None:
@@ -194,14 +194,14 @@ class Sessions:
 
     async def count(self, wanted: SessionFilter) -> int:
         """How many sessions match, over all pages of the list."""
-        return await self.store.count_sessions(wanted)
+        return await self.store.journal.count_sessions(wanted)
 
     async def change(self, stream: Stream, patch: JsonObject) -> Stream:
         """Merge a patch into the configuration. Raises `Refused` (`invalid_field`, `session_ended`)."""
         session_patch = validate_config(patch)
         self.check_settings(session_patch)
         payload = msgspec.json.encode({"type": "session.update", **without_type(session_patch.public)})
-        changed = await self.store.change_config(stream.key, session_patch, payload, self.clock())
+        changed = await self.store.journal.change_config(stream.key, session_patch, payload, self.clock())
         self.on_changed(changed)
         return changed
 
@@ -219,7 +219,7 @@ class Sessions:
     async def end(self, stream: Stream, reason: str | None) -> Stream:
         """End and close a session at once; one that has ended stays as it is."""
         now = self.clock()
-        closed = await self.store.close_session(
+        closed = await self.store.journal.close_session(
             stream.key, SessionEnding(now, reason or CLOSED_BY_REQUEST), self.new_id(), now
         )
         if closed is None:
@@ -348,13 +348,13 @@ class Presence:
     async def record_departure(self, departure: Departure) -> None:
         lease, since_ms, until_ms = departure
         store = self.sessions.store
-        stream = await store.leave(lease.key, lease.producer, lease.epoch or 0, until_ms, since_ms)
+        stream = await store.journal.leave(lease.key, lease.producer, lease.epoch or 0, until_ms, since_ms)
         if stream is not None and stream.state == "running" and stream.ending is not None:
             await self.close_when_ended(lease)
 
     async def close_when_ended(self, lease: ProducerLease) -> None:
         """Close a session if its end was committed, and no one's last words are awaited. Raises `StoreUnavailable`."""
-        closed = await self.sessions.store.close_ended(lease.key, self.sessions.new_id(), self.sessions.clock())
+        closed = await self.sessions.store.journal.close_ended(lease.key, self.sessions.new_id(), self.sessions.clock())
         if closed is not None:
             self.sessions.on_closed(closed)
 
@@ -368,7 +368,7 @@ class Presence:
         for key, (_, since) in list(self.left.items()):
             if now >= since + LEFT_MS:
                 ending = SessionEnding(since, CLOSED, provisional=True)
-                closed = await self.sessions.store.close_session(
+                closed = await self.sessions.store.journal.close_session(
                     key, ending, self.sessions.new_id(), now, if_silent=True
                 )
                 self.left.pop(key, None)
@@ -382,8 +382,8 @@ class Presence:
         await self.record_departures()
         now, count = self.sessions.clock(), 0
         await self.close_left()
-        for key in await self.sessions.store.find_due(now, SWEEP_BATCH):
-            closed = await self.sessions.store.close_session(key, None, self.sessions.new_id(), now)
+        for key in await self.sessions.store.journal.find_due(now, SWEEP_BATCH):
+            closed = await self.sessions.store.journal.close_session(key, None, self.sessions.new_id(), now)
             if closed is not None:
                 self.sessions.on_closed(closed)
                 count += 1

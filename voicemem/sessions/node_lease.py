@@ -13,7 +13,7 @@ from typing import NamedTuple
 from voicemem.errors import StoreUnavailable
 from voicemem.runtime import Clock, Runtime
 from voicemem.sessions.tails.several import TailHub
-from voicemem.store.port import Nodes, Store
+from voicemem.store.port import Store
 from voicemem.store.records import Node
 from voicemem.transcript.state import SNAPSHOT_VERSION
 from voicemem.version import __version__
@@ -204,7 +204,7 @@ async def registered(node: NodeLease) -> AsyncIterator[None]:
 class Watcher:
     """Looks for what has changed on other nodes, and reports it here."""
 
-    def __init__(self, store: Nodes, tails: TailHub) -> None:
+    def __init__(self, store: Store, tails: TailHub) -> None:
         self.store = store
         self.tails = tails
         self.positions: dict[int, int] = {}

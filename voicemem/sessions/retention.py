@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.store.port import Journal, Store
+from voicemem.store.port import Store
 from voicemem.store.records import SessionFilter
 
 LOG = logging.getLogger("voicemem")
@@ -96,9 +96,9 @@ class RetentionWorker:
         """Compact the journals of ended sessions; returns how many. Raises `StoreUnavailable`."""
         count = 0
         now = self.clock()
-        for key in await self.store.claim_compactable(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND):
+        for key in await self.store.compaction.claim_compactable(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND):
             steps = 0
-            while await run_paced(self.store.compact(key)):
+            while await run_paced(self.store.compaction.compact(key)):
                 steps += 1
             count += bool(steps)
         if count:
@@ -140,7 +140,7 @@ ERASE_PAGE = 20
 
 
 async def erase_user(
-    journal: Journal, read_models: ReadModelCache, project: str, user_id: str, clock: Callable[[], int]
+    store: Store, read_models: ReadModelCache, project: str, user_id: str, clock: Callable[[], int]
 ) -> int:
     """Erase a user's document and all sessions with this `user_id` in their configuration.
 
@@ -148,13 +148,13 @@ async def erase_user(
     """
     count = 0
     wanted = SessionFilter(project=project, user_id=user_id, limit=ERASE_PAGE)
-    while sessions := await journal.list_sessions(wanted):
+    while sessions := await store.journal.list_sessions(wanted):
         for session in sessions:
-            await journal.erase(session.key, clock())
+            await store.erase(session.key, clock())
             read_models.discard(session.key)
         count += len(sessions)
-    stream = await journal.find_user(project, user_id)
+    stream = await store.journal.find_user(project, user_id)
     if stream is not None:
-        await journal.erase(stream.key, clock())
+        await store.erase(stream.key, clock())
         read_models.discard(stream.key)
     return count

@@ -45,7 +45,8 @@ DELETE_FINISHED_PLAN = """
 class Compaction:
     """Compacts the journals of ended sessions."""
 
-    seam: Database
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
     async def claim_compactable(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
         """Claim ended sessions that can no longer be reopened, and whose journals are not compacted."""
@@ -57,8 +58,8 @@ class Compaction:
             connection.execute(LEASE, node=node, until_ms=now_ms + lease_ms, keys=keys)
             return keys
 
-        found = await self.seam.read(lambda connection: connection.rows(SELECT_COMPACTABLE, **values))
-        return await self.seam.write(job) if found else []
+        found = await self.database.read(lambda connection: connection.rows(SELECT_COMPACTABLE, **values))
+        return await self.database.write(job) if found else []
 
     async def compact(self, key: int) -> bool:
         """Do a portion of compacting a journal; False when nothing is left to do. Reads and duplicates stay as before.
@@ -66,14 +67,14 @@ class Compaction:
         A damaged journal is left as it is.
         """
         try:
-            begun, runs = await self.seam.read(lambda connection: next_runs(connection, key))
+            begun, runs = await self.database.read(lambda connection: next_runs(connection, key))
         except DamagedEntry:  # tried again and again, it would keep all others from being compacted
-            await self.seam.write(lambda connection: mark_compacted(connection, key))
+            await self.database.write(lambda connection: mark_compacted(connection, key))
             return False
         if runs:
             packed = await asyncio.to_thread(compress_runs, runs)
-            return await self.seam.write(lambda connection: add_archive(connection, key, begun, runs, packed))
-        return await self.seam.write(lambda connection: delete_archived(connection, key))
+            return await self.database.write(lambda connection: add_archive(connection, key, begun, runs, packed))
+        return await self.database.write(lambda connection: delete_archived(connection, key))
 
 
 def last_archived(connection: Connection, key: int) -> int:

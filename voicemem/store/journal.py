@@ -116,20 +116,21 @@ class Journal:
     into the stream, and the secrets, which are kept apart and never journaled.
     """
 
-    seam: Database
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
     @property
     def commit_shards(self) -> int:
         """How many appends may be under way at once: one in each commit shard, which does not wait for the others."""
-        return self.seam.commit_shards
+        return self.database.commit_shards
 
     def shard_of(self, key: int) -> int:
         """The commit shard of a stream, from 0 on."""
-        return key % self.seam.commit_shards
+        return key % self.database.commit_shards
 
     async def change(self, job: Callable[[StreamRows], T]) -> T:
         """Change streams in a transaction."""
-        return await self.seam.write(lambda connection: job(connection.streams))
+        return await self.database.write(lambda connection: job(connection.streams))
 
     # Sessions
 
@@ -215,7 +216,7 @@ class Journal:
                 stream = create_session(rows, project, session_id, session_patch, now_ms, key_id)
             return connect(rows, stream, created, producer, node, from_seq, now_ms)
 
-        return await self.seam.write(job)
+        return await self.database.write(job)
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         """Append producers' events, all batches in one transaction; the result of each is at its index.
@@ -236,18 +237,18 @@ class Journal:
 
         Raises `Refused` (`unknown_session`); erased sessions are an outcome of each event.
         """
-        return await self.seam.append(batches, now_ms)
+        return await self.database.append(batches, now_ms)
 
     async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
         """Append batches of one commit shard, as far as that is possible without waiting for others or looking at much.
 
         None for a batch that is left out, and for those of its stream that come after it: `append` takes them.
         """
-        return await self.seam.try_append(batches, now_ms)
+        return await self.database.try_append(batches, now_ms)
 
     async def has_seqs(self, key: int, producer: str) -> bool:
         """Return whether a producer has sent events with a seq in this session."""
-        return await self.seam.read(
+        return await self.database.read(
             lambda connection: (
                 find_last_seq(connection, key, producer) > 0
                 or connection.row(SELECT_HAS_SEQS, stream=key, producer=producer) is not None
@@ -313,11 +314,11 @@ class Journal:
 
     async def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
         """The committed stream of a name, from the engine's cache where it is there: then no thread is switched."""
-        stream = self.seam.find_kept_stream(project, kind, name) or await self.load_by_name(project, kind, name)
+        stream = self.database.find_kept_stream(project, kind, name) or await self.load_by_name(project, kind, name)
         return None if stream is None or stream.state == "erased" else stream
 
     async def load_by_name(self, project: str, kind: str, name: str) -> Stream | None:
-        row = await self.seam.read(
+        row = await self.database.read(
             lambda connection: connection.row(SELECT_STREAM_BY_NAME, project=project, kind=kind, id=name)
         )
         return None if row is None else to_stream(row)
@@ -330,7 +331,7 @@ class Journal:
     async def load_secrets(self, key: int) -> dict[str, str]:
         """The secrets of a session's configuration, by dotted path (`llm.api_key`); empty for an erased one."""
         return dict(
-            await self.seam.read_inline(lambda connection: connection.rows(SELECT_READABLE_SECRETS, stream=key))
+            await self.database.read_inline(lambda connection: connection.rows(SELECT_READABLE_SECRETS, stream=key))
         )
 
     async def list_sessions(self, wanted: SessionFilter) -> list[Stream]:
@@ -343,7 +344,7 @@ class Journal:
         The list may be shorter than its limit: it ends with the session with which the configurations are `max_bytes`
         of JSON or more.
         """
-        conditions, values = conditions_of(wanted, self.seam.engine)
+        conditions, values = conditions_of(wanted, self.database.engine)
         query, count = LIST_WITHIN_BYTES.format(conditions=conditions), COUNT_STREAMS.format(conditions=conditions)
 
         def job(connection: Connection) -> tuple[list[Stream], bool]:
@@ -351,19 +352,19 @@ class Journal:
             (matching,) = connection.one(count, **values, most=len(rows) + 1)
             return [to_stream(row[:-1]) for row in rows], matching > len(rows)
 
-        return await (self.seam.scan(job) if is_scan(wanted) else self.seam.read(job))
+        return await (self.database.scan(job) if is_scan(wanted) else self.database.read(job))
 
     async def count_sessions(self, wanted: SessionFilter, most: int = MAX_COUNTED) -> int:
         """How many sessions match, whatever `after` and `limit` say; `most` if there are more."""
-        conditions, values = conditions_of(msgspec.structs.replace(wanted, after=None), self.seam.engine)
+        conditions, values = conditions_of(msgspec.structs.replace(wanted, after=None), self.database.engine)
         query = COUNT_STREAMS.format(conditions=conditions)
-        (count,) = await self.seam.scan(lambda connection: connection.one(query, **values, most=most))
+        (count,) = await self.database.scan(lambda connection: connection.one(query, **values, most=most))
         return int(count)
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""
         values = {"project": project, "kind": SESSION_KIND, "keys": list(keys)}
-        rows = await self.seam.read(lambda connection: connection.rows(SELECT_STREAMS_BY_KEYS, **values))
+        rows = await self.database.read(lambda connection: connection.rows(SELECT_STREAMS_BY_KEYS, **values))
         return [to_stream(row) for row in rows]
 
     async def list_newest_keys(self, project: str, limit: int) -> list[int]:
@@ -375,14 +376,14 @@ class Journal:
         return await self.select_keys(SELECT_KEYS_AFTER, project=project, kind=SESSION_KIND, after=key, limit=limit)
 
     async def select_keys(self, query: str, **values: Any) -> list[int]:
-        return [key for (key,) in await self.seam.read(lambda connection: connection.rows(query, **values))]
+        return [key for (key,) in await self.database.read(lambda connection: connection.rows(query, **values))]
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.
 
         A page may be shorter than `limit`, when its payloads are large.
         """
-        return await self.seam.read(lambda connection: page_of(runs_after(connection, key, after), after, limit))
+        return await self.database.read(lambda connection: page_of(runs_after(connection, key, after), after, limit))
 
     # Users
 
@@ -414,7 +415,7 @@ class Journal:
             except zlib.error:
                 return None  # damaged: the journal is folded again instead
 
-        return await self.seam.read(job)
+        return await self.database.read(job)
 
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
         """Replace a stream's snapshot of this version; does nothing for an erased one.
@@ -430,7 +431,7 @@ class Journal:
             connection.execute(SAVE_SNAPSHOT, stream=key, version=version, position=position, state=packed)
             connection.execute(DELETE_UNREAD_SNAPSHOTS, stream=key, version=version)
 
-        await self.seam.write(job)
+        await self.database.write(job)
 
 
 def is_scan(wanted: SessionFilter) -> bool:

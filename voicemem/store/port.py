@@ -1,4 +1,4 @@
-"""The port: what voicemem needs of a store (docs/storage.md). Each engine is one object with all of it.
+"""The store: what voicemem needs of one (docs/storage.md), as one object that is the same on each engine.
 
 It is split by use:
 
@@ -8,7 +8,8 @@ It is split by use:
 - `Endpoints`: the receivers that projects registered, and their deliveries;
 - `Deliveries`: the deliveries of a project's sessions, and how its endpoints do;
 - `Quarantine`: sessions whose memory cannot be made;
-- `Retention`: expiry, erasure and compaction, in small steps;
+- `Retention`: expiry and erasure, in small steps;
+- `Compaction`: journals of ended sessions that become archives;
 - `Directory`: API keys, apps of Agora's, secrets of hooks, the operator's endpoint, and the store's own identity;
 - `Nodes`: the processes that serve the store, what they hold, and what changed on others;
 - `Claims`: work that only one node should do at a time;
@@ -43,54 +44,50 @@ One contract suite runs on all engines: `tests/contract`.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from voicemem.store.claims import Claims
+from voicemem.store.compaction import Compaction
+from voicemem.store.database import Database
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.endpoints import Endpoints
 from voicemem.store.extractions import Extractions
-from voicemem.store.memories import Memories
+from voicemem.store.journal import Journal
+from voicemem.store.memories import Memories, MemoryFullText
 from voicemem.store.memory_vectors import MemoryVectors
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Outbox
-from voicemem.store.ports.journal import Journal, Overviews
+from voicemem.store.ports.journal import Overviews
 from voicemem.store.ports.nodes import Nodes
 from voicemem.store.ports.upkeep import Operations, Retention
 from voicemem.store.quarantine import Quarantine
-from voicemem.store.transcript_index import TranscriptIndex
+from voicemem.store.transcript_index import IndexDatabase, MessageFullText, TranscriptIndex
 from voicemem.store.transcript_vectors import TranscriptVectors
-
-__all__ = [
-    "Journal",
-    "Nodes",
-    "Operations",
-    "Overviews",
-    "Quarantine",
-    "Retention",
-    "Store",
-]
+from voicemem.store.vectors import VectorMath
 
 
-class Store(
-    Journal,
-    Overviews,
-    Retention,
-    Nodes,
-    Operations,
-    Protocol,
-):
-    """The whole port: one object per engine."""
+class Store(Overviews, Retention, Nodes, Operations):
+    """A store: its parts by use. An engine hands in its database, and what finds texts and vectors there."""
 
-    outbox: Outbox
-    memories: Memories
-    memory_vectors: MemoryVectors
-    extractions: Extractions
-    transcript_index: TranscriptIndex
-    transcript_vectors: TranscriptVectors
-    endpoints: Endpoints
-    deliveries: Deliveries
-    directory: Directory
-    quarantine: Quarantine
-    claims: Claims
-    observations: Observations
+    def __init__(
+        self,
+        seam: Database,
+        memories: MemoryFullText,
+        index: IndexDatabase,
+        words: MessageFullText,
+        math: VectorMath,
+    ) -> None:
+        self.seam = seam
+        self.journal = Journal(seam)
+        self.compaction = Compaction(seam)
+        self.outbox = Outbox(seam)
+        self.endpoints = Endpoints(seam)
+        self.deliveries = Deliveries(seam)
+        self.directory = Directory(seam)
+        self.quarantine = Quarantine(seam)
+        self.claims = Claims(seam)
+        self.observations = Observations(seam)
+        self.memories = Memories(seam, memories)
+        self.memory_vectors = MemoryVectors(seam, math)
+        self.extractions = Extractions(seam)
+        self.transcript_index = TranscriptIndex(seam, index, words, self.claims)
+        self.transcript_vectors = TranscriptVectors(seam, index, math)

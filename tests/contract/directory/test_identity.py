@@ -36,9 +36,9 @@ async def test_stores_are_not_each_other(engine: Engine, tmp_path: Path) -> None
         folder.mkdir()
     async with engine.handles(folders[0]) as open_one, engine.handles(folders[1]) as open_other:
         one, other = await open_one(), await open_other()
-        await one.create_session("p", "s", validate_config({}), NOW)
+        await one.journal.create_session("p", "s", validate_config({}), NOW)
 
-        assert await other.find_session("p", "s") is None
+        assert await other.journal.find_session("p", "s") is None
         assert one.directory.incarnation != other.directory.incarnation
         assert one.directory.cursor_secret != other.directory.cursor_secret
 
@@ -51,7 +51,7 @@ async def test_a_closed_store_answers(store: Store) -> None:
     with pytest.raises(StoreUnavailable):
         await asyncio.wait_for(append_offers(store, key, offer(1)), 5)
     with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(store.find_session("p", "s"), 5)
+        await asyncio.wait_for(store.journal.find_session("p", "s"), 5)
 
 
 @pytest.mark.parametrize("name", DURABLE)
@@ -63,11 +63,11 @@ async def test_a_reopened_store_is_the_same(name: str, tmp_path: Path) -> None:
         identity = (store.directory.incarnation, store.directory.cursor_secret)
         key = await open_key(store, given=given)
         await append_offers(store, key, offer(1), offer(2))
-        stream, rows = await store.find_session("p", "s"), await store.read_rows(key, 0, 10)
+        stream, rows = await store.journal.find_session("p", "s"), await store.journal.read_rows(key, 0, 10)
 
     async with ENGINES[name].handles(tmp_path) as open_handle:
         store = await open_handle()
         assert identity == (store.directory.incarnation, store.directory.cursor_secret)
-        assert (stream, rows) == (await store.find_session("p", "s"), await store.read_rows(key, 0, 10))
-        assert "same" == (await store.create_session("p", "s", validate_config(given), NOW))[1]
+        assert (stream, rows) == (await store.journal.find_session("p", "s"), await store.journal.read_rows(key, 0, 10))
+        assert "same" == (await store.journal.create_session("p", "s", validate_config(given), NOW))[1]
         assert [Outcome(duplicate=True), Outcome(3)] == await append_offers(store, key, offer(2), offer(3))

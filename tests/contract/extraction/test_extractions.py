@@ -26,7 +26,7 @@ async def test_sessions_that_have_grown_are_found(store: Store) -> None:
     for number in range(5):
         config: JsonObject = {"labels": {"extract": "yes"}} if number % 2 else {}
         await append_offers(store, await open_key(store, f"s{number}", config), *offers(1, 1))
-    await store.ensure_user("p", "ann", NOW)
+    await store.journal.ensure_user("p", "ann", NOW)
     for limit in (1, 2, 100):
         assert ["s1", "s3"] == await behind(store, limit=limit)
         assert [f"s{number}" for number in range(5)] == await behind(store, everywhere=True, limit=limit)

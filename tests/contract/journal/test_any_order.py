@@ -47,7 +47,7 @@ async def test_any_order_of_batches_gives_each_seq_once(store: Store, sent: list
         assert outcomes == await append_offers(store, key, *batch, producer=producer)
 
     journaled = await seqs_by_producer(store, key)
-    assert list(range(1, position + 1)) == [row.position for row in await store.read_rows(key, 0, 1000)]
+    assert list(range(1, position + 1)) == [row.position for row in await store.journal.read_rows(key, 0, 1000)]
     assert {name: list(range(1, following)) for name, following in expected.items() if following > 1} == journaled
 
 

@@ -36,11 +36,13 @@ async def test_events_are_stored_in_order(store: Store) -> None:
     """A batch is journaled in its order, byte for byte, with the times at which it came."""
     key = await open_key(store)
     batch = [Offer(seq, NOW + seq, b' {"type":"asr", "n" : %d}' % seq) for seq in (1, 2, 3)]
-    appended = await append_batch(store, key, "main", 1, batch, NOW)
+    appended = await append_batch(store.journal, key, "main", 1, batch, NOW)
 
     assert stored_at(1, 2, 3) == appended.outcomes
     assert (3, 4) == (appended.stream.position, appended.next_seq)
-    assert [(n, "main", n, NOW + n, batch[n - 1].payload) for n in (1, 2, 3)] == await store.read_rows(key, 0, 10)
+    assert [(n, "main", n, NOW + n, batch[n - 1].payload) for n in (1, 2, 3)] == await store.journal.read_rows(
+        key, 0, 10
+    )
     assert 3 == (await reload(store, key)).position
 
 
@@ -59,12 +61,14 @@ async def test_an_event_of_the_servers_own_is_appended_where_it_is_expected(stor
     key = await open_key(store)
     await append_offers(store, key, *offers(1, 2))
     payloads = [b'{"type":"memory.summary","n":%d}' % n for n in (1, 2)]
-    first, second = await asyncio.gather(*(store.append_server_event(key, payload, 2, NOW + 7) for payload in payloads))
+    first, second = await asyncio.gather(
+        *(store.journal.append_server_event(key, payload, 2, NOW + 7) for payload in payloads)
+    )
 
     assert [3] == [stream.position for stream in (first, second) if stream is not None]
     won = payloads[0] if first is not None else payloads[1]
-    assert [(3, None, None, NOW + 7, won)] == await store.read_rows(key, 2, 10)
-    assert None is await store.append_server_event(key, payloads[0], 4, NOW)
+    assert [(3, None, None, NOW + 7, won)] == await store.journal.read_rows(key, 2, 10)
+    assert None is await store.journal.append_server_event(key, payloads[0], 4, NOW)
     assert stored_at(4) == await append_offers(store, key, offer(3))
 
 
@@ -72,19 +76,19 @@ async def test_an_event_of_the_servers_own_may_follow_the_close(store: Store) ->
     """What is remembered can still change; what was delivered stays, and an erased session takes nothing."""
     key = await open_key(store, given={"webhook": {"url": HOOK}})
     closed = await close(store, key)
-    appended = await store.append_server_event(key, b'{"type":"memory.summary"}', closed.position, NOW + 9)
+    appended = await store.journal.append_server_event(key, b'{"type":"memory.summary"}', closed.position, NOW + 9)
     assert appended is not None
     assert ("ended", closed.position + 1) == (appended.state, (await reload(store, key)).position)
     assert closed.position == (await claim_one_delivery(store)).position
     await store.erase(key, NOW)
     with pytest.raises(Refused, match="There is no such session"):
-        await store.append_server_event(key, b"{}", closed.position + 1, NOW)
+        await store.journal.append_server_event(key, b"{}", closed.position + 1, NOW)
 
 
 async def test_an_empty_batch_is_nothing(store: Store) -> None:
     """A batch without events changes nothing and tells how things stand."""
     key = await open_key(store)
-    appended = await append_batch(store, key, "main", 1, [], NOW)
+    appended = await append_batch(store.journal, key, "main", 1, [], NOW)
 
     assert ([], 0, 1) == (appended.outcomes, appended.stream.position, appended.next_seq)
 

@@ -40,9 +40,9 @@ async def test_a_session_is_closed_once(store: Store) -> None:
     key = await open_key(store)
     await close(store, key)
 
-    assert await store.close_session(key, END, "n", NOW) is None
-    assert await store.close_ended(key, "n", NOW) is None
-    assert await store.close_session(key + 1, END, "n", NOW) is None
+    assert await store.journal.close_session(key, END, "n", NOW) is None
+    assert await store.journal.close_ended(key, "n", NOW) is None
+    assert await store.journal.close_session(key + 1, END, "n", NOW) is None
     assert ["session.closed"] == await event_types(store, key)
 
 
@@ -50,10 +50,10 @@ async def test_a_session_that_is_not_due_is_not_closed(store: Store) -> None:
     """A close without an ending leaves a session alone that has a connection, be it that another has just ended."""
     key = await open_key(store)
     await open_session(store, producer="asr")
-    assert await store.close_session(key, None, "n", NOW + IDLE_MS) is None
+    assert await store.journal.close_session(key, None, "n", NOW + IDLE_MS) is None
     await append_offers(store, key, end_offer(1))
-    assert await store.close_session(key, None, "n", NOW + END_GRACE_MS - 1) is None
-    assert [] == await store.find_due(NOW + END_GRACE_MS - 1, 10)
+    assert await store.journal.close_session(key, None, "n", NOW + END_GRACE_MS - 1) is None
+    assert [] == await store.journal.find_due(NOW + END_GRACE_MS - 1, 10)
 
 
 async def test_an_end_is_due_after_its_grace(store: Store) -> None:
@@ -62,11 +62,11 @@ async def test_an_end_is_due_after_its_grace(store: Store) -> None:
     await append_offers(store, key, end_offer(1, NOW - 7, "hang_up"))
     await append_offers(store, key, end_offer(1, NOW - 9, "late"), producer="asr", now_ms=NOW + 1000)
 
-    assert [key] == await store.find_due(NOW + END_GRACE_MS, 10)
+    assert [key] == await store.journal.find_due(NOW + END_GRACE_MS, 10)
     closed = await close(store, key, None, now_ms=NOW + END_GRACE_MS)
     assert ("hang_up", NOW + END_GRACE_MS) == (closed.reason, closed.ended_ms)
     assert {"type": "session.closed", "ts": NOW - 7, "reason": "hang_up"} == (await journal_events(store, key))[-1]
-    assert [] == await store.find_due(NOW + END_GRACE_MS, 10)
+    assert [] == await store.journal.find_due(NOW + END_GRACE_MS, 10)
 
 
 async def test_an_end_waits_for_those_connected(store: Store) -> None:
@@ -75,9 +75,9 @@ async def test_an_end_waits_for_those_connected(store: Store) -> None:
     await open_session(store, producer="asr")
     await append_offers(store, key, end_offer(1))
 
-    assert await store.close_ended(key, "n", NOW) is None
+    assert await store.journal.close_ended(key, "n", NOW) is None
     await append_offers(store, key, end_offer(1), producer="asr")
-    closed = await store.close_ended(key, "n", NOW)
+    closed = await store.journal.close_ended(key, "n", NOW)
     assert closed is not None
     assert END.reason == closed.reason
 
@@ -88,7 +88,7 @@ async def test_an_end_waits_for_nobody(store: Store) -> None:
     await append_offers(store, key, offer(1), producer="asr")
     await append_offers(store, key, end_offer(1))
 
-    assert await store.close_ended(key, "n", NOW) is not None
+    assert await store.journal.close_ended(key, "n", NOW) is not None
 
 
 async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
@@ -96,6 +96,6 @@ async def test_a_session_without_an_end_is_not_ended(store: Store) -> None:
     key = await open_key(store)
     await append_offers(store, key, end_offer(1)._replace(refusal="invalid_field"))
 
-    assert await store.close_ended(key, "n", NOW) is None
-    assert await store.leave(key, "main", 1, None, NOW) is not None
-    assert await store.close_ended(key, "n", NOW) is None
+    assert await store.journal.close_ended(key, "n", NOW) is None
+    assert await store.journal.leave(key, "main", 1, None, NOW) is not None
+    assert await store.journal.close_ended(key, "n", NOW) is None

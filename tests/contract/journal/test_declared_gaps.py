@@ -27,7 +27,7 @@ async def append_from(
 ) -> AppendResult:
     """One batch that declares a gap."""
     plain = Batch(key, "main", epoch, now_ms, [one.payload for one in events], from_seq, from_seq=from_seq)
-    (appended,) = await store.append([plain], now_ms)
+    (appended,) = await store.journal.append([plain], now_ms)
     return appended
 
 

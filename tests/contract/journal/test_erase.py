@@ -36,17 +36,20 @@ async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
     await append_offers(store, key, offer(1))
     await closed_session(store, "kept", hook=None)
     for erased in (stream.key, key):
-        await store.save_snapshot(erased, Snapshot(1, 1, b"state"))
+        await store.journal.save_snapshot(erased, Snapshot(1, 1, b"state"))
         await store.erase(erased, NOW + 1)
-        await store.save_snapshot(erased, Snapshot(1, 1, b"state"))
+        await store.journal.save_snapshot(erased, Snapshot(1, 1, b"state"))
 
-        assert [] == await store.read_rows(erased, 0, 10)
-        assert await store.load_snapshot(erased, 1, 10) is None
+        assert [] == await store.journal.read_rows(erased, 0, 10)
+        assert await store.journal.load_snapshot(erased, 1, 10) is None
         assert [] == await store.deliveries.list_deliveries(erased)
-    assert (None, None) == (await store.find_session("p", "s"), await store.find_session("p", "running"))
+    assert (None, None) == (
+        await store.journal.find_session("p", "s"),
+        await store.journal.find_session("p", "running"),
+    )
     assert (["kept"], []) == (await listed_ids(store), await listed_ids(store, user_id="u"))
     assert ([], [], None) == (
-        await store.find_due(NOW + 10**12, 10),
+        await store.journal.find_due(NOW + 10**12, 10),
         await claim_deliveries(store, NOW + 10**9),
         await store.outbox.next_delivery_ms(),
     )
@@ -57,10 +60,10 @@ async def test_sessions_are_found_by_their_keys(store: Store) -> None:
     first, second, erased = [await open_key(store, name) for name in ("a", "b", "c")]
     await append_offers(store, first, *offers(1, 3))
     await store.erase(erased, NOW)
-    found = await store.find_sessions("p", [erased, first, 10**6])
+    found = await store.journal.find_sessions("p", [erased, first, 10**6])
     assert [("a", 3, "running"), ("c", 0, "erased")] == [(one.id, one.position, one.state) for one in found]
-    assert [] == await store.find_sessions("other", [first, second])
-    assert [] == await store.find_sessions("p", [])
+    assert [] == await store.journal.find_sessions("other", [first, second])
+    assert [] == await store.journal.find_sessions("p", [])
 
 
 async def test_an_erased_session_does_not_come_back(store: Store) -> None:
@@ -72,18 +75,18 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     with pytest.raises(Refused, match="session_erased"):
         await open_session(store)
     with pytest.raises(Refused, match="session_erased"):
-        await store.create_session("p", "s", validate_config({}), NOW)
+        await store.journal.create_session("p", "s", validate_config({}), NOW)
     with pytest.raises(Refused):
-        await store.change_config(key, validate_config({}), b"{}", NOW)
+        await store.journal.change_config(key, validate_config({}), b"{}", NOW)
     assert [Outcome(code="session_erased")] * 2 == await append_offers(store, key, *offers(1, 2))
     assert [Outcome(code="session_erased")] == await append_offers(store, key, offer(2), epoch=1)
-    assert await store.close_session(key, END, "n", NOW) is None
-    assert await store.close_ended(key, "n", NOW) is None
-    assert await store.leave(key, "main", 1, None, NOW) is None
+    assert await store.journal.close_session(key, END, "n", NOW) is None
+    assert await store.journal.close_ended(key, "n", NOW) is None
+    assert await store.journal.leave(key, "main", 1, None, NOW) is None
     await start_alone(store, NOW)
     await store.erase(key, NOW)
-    assert [] == await store.read_rows(key, 0, 10)
-    assert await store.find_session("p", "s") is None
+    assert [] == await store.journal.read_rows(key, 0, 10)
+    assert await store.journal.find_session("p", "s") is None
 
 
 async def test_erasing_what_is_not_there(store: Store) -> None:

@@ -32,7 +32,7 @@ async def test_sessions_are_listed_newest_first(store: Store) -> None:
     """The sessions of a project come newest first, the later made first among those of one time."""
     for name, started in [("a", 1), ("b", 3), ("c", 2), ("d", 2)]:
         await open_key(store, name, now_ms=NOW + started)
-    await store.create_session("q", "other", validate_config({}), NOW)
+    await store.journal.create_session("q", "other", validate_config({}), NOW)
 
     assert ["b", "d", "c", "a"] == await listed_ids(store)
     assert ["b", "d"] == await listed_ids(store, limit=2)
@@ -68,7 +68,7 @@ async def test_lists_are_filtered(store: Store, conditions: dict[str, Any], foun
         await open_key(store, name, each, now_ms=NOW + number)
         for number, (name, each) in enumerate(zip("abcd", given, strict=True))
     ]
-    await store.close_session(keys[0], END, "n", NOW)
+    await store.journal.close_session(keys[0], END, "n", NOW)
 
     assert found == await listed_ids(store, **conditions)
 
@@ -81,7 +81,7 @@ async def test_a_running_name_is_known_until_its_session_ends(store: Store) -> N
     assert await takes_name(store, "p", "Desk")
     await append_offers(store, key, update_offer(1, {"name": "door"}))
     assert [True, False] == [await takes_name(store, "p", name) for name in ("desk", "door")]
-    await store.close_session(key, SessionEnding(NOW, "over"), "n1", NOW)
+    await store.journal.close_session(key, SessionEnding(NOW, "over"), "n1", NOW)
     await store.erase(await open_key(store, "two", {"name": "door"}), NOW)
     assert [True, False] == [await takes_name(store, "p", "door") for _ in range(2)]
 
@@ -90,9 +90,9 @@ async def takes_name(store: Store, project: str, name: str) -> bool:
     """Whether a new session gets a name."""
     session_id = f"{name} {next(example_numbers)}"
     try:
-        await store.create_session(project, session_id, validate_config({"name": name}), NOW, takes_name=True)
+        await store.journal.create_session(project, session_id, validate_config({"name": name}), NOW, takes_name=True)
     except Refused as refused:
-        return refused.detail != NAME_TAKEN or await store.find_session(project, session_id) is not None
+        return refused.detail != NAME_TAKEN or await store.journal.find_session(project, session_id) is not None
     return True
 
 
@@ -103,9 +103,13 @@ async def test_lists_are_counted_over_all_pages(store: Store) -> None:
     assert ["s3", "s1"] == await listed_ids(store, channel="odd")
     everything = SessionFilter(project="p", limit=1, after=(NOW, 2))
     asked: list[dict[str, Any]] = [{}, {"channel": "even"}, {"channel": "none"}, {"state": "ended"}]
-    counts = [await store.count_sessions(msgspec.structs.replace(everything, **conditions)) for conditions in asked]
+    counts = [
+        await store.journal.count_sessions(msgspec.structs.replace(everything, **conditions)) for conditions in asked
+    ]
     assert [5, 3, 0, 0] == counts
-    assert [4, 3] == [await store.count_sessions(msgspec.structs.replace(everything, **one), 4) for one in asked[:2]]
+    assert [4, 3] == [
+        await store.journal.count_sessions(msgspec.structs.replace(everything, **one), 4) for one in asked[:2]
+    ]
 
 
 @pytest.mark.parametrize("conditions", [{"user_id": ""}, {"state": ""}, {"label": ("", "")}])
@@ -129,7 +133,7 @@ async def test_ids_of_clients_find_sessions(store: Store) -> None:
     labels: dict[str, Any] = {"labels": {CLIENT_ID_LABEL: 'x"y'}}
     given = {"a": labels | {"user_id": "u"}, "b": labels}
     keys = [await open_key(store, name, one, now_ms=NOW + n) for n, (name, one) in enumerate(given.items())]
-    await store.create_session("q", "c", validate_config(labels), NOW)
+    await store.journal.create_session("q", "c", validate_config(labels), NOW)
     label = (CLIENT_ID_LABEL, 'x"y')
     assert ["b", "a"] == await listed_ids(store, label=label)
     assert ["a"] == await listed_ids(store, label=label, user_id="u")
@@ -150,7 +154,7 @@ async def test_paging_while_sessions_come(store: Store) -> None:
     wanted = await listed_ids(store)
     seen: list[str] = []
     after: tuple[int, int] | None = None
-    while page := await store.list_sessions(SessionFilter(project="p", limit=2, after=after)):
+    while page := await store.journal.list_sessions(SessionFilter(project="p", limit=2, after=after)):
         seen += [stream.id for stream in page]
         after = (page[-1].started_ms, page[-1].key)
         await open_key(store, f"new{len(seen)}", now_ms=NOW + 100)
@@ -174,8 +178,8 @@ async def test_labels_may_have_any_name(store: Store, key: str) -> None:
 async def test_any_label_is_found(store: Store, key: str, value: str) -> None:
     """Any name and value of a label find the session that has it, and not one that differs."""
     project = f"p{next(example_numbers)}"
-    await store.create_session(project, "with", validate_config({"labels": {key: value}}), NOW)
-    await store.create_session(
+    await store.journal.create_session(project, "with", validate_config({"labels": {key: value}}), NOW)
+    await store.journal.create_session(
         project, "without", validate_config({"labels": {key: value + "x", key + "x": value}}), NOW
     )
 
@@ -188,7 +192,7 @@ async def test_a_page_ends_where_configurations_are_large(store: Store) -> None:
         await open_key(store, f"s{number}", given={"labels": {"a": "x" * 1_000}}, now_ms=NOW + number)
     wanted, seen, after = await listed_ids(store), [], None
     while True:
-        page, has_more = await store.list_page(SessionFilter(project="p", limit=100, after=after), 2_500)
+        page, has_more = await store.journal.list_page(SessionFilter(project="p", limit=100, after=after), 2_500)
         seen.append([stream.id for stream in page])
         if not has_more:
             break
@@ -201,28 +205,28 @@ async def test_a_page_says_whether_there_are_more(store: Store, limit: int, more
     """Also when it is just full."""
     for number in range(3):
         await open_key(store, f"s{number}")
-    page, has_more = await store.list_page(SessionFilter(project="p", limit=limit), 2**20)
+    page, has_more = await store.journal.list_page(SessionFilter(project="p", limit=limit), 2**20)
     assert (min(limit, 3), more) == (len(page), has_more)
 
 
 async def test_a_page_has_at_least_one_session(store: Store) -> None:
     """However large its configuration is."""
     await open_key(store, given={"labels": {"a": "x" * 1_000}})
-    page, has_more = await store.list_page(SessionFilter(project="p"), 1)
+    page, has_more = await store.journal.list_page(SessionFilter(project="p"), 1)
     assert (1, False) == (len(page), has_more)
 
 
 async def test_keys_are_listed_in_order(store: Store) -> None:
     """Keys of a project's sessions in both orders, whenever the sessions began, erased ones included, users' not."""
     keys = [await open_key(store, name, now_ms=NOW - place) for place, name in enumerate("abcd")]
-    await store.create_session("q", "other", validate_config({}), NOW)
-    await store.ensure_user("p", "u", NOW)
+    await store.journal.create_session("q", "other", validate_config({}), NOW)
+    await store.journal.ensure_user("p", "u", NOW)
     await store.erase(keys[1], NOW)
 
     assert sorted(keys) == keys
-    assert keys[::-1] == await store.list_newest_keys("p", 10)
-    assert keys[:1:-1] == await store.list_newest_keys("p", 2)
-    assert keys == await store.list_keys_after("p", 0, 10)
-    assert keys[1:3] == await store.list_keys_after("p", keys[0], 2)
-    assert [] == await store.list_keys_after("p", keys[-1], 2)
-    assert [] == await store.list_newest_keys("r", 2)
+    assert keys[::-1] == await store.journal.list_newest_keys("p", 10)
+    assert keys[:1:-1] == await store.journal.list_newest_keys("p", 2)
+    assert keys == await store.journal.list_keys_after("p", 0, 10)
+    assert keys[1:3] == await store.journal.list_keys_after("p", keys[0], 2)
+    assert [] == await store.journal.list_keys_after("p", keys[-1], 2)
+    assert [] == await store.journal.list_newest_keys("r", 2)

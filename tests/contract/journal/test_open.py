@@ -32,7 +32,7 @@ async def test_opening_makes_the_session(store: Store) -> None:
 
     assert (1, 1, True, False) == (opened.epoch, opened.next_seq, opened.created, opened.reopened)
     assert {"name": "joker"} == opened.stream.config
-    assert opened.stream == await store.find_session("p", "s")
+    assert opened.stream == await store.journal.find_session("p", "s")
 
 
 async def test_opening_again_raises_the_epoch(store: Store) -> None:
@@ -61,7 +61,7 @@ async def test_a_gap_is_journaled(store: Store) -> None:
     key = await open_key(store)
     await append_offers(store, key, *offers(1, 2))
     opened = await open_session(store, from_seq=6)
-    (row,) = await store.read_rows(key, 2, 10)
+    (row,) = await store.journal.read_rows(key, 2, 10)
 
     assert (6, 3) == (opened.next_seq, opened.stream.position)
     assert (3, None, None, NOW) == (row.position, row.producer, row.seq, row.received_ms)
@@ -106,7 +106,7 @@ async def test_an_end_for_idleness_told_by_the_producer_is_final(store: Store) -
     """Only the server's own idle close is provisional, not a `session.end` that gives the reason "idle"."""
     key = await open_key(store)
     await append_offers(store, key, end_offer(1, reason="idle"))
-    await store.close_ended(key, "n", NOW)
+    await store.journal.close_ended(key, "n", NOW)
     opened = await open_session(store, producer="asr", now_ms=NOW + 1)
 
     assert ("ended", False) == (opened.stream.state, opened.reopened)

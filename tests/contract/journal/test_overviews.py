@@ -131,8 +131,8 @@ async def test_an_erased_session_is_found_by_nothing(store: Store) -> None:
 
 async def test_sessions_are_found_by_the_beginnings_of_names(store: Store) -> None:
     """Of ids and of users, in the project; nobody is found by nothing, nor is a user's own stream."""
-    await store.create_session("q", "call-9", validate_config({"user_id": "ann"}), NOW)
+    await store.journal.create_session("q", "call-9", validate_config({"user_id": "ann"}), NOW)
     keys = [await open_key(store, name, {"user_id": user}) for name, user in [("call-1", "ann"), ("x", "annette")]]
-    await store.ensure_user("p", "ann", NOW)
+    await store.journal.ensure_user("p", "ann", NOW)
     assert [keys[:1], keys, []] == [sorted(await store.find_named("p", name, 9)) for name in ("call-", "ann", "b")]
     assert [1, []] == [len(await store.find_named("p", "an", 1)), await store.find_named("p", "", 9)]

@@ -34,7 +34,7 @@ async def test_duplicates_are_acknowledged(store: Store) -> None:
     equal += b' "session_id": "s", "type": "asr"} '
 
     assert [Outcome(duplicate=True)] == await append_offers(store, key, Offer(1, NOW + 1, equal))
-    assert 1 == len(await store.read_rows(key, 0, 10))
+    assert 1 == len(await store.journal.read_rows(key, 0, 10))
 
 
 async def test_a_batch_may_repeat_itself(store: Store) -> None:
@@ -138,7 +138,7 @@ async def test_a_refused_event_stays_refused(store: Store, again: Offer) -> None
     assert Outcome(code="invalid_field", duplicate=True) == inside == later
     assert is_acknowledged(first)
     assert is_acknowledged(later)
-    assert 1 == len(await store.read_rows(key, 0, 10))
+    assert 1 == len(await store.journal.read_rows(key, 0, 10))
 
 
 async def test_a_stored_event_is_not_refused_later(store: Store) -> None:

@@ -39,7 +39,7 @@ async def restore(store: Store, session_id: str = "r", given: dict[str, Any] | N
     """A new session with that journal."""
     producers = [ProducerState("main", next_seq=5), ProducerState("api", unsequenced=True)]
     restored = RestoredSession(**{"rows": journal_rows(), "started_ms": NOW - 10, "producers": producers, **more})
-    made = await store.restore_session("p", session_id, validate_config(given or {}), restored, NOW)
+    made = await store.journal.restore_session("p", session_id, validate_config(given or {}), restored, NOW)
     assert made is not None
     return made
 
@@ -48,27 +48,27 @@ async def test_a_restored_session_has_its_journal(store: Store) -> None:
     """It reads as it was written, and each producer goes on where it was; of a hole nothing is acknowledged."""
     made = await restore(store, given={"user_id": "ann"})
     assert ("running", 5, NOW - 10, NOW) == (made.state, made.position, made.started_ms, made.silent_since_ms)
-    assert made == await store.find_session("p", "r") == await reload(store, made.key)
-    assert journal_rows() == await store.read_rows(made.key, 0, 10)
+    assert made == await store.journal.find_session("p", "r") == await reload(store, made.key)
+    assert journal_rows() == await store.journal.read_rows(made.key, 0, 10)
     assert ["seq_conflict", None, "seq_gap"] == [
         one.code for one in await append_offers(store, made.key, offer(3), offer(5), offer(7))
     ]
     assert [Outcome(duplicate=True)] == await append_offers(store, made.key, offer(2))
     assert ["seq_required"] == [one.code for one in await append_offers(store, made.key, offer(1), producer="api")]
     assert stored_at(7) == await append_offers(store, made.key, offer(None), producer="api")
-    assert [made.key] == await store.find_due(NOW + IDLE_MS + 1, 10)
+    assert [made.key] == await store.journal.find_due(NOW + IDLE_MS + 1, 10)
     assert 6 == (await open_session(store, "r")).next_seq
 
 
 async def test_who_counts_its_events_is_known(store: Store) -> None:
     """By what it stored, or by where it goes on from; not who sends without seq, nor who only opened."""
     made = await restore(store)
-    assert [True, False, False] == [await store.has_seqs(made.key, name) for name in ("main", "api", "new")]
+    assert [True, False, False] == [await store.journal.has_seqs(made.key, name) for name in ("main", "api", "new")]
     opened = await open_session(store, "b")
-    assert not await store.has_seqs(opened.stream.key, "main")
+    assert not await store.journal.has_seqs(opened.stream.key, "main")
     await append_offers(store, opened.stream.key, offer(1))
-    assert await store.has_seqs(opened.stream.key, "main")
-    assert not await store.has_seqs(opened.stream.key, "other")
+    assert await store.journal.has_seqs(opened.stream.key, "main")
+    assert not await store.journal.has_seqs(opened.stream.key, "other")
 
 
 async def test_an_ended_session_is_restored_as_it_ended(store: Store) -> None:
@@ -80,7 +80,7 @@ async def test_an_ended_session_is_restored_as_it_ended(store: Store) -> None:
         assert ("ended", NOW - 5, made.reason) == (made.state, made.ended_ms, made.reason)
         assert [code] == [one.code for one in await append_offers(store, made.key, offer(5))]
     assert [over.key] == await store.claim_expired("", NOW + 2_000, 1, 10)
-    assert over.key in await store.claim_compactable("", NOW + REOPEN_MS, 1, 10)
+    assert over.key in await store.compaction.claim_compactable("", NOW + REOPEN_MS, 1, 10)
     assert [] == await claim_deliveries(store)
 
 
@@ -88,8 +88,8 @@ async def test_an_end_that_waits_is_restored_too(store: Store) -> None:
     """The session is closed after the time that other producers have, with the reason that was given."""
     made = await restore(store, ending=END, producers=[ProducerState("main", next_seq=5, ended=True)])
     assert END == made.ending
-    assert [made.key] == await store.find_due(NOW + END_GRACE_MS, 10)
-    closed = await store.close_session(made.key, None, "n", NOW + END_GRACE_MS)
+    assert [made.key] == await store.journal.find_due(NOW + END_GRACE_MS, 10)
+    closed = await store.journal.close_session(made.key, None, "n", NOW + END_GRACE_MS)
     assert closed is not None
     assert ("ended", END.reason) == (closed.state, closed.reason)
 
@@ -98,26 +98,26 @@ async def test_an_id_is_restored_once(store: Store) -> None:
     """What is there stays as it is, and what was erased does not come back."""
     key = await open_key(store, "r")
     again = RestoredSession(rows=journal_rows(), started_ms=NOW)
-    assert None is await store.restore_session("p", "r", validate_config({}), again, NOW)
-    assert [] == await store.read_rows(key, 0, 10)
+    assert None is await store.journal.restore_session("p", "r", validate_config({}), again, NOW)
+    assert [] == await store.journal.read_rows(key, 0, 10)
     await store.erase(key, NOW)
     with pytest.raises(Refused, match="session_erased"):
-        await store.restore_session("p", "r", validate_config({}), again, NOW)
+        await store.journal.restore_session("p", "r", validate_config({}), again, NOW)
 
 
 async def test_secrets_are_taken_over(store: Store) -> None:
     """From another session, unless they are given anew; not from an erased one."""
     hook = {"url": HOOK, "secret": "of the first"}
     key = await open_key(store, given={"webhook": hook})
-    await store.close_session(
+    await store.journal.close_session(
         (await restore(store, "a", {"webhook": {"url": HOOK}}, secrets_of=key)).key, END, "a", NOW
     )
     other = {"webhook": {"url": HOOK, "secret": "of its own"}}
-    await store.close_session((await restore(store, "b", other, secrets_of=key)).key, END, "b", NOW)
+    await store.journal.close_session((await restore(store, "b", other, secrets_of=key)).key, END, "b", NOW)
     assert {"a": "of the first", "b": "of its own"} == {
         delivery.notice_id: delivery.endpoint.secret for delivery in await claim_deliveries(store)
     }
     await store.erase(key, NOW)
     with pytest.raises(Refused, match="unknown_session"):
         await restore(store, "c", secrets_of=key)
-    assert None is await store.find_session("p", "c")
+    assert None is await store.journal.find_session("p", "c")

@@ -16,29 +16,29 @@ async def test_rows_come_in_pages(store: Store) -> None:
         await append_offers(store, key, offer(seq))
         await append_offers(store, other, offer(seq))
 
-    assert [1, 2, 3] == [row.position for row in await store.read_rows(key, 0, 3)]
-    assert [4, 5, 6] == [row.position for row in await store.read_rows(key, 3, 3)]
-    assert [7] == [row.position for row in await store.read_rows(key, 6, 3)]
-    assert [] == await store.read_rows(key, 7, 3)
-    assert [] == await store.read_rows(99, 0, 3)
+    assert [1, 2, 3] == [row.position for row in await store.journal.read_rows(key, 0, 3)]
+    assert [4, 5, 6] == [row.position for row in await store.journal.read_rows(key, 3, 3)]
+    assert [7] == [row.position for row in await store.journal.read_rows(key, 6, 3)]
+    assert [] == await store.journal.read_rows(key, 7, 3)
+    assert [] == await store.journal.read_rows(99, 0, 3)
 
 
 async def test_snapshots_are_of_a_version(store: Store) -> None:
     """A snapshot is found by its session and fold version, unless it is of too late a position."""
     key, other = await open_key(store), await open_key(store, "other")
     snapshot = Snapshot(7, 3, b"\x00state")
-    await store.save_snapshot(key, snapshot)
+    await store.journal.save_snapshot(key, snapshot)
 
-    assert snapshot == await store.load_snapshot(key, 3, 7) == await store.load_snapshot(key, 3, 10**9)
-    assert await store.load_snapshot(key, 3, 6) is None
-    assert await store.load_snapshot(key, 2, 7) is None
-    assert await store.load_snapshot(other, 3, 7) is None
+    assert snapshot == await store.journal.load_snapshot(key, 3, 7) == await store.journal.load_snapshot(key, 3, 10**9)
+    assert await store.journal.load_snapshot(key, 3, 6) is None
+    assert await store.journal.load_snapshot(key, 2, 7) is None
+    assert await store.journal.load_snapshot(other, 3, 7) is None
 
 
 async def test_a_later_snapshot_replaces_an_earlier(store: Store) -> None:
     """The snapshot that was saved last is found."""
     key = await open_key(store)
-    await store.save_snapshot(key, Snapshot(7, 3, b"old"))
-    await store.save_snapshot(key, Snapshot(9, 3, b"new"))
+    await store.journal.save_snapshot(key, Snapshot(7, 3, b"old"))
+    await store.journal.save_snapshot(key, Snapshot(9, 3, b"new"))
 
-    assert Snapshot(9, 3, b"new") == await store.load_snapshot(key, 3, 100)
+    assert Snapshot(9, 3, b"new") == await store.journal.load_snapshot(key, 3, 100)

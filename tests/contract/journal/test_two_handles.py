@@ -38,13 +38,13 @@ async def test_what_one_acknowledges_the_other_reads(two_handles: tuple[Store, S
         await append_offers(writer, key, offer(seq))
 
         assert seq == (await reload(reader, key)).position
-        assert [seq] == [row.seq for row in await reader.read_rows(key, seq - 1, 10)]
+        assert [seq] == [row.seq for row in await reader.journal.read_rows(key, seq - 1, 10)]
 
 
 async def test_two_make_one_session(two_handles: tuple[Store, Store]) -> None:
     """Of several who create or open a session at once exactly one makes it."""
     made = await asyncio.gather(
-        *(store.create_session("p", "s", validate_config({}), NOW) for store in two_handles * 5)
+        *(store.journal.create_session("p", "s", validate_config({}), NOW) for store in two_handles * 5)
     )
     opened = await asyncio.gather(*(open_session(store, "t") for store in two_handles * 5))
 
@@ -64,7 +64,7 @@ async def test_two_recorders_of_two_producers(two_handles: tuple[Store, Store]) 
     outcomes = await asyncio.gather(record(two_handles[0], "main"), record(two_handles[1], "asr"))
     taken = [outcome.position for each in outcomes for outcome in each]
     assert set(range(1, 121)) == set(taken)
-    assert list(range(1, 121)) == [row.position for row in await two_handles[0].read_rows(key, 0, 1000)]
+    assert list(range(1, 121)) == [row.position for row in await two_handles[0].journal.read_rows(key, 0, 1000)]
     assert {name: list(range(1, 61)) for name in ("main", "asr")} == await seqs_by_producer(two_handles[0], key)
 
 
@@ -117,7 +117,10 @@ async def test_two_sweepers_close_once(two_handles: tuple[Store, Store]) -> None
     later = NOW + IDLE_MS
 
     async def sweep(store: Store, notice_id: str) -> list[Stream | None]:
-        return [await store.close_session(key, None, notice_id, later) for key in await store.find_due(later, 10)]
+        return [
+            await store.journal.close_session(key, None, notice_id, later)
+            for key in await store.journal.find_due(later, 10)
+        ]
 
     swept = await asyncio.gather(
         sweep(two_handles[0], "a"), sweep(two_handles[1], "b"), sweep(two_handles[0], "c"), sweep(two_handles[1], "d")
@@ -135,5 +138,5 @@ async def test_a_close_meets_an_append(two_handles: tuple[Store, Store]) -> None
     async def record() -> int:
         return sum([is_acknowledged((await append_offers(two_handles[0], key, offer(seq)))[0]) for seq in range(1, 41)])
 
-    acknowledged, _ = await asyncio.gather(record(), two_handles[1].close_session(key, END, "n", NOW))
+    acknowledged, _ = await asyncio.gather(record(), two_handles[1].journal.close_session(key, END, "n", NOW))
     assert ["llm.delta"] * acknowledged + ["session.closed"] == await event_types(two_handles[0], key)

@@ -32,7 +32,7 @@ async def test_an_update_changes_the_configuration(store: Store) -> None:
     """A `session.update` is merged when it is stored: what it does not name stays, null takes away."""
     key = await open_key(store, given={"name": "n", "labels": {"a": "1", "b": "2"}})
     appended = await append_batch(
-        store, key, "main", 1, [update_offer(1, {"name": None, "labels": {"b": None, "c": "3"}})], NOW
+        store.journal, key, "main", 1, [update_offer(1, {"name": None, "labels": {"b": None, "c": "3"}})], NOW
     )
 
     assert {"labels": {"a": "1", "c": "3"}} == appended.stream.config
@@ -108,11 +108,11 @@ async def test_a_change_by_the_server(store: Store) -> None:
     """A change of the configuration is merged and journaled as the server's own event, at once."""
     key = await open_key(store, given={"labels": {"a": "1"}})
     payload = b'{"type":"session.update","labels":{"b":"2"}}'
-    stream = await store.change_config(key, validate_config({"labels": {"b": "2"}}), payload, NOW + 1)
+    stream = await store.journal.change_config(key, validate_config({"labels": {"b": "2"}}), payload, NOW + 1)
 
     assert {"labels": {"a": "1", "b": "2"}} == stream.config
     assert stream == await reload(store, key)
-    assert [(1, None, None, NOW + 1, payload)] == await store.read_rows(key, 0, 10)
+    assert [(1, None, None, NOW + 1, payload)] == await store.journal.read_rows(key, 0, 10)
 
 
 async def test_a_change_may_be_refused(store: Store) -> None:
@@ -120,12 +120,12 @@ async def test_a_change_may_be_refused(store: Store) -> None:
     labels = {str(number): "x" for number in range(MAX_LABELS + 1)}
     key = await open_key(store, given={"labels": {"a": "1"}})
     with pytest.raises(Refused, match="invalid_field"):
-        await store.change_config(key, SessionPatch({"labels": labels}, {}), b"{}", NOW)
+        await store.journal.change_config(key, SessionPatch({"labels": labels}, {}), b"{}", NOW)
     with pytest.raises(Refused, match="unknown_session"):
-        await store.change_config(key + 1, validate_config({}), b"{}", NOW)
+        await store.journal.change_config(key + 1, validate_config({}), b"{}", NOW)
     await close(store, key)
     with pytest.raises(Refused, match="session_ended"):
-        await store.change_config(key, validate_config({}), b"{}", NOW)
+        await store.journal.change_config(key, validate_config({}), b"{}", NOW)
 
     assert ["session.closed"] == await event_types(store, key)
     assert {"labels": {"a": "1"}} == (await reload(store, key)).config

@@ -50,10 +50,10 @@ async def test_memories_go_with_their_session(store: Store) -> None:
 async def test_a_session_that_was_erased_is_known(store: Store) -> None:
     """By its id, in its project; one that never was and one that is there are not."""
     session = await session_of(store)
-    assert not await store.was_erased("p", session.id)
+    assert not await store.journal.was_erased("p", session.id)
     await store.erase(session.key, NOW)
     assert [True, False, False] == [
-        await store.was_erased(*of) for of in (("p", session.id), ("q", session.id), ("p", "never"))
+        await store.journal.was_erased(*of) for of in (("p", session.id), ("q", session.id), ("p", "never"))
     ]
 
 

@@ -78,7 +78,7 @@ async def test_nothing_moves_unless_the_session_is_due(store: Store) -> None:
     await store.erase(session.key, NOW)
     assert not await move(store, session.key, *rows)
     assert [] == await listed(store)
-    assert await store.find_user("p", "ann") is None
+    assert await store.journal.find_user("p", "ann") is None
 
 
 async def test_moved_memories_are_erased_with_the_user(store: Store) -> None:

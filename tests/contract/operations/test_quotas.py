@@ -30,7 +30,7 @@ EMPTY = validate_config({})
 async def begin(store: Store, session_id: str, project: str = "p", key_id: str | None = None) -> str:
     """Begin a session: `created`, or the quota that refuses it."""
     try:
-        return (await store.create_session(project, session_id, EMPTY, NOW, key_id))[1]
+        return (await store.journal.create_session(project, session_id, EMPTY, NOW, key_id))[1]
     except QuotaExceeded as exceeded:
         return exceeded.quota
 
@@ -46,7 +46,7 @@ async def test_no_two_get_the_last_session(two_handles: tuple[Store, Store]) -> 
         store.set_quotas(Quotas(open=3))
     assert ["created"] * 3 + ["open_sessions"] * 21 == await begin_many(two_handles)
     assert "created" == await begin(two_handles[1], "s", project="q")
-    (first, *_) = await two_handles[0].list_sessions(SessionFilter(project="p", state="running"))
+    (first, *_) = await two_handles[0].journal.list_sessions(SessionFilter(project="p", state="running"))
     await close(two_handles[0], first.key)
     assert ["created", "open_sessions"] == [await begin(two_handles[1], name) for name in ("t", "u")]
 

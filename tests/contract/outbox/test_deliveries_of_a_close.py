@@ -30,7 +30,7 @@ async def test_a_close_delivers_to_every_receiver(store: Store) -> None:
     webhook = {"url": HOOK, "secret": "own-secret", "contents": "standard"}
     key = await open_key(store, given={"webhook": webhook})
     await append_offers(store, key, *offers(1, 3))
-    await store.close_session(key, END, "n1", NOW)
+    await store.journal.close_session(key, END, "n1", NOW)
     deliveries = {delivery.endpoint.url: delivery for delivery in await claim_deliveries(store)}
 
     assert {OPERATOR, HOOK} == set(deliveries)
@@ -126,7 +126,7 @@ async def test_what_is_not_closed_is_not_delivered(store: Store) -> None:
     """A close that does nothing makes no delivery."""
     await store.directory.set_operator_endpoint(OPERATOR, None)
     key = await open_key(store)
-    await store.close_session(key, None, "n", NOW)
-    await store.close_ended(key, "n", NOW)
+    await store.journal.close_session(key, None, "n", NOW)
+    await store.journal.close_ended(key, "n", NOW)
 
     assert [] == await claim_deliveries(store)

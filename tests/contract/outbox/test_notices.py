@@ -71,9 +71,13 @@ async def test_an_idle_session_that_nobody_joined_only_left(store: Store, update
     await add_endpoint(store, endpoint_of("e1", 102, 103, 111, 112))
     await store.directory.set_operator_endpoint(OPERATOR, None)
     for session_id, ending in (("idle", None), ("ended", END)):
-        stream, _ = await store.create_session("p", session_id, validate_config({"idle_timeout": 1}), NOW - 1000)
+        stream, _ = await store.journal.create_session(
+            "p", session_id, validate_config({"idle_timeout": 1}), NOW - 1000
+        )
         if updated:
-            await store.change_config(stream.key, validate_config({"name": "n"}), b'{"type":"session.update"}', NOW)
+            await store.journal.change_config(
+                stream.key, validate_config({"name": "n"}), b'{"type":"session.update"}', NOW
+            )
         await close(store, stream.key, ending, session_id)
     heard = [
         (delivery.header.session_id, delivery.endpoint.id, delivery.event_type)
@@ -91,11 +95,11 @@ async def test_an_idle_session_that_somebody_joined_tells(store: Store, way: str
     if way == "open":
         key = await open_key(store)
     elif way == "event":
-        key = (await store.create_session("p", "s", config, NOW - 1000))[0].key
+        key = (await store.journal.create_session("p", "s", config, NOW - 1000))[0].key
         await append_offers(store, key, offer(1))
     else:
         rows = [JournalRow(1, "main", 1, NOW, b'{"type":"asr","turn_id":1,"text":"Hi.","final":true}')]
-        restored = await store.restore_session(
+        restored = await store.journal.restore_session(
             "default", "s", config, RestoredSession(rows=rows, started_ms=NOW - 1000), NOW - 1000
         )
         assert restored is not None

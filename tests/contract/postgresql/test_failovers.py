@@ -62,7 +62,7 @@ async def fall_over(store: PostgresqlStore) -> None:
             except StoreUnavailable:
                 await asyncio.sleep(0.05)
     with pytest.raises(StoreUnavailable):
-        await store.append_server_event(1, b"{}", 0, NOW)
+        await store.journal.append_server_event(1, b"{}", 0, NOW)
     await store.settle(NOW)
     assert not store.is_displaced
 
@@ -170,7 +170,7 @@ async def test_a_cancelled_wait_is_no_commit(pair: Pair) -> None:
         await append_offers(store, key, offer(1))
         pair.standby.stop("fast")
         sent = asyncio.create_task(append_offers(store, key, offer(2)))
-        changed = asyncio.create_task(store.append_server_event(other, b"{}", 0, NOW))
+        changed = asyncio.create_task(store.journal.append_server_event(other, b"{}", 0, NOW))
         for _ in range(3):
             await wait_for_waiting_commits(pair, 2)
             await asyncio.to_thread(pair.primary.execute, CANCEL_WAITING)

@@ -53,7 +53,7 @@ class Service:
     def __init__(self, store: PostgresqlStore) -> None:
         self.store = store
         self.read_models = ReadModelCache(store)
-        self.recorder = Recorder(store, self.read_models, Runtime(lambda: NOW), anything, Telemetry.untraced())
+        self.recorder = Recorder(store.journal, self.read_models, Runtime(lambda: NOW), anything, Telemetry.untraced())
 
     async def open(self, session_id: str, producer: str = "main") -> ProducerLease:
         frame = SessionOpen(session_id=session_id, producer=producer)
@@ -65,12 +65,12 @@ class Service:
         found: dict[int, ProducerLease] = {}
         for number in itertools.count():
             lease = await self.open(f"s{number}")
-            found.setdefault(self.store.shard_of(lease.key), lease)
-            if len(found) == self.store.commit_shards:
+            found.setdefault(self.store.journal.shard_of(lease.key), lease)
+            if len(found) == self.store.journal.commit_shards:
                 break
         for lease in found.values():
             assert 1 == (await self.record(lease, final_transcript(1))).acked
-        return [found[lane] for lane in range(self.store.commit_shards)]
+        return [found[lane] for lane in range(self.store.journal.commit_shards)]
 
     async def record(self, lease: ProducerLease, *events: JsonObject) -> BatchResult:
         return await self.recorder.record(lease, decode_frame(msgspec.json.encode(events)))
@@ -79,7 +79,7 @@ class Service:
         return asyncio.create_task(self.record(lease, *events))
 
     def is_apart(self, lease: ProducerLease) -> bool:
-        return lease.key in self.recorder.commits.shards[self.store.shard_of(lease.key)].apart
+        return lease.key in self.recorder.commits.shards[self.store.journal.shard_of(lease.key)].apart
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ async def test_a_session_that_is_locked_holds_up_none_of_its_lane(service: Servi
 async def test_a_lane_that_waits_holds_up_no_other(service: Service, other: PostgresqlStore) -> None:
     """While the row of one lane is locked, sessions of another are acknowledged."""
     slow, fast = await service.open_one_in_each_lane()
-    async with held(other, LOCK_LANE, service.store.database.token, service.store.shard_of(slow.key)):
+    async with held(other, LOCK_LANE, service.store.database.token, service.store.journal.shard_of(slow.key)):
         waiting = service.begin(slow, final_transcript(2))
         for seq in range(2, 6):
             assert seq == (await service.record(fast, final_transcript(seq))).acked
@@ -150,7 +150,7 @@ async def test_a_lane_that_waits_holds_up_no_other(service: Service, other: Post
 async def test_an_error_concerns_its_lane_only(service: Service) -> None:
     """Batches of one lane fail and its memories are forgotten; those of another are stored, and kept."""
     broken_one, sound = await service.open_one_in_each_lane()
-    with broken(service.store, service.store.shard_of(broken_one.key)):
+    with broken(service.store, service.store.journal.shard_of(broken_one.key)):
         failing = service.begin(broken_one, final_transcript(2))
         assert 2 == (await service.record(sound, final_transcript(2))).acked
         with pytest.raises(StoreUnavailable):
@@ -164,7 +164,7 @@ async def test_an_error_apart_concerns_its_sessions_only(service: Service, other
     lease, *_ = await service.open_one_in_each_lane()
     neighbour = next(one for one in [await service.open(f"t{n}") for n in range(20)] if one.key % 2 == lease.key % 2)
     await service.record(neighbour, final_transcript(1))
-    with broken(service.store, service.store.shard_of(lease.key)), pytest.raises(StoreUnavailable):
+    with broken(service.store, service.store.journal.shard_of(lease.key)), pytest.raises(StoreUnavailable):
         await service.record(lease, session_end(2))
     assert (False, True) == (lease.key in service.read_models.cached, neighbour.key in service.read_models.cached)
     assert not service.is_apart(lease)

@@ -81,7 +81,7 @@ async def test_a_commit_whose_answer_is_lost_is_found(open_handle: OpenHandle, m
     store = await opened(open_handle)
     key = await open_key(store)
     cut_answers_to(store, "commit", monkeypatch)
-    stream = await store.append_server_event(key, b'{"type":"x"}', 0, NOW)
+    stream = await store.journal.append_server_event(key, b'{"type":"x"}', 0, NOW)
     assert stream is not None
     assert 1 == stream.position
     assert ["x"] == await event_types(store, key)
@@ -94,7 +94,7 @@ async def test_a_connection_lost_before_the_commit_is_replaced(
     store = await opened(open_handle)
     key = await open_key(store)
     cut_answers_to(store, "insert into journal", monkeypatch)
-    assert await store.append_server_event(key, b'{"type":"x"}', 0, NOW)
+    assert await store.journal.append_server_event(key, b'{"type":"x"}', 0, NOW)
     assert ["x"] == await event_types(store, key)
 
 
@@ -162,7 +162,7 @@ async def test_a_retired_node_writes_nothing_more(open_handle: OpenHandle) -> No
     one, other = await opened(open_handle), await opened(open_handle)
     await one.start_node(Node(token="one", started_ms=NOW, expires_ms=NOW + 10_000), NOW)
     await other.start_node(Node(token="other", started_ms=NOW, expires_ms=NOW + 10_000), NOW)
-    opened_one = await one.open_producer("p", "s", "main", validate_config({}), None, NOW, node="one")
+    opened_one = await one.journal.open_producer("p", "s", "main", validate_config({}), None, NOW, node="one")
     key = opened_one.stream.key
     await append_offers(one, key, offer(1))
     await append_offers(one, key, offer(2))

@@ -73,11 +73,11 @@ async def test_a_call_goes_through_a_pooler(nodes: list[PostgresqlStore]) -> Non
         )
         assert all(is_acknowledged(outcome) for outcomes in await asyncio.gather(*both) for outcome in outcomes)
     assert all(outcome.duplicate for outcome in await append_offers(other, key, *offers(1, 9), producer="asr"))
-    assert await one.append_server_event(key, b'{"type":"x"}', 18, NOW)
+    assert await one.journal.append_server_event(key, b'{"type":"x"}', 18, NOW)
     assert {"asr": [*range(1, 10)], "llm": [*range(1, 10)], None: [None]} == await seqs_by_producer(other, key)
     for node, producer in ((one, "asr"), (other, "llm")):
         await append_offers(node, key, end_offer(10), producer=producer)
-    assert await one.close_ended(key, "n", NOW)
+    assert await one.journal.close_ended(key, "n", NOW)
     assert await other.renew_node("b", NOW + NODE_LEASE_MS)
 
 

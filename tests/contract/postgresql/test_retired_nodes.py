@@ -100,7 +100,7 @@ async def test_a_change_under_way_is_not_made_twice(handles: Handles, monkeypatc
     lose_connection_at(writer.open(), "commit", meanwhile, monkeypatch)
     one.database.idle_writers.put(writer)  # the last one in is the first one out
     with pytest.raises(StoreUnavailable, match="retired"):
-        await one.append_server_event(key, b'{"type":"x"}', 0, NOW)
+        await one.journal.append_server_event(key, b'{"type":"x"}', 0, NOW)
     assert ["x"] == await event_types(one, key)
 
 

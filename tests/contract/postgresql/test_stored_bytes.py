@@ -56,8 +56,8 @@ async def test_the_count_follows_the_journal(open_handle: OpenHandle) -> None:
     await store.renew_node("a", NOW + 2)
     counted, true = await counted_and_true(store)
     assert true == counted > 1_000_000
-    for each in await store.claim_compactable("a", NOW + 2 * REOPEN_MS, 1_000, 10):
-        while await store.compact(each):
+    for each in await store.compaction.claim_compactable("a", NOW + 2 * REOPEN_MS, 1_000, 10):
+        while await store.compaction.compact(each):
             pass
     await store.renew_node("a", NOW + 3)
     counted, true = await counted_and_true(store)

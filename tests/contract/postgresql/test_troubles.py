@@ -39,11 +39,11 @@ async def open_keys(store: PostgresqlStore) -> list[int]:
     """A session in each lane, with two events, so that only the end of its journal is to be guessed."""
     keys: dict[int, int] = {}
     number = 0
-    while len(keys) < store.commit_shards:
+    while len(keys) < store.journal.commit_shards:
         key = await open_key(store, f"s{number}")
-        keys.setdefault(store.shard_of(key), key)
+        keys.setdefault(store.journal.shard_of(key), key)
         number += 1
-    return [keys[lane] for lane in range(store.commit_shards)]
+    return [keys[lane] for lane in range(store.journal.commit_shards)]
 
 
 async def allow(limit: int) -> None:

@@ -24,7 +24,7 @@ from voicemem.store.port import Store
 async def compacted(store: Store, key: int) -> int:
     """Compact a journal to its end; the number of steps."""
     steps = 0
-    while await store.compact(key):
+    while await store.compaction.compact(key):
         steps += 1
     return steps
 
@@ -32,14 +32,14 @@ async def compacted(store: Store, key: int) -> int:
 async def test_a_compacted_journal_reads_as_before(store: Store) -> None:
     """Every page of it has the same bytes, positions, seqs and times, after every step of the compaction."""
     key = await mixed_call(store)
-    whole = await store.read_rows(key, 0, 10**6)
+    whole = await store.journal.read_rows(key, 0, 10**6)
     assert len(whole) == whole[-1].position == 65
-    while await store.compact(key):
-        assert whole == await store.read_rows(key, 0, 10**6)
+    while await store.compaction.compact(key):
+        assert whole == await store.journal.read_rows(key, 0, 10**6)
     for after in range(0, len(whole) + 1, 7):
         for limit in (1, 5, 10**6):
-            assert whole[after : after + limit] == await store.read_rows(key, after, limit)
-    stream = await store.find_session("p", "s")
+            assert whole[after : after + limit] == await store.journal.read_rows(key, after, limit)
+    stream = await store.journal.find_session("p", "s")
     assert stream is not None
     assert ("ended", len(whole)) == (stream.state, stream.position)
     assert 0 == await compacted(store, key)
@@ -65,7 +65,7 @@ async def test_a_compacted_journal_knows_its_seqs(store: Store) -> None:
 async def test_a_journal_half_compacted_knows_its_seqs(store: Store) -> None:
     """Also while its rows are on their way."""
     key = await mixed_call(store)
-    while await store.compact(key):
+    while await store.compaction.compact(key):
         assert [Outcome(duplicate=True)] * 46 + [Outcome(code="seq_conflict")] * 2 == await append_offers(
             store, key, *offers(1, 40), *originals(), *offers(52, 53)
         )
@@ -84,12 +84,12 @@ async def test_sessions_are_compacted_when_they_cannot_be_reopened(store: Store)
     await close_idle(store, key)
     now = (await closed_session(store, "at once", hook=None)).key
     await open_key(store, "running")
-    assert [] == await store.claim_compactable("", NOW + REOPEN_MS - 1, 1, 10)
-    assert {key, now} == {*await store.claim_compactable("", NOW + REOPEN_MS, 1, 10)}
+    assert [] == await store.compaction.claim_compactable("", NOW + REOPEN_MS - 1, 1, 10)
+    assert {key, now} == {*await store.compaction.claim_compactable("", NOW + REOPEN_MS, 1, 10)}
     assert (await open_session(store, "later")).reopened
-    assert [now] == await store.claim_compactable("", NOW + 10**12, 1, 10)
+    assert [now] == await store.compaction.claim_compactable("", NOW + 10**12, 1, 10)
     await compacted(store, now)
-    assert [] == await store.claim_compactable("", NOW + 10**12, 1, 10)
+    assert [] == await store.compaction.claim_compactable("", NOW + 10**12, 1, 10)
 
 
 async def test_a_session_that_was_compacted_too_early_goes_on(store: Store) -> None:
@@ -100,9 +100,9 @@ async def test_a_session_that_was_compacted_too_early_goes_on(store: Store) -> N
     await compacted(store, key)
     assert (await open_session(store)).reopened
     assert [Outcome(duplicate=True), Outcome(33)] == await append_offers(store, key, offer(30), offer(31))
-    before = await store.read_rows(key, 0, 100)
+    before = await store.journal.read_rows(key, 0, 100)
     assert list(range(1, 34)) == [row.position for row in before]
     await close(store, key)
     await compacted(store, key)
-    assert before == (await store.read_rows(key, 0, 100))[:-1]
+    assert before == (await store.journal.read_rows(key, 0, 100))[:-1]
     assert [Outcome(duplicate=True)] * 31 == await append_offers(store, key, *offers(1, 31))

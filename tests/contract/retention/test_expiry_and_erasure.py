@@ -31,7 +31,7 @@ async def test_sessions_expire_their_ttl_after_the_end(store: Store) -> None:
     assert not await store.expire(keys[0], NOW + 14_999)
     assert keys[:1] == await store.claim_expired("", NOW + 15_000, 1, 10)
     assert [True, False] == [await store.expire(keys[0], NOW + 15_000) for _ in range(2)]
-    assert await store.find_session("p", "ended") is None
+    assert await store.journal.find_session("p", "ended") is None
     assert ([], keys[:1]) == (
         await store.claim_expired("", NOW + 10**12, 1, 10),
         await store.claim_erased("", NOW, 1, 10),
@@ -45,15 +45,15 @@ async def test_a_compacted_session_is_erased_whole(store: Store) -> None:
     for steps in (0, 1, 2, 10):
         key = await mixed_call(store, f"s{steps}")
         for _ in range(steps):
-            await store.compact(key)
+            await store.compaction.compact(key)
         await store.erase(key, NOW)
         assert ([], [Outcome(code="session_erased")]) == (
-            await store.read_rows(key, 0, 10),
+            await store.journal.read_rows(key, 0, 10),
             await append_offers(store, key, offer(1)),
         )
-        assert key not in await store.claim_compactable("", NOW + 10**12, 1, 10)
+        assert key not in await store.compaction.claim_compactable("", NOW + 10**12, 1, 10)
         while await store.delete_erased([key]):
             pass
-        assert not await store.compact(key)
+        assert not await store.compaction.compact(key)
         assert await store.finish_erased()
-        assert [] == await store.read_rows(key, 0, 10)
+        assert [] == await store.journal.read_rows(key, 0, 10)

@@ -42,7 +42,7 @@ async def test_old_news_change_nothing(store: Store) -> None:
 async def test_a_session_that_gets_another_user_moves_as_a_whole(store: Store) -> None:
     """It is found under the new one only, and a part is not enough for that."""
     key = await index_call(store, "s", "walnuts", given={"user_id": "ann"})
-    await store.change_config(key, validate_config({"user_id": "ben"}), b'{"type":"session.update"}', NOW)
+    await store.journal.change_config(key, validate_config({"user_id": "ben"}), b'{"type":"session.update"}', NOW)
     assert [key] == await reindex(store, key, {2: passages(2, "almonds")}, position=2, since=1)
     assert await reindex(store, key, {1: passages(1, "walnuts"), 2: passages(2, "almonds")}, position=2) == []
     assert await found_texts(store, "walnuts almonds", user_id="ann") == []
@@ -58,7 +58,7 @@ async def test_an_erased_session_leaves_the_index(store: Store) -> None:
         pass
     assert await found_texts(store, "walnut", limit=100) == ["walnut of another"]
     for since in (None, 1):
-        erased = await store.find_sessions("p", [key])
+        erased = await store.journal.find_sessions("p", [key])
         assert erased[0].state == "erased"
         assert await reindex(store, key, {1: passages(1, "walnut")}, position=5, since=since) == []
     assert await found_texts(store, "walnut", limit=100) == ["walnut of another"]
@@ -72,7 +72,7 @@ async def test_sessions_that_have_grown_are_found_by_their_positions(store: Stor
     for number in range(7):
         keys.append(await open_key(store, f"s{number}"))
         await append_offers(store, keys[-1], *offers(1, 2))
-    await store.ensure_user("p", "ann", NOW)
+    await store.journal.ensure_user("p", "ann", NOW)
     await store.erase(keys[6], NOW)
     await reindex(store, keys[0], {1: []}, position=2)
     await reindex(store, keys[1], {1: []}, position=1)

@@ -181,7 +181,7 @@ async def test_a_session_that_gets_another_user_takes_its_vectors_along(store: S
     from voicemem.config.session import validate_config
 
     key = await embed_call(store, "s", "north", given={"user_id": "ann"})
-    await store.change_config(key, validate_config({"user_id": "ben"}), b'{"type":"session.update"}', NOW)
+    await store.journal.change_config(key, validate_config({"user_id": "ben"}), b'{"type":"session.update"}', NOW)
     await reindex(store, key, {1: passages(1, "north")}, position=2)
     await embed(store, key)
     assert await near_texts(store, "north", user_id="ann") == []

@@ -46,7 +46,7 @@ async def delivered(store: Path, session_id: str = "s") -> list[str]:
     """How the deliveries of a session stand, in a file that no process has open."""
     opened = SqliteStore(str(store))
     try:
-        stream = await opened.find_session("default", session_id)
+        stream = await opened.journal.find_session("default", session_id)
         assert stream is not None
         return [one.state for one in await opened.deliveries.list_deliveries(stream.key)]
     finally:
@@ -249,7 +249,7 @@ async def test_what_was_acknowledged_survives_a_kill(path: str) -> None:
         assert [("ok",)] == store.database.writer.execute("pragma integrity_check").fetchall()
         assert set("abc") == set(acknowledged)
         for name, last in acknowledged.items():
-            stream = await store.find_session("p", name)
+            stream = await store.journal.find_session("p", name)
             assert stream is not None
             assert stream.position >= last
             assert list(range(1, stream.position + 1)) == await stored_seqs(store, stream.key)

@@ -221,7 +221,7 @@ async def test_a_file_of_the_first_version(store: Path) -> None:
             await goes_on(process)
             assert 0 == await process.stop()
     opened = SqliteStore(str(store))
-    stream = await opened.find_session("default", "over")
+    stream = await opened.journal.find_session("default", "over")
     assert stream is not None
     assert [("delivered", [500, 200])] == [
         (one.state, [attempt.status for attempt in one.attempts])

@@ -51,7 +51,7 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 
 
 async def row(store: InMemoryStore, session_id: str = "s") -> Stream:
-    stream = await store.find_session("default", session_id)
+    stream = await store.journal.find_session("default", session_id)
     assert stream is not None
     return stream
 
@@ -186,7 +186,7 @@ async def test_a_node_that_is_gone_is_retired(store: InMemoryStore) -> None:
     async with node_on(store) as app:
         await store.start_node(Node(token="gone", started_ms=now - 20_000, expires_ms=now + 500), now)
         config = validate_config({"idle_timeout": 0.2})
-        await store.open_producer("default", "s", "main", config, None, now, None, "gone")
+        await store.journal.open_producer("default", "s", "main", config, None, now, None, "gone")
         await eventually(["gone"], lambda: tokens(store, but=app))
         await eventually([], lambda: tokens(store, but=app))
         await eventually("ended", RestClient(app).state)

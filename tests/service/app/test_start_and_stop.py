@@ -53,8 +53,10 @@ async def test_a_restart_keeps_the_store(path: str) -> None:
 async def test_time_without_a_server_is_not_silence(path: str) -> None:
     """A session that was silent for less than its timeout before the service went is not closed when it returns."""
     store, then = SqliteStore(path), now_ms() - HOUR_MS
-    opened = await store.open_producer("default", "s", "main", SessionPatch({"idle_timeout": 1}, {}), None, then)
-    await store.leave(opened.stream.key, "main", opened.epoch, None, then)
+    opened = await store.journal.open_producer(
+        "default", "s", "main", SessionPatch({"idle_timeout": 1}, {}), None, then
+    )
+    await store.journal.leave(opened.stream.key, "main", opened.epoch, None, then)
     await store.close_store()
     async with running_service(store=f"sqlite:{path}") as app:
         began = now_ms()
@@ -66,7 +68,7 @@ async def test_time_without_a_server_is_not_silence(path: str) -> None:
 async def test_a_producer_that_was_cut_off_is_waited_for(path: str) -> None:
     """A connection that a crash has cut counts as gone from the restart on."""
     store, then = SqliteStore(path), now_ms() - HOUR_MS
-    await store.open_producer("default", "s", "main", SessionPatch({"idle_timeout": 0.3}, {}), None, then)
+    await store.journal.open_producer("default", "s", "main", SessionPatch({"idle_timeout": 0.3}, {}), None, then)
     await store.close_store()
     async with running_service(store=f"sqlite:{path}") as app:
         await eventually("ended", RestClient(app).state)
@@ -76,9 +78,11 @@ async def test_a_producer_that_was_cut_off_is_waited_for(path: str) -> None:
 async def test_a_restart_closes_what_had_ended(path: str) -> None:
     """An end that was committed closes its session at once, though its grace has not passed."""
     store = SqliteStore(path)
-    opened = await store.open_producer("default", "s", "main", SessionPatch({"idle_timeout": 0}, {}), None, now_ms())
+    opened = await store.journal.open_producer(
+        "default", "s", "main", SessionPatch({"idle_timeout": 0}, {}), None, now_ms()
+    )
     offer = Offer(1, now_ms(), json.dumps(session_end(1)).encode(), ending=SessionEnding(5, "hangup"))
-    await append_batch(store, opened.stream.key, "main", 1, [offer], now_ms())
+    await append_batch(store.journal, opened.stream.key, "main", 1, [offer], now_ms())
     await store.close_store()
     async with running_service(store=f"sqlite:{path}") as app:
         await eventually("ended", RestClient(app).state, timeout_s=1)

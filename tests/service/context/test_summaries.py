@@ -216,7 +216,7 @@ async def test_two_services_never_race(serve: Serve, tmp_path: Path) -> None:
                 app.services.summaries.write_summary,
                 app.services.runtime._replace(random=float),
             )
-            stream = await beside.find_session("default", "s")
+            stream = await beside.journal.find_session("default", "s")
             assert stream is not None
             await other.check_session(stream)
             await eventually([], lambda: asyncio.sleep(0, list(other.running_jobs())))
@@ -272,7 +272,7 @@ async def test_the_pause_is_bounded_after_any_number_of_failures(serve: Serve) -
     """An LLM that has been away for days is still asked once a minute."""
     app = await serve()
     await RestClient(app).create()
-    stream = await app.services.store.find_session("default", "s")
+    stream = await app.services.store.journal.find_session("default", "s")
     assert stream is not None
     job = summaries.SummaryJob(stream, failures=5_000)
     app.services.summaries.schedule_retry(job, "refused")

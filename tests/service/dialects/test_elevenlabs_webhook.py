@@ -69,9 +69,9 @@ async def test_webhook_after_the_connection_has_gone(app: App, admin: RestClient
     """The session of a call that ended by itself is opened again, takes the webhook, and is closed with it."""
     await send_live(admin)
     store, now = app.services.store, app.services.sessions.clock()
-    stream = await store.find_session("default", "conv_7201")
+    stream = await store.journal.find_session("default", "conv_7201")
     assert stream is not None
-    await store.close_session(stream.key, SessionEnding(now, reason, True), "e" * 32, now)
+    await store.journal.close_session(stream.key, SessionEnding(now, reason, True), "e" * 32, now)
     assert (await admin.state("conv_7201"), (await post(app)).json["stored"] > 0) == ("ended", True)
     await eventually("ended", lambda: admin.state("conv_7201"))
     message = (await admin.contents("conv_7201"))[2]

@@ -72,7 +72,7 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 
 
 async def deliveries(store: Store, session_id: str = "s") -> list[Delivery]:
-    stream = await store.find_session("default", session_id)
+    stream = await store.journal.find_session("default", session_id)
     assert stream is not None
     return await store.deliveries.list_deliveries(stream.key)
 
@@ -202,9 +202,9 @@ async def test_a_lease_of_a_dead_process_holds_up_nobody(
         await RestClient(app).create()
     store = SqliteStore(path)
     await store.directory.set_operator_endpoint(hook.url(), None)
-    stream = await store.find_session("default", "s")
+    stream = await store.journal.find_session("default", "s")
     assert stream is not None
-    assert await store.close_session(stream.key, SessionEnding(wall(), "left"), "n1", wall())
+    assert await store.journal.close_session(stream.key, SessionEnding(wall(), "left"), "n1", wall())
     assert 1 == len(await store.outbox.claim_deliveries(wall(), LEASE_MS, {}, 10))
     await store.close_store()
     wall.off_ms += jump_ms

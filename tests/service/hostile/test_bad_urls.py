@@ -144,7 +144,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 async def attempt(app: App, session_id: str = "s") -> tuple[str, str | None]:
     """End a session; the state of its delivery after the first attempt, and why that failed."""
     await RestClient(app).end(session_id)
-    stream = await app.services.store.find_session("default", session_id)
+    stream = await app.services.store.journal.find_session("default", session_id)
     assert stream is not None
 
     async def attempted() -> bool:

@@ -56,7 +56,7 @@ async def test_one_that_counted_before_goes_on(serve: Serve) -> None:
 
 
 async def of_earlier_days(app: App, name: str) -> None:
-    stream = await app.services.store.find_session("default", "s")
+    stream = await app.services.store.journal.find_session("default", "s")
     assert stream is not None
     event = decode_event(json.dumps(final(1, "One.", seq=1)).encode())
     await app.services.recorder.record(ProducerLease(stream, name, None, may_call_out=False), [event])

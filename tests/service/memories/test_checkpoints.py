@@ -27,7 +27,7 @@ async def call_with_memories(app: App, api: RestClient, project: str = "default"
     """The checkpoint of a session with a memory that was extracted, one that was changed, and one that was removed."""
     await api.create("call", user_id="ann")
     await api.send(final(1, "No walnuts, please.", 1_000), session_id="call")
-    stream = await app.services.store.find_session(project, "call")
+    stream = await app.services.store.journal.find_session(project, "call")
     assert stream is not None
     draft = MemoryDraft(text="Eats no walnuts.", source="extracted", evidence=(Evidence("call", 1, 1, (1,)),))
     mark = MemoriesExtracted(through=1, strategy="discrete", version="1")

@@ -21,7 +21,7 @@ TURNS = tuple(range(200))
 
 async def lines_of(app: App, api: RestClient, session_id: str) -> list[str]:
     """The lines of a memory that cites the whole call as it is."""
-    stream = await app.services.store.find_session("default", session_id)
+    stream = await app.services.store.journal.find_session("default", session_id)
     assert stream is not None
     evidence = Evidence(session_id, 1, stream.position + 1, TURNS)
     draft = MemoryDraft(text=f"All up to {stream.position}.", source="extracted", evidence=(evidence,))

@@ -475,7 +475,7 @@ async def test_two_nodes_send_each_section_once(open_handle: OpenHandle) -> None
             api = RestClient(here)
             await call(api)
             await api.end()
-            stream = await one.find_session("default", "s")
+            stream = await one.journal.find_session("default", "s")
             assert stream is not None
             there.services.extractions.note(stream)
             await asked(llm, 1)

@@ -71,7 +71,7 @@ async def test_the_index_holds_exactly_what_was_heard(app: App, events: list[Jso
 
 async def indexed_texts(app: App, session_id: str) -> list[str]:
     """All rows of a session in the index, in their order."""
-    stream = await app.services.store.find_session("default", session_id)
+    stream = await app.services.store.journal.find_session("default", session_id)
     assert stream is not None
     store = app.services.store
     assert isinstance(store, InMemoryStore)

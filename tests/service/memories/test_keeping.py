@@ -75,7 +75,7 @@ async def test_without_the_setting_they_go_with_the_call(api: RestClient, app: A
     memory = await heard(api, app, "s", "Walnuts make my throat swell.")
     await expire(api, **setting)
     assert 404 == (await api.get(f"/v1/memories/{memory['id']}")).status
-    assert await app.services.store.find_user("default", "ann") is None
+    assert await app.services.store.journal.find_user("default", "ann") is None
 
 
 async def test_a_request_erases_them_with_the_call(api: RestClient, app: App) -> None:
@@ -134,7 +134,7 @@ async def test_two_nodes_keep_each_memory_once(app: App, api: RestClient) -> Non
     keepers = [MemoryKeeper(app.services.store) for _ in range(2)]
     assert 0 == sum(await asyncio.gather(*(one.keep(stream.key, now) for one in keepers)))  # it has not ended
     assert memory == (await api.get(f"/v1/memories/{memory['id']}")).json
-    await app.services.store.close_session(stream.key, SessionEnding(now - 1_000, "over"), "n", now - 1_000)
+    await app.services.store.journal.close_session(stream.key, SessionEnding(now - 1_000, "over"), "n", now - 1_000)
     assert 1 == sum(await asyncio.gather(*(one.keep(stream.key, now) for one in keepers)))
     assert [NUTS] == await texts(api)
 

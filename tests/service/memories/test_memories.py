@@ -36,7 +36,7 @@ async def heard(api: RestClient, app: App, session_id: str, *said: str, user_id:
     """A memory that was extracted from the first message of a session in which these were said."""
     await api.create(session_id, user_id=user_id)
     await api.send(*(final(turn, text, 1_000 * turn) for turn, text in enumerate(said, 1)), session_id=session_id)
-    stream = await app.services.store.find_session("default", session_id)
+    stream = await app.services.store.journal.find_session("default", session_id)
     assert stream is not None
     draft = MemoryDraft(text=NUTS, source="extracted", evidence=(Evidence(session_id, 1, 1, (1,)),))
     mark = MemoriesExtracted(through=stream.position, strategy="discrete", version="1")
@@ -198,7 +198,7 @@ async def test_what_was_said_in_two_calls_lives_as_long_as_one_of_them(api: Rest
 async def test_extraction_counts_at_its_position_only(api: RestClient, app: App) -> None:
     """When something else was journaled first, nothing is kept; a repeat is the same memory."""
     first = await heard(api, app, "call", "I cannot eat walnuts.")
-    stream = await app.services.store.find_session("default", "call")
+    stream = await app.services.store.journal.find_session("default", "call")
     assert stream is not None
     draft = MemoryDraft(text=NUTS, source="extracted", evidence=(Evidence("call", 1, 1, (1,)),))
     mark = MemoriesExtracted(through=1, strategy="discrete", version="1")

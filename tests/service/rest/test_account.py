@@ -18,13 +18,13 @@ async def account(api: RestClient, session_id: str = "s") -> JsonObject:
 async def summarise(app: App, through_turn: int, text: str) -> int:
     """Journal a summary; the position at which it stands."""
     store = app.services.store
-    stream = await store.find_session("default", "s")
+    stream = await store.journal.find_session("default", "s")
     assert stream is not None
     event = (
         b'{"type":"memory.summary","through_turn":%d,"text":"%s","messages":%d,"model":"m","input_tokens":50,'
         b'"output_tokens":7}' % (through_turn, text.encode(), 2 * through_turn)
     )
-    appended = await store.append_server_event(stream.key, event, stream.position, 5000)
+    appended = await store.journal.append_server_event(stream.key, event, stream.position, 5000)
     assert appended is not None
     return appended.position
 

@@ -98,7 +98,9 @@ async def test_a_summary_is_carried_with_what_it_does_not_stand_for(serve: Serve
     await api.send(*dialogue(3), session_id="one")
     stream = await app.services.sessions.get("default", "one")
     summary = b'{"type":"memory.summary","through_turn":2,"text":"They greeted.","messages":4}'
-    await app.services.store.append_server_event(stream.key, summary, stream.position, app.services.runtime.clock())
+    await app.services.store.journal.append_server_event(
+        stream.key, summary, stream.position, app.services.runtime.clock()
+    )
     await api.end("one")
     await api.create("two", user_id="ann", memory_from={})
     await api.create("three", user_id="ann", memory_from={"what": "messages", "max_messages": 2})
@@ -190,7 +192,9 @@ async def test_behind_a_summary_there_is_no_silent_gap(serve: Serve) -> None:
         await api.post(f"/v1/sessions/{session_id}/messages", messages)
         stream = await app.services.sessions.get("default", session_id)
         summary = b'{"type":"memory.summary","through_turn":2,"text":"They greeted.","messages":2}'
-        await app.services.store.append_server_event(stream.key, summary, stream.position, app.services.runtime.clock())
+        await app.services.store.journal.append_server_event(
+            stream.key, summary, stream.position, app.services.runtime.clock()
+        )
         await api.end(session_id)
         await api.create(f"after-{session_id}", user_id=session_id, memory_from={"max_messages": 3})
     (text,) = await known(api, "after-short")

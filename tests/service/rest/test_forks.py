@@ -94,14 +94,18 @@ async def test_a_fork_has_the_summary_of_its_turn(serve: Serve) -> None:
     for turn in (1, 2, 3):
         stream = await app.services.sessions.get("default", "s")
         text = b'{"type":"memory.summary","through_turn":%d,"text":"Up to %d.","messages":%d}' % (turn, turn, 2 * turn)
-        await app.services.store.append_server_event(stream.key, text, stream.position, app.services.runtime.clock())
+        await app.services.store.journal.append_server_event(
+            stream.key, text, stream.position, app.services.runtime.clock()
+        )
     await forked(api, 2)
     context = context_texts(await api.context(session_id="f"))
     assert "Up to 2." in context[0]
     assert 1 == len(context)
     await api.post("/v1/sessions/s/forget", {"through_turn": 1})
     stream = await app.services.sessions.get("default", "s")
-    await app.services.store.append_server_event(stream.key, text, stream.position, app.services.runtime.clock())
+    await app.services.store.journal.append_server_event(
+        stream.key, text, stream.position, app.services.runtime.clock()
+    )
     await api.post("/v1/sessions/s/fork", {"at_turn": 2, "session_id": "g"})
     assert ["Q2", "A2"] == context_texts(await api.context(session_id="g"))
 

@@ -159,8 +159,8 @@ async def test_secrets_are_not_in_the_journal_on_disk(serve: Serve, tmp_path: Pa
     await api.create(**SECRETS)
     await api.patch("/v1/sessions/s", {"llm": {"api_key": "hush2"}})
     await api.send({"type": "session.update", "webhook": {"secret": "hush3"}})
-    (stream,) = await app.services.store.list_sessions(SessionFilter(project="default"))
-    rows = await app.services.store.read_rows(stream.key, 0, 100)
+    (stream,) = await app.services.store.journal.list_sessions(SessionFilter(project="default"))
+    rows = await app.services.store.journal.read_rows(stream.key, 0, 100)
     assert [1, 2] == [row.position for row in rows]
     assert b"hush" not in b"".join(row.payload for row in rows) + repr(stream.config).encode()
 

@@ -177,7 +177,7 @@ async def test_a_user_is_erased_with_all_sessions(app: App, api: RestClient) -> 
         await api.create(session_id, user_id=user_id, working_memory={"scope": "user"})
         await append(api, f"/v1/sessions/{session_id}/working-memory", f"of {session_id}")
     await api.end("t")
-    user = await app.services.store.find_user("default", "ann")
+    user = await app.services.store.journal.find_user("default", "ann")
     assert user is not None
     assert user.key in app.services.read_models.cached
     assert 204 == (await api.delete("/v1/users/ann")).status
@@ -221,7 +221,7 @@ async def test_users_are_no_sessions(app: App, api: RestClient) -> None:
     assert (404, "unknown_session") == (await api.get("/v1/sessions/ann")).problem
     assert 0 == (await app.services.store.read_figures(app.services.runtime.clock())).running
     await start_alone(app.services.store, app.services.runtime.clock() + 10**12)
-    assert [] == await app.services.store.find_due(app.services.runtime.clock() + 10**13, 10)
+    assert [] == await app.services.store.journal.find_due(app.services.runtime.clock() + 10**13, 10)
     assert b"HTTP/1.1 200" in await raw_exchange(
         app, b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )

@@ -205,7 +205,7 @@ async def test_a_damaged_journal_does_not_keep_others_from_being_compacted(serve
     for session_id in ("bad", "good"):
         await api.end(session_id)
     store, now = app.services.store, app.services.runtime.clock
-    await eventually([], lambda: store.claim_compactable("", now(), 1, 10))
+    await eventually([], lambda: store.compaction.claim_compactable("", now(), 1, 10))
 
 
 async def test_the_next_call_of_its_user_goes_on(serve: Serve) -> None:

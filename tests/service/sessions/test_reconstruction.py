@@ -51,10 +51,10 @@ async def test_a_session_is_made_again_from_its_journal(store: Store, compacted:
         assert "And my dog is called Rex." in str(before[2])
         stream = await services.sessions.get("default", "s")
         await services.read_models.refold(stream)
-        assert await store.load_snapshot(stream.key, SNAPSHOT_VERSION, stream.position) is not None
-        while compacted and await store.compact(stream.key):
+        assert await store.journal.load_snapshot(stream.key, SNAPSHOT_VERSION, stream.position) is not None
+        while compacted and await store.compaction.compact(stream.key):
             pass
         await drop_snapshots(store)
         services.read_models.discard_all()
-        assert await store.load_snapshot(stream.key, SNAPSHOT_VERSION, stream.position) is None
+        assert await store.journal.load_snapshot(stream.key, SNAPSHOT_VERSION, stream.position) is None
         assert before == [(await api.get(f"/v1/sessions/s/{path}")).json for path in READS]

@@ -118,7 +118,7 @@ async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, ki
     await recorded_call(app, "plain")
     await recorded_call(app, "compacted", reopen_window=0)
 
-    plain = await app.services.store.find_session("default", "plain")
+    plain = await app.services.store.journal.find_session("default", "plain")
     assert plain is not None
     await eventually([plain.key], lambda: to_compact(app))
     app.services.read_models.discard_all()

@@ -125,7 +125,7 @@ async def test_places_of_the_form_before_are_resumed(api: RestClient, app: App) 
     """A place that names no keys but those of followed sessions goes on where it was, and misses nothing."""
     for name in ("a", "b", "c"):
         await call(api, name)
-    keys = await app.services.store.list_keys_after("default", 0, 10)
+    keys = await app.services.store.journal.list_keys_after("default", 0, 10)
     place = f"{app.services.store.directory.incarnation}.{keys[1]}_{keys[0]}-0_{keys[1]}-1"
     async with open_tail(api, SEVERAL, place) as tail:
         assert {("a", 1), ("c", 1)} == set(entries(await tail.some(2)))
@@ -164,14 +164,14 @@ class LateKeys:
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hidden: set[int] = set()
         self.loaded = self.listed = 0
-        store = app.services.store
-        self.watch(monkeypatch, store, "list_newest_keys", lambda key: key)
-        self.watch(monkeypatch, store, "list_keys_after", lambda key: key)
-        self.watch(monkeypatch, store, "find_sessions", lambda stream: stream.key)
-        self.watch(monkeypatch, store, "list_sessions", lambda stream: stream.key)
+        journal = app.services.store.journal
+        self.watch(monkeypatch, journal, "list_newest_keys", lambda key: key)
+        self.watch(monkeypatch, journal, "list_keys_after", lambda key: key)
+        self.watch(monkeypatch, journal, "find_sessions", lambda stream: stream.key)
+        self.watch(monkeypatch, journal, "list_sessions", lambda stream: stream.key)
 
-    def watch(self, monkeypatch: pytest.MonkeyPatch, store: Any, name: str, key_of: Callable[[Any], int]) -> None:
-        original = getattr(store, name)
+    def watch(self, monkeypatch: pytest.MonkeyPatch, journal: Any, name: str, key_of: Callable[[Any], int]) -> None:
+        original = getattr(journal, name)
 
         async def visible(*asked: Any) -> list[Any]:
             found = [one for one in await original(*asked) if key_of(one) not in self.hidden]
@@ -179,7 +179,7 @@ class LateKeys:
             self.loaded += len(found) * (not name.endswith("keys") and not name.endswith("after"))
             return found
 
-        monkeypatch.setattr(store, name, visible)
+        monkeypatch.setattr(journal, name, visible)
 
 
 async def test_keys_that_become_visible_out_of_order_are_found(
@@ -189,7 +189,7 @@ async def test_keys_that_become_visible_out_of_order_are_found(
     late = LateKeys(app, monkeypatch)
     async with open_tail(api, SEVERAL) as tail:
         await api.create("first")
-        (first,) = await app.services.store.list_newest_keys("default", 1)
+        (first,) = await app.services.store.journal.list_newest_keys("default", 1)
         late.hidden |= {first + 1, first + 2}
         await api.create("late")
         await api.end("late")
@@ -227,14 +227,14 @@ async def test_the_sessions_of_a_project_cost_nothing_at_a_look(
     """Of 10,000 sessions a look that finds nothing lists a bounded number of keys and loads none."""
     monkeypatch.setattr("voicemem.sessions.tails.tail.POLL_S", 3600)
     store, nothing = app.services.store, validate_config({"idle_timeout": 0})
-    await asyncio.gather(*(store.create_session("default", f"s{n}", nothing, NOW) for n in range(10_000)))
+    await asyncio.gather(*(store.journal.create_session("default", f"s{n}", nothing, NOW) for n in range(10_000)))
     async with open_tail(api, f"{SEVERAL}?user_id=u") as tail:
         await begun(tail, api)
         await look_around(app, 1)
         late = LateKeys(app, monkeypatch)
         await look_around(app, 10)
         assert (0, True) == (late.loaded, late.listed <= 10 * 300)
-        await asyncio.gather(*(store.create_session("default", f"t{n}", nothing, NOW) for n in range(1_000)))
+        await asyncio.gather(*(store.journal.create_session("default", f"t{n}", nothing, NOW) for n in range(1_000)))
         await look_around(app, 1)
         assert 1_000 == late.loaded
         (followed,) = app.services.tails.open_tails

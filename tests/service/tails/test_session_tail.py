@@ -145,7 +145,7 @@ async def test_memories_of_any_events_are_those_of_the_history(serve: Serve) -> 
 
 async def compare(app: App, name: str, told: TailEvent, reader: HistoryReader, unfinished: bool) -> None:
     """Hold what a reader has to the history of the position that it was told."""
-    stream = await app.services.store.find_session("default", name)
+    stream = await app.services.store.journal.find_session("default", name)
     assert stream is not None
     read_model = await app.services.read_models.load_as_of(stream.key, told.data["position"])
     expected = json.loads(msgspec.json.encode(read_model.messages(unfinished)))
@@ -303,7 +303,7 @@ async def test_a_store_in_trouble_ends_a_tail(api: RestClient, app: App) -> None
     await api.send(*CALL[:2])
     async with open_tail(api) as tail:
         await tail.some(2)
-        stream = await app.services.store.find_session("default", "s")
+        stream = await app.services.store.journal.find_session("default", "s")
         assert stream is not None
         await damage(app, stream.key)
         await api.send(CALL[2])

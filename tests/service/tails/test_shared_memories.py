@@ -51,7 +51,7 @@ def held_bytes() -> int:
 
 
 async def session_of(app: App) -> Stream:
-    stream = await app.services.store.find_session("default", "s")
+    stream = await app.services.store.journal.find_session("default", "s")
     assert stream is not None
     return stream
 

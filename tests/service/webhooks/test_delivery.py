@@ -47,7 +47,7 @@ async def hook() -> AsyncIterator[WebhookReceiver]:
 
 
 async def deliveries(app: App, session_id: str = "s") -> list[Delivery]:
-    stream = await app.services.store.find_session("default", session_id)
+    stream = await app.services.store.journal.find_session("default", session_id)
     assert stream is not None
     return await app.services.store.deliveries.list_deliveries(stream.key)
 

@@ -295,7 +295,7 @@ async def test_the_body_does_not_change_between_attempts(office: OutboxRig, hook
     await office.attempt()
     await office.say(key, final(1, "Changed.", NOW), final(2, "More.", NOW + 1))
     patch = validate_config({"name": "After", "labels": {"a": None}})
-    await office.store.change_config(key, patch, b'{"type":"session.update"}', NOW)
+    await office.store.journal.change_config(key, patch, b'{"type":"session.update"}', NOW)
     await office.attempt(office.another())
     first, second = hook.notices
     assert comparable_body(first) == comparable_body(second)

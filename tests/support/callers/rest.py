@@ -173,7 +173,7 @@ async def wait_until_closed(app: App, session_id: str = "s") -> None:
     """Wait for the close of a session; its end is acknowledged before."""
 
     async def state() -> str | None:
-        stream = await app.services.store.find_session("default", session_id)
+        stream = await app.services.store.journal.find_session("default", session_id)
         return None if stream is None else stream.state
 
     await eventually("ended", state)

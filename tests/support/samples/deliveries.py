@@ -21,7 +21,7 @@ async def state_in(path: Path) -> str:
     """How the delivery of the session `s` stands in a file."""
     store = SqliteStore(str(path))
     try:
-        stream = await store.find_session("default", "s")
+        stream = await store.journal.find_session("default", "s")
         assert stream is not None
         (delivery,) = await store.deliveries.list_deliveries(stream.key)
         return delivery.state

@@ -14,8 +14,9 @@ from voicemem.config.session import validate_config
 from voicemem.store.admission import AppendResult, Batch, Offer, Outcome
 from voicemem.store.deliveries import Attempt, DeliveryFilter, EndpointDelivery
 from voicemem.store.endpoints import Endpoint
+from voicemem.store.journal import Journal
 from voicemem.store.outbox import ANY_NUMBER, ClaimedDelivery
-from voicemem.store.port import Journal, Store
+from voicemem.store.port import Store
 from voicemem.store.records import Node, OpenResult, SessionFilter
 from voicemem.store.streams import SessionEnding, Stream
 
@@ -113,7 +114,7 @@ async def open_session(
     now_ms: int = NOW,
     node: str = "",
 ) -> OpenResult:
-    return await store.open_producer(
+    return await store.journal.open_producer(
         "p", session_id, producer, validate_config(given or {}), from_seq, now_ms, None, node
     )
 
@@ -127,7 +128,7 @@ async def hang_up(
     store: Store, key: int, now_ms: int = NOW, *, producer: str = "main", epoch: int = 1
 ) -> Stream | None:
     """The connection of a producer ends on purpose: the only one of its session, unless a test opened others."""
-    return await store.leave(key, producer, epoch, None, now_ms)
+    return await store.journal.leave(key, producer, epoch, None, now_ms)
 
 
 async def begin_node(
@@ -146,14 +147,14 @@ async def start_alone(store: Store, now_ms: int = NOW) -> None:
 async def append_offers(
     store: Store, key: int, *batch: Offer, producer: str = "main", epoch: int | None = None, now_ms: int = NOW
 ) -> list[Outcome]:
-    return [*(await append_batch(store, key, producer, epoch, batch, now_ms)).outcomes]
+    return [*(await append_batch(store.journal, key, producer, epoch, batch, now_ms)).outcomes]
 
 
 async def close(
     store: Store, key: int, ending: SessionEnding | None = END, notice_id: str = "n", now_ms: int = NOW
 ) -> Stream:
     """The session as this closes it, which it must."""
-    closed = await store.close_session(key, ending, notice_id, now_ms)
+    closed = await store.journal.close_session(key, ending, notice_id, now_ms)
     assert closed is not None
     return closed
 
@@ -187,7 +188,7 @@ def attempt_of(status: int | None = 200, error: str | None = None, started_ms: i
 
 
 async def journal_events(store: Store, key: int) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(row.payload) for row in await store.read_rows(key, 0, 100_000)]
+    return [msgspec.json.decode(row.payload) for row in await store.journal.read_rows(key, 0, 100_000)]
 
 
 async def event_types(store: Store, key: int) -> list[str]:
@@ -197,7 +198,7 @@ async def event_types(store: Store, key: int) -> list[str]:
 async def seqs_by_producer(store: Store, key: int) -> dict[str | None, list[int | None]]:
     """The seqs of each producer, in the order of the journal."""
     seqs: dict[str | None, list[int | None]] = {}
-    for row in await store.read_rows(key, 0, 100_000):
+    for row in await store.journal.read_rows(key, 0, 100_000):
         seqs.setdefault(row.producer, []).append(row.seq)
     return seqs
 
@@ -209,11 +210,13 @@ def is_acknowledged(outcome: Outcome) -> bool:
 
 async def reload(store: Store, key: int) -> Stream:
     """The session's row as it is now."""
-    return next(one for one in await store.list_sessions(SessionFilter(project="p", limit=1000)) if one.key == key)
+    return next(
+        one for one in await store.journal.list_sessions(SessionFilter(project="p", limit=1000)) if one.key == key
+    )
 
 
 async def listed_ids(store: Store, **conditions: Any) -> list[str]:
-    return [stream.id for stream in await store.list_sessions(SessionFilter(**{"project": "p", **conditions}))]
+    return [stream.id for stream in await store.journal.list_sessions(SessionFilter(**{"project": "p", **conditions}))]
 
 
 def endpoint_of(endpoint_id: str = "e1", *event_types: int, project: str = "p", **more: Any) -> Endpoint:

@@ -71,21 +71,21 @@ class FullStore:
     async def key(self, choice: int) -> int | None:
         """Of a session that is not erased."""
         chosen = self.chosen(choice)
-        found = None if chosen is None else await self.store.find_session(*chosen)
+        found = None if chosen is None else await self.store.journal.find_session(*chosen)
         return None if found is None else found.key
 
     async def create(self, choice: int, amount: int) -> None:
         project, session_id = PROJECTS[choice % 3], f"s{len(self.ids)} {ODD_NAMES[amount % len(ODD_NAMES)]}"
         config = validate_config(CONFIGS[choice % len(CONFIGS)])
-        await self.store.create_session(project, session_id, config, self.now, f"k{amount % 3}")
+        await self.store.journal.create_session(project, session_id, config, self.now, f"k{amount % 3}")
         self.ids.append((project, session_id))
 
     async def open(self, choice: int, amount: int) -> None:
         if chosen := self.chosen(choice):
             name = PRODUCERS[amount % len(PRODUCERS)]
-            if await self.store.find_session(*chosen) is not None:
+            if await self.store.journal.find_session(*chosen) is not None:
                 gap = amount if amount % 7 == 6 else None
-                opened = await self.store.open_producer(
+                opened = await self.store.journal.open_producer(
                     *chosen, name, validate_config({}), gap, self.now, node="" if amount % 2 else "gone"
                 )
                 self.epochs[*chosen, name] = opened.epoch
@@ -98,7 +98,7 @@ class FullStore:
         first = self.seqs.get((key, name), 1)
         if amount % 5 == 4:
             first = max(1, first - 2)  # some of it again
-        appended = await append_batch(self.store, key, name, None, offers(first, first + amount), self.now)
+        appended = await append_batch(self.store.journal, key, name, None, offers(first, first + amount), self.now)
         self.seqs[key, name] = appended.next_seq
 
     async def send_single(self, choice: int, amount: int) -> None:
@@ -111,26 +111,30 @@ class FullStore:
         """An event of the server's own."""
         if (key := await self.key(choice)) is not None:
             end = (await self.store.read_positions([key]))[key]
-            await self.store.append_server_event(key, b'{"type":"memory.data","data":{"n":%d}}' % amount, end, self.now)
+            await self.store.journal.append_server_event(
+                key, b'{"type":"memory.data","data":{"n":%d}}' % amount, end, self.now
+            )
 
     async def leave(self, choice: int, amount: int) -> None:
         key, chosen = await self.key(choice), self.chosen(choice)
         for (*of, name), epoch in list(self.epochs.items()):
             if key is not None and tuple(of) == chosen:
                 until = self.now + amount if amount % 2 else None
-                await self.store.leave(key, name, epoch, until, self.now)
+                await self.store.journal.leave(key, name, epoch, until, self.now)
 
     async def close(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
             ending = SessionEnding(self.now, "idle" if amount % 2 else "left", provisional=bool(amount % 2))
-            await self.store.close_session(key, ending, f"n{self.now}", self.now)
+            await self.store.journal.close_session(key, ending, f"n{self.now}", self.now)
 
     async def change(self, choice: int, amount: int) -> None:
         key = await self.key(choice)
-        found = [] if key is None else await self.store.find_sessions(self.ids[choice % len(self.ids)][0], [key])
+        found = (
+            [] if key is None else await self.store.journal.find_sessions(self.ids[choice % len(self.ids)][0], [key])
+        )
         if key is not None and found[0].state == "running":
             patch = validate_config({"labels": {"changed": str(amount)}, "llm": {"api_key": f"sk-{amount}"}})
-            await self.store.change_config(key, patch, b'{"type":"session.update"}', self.now)
+            await self.store.journal.change_config(key, patch, b'{"type":"session.update"}', self.now)
 
     async def erase(self, choice: int, amount: int) -> None:
         if amount % 3 == 0 and (key := await self.key(choice)) is not None:
@@ -143,14 +147,16 @@ class FullStore:
 
     async def compact(self, choice: int, amount: int) -> None:
         """Some of the steps."""
-        for key in await self.store.claim_compactable("", self.now + REOPEN_MS + 1, 0, 10):
+        for key in await self.store.compaction.claim_compactable("", self.now + REOPEN_MS + 1, 0, 10):
             for _ in range(amount % 4):
-                await self.store.compact(key)
+                await self.store.compaction.compact(key)
 
     async def user(self, choice: int, amount: int) -> None:
         project, user_id = PROJECTS[choice % 3], ODD_NAMES[amount % len(ODD_NAMES)] or "u"
-        made = await self.store.ensure_user(project, user_id, self.now)
-        await self.store.append_server_event(made.key, b'{"type":"memory.data","data":{}}', made.position, self.now)
+        made = await self.store.journal.ensure_user(project, user_id, self.now)
+        await self.store.journal.append_server_event(
+            made.key, b'{"type":"memory.data","data":{}}', made.position, self.now
+        )
         self.users.append((project, user_id))
         if amount % 5 == 4:
             await self.store.erase(made.key, self.now)
@@ -158,7 +164,7 @@ class FullStore:
     async def remember(self, choice: int, amount: int) -> None:
         """A memory of a session, which may be another one's heir, or be removed."""
         chosen = self.chosen(choice)
-        stream = None if chosen is None else await self.store.find_session(*chosen)
+        stream = None if chosen is None else await self.store.journal.find_session(*chosen)
         if stream is None:
             return
         odd = ODD_NAMES[amount % len(ODD_NAMES)]
@@ -233,7 +239,7 @@ class FullStore:
     async def figure(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
             await self.store.save_figures([SavedFigures(key, amount, b'{"n":%d}' % amount, amount, amount)])
-            await self.store.save_snapshot(key, Snapshot(1, 1, b"state"))
+            await self.store.journal.save_snapshot(key, Snapshot(1, 1, b"state"))
 
 
 ACTS = st.lists(
@@ -258,10 +264,10 @@ async def answers(full: FullStore, store: Store) -> dict[str, Any]:
     keys = {stream.key for project in PROJECTS for stream in found[project]["all"]}
     for key in sorted(keys):
         found[f"stream {key}"] = await of_stream(store, key)
-    users = [await store.find_user(*user) for user in full.users]
+    users = [await store.journal.find_user(*user) for user in full.users]
     found["users"] = users
-    found["journals of users"] = [await store.read_rows(user.key, 0, 100) for user in users if user is not None]
-    found["sessions"] = [await store.find_session(*one) for one in full.ids]
+    found["journals of users"] = [await store.journal.read_rows(user.key, 0, 100) for user in users if user is not None]
+    found["sessions"] = [await store.journal.find_session(*one) for one in full.ids]
     found["keys"] = (
         await store.directory.list_keys(),
         await store.directory.has_keys(),
@@ -273,7 +279,7 @@ async def answers(full: FullStore, store: Store) -> dict[str, Any]:
     )
     found["hooks"] = await store.directory.list_hook_secrets("p")
     found["operator"] = await store.endpoints.find_operator_endpoint()
-    found["due"] = sorted(await store.find_due(LATER, 1000)), await store.outbox.next_delivery_ms()
+    found["due"] = sorted(await store.journal.find_due(LATER, 1000)), await store.outbox.next_delivery_ms()
     for version in ("v0", "v1"):
         found[version] = (
             await store.quarantine.count_quarantined(version),
@@ -285,7 +291,7 @@ async def answers(full: FullStore, store: Store) -> dict[str, Any]:
 
 async def of_project(store: Store, project: str) -> dict[str, Any]:
     """Its lists, by everything that they may be asked for, and its receivers with their deliveries."""
-    keys = await store.list_keys_after(project, 0, 1000)
+    keys = await store.journal.list_keys_after(project, 0, 1000)
     filters: list[dict[str, Any]] = [
         {},
         {"state": "running"},
@@ -305,11 +311,11 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
     ids = [f"{key} {odd}" for key in keys for odd in ODD_NAMES]
     words = query_words("walnuts ключ May 3")
     return {
-        "all": await store.find_sessions(project, keys),
-        "newest": await store.list_newest_keys(project, 1000),
-        "lists": [(await store.list_sessions(one), await store.count_sessions(one)) for one in wanted],
+        "all": await store.journal.find_sessions(project, keys),
+        "newest": await store.journal.list_newest_keys(project, 1000),
+        "lists": [(await store.journal.list_sessions(one), await store.journal.count_sessions(one)) for one in wanted],
         "overviews": [await store.list_overviews(one) for one in wanted],
-        "page": await store.list_page(wanted[0], 1000),
+        "page": await store.journal.list_page(wanted[0], 1000),
         "endpoints": endpoints,
         "memories": memories,
         "not superseded": await store.memories.list_memories(replace(every, with_superseded=False)),
@@ -321,13 +327,13 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
 
 async def of_stream(store: Store, key: int) -> dict[str, Any]:
     return {
-        "rows": await store.read_rows(key, 0, 100_000),
-        "page": await store.read_rows(key, 3, 5),
+        "rows": await store.journal.read_rows(key, 0, 100_000),
+        "page": await store.journal.read_rows(key, 3, 5),
         "position": await store.read_positions([key]),
-        "secrets": await store.load_secrets(key),
+        "secrets": await store.journal.load_secrets(key),
         "deliveries": await store.deliveries.list_deliveries(key),
         "set aside": [await store.quarantine.find_quarantined(key, version) for version in ("v0", "v1")],
-        "seqs": [await store.has_seqs(key, name) for name in PRODUCERS],
+        "seqs": [await store.journal.has_seqs(key, name) for name in PRODUCERS],
         "superseded": sorted(await store.find_superseded([(key, name, 0) for name in PRODUCERS])),
     }
 
@@ -339,19 +345,23 @@ async def outcomes(full: FullStore, store: Store) -> list[Any]:
     for (key, name), following in full.seqs.items():
         for first in sorted({1, max(1, following - 3)}):
             batch = offers(first, following + 1)
-            found.append(await append_batch(store, key, name, None, batch, LATER))
+            found.append(await append_batch(store.journal, key, name, None, batch, LATER))
     for project, session_id in full.ids:
-        if await store.find_session(project, session_id) is not None:
-            found.append(await store.open_producer(project, session_id, "main", validate_config({}), None, LATER))
+        if await store.journal.find_session(project, session_id) is not None:
+            found.append(
+                await store.journal.open_producer(project, session_id, "main", validate_config({}), None, LATER)
+            )
         else:
             with pytest.raises(Refused) as refused:
-                await store.open_producer(project, session_id, "main", validate_config({}), None, LATER)
+                await store.journal.open_producer(project, session_id, "main", validate_config({}), None, LATER)
             found.append(refused.value.code)
-    found.append(await store.find_due(LATER * 2, 1000))
+    found.append(await store.journal.find_due(LATER * 2, 1000))
     found.append(sorted(await store.claim_expired("n", LATER * 2, 1000, 100)))
-    found.append(sorted(await store.claim_compactable("n", LATER * 2, 1000, 100)))
+    found.append(sorted(await store.compaction.claim_compactable("n", LATER * 2, 1000, 100)))
     try:
-        made, what = await store.create_session("p", "new", validate_config({"name": "desk"}), LATER, "k1", True)
+        made, what = await store.journal.create_session(
+            "p", "new", validate_config({"name": "desk"}), LATER, "k1", True
+        )
         found.append((made.config, what))
     except Refused as refused:
         found.append(refused.code)

@@ -38,7 +38,7 @@ async def open_in(store: Store, project: str, session_id: str, given: dict[str, 
     """Make a session in a project."""
     from voicemem.config.session import validate_config
 
-    opened = await store.open_producer(project, session_id, "main", validate_config(given or {}), None, NOW)
+    opened = await store.journal.open_producer(project, session_id, "main", validate_config(given or {}), None, NOW)
     return opened.stream.key
 
 
@@ -47,7 +47,7 @@ async def reindex(
     project: str = "p",
 ) -> list[int]:  # fmt: skip
     """Hand over what was heard in a session; the answer of the index."""
-    (stream,) = await store.find_sessions(project, [key])
+    (stream,) = await store.journal.find_sessions(project, [key])
     update = TranscriptUpdate(key, position, scope_of(stream), stream.started_ms, turns, since)
     return await store.transcript_index.index_messages([update])
 

@@ -18,13 +18,13 @@ from voicemem.store.streams import Stream
 
 async def stream_of(store: Store, user_id: str = "ann", project: str = "p") -> Stream:
     """The stream of a user as it is now, made where there is none."""
-    return await store.ensure_user(project, user_id, NOW)
+    return await store.journal.ensure_user(project, user_id, NOW)
 
 
 async def session_of(store: Store, session_id: str = "s", project: str = "p") -> Stream:
     """A session as it is now, made where there is none."""
-    found = await store.find_session(project, session_id)
-    return found or (await store.create_session(project, session_id, validate_config({}), NOW))[0]
+    found = await store.journal.find_session(project, session_id)
+    return found or (await store.journal.create_session(project, session_id, validate_config({}), NOW))[0]
 
 
 def memory_of(stream: Stream, memory_id: str, text: str = "walnuts", **more: Any) -> MemoryRow:
@@ -50,7 +50,7 @@ async def remember(
 ) -> MemoryRow:
     """A memory that is written now, of a user unless another stream is given."""
     stream = stream or await stream_of(store)
-    stream = await store.find_user(stream.project, stream.id) or stream if stream.kind == "user" else stream
+    stream = await store.journal.find_user(stream.project, stream.id) or stream if stream.kind == "user" else stream
     if stream.kind == "session":
         stream = await session_of(store, stream.id, stream.project)
     row = memory_of(stream, memory_id, text, **more)

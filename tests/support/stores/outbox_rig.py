@@ -39,17 +39,19 @@ class OutboxRig:
 
     async def begin(self, session_id: str = "s", **config: Any) -> int:
         """The key of a new session."""
-        stream, _ = await self.store.create_session("default", session_id, validate_config(config), self.clock())
+        stream, _ = await self.store.journal.create_session(
+            "default", session_id, validate_config(config), self.clock()
+        )
         return stream.key
 
     async def say(self, key: int, *events: JsonObject) -> None:
         """Journal events of a session."""
         offers = [Offer(None, self.clock(), json.dumps(event).encode()) for event in events]
-        await append_batch(self.store, key, "main", None, offers, self.clock())
+        await append_batch(self.store.journal, key, "main", None, offers, self.clock())
 
     async def close(self, key: int, notice_id: str = "n1", provisional: bool = False) -> None:
         ending = SessionEnding(self.clock(), "idle", provisional=provisional)
-        assert await self.store.close_session(key, ending, notice_id, self.clock())
+        assert await self.store.journal.close_session(key, ending, notice_id, self.clock())
 
     async def closed(self, session_id: str = "s", notice_id: str = "n1", **config: Any) -> int:
         """The key of a session with a few words that was just closed."""

@@ -33,15 +33,17 @@ def offer(seq: int, size: int = 10) -> Offer:
 
 
 async def begin(store: SqliteStore, session_id: str = "s", given: dict[str, Any] | None = None) -> int:
-    return (await store.open_producer("p", session_id, "main", validate_config(given or {}), None, NOW)).stream.key
+    return (
+        await store.journal.open_producer("p", session_id, "main", validate_config(given or {}), None, NOW)
+    ).stream.key
 
 
 async def send(store: SqliteStore, key: int, *batch: Offer) -> list[Outcome]:
-    return [*(await append_batch(store, key, "main", None, batch, NOW)).outcomes]
+    return [*(await append_batch(store.journal, key, "main", None, batch, NOW)).outcomes]
 
 
 async def stored_seqs(store: SqliteStore, key: int) -> list[int | None]:
-    return [row.seq for row in await store.read_rows(key, 0, 10**6)]
+    return [row.seq for row in await store.journal.read_rows(key, 0, 10**6)]
 
 
 def insert(name: str) -> Job:

@@ -32,10 +32,10 @@ class Node:
     def __init__(self, path: Path) -> None:
         self.store = SqliteStore(str(path), exclusive=False)
         self.read_models = ReadModelCache(self.store)
-        self.documents = WorkingMemory(self.store, self.read_models, lambda: NOW)
+        self.documents = WorkingMemory(self.store.journal, self.read_models, lambda: NOW)
 
     async def session(self, session_id: str = "s", **config: Any) -> Stream:
-        return (await self.store.create_session("p", session_id, validate_config(config), NOW))[0]
+        return (await self.store.journal.create_session("p", session_id, validate_config(config), NOW))[0]
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ async def test_versions_of_an_ended_call_are_read_from_its_archive(nodes: list[N
     stream = await node.session(reopen_window=0)
     for text in ("one", "two"):
         await node.documents.change(owner, DocumentChange("append", text))
-    await node.store.close_session(stream.key, SessionEnding(NOW, "left"), "n", NOW)
-    while await node.store.compact(stream.key):
+    await node.store.journal.close_session(stream.key, SessionEnding(NOW, "left"), "n", NOW)
+    while await node.store.compaction.compact(stream.key):
         pass
     await node.documents.change(owner, DocumentChange("append", "three"))
     assert ["one", "one\n\ntwo", "one\n\ntwo\n\nthree"] == [
@@ -127,6 +127,6 @@ async def test_data_on_two_nodes(nodes: list[Node]) -> None:
     stream = await nodes[0].session()
     patches = [MemoryData(operation="patch", content={f"w{n}": n}) for n in range(20)]
     await asyncio.gather(*(nodes[n % 2].documents.change_data(stream, patch) for n, patch in enumerate(patches)))
-    now = await nodes[1].store.find_session("p", "s")
+    now = await nodes[1].store.journal.find_session("p", "s")
     assert now is not None
     assert {f"w{n}": n for n in range(20)} == await nodes[1].documents.data(now)

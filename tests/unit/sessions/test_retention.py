@@ -19,10 +19,12 @@ async def ended_sessions(store: InMemoryStore, count: int, **config: object) -> 
     """Keys of sessions with a few events each, which have ended."""
     keys = []
     for number in range(count):
-        opened = await store.open_producer("p", f"s{number}", "main", validate_config(config), None, NOW)
+        opened = await store.journal.open_producer("p", f"s{number}", "main", validate_config(config), None, NOW)
         keys.append(opened.stream.key)
-        await store.append([Batch(keys[-1], "main", None, NOW, [b'{"type":"llm.done","seq":1,"turn_id":1}'], 1)], NOW)
-        assert await store.close_session(keys[-1], SessionEnding(NOW, "left"), f"n{number}", NOW) is not None
+        await store.journal.append(
+            [Batch(keys[-1], "main", None, NOW, [b'{"type":"llm.done","seq":1,"turn_id":1}'], 1)], NOW
+        )
+        assert await store.journal.close_session(keys[-1], SessionEnding(NOW, "left"), f"n{number}", NOW) is not None
     return keys
 
 
@@ -38,7 +40,7 @@ async def test_two_workers_expire_sweep_and_compact_each_session_once() -> None:
     assert len(keys) == sum(counts)
     await asyncio.gather(*(worker.purge_erased() for worker in workers))
     assert ([], True) == (await store.claim_erased("", NOW, 1, 1000), await store.finish_erased())
-    assert [[]] * len(keys) == [await store.read_rows(key, 0, 10) for key in keys]
+    assert [[]] * len(keys) == [await store.journal.read_rows(key, 0, 10) for key in keys]
     await store.close_store()
 
 
@@ -48,7 +50,7 @@ async def test_an_erased_memory_is_forgotten() -> None:
     (key,) = await ended_sessions(store, 1)
     read_models = ReadModelCache(store)
     retention = RetentionWorker(store, read_models, lambda: NOW)
-    stream = await store.find_session("p", "s0")
+    stream = await store.journal.find_session("p", "s0")
     assert stream is not None
     await read_models.get(stream)
     await store.erase(key, NOW)

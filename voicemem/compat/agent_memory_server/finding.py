@@ -452,7 +452,7 @@ class RecordFinder:
     async def session_ids(self, project: str, session_id: str) -> tuple[str, ...]:
         """All ids of ours that one of a client's stands for, of any user."""
         wanted = SessionFilter(project=project, label=(ID_LABEL, session_id), limit=MOST_SAME_ID)
-        labelled = await self.store.list_sessions(wanted)
+        labelled = await self.store.journal.list_sessions(wanted)
         return tuple(dict.fromkeys((session_id, derived_id(Owner(session_id)), *(one.id for one in labelled))))
 
 

@@ -157,7 +157,7 @@ class LongTermRecords:
         for record in records:
             draft = self.long_term.prepare(draft_of(with_owner(record, owner), stream.id, "message"), self.clock())
             given = MemoryOwner(stream.project, draft.namespace, draft.user_id, draft.session_id)
-            settled, _ = await settle_owner(self.store, given)
+            settled, _ = await settle_owner(self.store.journal, given)
             id = record.id or ""
             if id not in known:
                 same = await self.find_same(settled, draft)
@@ -178,7 +178,7 @@ class LongTermRecords:
         if stream is not None:
             return stream.id
         if SESSION_ID.match(owner.session_id):
-            other = await self.store.find_session(project, owner.session_id)
+            other = await self.store.journal.find_session(project, owner.session_id)
             if other is None:
                 return owner.session_id
         return derived_id(Owner(owner.session_id))
@@ -189,7 +189,7 @@ class LongTermRecords:
         said: dict[tuple[object, ...], str | None] = {}
         for draft in drafts:
             given = MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
-            owner, _ = await settle_owner(self.store, given)
+            owner, _ = await settle_owner(self.store.journal, given)
             first = said.setdefault((normalised(draft.text), owner, draft.kind), draft.id)
             known = await self.find_same(owner, draft) if first == draft.id else None
             if first == draft.id and (known is None or known.id == draft.id):

@@ -158,11 +158,11 @@ class OwnedSessions:
         """The session of an owner: the one that is exactly his, else the only one that all that is given holds for."""
         plain = None
         if SESSION_ID.match(wanted.session_id):
-            plain = await self.store.find_session(project, wanted.session_id)
+            plain = await self.store.journal.find_session(project, wanted.session_id)
         now_ms = self.clock()
         if plain is not None and owner_of(plain) == wanted and not is_expired(plain, now_ms):
             return plain
-        labelled = await self.store.list_sessions(
+        labelled = await self.store.journal.list_sessions(
             SessionFilter(project=project, label=(ID_LABEL, wanted.session_id), limit=MOST_SAME_ID)
         )
         several = {one.key: one for one in (plain, *labelled) if one is not None}
@@ -183,14 +183,16 @@ class OwnedSessions:
             raise Refused("invalid_query", "Only the newest 10,000 sessions are listed; narrow the list by user_id.")
         label = None if not namespace else (NAMESPACE_LABEL, namespace)
         wanted = SessionFilter(project=project, user_id=user_id or None, label=label, limit=page.start)
-        total = await self.store.count_sessions(wanted)
+        total = await self.store.journal.count_sessions(wanted)
         after = None
         if page.start:
             skipped, _ = await self.store.list_overviews(wanted, most_looks=sys.maxsize)
             if len(skipped) < page.start:
                 return SessionList([], total)
             after = skipped[-1].started_ms, skipped[-1].key
-        streams = await self.store.list_sessions(structs.replace(wanted, after=after, limit=page.stop - page.start))
+        streams = await self.store.journal.list_sessions(
+            structs.replace(wanted, after=after, limit=page.stop - page.start)
+        )
         now_ms = self.clock()
         return SessionList([owner_of(one).session_id for one in streams if not is_expired(one, now_ms)], total)
 
@@ -219,14 +221,14 @@ class OwnedSessions:
         self, project: str, owner: Owner, session_id: str, config: JsonObject, key_id: str | None
     ) -> Stream | None:
         """Begin a session under an id, or find the owner's there; None when it is another's, was deleted or expires."""
-        existing = await self.store.find_session(project, session_id)
+        existing = await self.store.journal.find_session(project, session_id)
         if existing is None:
             try:
                 return (await self.sessions.create(project, session_id, config, key_id))[0]
             except Refused as refused:
                 if refused.code not in ("session_exists", "session_erased"):
                     raise
-            existing = await self.store.find_session(project, session_id)
+            existing = await self.store.journal.find_session(project, session_id)
         if existing is None or owner_of(existing) != owner or is_expired(existing, self.clock()):
             return None
         return existing

@@ -186,7 +186,7 @@ class WorkingMemories:
 
     async def received_ms(self, stream: Stream, position: int) -> int:
         """When an entry of the journal came; of position 0, when the session began."""
-        rows = await self.store.read_rows(stream.key, position - 1, 1) if position else []
+        rows = await self.store.journal.read_rows(stream.key, position - 1, 1) if position else []
         return rows[0].received_ms if rows else stream.started_ms
 
     # Writing
@@ -297,7 +297,9 @@ class WorkingMemories:
             event = make(read_model)
             if event is not None:
                 payload = msgspec.json.encode(event)
-                after = await self.store.append_server_event(stream.key, payload, read_model.position, self.clock())
+                after = await self.store.journal.append_server_event(
+                    stream.key, payload, read_model.position, self.clock()
+                )
                 if after is None:
                     return None
                 self.sessions.on_changed(after)
@@ -316,7 +318,7 @@ class WorkingMemories:
     async def find_seen(self, stream: Stream, look: Look, stamped: datetime) -> int | None:
         """How many of the messages that stand its sender has read; None where the time of his read says nothing."""
         for position in islice(candidates(stamped, look.position), MOST_VERSIONS):
-            rows = await self.store.read_rows(stream.key, max(position - 1, 0), 2 if position else 1)
+            rows = await self.store.journal.read_rows(stream.key, max(position - 1, 0), 2 if position else 1)
             received_ms = rows.pop(0).received_ms if position and rows else stream.started_ms
             next_ms = rows[0].received_ms if rows and position < look.position else None
             if fits(stamped, received_ms, next_ms):

@@ -215,7 +215,7 @@ class Extractor:
         """
         assert reading.section is not None
         for _ in range(MAX_APPEND_ATTEMPTS):
-            current = await self.store.find_session(stream.project, stream.id)
+            current = await self.store.journal.find_session(stream.project, stream.id)
             if current is None:
                 raise Refused("unknown_session")
             extracted, lines = await self.read_models.read(current, partial(said_now, reading=reading))

@@ -176,7 +176,7 @@ class ExtractionWorker:
 
     async def check_session(self, key: int, waiting: Waiting) -> None:
         """Start the extraction of a session, unless it is not due after all."""
-        stream = await self.store.find_session(waiting.project, waiting.session_id)
+        stream = await self.store.journal.find_session(waiting.project, waiting.session_id)
         config = None if stream is None or stream.key != key else self.config_of(stream)
         if stream is None or config is None:
             self.forget(key, waiting)
@@ -233,7 +233,7 @@ class ExtractionWorker:
         """Send one section after the other; False when the rest must wait for tokens."""
         job.is_out_of_budget = False
         for _ in range(MAX_CALLS + 1):
-            current = await self.store.find_session(stream.project, stream.id)
+            current = await self.store.journal.find_session(stream.project, stream.id)
             if current is None:
                 return True
             pauses = current.state == "running" and not waiting.is_asked

@@ -241,7 +241,7 @@ class MemoryKeeper:
 
     async def find_session(self, row: MemoryRow) -> Stream | None:
         """The session in whose journal a memory stands; None once it is erased."""
-        found = await self.store.find_sessions(row.project, [row.key])
+        found = await self.store.journal.find_sessions(row.project, [row.key])
         return found[0] if found and found[0].state != "erased" else None
 
     async def move(self, session: Stream, rows: Sequence[MemoryRow], expires_ms: int, now_ms: int) -> int:

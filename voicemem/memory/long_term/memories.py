@@ -128,7 +128,7 @@ class LongTermMemory:
         """The messages that a memory comes from, as they were heard; of sessions that are gone there are none."""
         lines: list[EvidenceLine] = []
         for source in memory.evidence:
-            stream = None if source.evidence else await self.store.find_session(project, source.session_id)
+            stream = None if source.evidence else await self.store.journal.find_session(project, source.session_id)
             if stream is not None:
                 lines += await self.lines_of(stream, source)
         return lines
@@ -187,7 +187,7 @@ class LongTermMemory:
                 prepared.append(self.prepare(draft, now))
         for place, draft in enumerate(prepared):
             owner = MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
-            owner, session = await settle_owner(self.store, owner)
+            owner, session = await settle_owner(self.store.journal, owner)
             if session is None and draft.source == "extracted":
                 raise Refused("unknown_session")
             with naming(place if len(drafts) > 1 else None):
@@ -212,7 +212,7 @@ class LongTermMemory:
         now = self.clock()
         plan, found = Plan(stream, now), list[MemoryRow]()
         owner = MemoryOwner(stream.project, None, None, stream.id)
-        owner, session = await settle_owner(self.store, owner)
+        owner, session = await settle_owner(self.store.journal, owner)
         if session is None or session.key != stream.key:
             raise Refused("unknown_session")
         for draft in [self.prepare(draft, now) for draft in drafts]:
@@ -239,7 +239,7 @@ class LongTermMemory:
         owner, session = group[0].owner, group[0].session
         async with self.lock_for(owner, session):
             for _ in range(MAX_APPEND_ATTEMPTS):
-                plan = Plan(await ensure_stream(self.store, owner, session, now), now)
+                plan = Plan(await ensure_stream(self.store.journal, owner, session, now), now)
                 rows = dict[int, MemoryRow]()
                 for one in group:
                     with naming(one.place if several else None):
@@ -251,7 +251,7 @@ class LongTermMemory:
     async def refuse_erased(self, owner: MemoryOwner, session: Stream | None) -> None:
         """Raise `Refused` (`session_erased`) for a memory of a session that was erased: it would outlive that."""
         session_id = owner.session_id if session is None else None
-        if session_id is not None and await self.store.was_erased(owner.project, session_id):
+        if session_id is not None and await self.store.journal.was_erased(owner.project, session_id):
             raise Refused("session_erased")
 
     async def write_or_refuse(self, plan: Plan, session: Stream | None) -> bool:
@@ -354,14 +354,14 @@ class LongTermMemory:
         """
         before = await self.require_row(project, id)
         after = changed_row(before, fields)
-        owner, session = await settle_owner(self.store, owner_of(after))
+        owner, session = await settle_owner(self.store.journal, owner_of(after))
         after = structs.replace(after, namespace=owner.namespace, user_id=owner.user_id)
         if "session_id" in fields:
             await self.refuse_erased(owner, session)
         if owner_of(after) == owner_of(before):
             plan = Plan(await self.require_stream(before), now)  # it stays where it is
         else:
-            plan = Plan(await ensure_stream(self.store, owner, session, now), now)
+            plan = Plan(await ensure_stream(self.store.journal, owner, session, now), now)
         if "supersedes" in fields:
             draft = MemoryDraft(text=after.text, id=id, supersedes=after.supersedes)
             draft = structs.replace(draft, supersedes=await check_superseded(self.store.memories, draft, owner))
@@ -376,7 +376,7 @@ class LongTermMemory:
         return plan, session, plan.add(structs.replace(after, updated_ms=now))
 
     async def require_stream(self, row: MemoryRow) -> Stream:
-        stream = await stream_of(self.store, row)
+        stream = await stream_of(self.store.journal, row)
         if stream is None:
             raise Refused("unknown_memory")
         return stream
@@ -409,7 +409,7 @@ class LongTermMemory:
         """Remove memories that stand in one journal."""
         project, key, ids = rows[0].project, rows[0].key, [row.id for row in rows]
         for _ in range(MAX_APPEND_ATTEMPTS):
-            stream = await stream_of(self.store, rows[0])
+            stream = await stream_of(self.store.journal, rows[0])
             if stream is None:
                 return []
             plan = Plan(stream, self.clock())

@@ -23,10 +23,10 @@ from voicemem.memory.long_term.records import (
 )
 from voicemem.protocol.events import MemoryRemoved
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, RemovalReason
+from voicemem.store.journal import Journal
 from voicemem.store.memories import Memories
 from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.memory_rows import MemoryRow, ReplacedMemory, tombstone
-from voicemem.store.port import Journal
 from voicemem.store.scopes import scope_of
 from voicemem.store.streams import SESSION_KIND, Stream
 

@@ -44,7 +44,7 @@ from voicemem.sessions.journal_pages import JournalFilter, native_rows, pages_af
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import EventProblem, ProducerLease
 from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
-from voicemem.store.port import Journal
+from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import AWAITED_MS, Stream
 
@@ -207,7 +207,7 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
     if query.native:
         lines = native_lines(services.read_models, stream, query, wanted)
     else:
-        lines = journal_lines(services.store, stream, query, wanted)
+        lines = journal_lines(services.store.journal, stream, query, wanted)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 

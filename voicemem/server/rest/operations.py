@@ -222,7 +222,7 @@ async def read_operations(request: web.Request, _: NoQuery) -> web.Response:
     if service is not None:
         running = value(services.telemetry.metrics.sessions, "running")
     else:
-        running = await services.store.count_sessions(SessionFilter(project=project, state="running"))
+        running = await services.store.journal.count_sessions(SessionFilter(project=project, state="running"))
     return json_response(OperationsReport(project, __version__, ready, RunningSessions(running), webhooks, service))
 
 

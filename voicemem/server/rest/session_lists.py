@@ -272,7 +272,7 @@ async def look(services: Services, wanted: SessionFilter, sent: dict[int, SentRo
     for key in sent.keys() - met:
         gone = sent.pop(key)
         if last is None or gone.place > last:  # newer calls have pushed the others off the page
-            stream = await services.store.find_session(wanted.project, gone.session_id)
+            stream = await services.store.journal.find_session(wanted.project, gone.session_id)
             yield encode_event(None, "gone", SessionGone(gone.session_id, erased=stream is None))
 
 

@@ -210,7 +210,7 @@ class ReadModelCache:
     async def load(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
         """Begin with the stored snapshot, if there is one up to a position. Raises `SessionQuarantined` if it is."""
         await self.quarantined.check(key)
-        saved = await self.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
+        saved = await self.journal.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
         if saved is not None:
             size = len(saved.state)
             decode = partial(decode_snapshot, saved.state)
@@ -238,7 +238,7 @@ class ReadModelCache:
     async def read_rows(self, key: int, read_model: ReadModel | None, after: int, limit: int) -> list[JournalRow]:
         """The next rows of the journal; a damaged one quarantines the session. Raises as `get`."""
         try:
-            return await self.journal.read_rows(key, after, limit)
+            return await self.journal.journal.read_rows(key, after, limit)
         except DamagedEntry as error:
             raise await self.give_up(key, read_model, error) from None
 
@@ -355,7 +355,7 @@ class ReadModelCache:
             encoded = await self.encode(read_model, read_model.encode_state)
             if encoded is not None and read_model.position == position:
                 with suppress(StoreUnavailable):  # a snapshot only saves time
-                    await self.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
+                    await self.journal.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
 
     async def encode(self, read_model: ReadModel, work: Callable[[], bytes]) -> bytes | None:
         """The result of work that only saves time or space; None if it fails, which harms no one."""

@@ -19,7 +19,7 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import BatchResult, PendingBatch, result_of
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.store.admission import AppendResult, Batch
-from voicemem.store.port import Journal
+from voicemem.store.journal import Journal
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import CommitCounts
 

@@ -32,7 +32,7 @@ from voicemem.sessions.recording.batches import (
 from voicemem.sessions.recording.commits import Commits
 from voicemem.sessions.recording.frames import FrameReducer, ReducedFrame
 from voicemem.sessions.recording.redaction import Redaction
-from voicemem.store.port import Journal
+from voicemem.store.journal import Journal
 from voicemem.store.records import OpenResult
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry

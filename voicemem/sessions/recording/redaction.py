@@ -140,7 +140,7 @@ class Redaction:
 
     async def read(self, key: int, after: int) -> list[JournalRow]:
         try:
-            return await self.store.read_rows(key, after, PAGE)
+            return await self.store.journal.read_rows(key, after, PAGE)
         except DamagedEntry:
             return []
 

@@ -201,7 +201,7 @@ class TailOfSeveral(Tail):
         )
         has_more = True
         while has_more:
-            page, has_more = await self.store.list_page(wanted, LIST_BYTES)
+            page, has_more = await self.store.journal.list_page(wanted, LIST_BYTES)
             yield page
             if page:
                 wanted = msgspec.structs.replace(wanted, after=(page[-1].started_ms, page[-1].key))
@@ -213,7 +213,7 @@ class TailOfSeveral(Tail):
         """
         after = self.known.floor
         while self.has_room:
-            keys = await self.store.list_keys_after(self.wanted.project, after, LIST_PAGE)
+            keys = await self.store.journal.list_keys_after(self.wanted.project, after, LIST_PAGE)
             new = [key for key in keys if key not in self.known]
             for first in range(0, len(new), LOAD_PAGE):
                 if not await self.examine(new[first : first + LOAD_PAGE]):
@@ -226,7 +226,7 @@ class TailOfSeveral(Tail):
 
     async def examine(self, keys: list[int]) -> bool:
         """Follow those of these new sessions that match; returns False if there is no room for all of them."""
-        for stream in await self.store.find_sessions(self.wanted.project, keys):
+        for stream in await self.store.journal.find_sessions(self.wanted.project, keys):
             if stream.state != "erased" and matches(stream, self.wanted):
                 if not self.has_room:
                     return False
@@ -330,7 +330,7 @@ class TailHub:
 
     async def begin_several(self, wanted: SessionFilter, view: TailView) -> TailOfSeveral:
         """A tail that knows all sessions there are."""
-        keys = await self.store.list_newest_keys(wanted.project, LOOK_BACK + 1)
+        keys = await self.store.journal.list_newest_keys(wanted.project, LOOK_BACK + 1)
         known = KnownKeys(keys[LOOK_BACK] if len(keys) > LOOK_BACK else 0, keys[:LOOK_BACK])
         return TailOfSeveral(self.sources, view, [], wanted, known)
 
@@ -338,7 +338,7 @@ class TailHub:
         """A tail that continues at a place. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
         floor, positions, seen = parse_several_cursor(self.store.directory.incarnation, cursor)
         named = {floor, *positions, *seen} - {0}
-        streams = {stream.key: stream for stream in await self.store.find_sessions(wanted.project, [*named])}
+        streams = {stream.key: stream for stream in await self.store.journal.find_sessions(wanted.project, [*named])}
         if named != streams.keys() or any(
             position > streams[key].position and streams[key].state != "erased" for key, position in positions.items()
         ):

@@ -231,7 +231,7 @@ class Tail:
             session = self.followed.get(key)
             if session is None:
                 continue
-            stream = await self.store.find_session(session.stream.project, session.stream.id)
+            stream = await self.store.journal.find_session(session.stream.project, session.stream.id)
             if stream is None:
                 yield [self.finish(session, "erased", None)]
                 continue
@@ -276,7 +276,7 @@ class Tail:
         items = []
         is_small = session.stream.position - session.position <= SMALL_PAGE
         async with nullcontext() if is_small else self.sources.page_lock:
-            rows = await self.store.read_rows(session.stream.key, session.position, TAIL_PAGE)
+            rows = await self.store.journal.read_rows(session.stream.key, session.position, TAIL_PAGE)
         for row in rows:
             session.move(row.position)
             items.append(TailItem(self.cursor, NewEntry(session.stream.id, row)))

@@ -16,6 +16,14 @@ class Retention(Protocol):
     writes nothing.
     """
 
+    async def erase(self, key: int, now_ms: int) -> None:
+        """Make everything of a session unreadable, in one step.
+
+        Its row stays without content, in the state `erased`, so that a producer that comes back late cannot create it
+        again. The content itself is deleted later, by `delete_erased`. The row of a user's stream loses the id too,
+        since it identifies a person; a later user of that id gets a new stream.
+        """
+
     async def claim_expired(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
         """Claim sessions whose `ttl_seconds`, counted from their end, are over; the earliest expiry first."""
 
@@ -35,15 +43,6 @@ class Retention(Protocol):
         """Remove what deletion leaves behind outside of tables, such as free pages and logs.
 
         Returns False when that cannot be done now, and must be tried again.
-        """
-
-    async def claim_compactable(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
-        """Claim ended sessions that can no longer be reopened, and whose journals are not compacted."""
-
-    async def compact(self, key: int) -> bool:
-        """Do a portion of compacting a journal; False when nothing is left to do. Reads and duplicates stay as before.
-
-        A damaged journal is left as it is. An engine that does not compact returns nothing from `claim_compactable`.
         """
 
 

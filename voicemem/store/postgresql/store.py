@@ -7,18 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.claims import Claims
-from voicemem.store.compaction import Compaction
-from voicemem.store.deliveries import Deliveries
-from voicemem.store.directory import Directory
-from voicemem.store.endpoints import Endpoints
-from voicemem.store.extractions import Extractions
-from voicemem.store.journal import Journal
-from voicemem.store.memories import Memories
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.memory_vectors import MemoryVectors
-from voicemem.store.observations import Observations
-from voicemem.store.outbox import Outbox
+from voicemem.store.port import Store
 from voicemem.store.postgresql.database.connection import Session
 from voicemem.store.postgresql.database.pool import SELECT_NOW, Database
 from voicemem.store.postgresql.driver import PostgresqlDatabase
@@ -29,10 +19,7 @@ from voicemem.store.postgresql.overviews import PostgresqlOverviews
 from voicemem.store.postgresql.retention import PostgresqlErasure
 from voicemem.store.postgresql.transcript_words import PostgresqlIndex, PostgresqlMessageWords
 from voicemem.store.postgresql.vectors import PostgresqlVectors
-from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
-from voicemem.store.transcript_index import TranscriptIndex
-from voicemem.store.transcript_vectors import TranscriptVectors
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
@@ -45,13 +32,7 @@ COUNT_DUE_DELIVERIES = "select count(*), min(due_ms) from deliveries where due_m
 SELECT_SIZE = "select pg_database_size(current_database())"
 
 
-class PostgresqlStore(
-    Journal,
-    PostgresqlOverviews,
-    PostgresqlErasure,
-    Compaction,
-    PostgresqlNodes,
-):
+class PostgresqlStore(PostgresqlOverviews, PostgresqlErasure, PostgresqlNodes, Store):
     """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
 
     def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False, make: bool = True) -> None:
@@ -60,21 +41,10 @@ class PostgresqlStore(
         Raises `CannotStart`.
         """
         self.database = Database(url, budget, upgrade, make)
-        self.seam = seam = PostgresqlDatabase(self.database)
-        self.outbox = Outbox(seam)
-        self.endpoints = Endpoints(seam)
-        self.deliveries = Deliveries(seam)
-        self.directory = Directory(seam)
-        self.quarantine = Quarantine(seam)
-        self.claims = Claims(seam)
-        self.observations = Observations(seam)
-        index, vectors = PostgresqlIndex(seam), PostgresqlVectors(seam)
-        words = PostgresqlMemoryWords(self.database.identity["cursor_secret"])
-        self.memories = Memories(seam, words)
-        self.memory_vectors = MemoryVectors(seam, vectors)
-        self.extractions = Extractions(seam)
-        self.transcript_index = TranscriptIndex(seam, index, PostgresqlMessageWords(seam), self.claims)
-        self.transcript_vectors = TranscriptVectors(seam, index, vectors)
+        seam = PostgresqlDatabase(self.database)
+        memory_words = PostgresqlMemoryWords(self.database.identity["cursor_secret"])
+        words = PostgresqlMessageWords(seam)
+        super().__init__(seam, memory_words, PostgresqlIndex(seam), words, PostgresqlVectors(seam))
 
     @property
     def healthy(self) -> bool:

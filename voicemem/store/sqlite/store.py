@@ -9,19 +9,8 @@ from collections.abc import Callable
 import apsw
 
 from voicemem.errors import CannotStart, StoreRuined
-from voicemem.store.claims import Claims
-from voicemem.store.compaction import Compaction
-from voicemem.store.deliveries import Deliveries
-from voicemem.store.directory import Directory
-from voicemem.store.endpoints import Endpoints
-from voicemem.store.extractions import Extractions
-from voicemem.store.journal import Journal
-from voicemem.store.memories import Memories
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.memory_vectors import MemoryVectors
-from voicemem.store.observations import Observations
-from voicemem.store.outbox import Outbox
-from voicemem.store.quarantine import Quarantine
+from voicemem.store.port import Store
 from voicemem.store.records import Figures, Quotas
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
@@ -37,8 +26,6 @@ from voicemem.store.sqlite.retention import SqliteErasure
 from voicemem.store.sqlite.transcript_file import IndexFile
 from voicemem.store.sqlite.transcript_words import SqliteMessageWords
 from voicemem.store.sqlite.vectors import SqliteVectors
-from voicemem.store.transcript_index import TranscriptIndex
-from voicemem.store.transcript_vectors import TranscriptVectors
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""
@@ -67,14 +54,7 @@ class SqliteFigures:
         return await self.database.read(job)
 
 
-class SqliteStore(
-    Journal,
-    SqliteOverviews,
-    SqliteErasure,
-    Compaction,
-    SqliteNodes,
-    SqliteFigures,
-):
+class SqliteStore(SqliteOverviews, SqliteErasure, SqliteNodes, SqliteFigures, Store):
     """A `voicemem.store.port.Store` on one SQLite file.
 
     With `exclusive` the file is locked for this process; commands that run while a server has it open do without.
@@ -86,25 +66,11 @@ class SqliteStore(
     ) -> None:
         """Open the file and migrate it; only with `make` is a missing one made. Raises `CannotStart`."""
         self.database = Database(path, exclusive, budget, make)
-        self.seam = seam = SqliteDatabase(self.database)
-        self.outbox = Outbox(seam)
-        self.endpoints = Endpoints(seam)
-        self.deliveries = Deliveries(seam)
-        self.directory = Directory(seam)
-        self.quarantine = Quarantine(seam)
-        self.claims = Claims(seam)
-        self.observations = Observations(seam)
-        secrets = self.database.identity
-        index = IndexFile(seam, secrets["incarnation"])
-        self.index_file = index
-        vectors = SqliteVectors()
+        seam, secrets = SqliteDatabase(self.database), self.database.identity
+        self.index_file = IndexFile(seam, secrets["incarnation"])
         self.memory_words = SqliteMemoryWords(secrets["cursor_secret"])
-        self.memories = Memories(seam, self.memory_words)
-        self.memory_vectors = MemoryVectors(seam, vectors)
-        self.extractions = Extractions(seam)
         words = SqliteMessageWords(secrets["incarnation"])
-        self.transcript_index = TranscriptIndex(seam, index, words, self.claims)
-        self.transcript_vectors = TranscriptVectors(seam, index, vectors)
+        super().__init__(seam, self.memory_words, self.index_file, words, SqliteVectors())
         self.counts_bytes: bool | None = None
         """Whether the bytes of projects are counted; None until somebody has said it."""
         if exclusive:

@@ -504,10 +504,10 @@ async def test_numbers_are_redacted_wherever_clients_put_them(serve: Serve, tmp_
         found = await client.get_long_term_memory("raw")
         assert ["492912██████████", "m2"] == found.extracted_from
         assert WHEN.replace(microsecond=123000) == found.created_at
-        stream = await app.services.store.find_session("default", "s")
+        stream = await app.services.store.journal.find_session("default", "s")
         assert stream is not None
         assert read.messages == (await client.put_working_memory("s", given)).messages
-        after = await app.services.store.find_session("default", "s")
+        after = await app.services.store.journal.find_session("default", "s")
         assert after is not None
         assert stream.position == after.position
     finally:

@@ -75,12 +75,16 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
     """History and context are the same bytes, the journal is the same, and producers go on with the same seq."""
     here, there = InMemoryStore(), InMemoryStore()
     try:
-        opened = await here.open_producer("p", "s", "main", SessionPatch(CONFIG, {"llm.api_key": API_KEY}), None, NOW)
+        opened = await here.journal.open_producer(
+            "p", "s", "main", SessionPatch(CONFIG, {"llm.api_key": API_KEY}), None, NOW
+        )
         key = opened.stream.key
-        await append_batch(here, key, "main", None, [offer(n, one, numbered) for n, one in enumerate(call, 1)], NOW)
+        await append_batch(
+            here.journal, key, "main", None, [offer(n, one, numbered) for n, one in enumerate(call, 1)], NOW
+        )
         if ended:
-            await here.close_session(key, SessionEnding(NOW, ended, ended == "idle"), new_id(), NOW + 99)
-        original = await here.find_session("p", "s")
+            await here.journal.close_session(key, SessionEnding(NOW, ended, ended == "idle"), new_id(), NOW + 99)
+        original = await here.journal.find_session("p", "s")
         assert original is not None
         document = b"".join([piece async for piece in write_checkpoint(here, original)])
         assert API_KEY.encode() not in document
@@ -91,10 +95,10 @@ async def test_what_is_restored_elsewhere_reads_as_the_original(
         )
         assert [getattr(original, name) for name in SAME] == [getattr(copy, name) for name in SAME]
         assert await shown(here, original) == await shown(there, copy)
-        rows = [row._replace(payload=b"") for row in await here.read_rows(key, 0, 100)]
-        assert rows == [row._replace(payload=b"") for row in await there.read_rows(copy.key, 0, 100)]
-        one = await here.open_producer("p", "s", "main", SessionPatch({}, {}), None, NOW + 2000)
-        other = await there.open_producer("q", "r", "main", SessionPatch({}, {}), None, NOW + 2000)
+        rows = [row._replace(payload=b"") for row in await here.journal.read_rows(key, 0, 100)]
+        assert rows == [row._replace(payload=b"") for row in await there.journal.read_rows(copy.key, 0, 100)]
+        one = await here.journal.open_producer("p", "s", "main", SessionPatch({}, {}), None, NOW + 2000)
+        other = await there.journal.open_producer("q", "r", "main", SessionPatch({}, {}), None, NOW + 2000)
         assert (one.next_seq, one.reopened, one.stream.state) == (other.next_seq, other.reopened, other.stream.state)
     finally:
         await here.close_store()

@@ -135,7 +135,7 @@ async def test_two_sweepers_close_each_session_once(nodes: list[Presence], clock
     clock.now += 60_000
     counts = await asyncio.gather(*(node.sweep() for node in nodes * 3))
     assert 40 == sum(counts)
-    streams = await nodes[1].sessions.store.list_sessions(SessionFilter(project="p"))
+    streams = await nodes[1].sessions.store.journal.list_sessions(SessionFilter(project="p"))
     assert [("ended", 1)] * 40 == [(stream.state, stream.position) for stream in streams]
 
 

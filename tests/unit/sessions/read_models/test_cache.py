@@ -64,13 +64,13 @@ def read_models(store: InMemoryStore) -> ReadModelCache:
 async def begin(store: InMemoryStore) -> Stream:
     """A new session."""
     name = f"s{next(numbers)}"
-    return (await store.open_producer("p", name, "main", SessionPatch({}, {}), None, NOW)).stream
+    return (await store.journal.open_producer("p", name, "main", SessionPatch({}, {}), None, NOW)).stream
 
 
 async def append(store: InMemoryStore, stream: Stream, *events: JsonObject) -> AppendResult:
     """Journal events; what is appended is not noted anywhere."""
     offers = [Offer(None, NOW, msgspec.json.encode(event)) for event in events]
-    appended = await append_offers(store, stream.key, "main", None, offers, NOW)
+    appended = await append_offers(store.journal, stream.key, "main", None, offers, NOW)
     assert not [outcome.code for outcome in appended.outcomes if outcome.code]
     stream.position = appended.stream.position
     return appended
@@ -84,7 +84,7 @@ def note(read_models: ReadModelCache, stream: Stream, entries: list[DecodedRow])
 
 async def journal(store: InMemoryStore, stream: Stream) -> list[DecodedRow]:
     """All entries, read anew."""
-    rows = await store.read_rows(stream.key, 0, 100_000)
+    rows = await store.journal.read_rows(stream.key, 0, 100_000)
     return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer) for row in rows]
 
 
@@ -175,7 +175,7 @@ async def test_reads_and_appends_at_once(store: InMemoryStore, read_models: Read
     async def write() -> None:
         for event in talk(200):
             appended = await append(store, stream, event)
-            row = (await store.read_rows(stream.key, appended.stream.position - 1, 1))[0]
+            row = (await store.journal.read_rows(stream.key, appended.stream.position - 1, 1))[0]
             await asyncio.sleep(luck.choice([0, 0, 0.001]))
             note(
                 read_models,
@@ -234,7 +234,7 @@ async def test_an_evicted_memory_is_saved_when_it_is_worth_it(store: InMemorySto
     for stream, count in ((long, 150), (short, 5), (other, 0)):
         await append(store, stream, *talk(count))
         await read_models.get(stream)
-    saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in (long, short)]
+    saved = [await store.journal.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in (long, short)]
     assert [150, None] == [one and one.position for one in saved]
     assert await from_scratch(store, long) == (await read_models.get(long)).messages()
 
@@ -245,7 +245,7 @@ async def test_a_growing_call_is_saved_now_and_then(store: InMemoryStore, read_m
     for _ in range(3):
         await append(store, stream, *talk(SNAPSHOT_EVERY // 2 + 1))
         await read_models.get(stream)
-    saved = await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53)
+    saved = await store.journal.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53)
     assert saved is not None
     assert SNAPSHOT_EVERY + 2 == saved.position
 
@@ -257,7 +257,7 @@ async def test_a_drain_saves_everything_that_is_worth_it(store: InMemoryStore, r
         await append(store, stream, *talk(120))
         await read_models.get(stream)
     await save_all(read_models, 5)
-    saved = [await store.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in streams]
+    saved = [await store.journal.load_snapshot(stream.key, SNAPSHOT_VERSION, 2**53) for stream in streams]
     assert [120] * 3 == [one and one.position for one in saved]
 
 
@@ -265,7 +265,7 @@ async def test_snapshots_of_another_fold_are_not_used(store: InMemoryStore, read
     """What another version has saved is passed over, not misread."""
     stream = await begin(store)
     await append(store, stream, *talk(3))
-    await store.save_snapshot(stream.key, Snapshot(3, SNAPSHOT_VERSION + 1, b"of another version"))
+    await store.journal.save_snapshot(stream.key, Snapshot(3, SNAPSHOT_VERSION + 1, b"of another version"))
     assert await from_scratch(store, stream) == (await read_models.get(stream)).messages()
 
 
@@ -299,8 +299,8 @@ async def test_the_memory_at_a_close_is_determined(store: InMemoryStore, read_mo
     """Whatever follows a provisional close, its delivery says what was known then."""
     stream = await begin(store)
     await append(store, stream, final(1, "Hello?", 1), delta(1, "Let me", 2))
-    await store.leave(stream.key, "main", 1, None, NOW - 60_000)
-    closed = await store.close_session(stream.key, None, "n", NOW)
+    await store.journal.leave(stream.key, "main", 1, None, NOW - 60_000)
+    closed = await store.journal.close_session(stream.key, None, "n", NOW)
     assert closed is not None
     at_close = await read_models.compute_as_of(stream.key, closed.position, ReadModel.messages)
     await append(store, stream, done(1, 7, text="Let me see."))
@@ -332,7 +332,9 @@ async def test_after_an_unknown_commit_nothing_cached_is_trusted(
     await append(store, stream, *talk(3))
     for one in (stream, other):
         await read_models.get(one)
-    recorder = Recorder(store, read_models, Runtime(lambda: NOW), lambda session_patch: None, Telemetry.untraced())
+    recorder = Recorder(
+        store.journal, read_models, Runtime(lambda: NOW), lambda session_patch: None, Telemetry.untraced()
+    )
     await store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
     lease = ProducerLease(stream, "main", None, may_call_out=False)
     with pytest.raises(StoreUnavailable):

@@ -75,13 +75,13 @@ def use_up_budget() -> None:
 
 async def call(store: InMemoryStore, *events: JsonObject) -> Stream:
     """A session with these events."""
-    opened = await store.open_producer("p", f"s{next(numbers)}", "main", SessionPatch({}, {}), None, NOW)
+    opened = await store.journal.open_producer("p", f"s{next(numbers)}", "main", SessionPatch({}, {}), None, NOW)
     return await more(store, opened.stream, *events)
 
 
 async def more(store: InMemoryStore, stream: Stream, *events: JsonObject) -> Stream:
     offers = [Offer(None, NOW, msgspec.json.encode(event)) for event in events]
-    return (await append_batch(store, stream.key, "main", None, offers, NOW)).stream if offers else stream
+    return (await append_batch(store.journal, stream.key, "main", None, offers, NOW)).stream if offers else stream
 
 
 def spoken(count: int) -> list[JsonObject]:
@@ -89,7 +89,7 @@ def spoken(count: int) -> list[JsonObject]:
 
 
 async def entries(store: InMemoryStore, stream: Stream) -> list[DecodedRow]:
-    rows = await store.read_rows(stream.key, 0, 100_000)
+    rows = await store.journal.read_rows(stream.key, 0, 100_000)
     return [DecodedRow(row.position, row.received_ms, decode_journaled(row.payload), row.producer) for row in rows]
 
 
@@ -294,7 +294,7 @@ async def test_upkeep_passes_over_what_is_quarantined(store: InMemoryStore, read
     await maintain(read_models)
     assert (1, (("p", stream.id),)) == read_models.quarantined.report
     await save_all(read_models, 5)
-    assert await store.load_snapshot(other.key, int(FOLD_VERSION.split("/")[1]), 2**53) is not None
+    assert await store.journal.load_snapshot(other.key, int(FOLD_VERSION.split("/")[1]), 2**53) is not None
 
 
 # What a bound leaves out

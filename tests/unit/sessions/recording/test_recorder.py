@@ -62,7 +62,7 @@ class Node(NamedTuple):
         return await self.recorder.record(line, decode_frame(msgspec.json.encode(events)))
 
     async def stream(self, session_id: str = "s") -> Stream:
-        stream = await self.store.find_session("p", session_id)
+        stream = await self.store.journal.find_session("p", session_id)
         assert stream is not None
         return stream
 
@@ -73,7 +73,7 @@ class Node(NamedTuple):
 
     async def rows(self, session_id: str = "s") -> list[JournalRow]:
         """The journal of a session."""
-        return await self.store.read_rows((await self.stream(session_id)).key, 0, 100_000)
+        return await self.store.journal.read_rows((await self.stream(session_id)).key, 0, 100_000)
 
     async def events(self, session_id: str = "s") -> list[JsonObject]:
         """The events in it."""
@@ -88,7 +88,9 @@ class Node(NamedTuple):
 
 def node(store: Store) -> Node:
     read_models = ReadModelCache(store)
-    return Node(store, read_models, Recorder(store, read_models, Runtime(lambda: NOW), anything, Telemetry.untraced()))
+    return Node(
+        store, read_models, Recorder(store.journal, read_models, Runtime(lambda: NOW), anything, Telemetry.untraced())
+    )
 
 
 @pytest.fixture

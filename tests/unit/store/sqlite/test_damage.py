@@ -46,15 +46,17 @@ async def test_a_restart_after_a_failed_sync(disk: Disk, tmp_path: Path) -> None
     """What a process acknowledges after one whose sync failed is there after a power cut."""
     path = tmp_path / "calls.db"
     store = SqliteStore(str(path))
-    key = (await store.open_producer("p", "s", "main", validate_config({}), None, 1)).stream.key
-    await append_batch(store, key, "main", None, [Offer(1, 1, EVENTS[0])], 1)
+    key = (await store.journal.open_producer("p", "s", "main", validate_config({}), None, 1)).stream.key
+    await append_batch(store.journal, key, "main", None, [Offer(1, 1, EVENTS[0])], 1)
     disk.sync_error = 1
     with pytest.raises(StoreUnavailable):
-        await append_batch(store, key, "main", None, [Offer(2, 1, EVENTS[1])], 1)
+        await append_batch(store.journal, key, "main", None, [Offer(2, 1, EVENTS[1])], 1)
     await store.close_store()
     store = SqliteStore(str(path))
     for seq in (2, 3):
-        (outcome,) = (await append_batch(store, key, "main", None, [Offer(seq, 1, EVENTS[seq - 1])], 1)).outcomes
+        (outcome,) = (
+            await append_batch(store.journal, key, "main", None, [Offer(seq, 1, EVENTS[seq - 1])], 1)
+        ).outcomes
         assert outcome.code is None
     disk.end("when all is acknowledged")
     await store.close_store()
@@ -97,10 +99,10 @@ async def files(tmp_path: Path) -> Files:
     await SqliteStore(path).close_store()  # so that the log holds only what comes now
     store = SqliteStore(path)
     try:
-        key = (await store.open_producer("p", "s", "main", validate_config({}), None, 1)).stream.key
+        key = (await store.journal.open_producer("p", "s", "main", validate_config({}), None, 1)).stream.key
         for seq, payload in enumerate(EVENTS, 1):
             before = os.path.getsize(f"{path}-wal")
-            await append_batch(store, key, "main", 1, [Offer(seq, 1, payload)], 1)
+            await append_batch(store.journal, key, "main", 1, [Offer(seq, 1, payload)], 1)
         return Files(Path(path).read_bytes(), Path(f"{path}-wal").read_bytes(), before, key)
     finally:
         await store.close_store()
@@ -122,7 +124,7 @@ async def stored(path: str, key: int) -> list[bytes]:
     """What a store says that it has of the session. Raises `CannotStart`, `StoreUnavailable`."""
     store = SqliteStore(path, exclusive=False)
     try:
-        return [row.payload for row in await store.read_rows(key, 0, 1_000) if row.producer == "main"]
+        return [row.payload for row in await store.journal.read_rows(key, 0, 1_000) if row.producer == "main"]
     finally:
         await store.close_store()
 

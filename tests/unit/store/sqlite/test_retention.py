@@ -66,18 +66,18 @@ def marked(seqs: range, size: int = 40) -> list[Offer]:
 
 async def begin(store: Store, session_id: str = "s", events: int = 20, given: dict[str, Any] | None = None) -> int:
     """A running session with the mark in everything that producers can give, each event in a row of its own."""
-    opened = await store.open_producer(
+    opened = await store.journal.open_producer(
         "p", session_id, "MARK producer", validate_config(GIVEN if given is None else given), None, NOW
     )
     for one in marked(range(1, events + 1)):
-        await append_batch(store, opened.stream.key, "MARK producer", None, [one], NOW)
-    await store.save_snapshot(opened.stream.key, Snapshot(events, 1, b"MARK state " * 2_000))
+        await append_batch(store.journal, opened.stream.key, "MARK producer", None, [one], NOW)
+    await store.journal.save_snapshot(opened.stream.key, Snapshot(events, 1, b"MARK state " * 2_000))
     return opened.stream.key
 
 
 async def end(store: Store, key: int, attempts: int = 2) -> int:
     """End it, and try to deliver its delivery."""
-    assert await store.close_session(key, END, f"notice {key}", NOW) is not None
+    assert await store.journal.close_session(key, END, f"notice {key}", NOW) is not None
     for number in range(attempts):
         (delivery,) = await store.outbox.claim_deliveries(NOW + number, 0, {}, 1)
         await store.outbox.freeze_payload(delivery, b"MARK payload " * 3_000)
@@ -90,7 +90,7 @@ async def end(store: Store, key: int, attempts: int = 2) -> int:
 
 async def archive(store: Store, key: int) -> int:
     """Compact its journal."""
-    while await store.compact(key):
+    while await store.compaction.compact(key):
         pass
     return key
 
@@ -133,20 +133,20 @@ async def test_what_is_not_erased_stays(store: SqliteStore, path: str) -> None:
     await store.directory.set_operator_endpoint("https://operator.example/", "operator's")
     gone, kept = [await begin(store, name) for name in ("gone", "kept")]
     for key in (gone, kept):
-        assert await store.close_session(key, END, f"notice {key}", NOW) is not None
+        assert await store.journal.close_session(key, END, f"notice {key}", NOW) is not None
     for delivery in await store.outbox.claim_deliveries(NOW, 0, {}, 10):
         await store.outbox.finish_delivery(delivery, Attempt(NOW, 5, 200, None, "ok"), "delivered", None)
     before = (
-        await store.read_rows(kept, 0, 100),
+        await store.journal.read_rows(kept, 0, 100),
         await store.deliveries.list_deliveries(kept),
-        await store.find_session("p", "kept"),
+        await store.journal.find_session("p", "kept"),
     )
     await store.erase(gone, NOW)
     await sweep(store)
     assert before == (
-        await store.read_rows(kept, 0, 100),
+        await store.journal.read_rows(kept, 0, 100),
         await store.deliveries.list_deliveries(kept),
-        await store.find_session("p", "kept"),
+        await store.journal.find_session("p", "kept"),
     )
     assert 2 == len(before[1])
 
@@ -155,16 +155,16 @@ async def test_what_is_not_erased_stays(store: SqliteStore, path: str) -> None:
 async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore) -> None:
     """The mark changes a row or two however long the call was; nothing can be read or sent from then on."""
     key = await begin(store, events=500)
-    assert await store.close_session(key, END, "notice", NOW) is not None
+    assert await store.journal.close_session(key, END, "notice", NOW) is not None
     (delivery,) = await store.outbox.claim_deliveries(NOW, 0, {}, 1)
     before = store.database.writer.total_changes()
     await store.erase(key, NOW)
     assert store.database.writer.total_changes() - before <= 3
-    assert await store.find_session("p", "s") is None
+    assert await store.journal.find_session("p", "s") is None
     assert ([], [], None) == (
-        await store.read_rows(key, 0, 100),
+        await store.journal.read_rows(key, 0, 100),
         await store.deliveries.list_deliveries(key),
-        await store.load_snapshot(key, 1, 10**6),
+        await store.journal.load_snapshot(key, 1, 10**6),
     )
     assert ([], None) == (
         await store.outbox.claim_deliveries(NOW + HOUR_MS, 0, {}, 10),
@@ -183,10 +183,10 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
 async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> None:
     """No step deletes more rows than a portion has, and none more than a portion of bytes and one row."""
     keys = [await begin(store, "long", events=3 * PORTION_ROWS)]
-    opened = await store.open_producer("p", "large", "main", validate_config({}), None, NOW)
+    opened = await store.journal.open_producer("p", "large", "main", validate_config({}), None, NOW)
     keys.append(opened.stream.key)
     for one in marked(range(1, 9), size=PORTION_BYTES // 3):
-        await append_batch(store, opened.stream.key, "main", None, [one], NOW)
+        await append_batch(store.journal, opened.stream.key, "main", None, [one], NOW)
     for key in keys:
         await store.erase(key, NOW)
     writer, changed = store.database.writer, [0]
@@ -218,13 +218,13 @@ async def test_a_sweep_goes_on_after_a_crash(store: SqliteStore, path: str) -> N
     """Wherever it was interrupted: the next process finds what is left, and comes to the same end."""
     for name in ("one", "two"):
         await end(store, await begin(store, name, events=2 * PORTION_ROWS))
-    keys = [stream.key for name in ("one", "two") if (stream := await store.find_session("p", name))]
+    keys = [stream.key for name in ("one", "two") if (stream := await store.journal.find_session("p", name))]
     for key in keys:
         await store.erase(key, NOW)
     for _ in range(100):
         await store.close_store()  # as far as the file is concerned, a kill between two transactions
         store = SqliteStore(path)
-        assert [[], []] == [await store.read_rows(key, 0, 10) for key in keys]
+        assert [[], []] == [await store.journal.read_rows(key, 0, 10) for key in keys]
         if not await store.delete_erased(await store.claim_erased("", NOW, 1, 50)):
             break
     await store.close_store()
@@ -258,19 +258,19 @@ async def test_two_workers_do_no_harm(kind: str, path: str) -> None:
     stores = [InMemoryStore()] * 2 if kind == "memory:" else [SqliteStore(path), SqliteStore(path, exclusive=False)]
     first, second = stores
     keys = [await begin(first, name, given={"reopen_window": 0}) for name in ("gone", "kept")]
-    assert await first.close_session(keys[1], END, "notice", NOW) is not None
-    before = await first.read_rows(keys[1], 0, 100)
+    assert await first.journal.close_session(keys[1], END, "notice", NOW) is not None
+    before = await first.journal.read_rows(keys[1], 0, 100)
     await first.erase(keys[0], NOW)
     for _ in range(4):
         for each in (first, second):
             await each.delete_erased(keys[:1])
-            await each.compact(keys[1])
+            await each.compaction.compact(keys[1])
     for each in (first, second):
         assert await each.finish_erased()
         assert (before, [], []) == (
-            await each.read_rows(keys[1], 0, 100),
-            await each.read_rows(keys[0], 0, 10),
-            await each.claim_compactable("", NOW, 1, 10),
+            await each.journal.read_rows(keys[1], 0, 100),
+            await each.journal.read_rows(keys[0], 0, 10),
+            await each.compaction.claim_compactable("", NOW, 1, 10),
         )
     for each in dict.fromkeys(stores):
         await each.close_store()
@@ -291,21 +291,25 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
     for number in range(150):
         mark = "MARK" if number % 3 else "kept"
         given = {"labels": {"n": mark * chance.randint(1, 100)}, "llm": {"api_key": mark * chance.randint(1, 40)}}
-        opened = await store.open_producer("p", f"s{number}", mark, validate_config(given), None, NOW)
+        opened = await store.journal.open_producer("p", f"s{number}", mark, validate_config(given), None, NOW)
         keys.append(opened.stream.key)
     for step in range(900):
         number = chance.randrange(len(keys))
         mark = "MARK" if number % 3 else "kept"
         text = mark.encode() * chance.randint(1, 200)
         if step % 3:
-            await store.append([Batch(keys[number], mark, None, NOW, offers=[Offer(None, NOW, b'"%s"' % text)])], NOW)
+            await store.journal.append(
+                [Batch(keys[number], mark, None, NOW, offers=[Offer(None, NOW, b'"%s"' % text)])], NOW
+            )
         else:
             patch = validate_config({"labels": {"n": text.decode()}, "llm": {"api_key": text[:100].decode()}})
-            await store.change_config(keys[number], patch, b'"%s"' % text, NOW)
-            await store.save_snapshot(keys[number], Snapshot(1, 1, text))
+            await store.journal.change_config(keys[number], patch, b'"%s"' % text, NOW)
+            await store.journal.save_snapshot(keys[number], Snapshot(1, 1, text))
     for number, key in enumerate(keys):
         assert (
-            await store.close_session(key, SessionEnding(NOW, "MARK" if number % 3 else "kept"), f"n{number}", NOW)
+            await store.journal.close_session(
+                key, SessionEnding(NOW, "MARK" if number % 3 else "kept"), f"n{number}", NOW
+            )
             is not None
         )
         if number % 2:
@@ -328,5 +332,5 @@ async def test_a_damaged_archive_is_not_served(store: SqliteStore) -> None:
     query = f"update archives set runs = {damaged} where stream = ?"
     await store.database.write(lambda connection: connection.execute(query, keys[:1]).fetchall())
     with pytest.raises(StoreUnavailable, match="damaged"):
-        await store.read_rows(keys[0], 0, 100)
-    assert 21 == len(await store.read_rows(keys[1], 0, 100))
+        await store.journal.read_rows(keys[0], 0, 100)
+    assert 21 == len(await store.journal.read_rows(keys[1], 0, 100))

@@ -37,7 +37,7 @@ async def test_nothing_touches_a_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     """A store in memory leaves no file where it runs."""
     monkeypatch.chdir(tmp_path)
     store = InMemoryStore()
-    await store.open_producer("p", "s", "main", validate_config({}), None, 1_000)
+    await store.journal.open_producer("p", "s", "main", validate_config({}), None, 1_000)
     await store.close_store()
 
     assert not os.listdir(tmp_path)
@@ -137,7 +137,7 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
     for key in (closed, ended):
         end = Offer(1, NOW, b'{"type":"session.end","seq":1,"reason":"MARK"}', ending=SessionEnding(NOW, "MARK"))
         await send(sqlite, key, end)
-    await sqlite.close_ended(closed, "n", NOW)
+    await sqlite.journal.close_ended(closed, "n", NOW)
     (delivery,) = await sqlite.outbox.claim_deliveries(NOW, 1000, {}, 1)
     await sqlite.outbox.freeze_payload(delivery, b"MARK")
     await sqlite.outbox.finish_delivery(delivery, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
@@ -171,14 +171,14 @@ async def test_lists_that_look_through_rows_hold_up_no_reads(sqlite: SqliteStore
     scan = asyncio.ensure_future(sqlite.database.scan(lambda _: goes_on.wait(30)))
     try:
         lists = [SessionFilter(project="p", label=("desk", "front")), SessionFilter(project="p", channel="c")]
-        waiting = [asyncio.ensure_future(sqlite.list_sessions(wanted)) for wanted in lists]
+        waiting = [asyncio.ensure_future(sqlite.journal.list_sessions(wanted)) for wanted in lists]
         for wanted in (
             SessionFilter(project="p"),
             SessionFilter(project="p", user_id="u"),
             SessionFilter(project="p", state="running"),
         ):
-            assert [] == await sqlite.list_sessions(wanted)
-        assert [] == await sqlite.read_rows(1, 0, 10)
+            assert [] == await sqlite.journal.list_sessions(wanted)
+        assert [] == await sqlite.journal.read_rows(1, 0, 10)
         assert not any(task.done() for task in (scan, *waiting))
     finally:
         goes_on.set()

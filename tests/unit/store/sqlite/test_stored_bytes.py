@@ -40,8 +40,8 @@ async def test_the_count_follows_the_journal(path: str) -> None:
             assert (true if quota else 0) == counted
     async with opened_session(path) as store:
         store.set_quotas(Quotas(stored_bytes=10**6))
-        await store.close_session(key, None, "n", NOW + 10**9)
-        while await store.compact(key):
+        await store.journal.close_session(key, None, "n", NOW + 10**9)
+        while await store.compaction.compact(key):
             pass
         counted, true = await counted_and_true(store)
         assert (True, True) == (counted == true, 0 < true < 10_000)

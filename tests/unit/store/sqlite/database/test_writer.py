@@ -155,7 +155,7 @@ async def test_resends_are_looked_up_together(sqlite: SqliteStore) -> None:
     """A batch of old events, in a declared gap or not, costs the one writer a few queries and not one for each."""
     key = await begin(sqlite)
     await send(sqlite, key, *map(offer, range(1, 101)))
-    await sqlite.open_producer("p", "s", "main", validate_config({}), 301, NOW)
+    await sqlite.journal.open_producer("p", "s", "main", validate_config({}), 301, NOW)
     queries: list[str] = []
 
     def trace(cursor: apsw.Cursor, query: str, values: apsw.Bindings | None) -> bool:

@@ -38,7 +38,7 @@ async def store(budget: MemoryBudget) -> AsyncIterator[InMemoryStore]:
 async def create(store: InMemoryStore, name: str, config: Any = None) -> int:
     """A session with a configuration; its key."""
     patch = validate_config(CONFIG if config is None else config)
-    return (await store.create_session("p", name, patch, NOW))[0].key
+    return (await store.journal.create_session("p", name, patch, NOW))[0].key
 
 
 def kept(store: InMemoryStore) -> set[str]:
@@ -74,7 +74,7 @@ async def test_rows_stay_within_their_share(store: InMemoryStore, budget: Memory
     assert 0 < budget.rows <= budget.room_for_rows
     assert {"s19", "s18", "s17"} < kept(store) < {f"s{n}" for n in range(5, 20)}
     assert 20 - len(kept(store)) == budget.evicted_rows
-    stream = await store.find_session("p", "s0")
+    stream = await store.journal.find_session("p", "s0")
     assert stream is not None
     assert (keys[0], CONFIG) == (stream.key, stream.config)
 
@@ -84,7 +84,7 @@ async def test_ended_sessions_go_first(store: InMemoryStore) -> None:
     await create(store, "running")
     for number in range(20):
         key = await create(store, f"s{number}")
-        await store.close_session(key, None, f"n{number}", NOW + 10**12)
+        await store.journal.close_session(key, None, f"n{number}", NOW + 10**12)
     assert "running" in kept(store)
 
 
@@ -92,7 +92,7 @@ async def test_a_configuration_that_changes_is_weighed_again(store: InMemoryStor
     """What is counted follows the row, and an erased one counts for little."""
     key = await create(store, "s", {})
     small = budget.rows
-    await store.change_config(key, validate_config(CONFIG), b"{}", NOW)
+    await store.journal.change_config(key, validate_config(CONFIG), b"{}", NOW)
     assert CONFIG_BYTES < budget.rows - small + 1_000
     await store.erase(key, NOW)
     assert small >= budget.rows
@@ -104,7 +104,7 @@ async def test_one_row_above_the_share_is_served_and_not_kept(budget: MemoryBudg
     store = InMemoryStore(budget)
     await create(store, "s")
     assert (set(), 0) == (kept(store), budget.rows)
-    stream = await store.find_session("p", "s")
+    stream = await store.journal.find_session("p", "s")
     assert stream is not None
     assert CONFIG == stream.config
     await store.close_store()
@@ -112,9 +112,9 @@ async def test_one_row_above_the_share_is_served_and_not_kept(budget: MemoryBudg
 
 async def test_a_producer_goes_on_after_its_session_was_dropped(store: InMemoryStore) -> None:
     """Epochs and seqs of a producer are those of the journal, at hand or not."""
-    opened = await store.open_producer("p", "s", "main", validate_config({}), None, NOW)
+    opened = await store.journal.open_producer("p", "s", "main", validate_config({}), None, NOW)
     for number in range(20):
         await create(store, f"s{number}")
     assert "s" not in kept(store)
-    again = await store.open_producer("p", "s", "main", validate_config({}), None, NOW)
+    again = await store.journal.open_producer("p", "s", "main", validate_config({}), None, NOW)
     assert (opened.stream.key, opened.epoch + 1, 1) == (again.stream.key, again.epoch, again.next_seq)

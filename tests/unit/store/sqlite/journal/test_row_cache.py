@@ -36,7 +36,7 @@ def plain(key: int, first: int, count: int, producer: str = "main", epoch: int |
 
 
 async def begin(store: SqliteStore, session_id: str = "s", producer: str = "main") -> int:
-    return (await store.open_producer("p", session_id, producer, validate_config({}), None, NOW)).stream.key
+    return (await store.journal.open_producer("p", session_id, producer, validate_config({}), None, NOW)).stream.key
 
 
 async def runs(store: SqliteStore) -> list[tuple[Any, ...]]:
@@ -48,10 +48,10 @@ async def runs(store: SqliteStore) -> list[tuple[Any, ...]]:
 async def test_what_comes_together_is_one_row(store: SqliteStore) -> None:
     """A batch is a run; each of its events has its own position and seq for a reader."""
     key = await begin(store)
-    first, second = await store.append([plain(key, 1, 3), plain(key, 4, 2)], NOW)
+    first, second = await store.journal.append([plain(key, 1, 3), plain(key, 4, 2)], NOW)
     assert [(1, 3, "main", 1), (4, 2, "main", 4)] == await runs(store)
     assert (1, 4, 4, 6) == (first.position, second.position, first.next_seq, second.next_seq)
-    rows = await store.read_rows(key, 0, 10)
+    rows = await store.journal.read_rows(key, 0, 10)
     assert [(n, n, payload(n)) for n in range(1, 6)] == [(row.position, row.seq, row.payload) for row in rows]
 
 
@@ -59,9 +59,9 @@ async def test_what_comes_together_is_one_row(store: SqliteStore) -> None:
 async def test_a_page_may_begin_and_end_inside_a_run(store: SqliteStore, after: int, limit: int) -> None:
     """Readers do not see where runs begin."""
     key = await begin(store)
-    await store.append([plain(key, 1, 4), plain(key, 5, 2)], NOW)
+    await store.journal.append([plain(key, 1, 4), plain(key, 5, 2)], NOW)
     expected = [*range(after + 1, 7)][:limit]
-    assert expected == [row.position for row in await store.read_rows(key, after, limit)]
+    assert expected == [row.position for row in await store.journal.read_rows(key, after, limit)]
 
 
 async def test_batches_of_one_commit_see_each_other(store: SqliteStore) -> None:
@@ -69,7 +69,7 @@ async def test_batches_of_one_commit_see_each_other(store: SqliteStore) -> None:
     key = await begin(store)
     await begin(store, producer="asr")
     again = Batch(key, "main", 1, NOW, [payload(2), payload(3), payload(4)], 2)
-    answers = await store.append([plain(key, 1, 3), plain(key, 1, 2, "asr"), again], NOW)
+    answers = await store.journal.append([plain(key, 1, 3), plain(key, 1, 2, "asr"), again], NOW)
     assert [1, 4, None] == [one.position for one in answers]
     assert [Outcome(duplicate=True), Outcome(duplicate=True), Outcome(6)] == answers[2].outcomes
 
@@ -80,16 +80,18 @@ async def test_a_new_process_finds_where_journals_end(tmp_path: Path) -> None:
     store = SqliteStore(path)
     key = await begin(store)
     await begin(store, producer="asr")
-    await store.append([plain(key, 1, 3), plain(key, 1, 2, "asr"), plain(key, 4, 1)], NOW)
+    await store.journal.append([plain(key, 1, 3), plain(key, 1, 2, "asr"), plain(key, 4, 1)], NOW)
     await store.close_store()
     store = SqliteStore(path)
-    stream = await store.find_session("p", "s")
+    stream = await store.journal.find_session("p", "s")
     assert stream is not None
     assert 6 == stream.position
-    opened = [await store.open_producer("p", "s", name, validate_config({}), None, NOW) for name in ("main", "asr")]
+    opened = [
+        await store.journal.open_producer("p", "s", name, validate_config({}), None, NOW) for name in ("main", "asr")
+    ]
     assert [(2, 5), (2, 3)] == [(one.epoch, one.next_seq) for one in opened]
     known = [Offer(seq, NOW, payload(seq)) for seq in (2, 4)] + [Offer(3, NOW, payload(3, "other"))]
-    outcomes = (await append_batch(store, key, "main", 2, known, NOW)).outcomes
+    outcomes = (await append_batch(store.journal, key, "main", 2, known, NOW)).outcomes
     assert [Outcome(duplicate=True)] * 2 + [Outcome(code="seq_conflict")] == outcomes
     await store.close_store()
 
@@ -97,9 +99,9 @@ async def test_a_new_process_finds_where_journals_end(tmp_path: Path) -> None:
 async def test_a_close_keeps_where_producers_stand(store: SqliteStore) -> None:
     """What a closed journal's producers have sent is in rows of their own, whatever becomes of the journal's."""
     key = await begin(store)
-    await append_batch(store, key, "http", None, [Offer(1, NOW, payload(1))], NOW)
-    await store.append([plain(key, 1, 3)], NOW)
-    await store.close_session(key, None, "n", NOW + 10**12)
+    await append_batch(store.journal, key, "http", None, [Offer(1, NOW, payload(1))], NOW)
+    await store.journal.append([plain(key, 1, 3)], NOW)
+    await store.journal.close_session(key, None, "n", NOW + 10**12)
     query = "select name, next_seq from producers order by name"
     found = await store.database.read(lambda connection: connection.execute(query).fetchall())
     assert [("http", 2), ("main", 4)] == found
@@ -118,21 +120,21 @@ async def test_a_job_that_is_refused_changes_nothing(store: SqliteStore) -> None
 
     with pytest.raises(Refused):
         await store.database.write(job)
-    (appended,) = await store.append([plain(key, 1, 1)], NOW)
+    (appended,) = await store.journal.append([plain(key, 1, 1)], NOW)
     assert 1 == appended.position
 
 
 async def test_after_a_failed_commit_rows_are_read_anew(store: SqliteStore) -> None:
     """What was kept at hand of a transaction that failed is forgotten."""
     key = await begin(store)
-    await store.append([plain(key, 1, 1)], NOW)
+    await store.journal.append([plain(key, 1, 1)], NOW)
     store.database.writer.pragma("max_page_count", store.database.writer.pragma("page_count"))
     big = Batch(key, "main", 1, NOW, [payload(2, "x" * 200_000)], 2)
     with pytest.raises(StoreUnavailable):
-        await store.append([big], NOW)
+        await store.journal.append([big], NOW)
     store.database.writer.pragma("max_page_count", 2**30)
-    (appended,) = await store.append([big], NOW)
+    (appended,) = await store.journal.append([big], NOW)
     assert (2, 3) == (appended.position, appended.next_seq)
-    stream = await store.find_session("p", "s")
+    stream = await store.journal.find_session("p", "s")
     assert stream is not None
     assert 2 == stream.position
