@@ -1,8 +1,8 @@
-"""What a route is: one declaration next to its handler, which is both served and documented.
+"""Declarations of routes: each stands above its handler, and is both served and documented.
 
 To add a route, write a handler that takes the request and a query struct, with a docstring that says what it does for
-the caller, and add a `Route` with its scope, body, answers and own error codes to the `ROUTES` of its file. The guard,
-the decoding of the query and `/openapi.json` follow from that, and the tests compare the answers with it.
+the caller, and declare it with `add` of its file's `ROUTES`. The guard, the decoding of the query and `/openapi.json`
+follow from that, and the tests compare the answers with it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from aiohttp import web
 from msgspec import Meta, Struct
@@ -21,6 +21,7 @@ from voicemem.server.http import problems
 
 KeyId = Annotated[str, matching("^[0-9a-z]{12}$", "The id of a key is 12 characters of 0-9a-z")]
 Q = TypeVar("Q", bound=Struct)
+H = TypeVar("H", bound=Callable[[web.Request, Any], Awaitable[web.StreamResponse]])
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -116,3 +117,47 @@ class Route(NamedTuple, Generic[Q]):
 def json_ok(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, ResponseSpec]:
     """Return the answers of a route that succeeds in one way, with JSON of this type."""
     return {int(status): ResponseSpec({JSON: kind})}
+
+
+def optional(kind: Any) -> BodySpec:
+    """Return a JSON body of this type that may be left out."""
+    return BodySpec({JSON: kind}, required=False)
+
+
+class Routes(list[Route[Any]]):
+    """The routes of a module, in the order of their handlers."""
+
+    def add(
+        self,
+        name: str,
+        scope: str | None,
+        answer: Any,
+        body: Any = None,
+        codes: str = "",
+        *,
+        status: int = 200,
+        headers: tuple[str, ...] = (),
+        id_field: str | None = None,
+        **more: Any,
+    ) -> Callable[[H], H]:
+        """Declare the handler of a route, which `name` names by method and path.
+
+        `answer` is the type of the JSON that is answered with `status`, types by media type, None for 204 without a
+        body, or answers by status; `body` likewise what is sent. `codes` are separated by spaces.
+        """
+        method, path = name.split()
+        if answer is None:
+            answers: Mapping[int, ResponseSpec] = {204: ResponseSpec()}
+        elif isinstance(answer, dict) and isinstance(next(iter(answer)), int):
+            answers = answer
+        else:
+            answers = {status: ResponseSpec(answer if isinstance(answer, dict) else {JSON: answer}, headers, id_field)}
+        if body is not None and not isinstance(body, BodySpec):
+            body = BodySpec(body if isinstance(body, dict) else {JSON: body})
+
+        def declare(handler: H) -> H:
+            query = list(get_type_hints(handler).values())[1]
+            self.append(Route(method, path, handler, scope, query, answers, body, tuple(codes.split()), **more))
+            return handler
+
+        return declare

@@ -20,7 +20,9 @@ from voicemem.protocol.types import JsonObject, Reason
 from voicemem.server.http.listener import ProblemHandler
 from voicemem.server.http.problems import MEDIA_TYPE, Handler, Problem
 from voicemem.server.http.request import GRANT, NoQuery, get_stream, read_object, services_of
-from voicemem.server.http.routes import JSON, BodySpec, ErrorFormat, ResponseSpec, Route
+from voicemem.server.http.routes import JSON, ErrorFormat, Routes
+
+ROUTES = Routes()
 
 PATH = "/v1/sessions/{id}/chat/completions"
 TURN_HEADER, ITEM_HEADER = "Voicemem-Turn-Id", "Voicemem-Item"
@@ -67,6 +69,16 @@ class ChatProblem(Struct, frozen=True):
 ERRORS = ErrorFormat(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, lambda code: code)
 
 
+@ROUTES.add(
+    f"POST {PATH}",
+    "ingest",
+    {JSON: ChatCompletion, EVENT_STREAM: ChatChunk},
+    ChatRequest,
+    "missing_field text_too_long session_ended session_erased seq_required draining session_set_aside "
+    "llm_not_configured llm_failed llm_timeout address_not_allowed",
+    headers=(TURN_HEADER, ITEM_HEADER),
+    errors=ERRORS,
+)
 async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:
     """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
 
@@ -175,22 +187,3 @@ async def chat_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         error = OpenAIError(problem.detail, problem.reason, code)
         response.body = msgspec.json.encode(msgspec.structs.asdict(problem) | {"error": error})
     return response
-
-
-ROUTES = (
-    Route(
-        "POST",
-        PATH,
-        create_chat_completion,
-        "ingest",
-        NoQuery,
-        {200: ResponseSpec({JSON: ChatCompletion, EVENT_STREAM: ChatChunk}, headers=(TURN_HEADER, ITEM_HEADER))},
-        BodySpec({JSON: ChatRequest}),
-        (
-            *("missing_field", "text_too_long", "session_ended", "session_erased", "seq_required", "draining"),
-            "session_set_aside",
-            *("llm_not_configured", "llm_failed", "llm_timeout", "address_not_allowed"),
-        ),
-        ERRORS,
-    ),
-)

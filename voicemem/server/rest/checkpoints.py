@@ -36,7 +36,7 @@ from voicemem.server.http.request import (
     services_of,
     stream_body,
 )
-from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import JSON, MergePatch, Routes
 from voicemem.server.rest.sessions import (
     GivenConfig,
     check_outbound_change,
@@ -44,6 +44,9 @@ from voicemem.server.rest.sessions import (
 )
 from voicemem.server.rest.tails import JournalEntry
 from voicemem.sessions.lifecycle import SessionInfo, info_of
+
+ROUTES = Routes()
+CREATE_CODES = "invalid_field address_not_allowed session_exists session_erased quota_exceeded"
 
 BODY_TIMEOUT_S = 120.0
 """For the body of a restore, which may be large."""
@@ -84,12 +87,22 @@ class ForkPoint(Struct, frozen=True):
     session_id: str | None = None
 
 
+@ROUTES.add("GET /v1/sessions/{id}/checkpoint", "read", Checkpoint)
 async def read_checkpoint(request: web.Request, _: NoQuery) -> web.StreamResponse:
     """Read the session with its journal as one portable document, without secrets."""
     stream = await get_stream(request)
     return await stream_body(request, {"Content-Type": JSON}, write_checkpoint(services_of(request).store, stream))
 
 
+@ROUTES.add(
+    "POST /v1/restore",
+    "ingest",
+    SessionInfo,
+    ToRestore,
+    f"{CREATE_CODES} invalid_checkpoint",
+    status=201,
+    id_field="session_id",
+)
 async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
     """Create a session from a checkpoint, with the same journal, and so with the same history and context.
 
@@ -178,6 +191,15 @@ async def read_large_body(request: web.Request) -> bytes:
     return bytes(body)
 
 
+@ROUTES.add(
+    "POST /v1/sessions/{id}/fork",
+    "ingest",
+    SessionInfo,
+    MergePatch(Fork),
+    f"{CREATE_CODES} missing_field unknown_turn session_set_aside",
+    status=201,
+    id_field="session_id",
+)
 async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     """Create a running session that remembers this one up to a turn, and continues with the next turn.
 
@@ -195,31 +217,3 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     forked = await fork(services.sessions, services.read_models, stream, point.at_turn, session_id, config, key_id)
     note_outbound_change(request, config, forked)
     return json_response(info_of(forked), 201)
-
-
-CREATED_RESPONSE = {201: ResponseSpec({JSON: SessionInfo}, id_field="session_id")}
-CREATE_CODES = ("invalid_field", "address_not_allowed", "session_exists", "session_erased", "quota_exceeded")
-
-ROUTES = (
-    Route(
-        "POST",
-        "/v1/restore",
-        restore_session,
-        "ingest",
-        NoQuery,
-        CREATED_RESPONSE,
-        BodySpec({JSON: ToRestore}),
-        (*CREATE_CODES, "invalid_checkpoint"),
-    ),
-    Route("GET", "/v1/sessions/{id}/checkpoint", read_checkpoint, "read", NoQuery, json_ok(Checkpoint)),
-    Route(
-        "POST",
-        "/v1/sessions/{id}/fork",
-        fork_session,
-        "ingest",
-        NoQuery,
-        CREATED_RESPONSE,
-        BodySpec({JSON: MergePatch(Fork)}),
-        (*CREATE_CODES, "missing_field", "unknown_turn", "session_set_aside"),
-    ),
-)

@@ -27,7 +27,9 @@ from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, matching
 from voicemem.server.http.request import get_stream, json_response, services_of
-from voicemem.server.http.routes import Route, json_ok
+from voicemem.server.http.routes import Routes
+
+ROUTES = Routes()
 
 ENRICHER_NAMES = rf"^(?:{'|'.join(ENRICHERS)})?(?:,(?:{'|'.join(ENRICHERS)})?)*\Z"
 ENRICHER_RULE = f"Enrichers must be names separated by commas, of {', '.join(ENRICHERS)}"
@@ -96,6 +98,12 @@ class PeekedContext(Struct, frozen=True):
     carried: None
 
 
+@ROUTES.add(
+    "GET /v1/sessions/{id}/context",
+    "read",
+    OpenAiContext | AnthropicContext | GeminiContext | AccountedContext | PeekedContext,
+    codes="session_set_aside unknown_turn",
+)
 async def read_context(request: web.Request, query: ContextQuery) -> web.Response:
     """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
     stream = await get_stream(request)
@@ -141,16 +149,3 @@ def recall_from_query(query: ContextQuery) -> RecallConfig | None:
     if (query.memories_max_tokens, kinds, query.memories_from) == (None, None, None):
         return None
     return RecallConfig(query.memories_max_tokens, msgspec.convert(kinds, RecalledKinds | None), query.memories_from)
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/v1/sessions/{id}/context",
-        read_context,
-        "read",
-        ContextQuery,
-        json_ok(OpenAiContext | AnthropicContext | GeminiContext | AccountedContext | PeekedContext),
-        codes=("session_set_aside", "unknown_turn"),
-    ),
-)

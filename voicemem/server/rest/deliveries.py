@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
@@ -20,7 +19,7 @@ from voicemem.server.http.request import (
     read_object,
     services_of,
 )
-from voicemem.server.http.routes import DELIVERY_ID_PATTERN, JSON, BodySpec, DeliveryId, Route, json_ok
+from voicemem.server.http.routes import DELIVERY_ID_PATTERN, DeliveryId, Routes
 from voicemem.server.rest.webhooks import (
     ENDPOINT_PATH,
     UNKNOWN_ENDPOINT,
@@ -32,6 +31,8 @@ from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery, ListedDe
 from voicemem.store.deliveries import DeliveryPage as ListedPage
 from voicemem.store.endpoints import Endpoint
 from voicemem.webhooks.endpoints import OPERATOR_ID
+
+ROUTES = Routes()
 
 DELIVERY_ID = re.compile(DELIVERY_ID_PATTERN)
 DeliveryState = Literal["pending", "delivered", "failed"]
@@ -131,6 +132,7 @@ def delivery_of(request: web.Request) -> int:
     return int(delivery)
 
 
+@ROUTES.add(f"GET {ENDPOINT_PATH}/deliveries", "admin", DeliveryPage, codes=UNKNOWN_ENDPOINT)
 async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
     """List what was sent to an endpoint and what is still to be sent, with every attempt; the newest first."""
     page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), filter_of(query))
@@ -139,6 +141,13 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Res
     )
 
 
+@ROUTES.add(
+    f"POST {ENDPOINT_PATH}/deliveries/{{delivery}}/resend",
+    "admin",
+    WebhookDelivery,
+    codes=f"{UNKNOWN_ENDPOINT} unknown_delivery webhook_disabled",
+    status=202,
+)
 async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
     """Send one notice again, also one that was delivered; its schedule starts again."""
     resent = await services_of(request).webhooks.resend(*endpoint_of(request), delivery_of(request))
@@ -146,6 +155,9 @@ async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(delivery_view(resent), 202)
 
 
+@ROUTES.add(
+    f"POST {ENDPOINT_PATH}/recover", "admin", Recovered, Since, f"{UNKNOWN_ENDPOINT} webhook_disabled", status=202
+)
 async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:
     """Send again all notices since a time that could not be delivered."""
     body = convert_body(await read_object(request), Since)
@@ -215,12 +227,14 @@ def page_view(page: ListedPage) -> ProjectDeliveryPage:
     return ProjectDeliveryPage([listed_view(listed) for listed in page.deliveries], following)
 
 
+@ROUTES.add("GET /v1/deliveries", "read", ProjectDeliveryPage)
 async def list_project_deliveries(request: web.Request, query: DeliveryQuery) -> web.Response:
     """List what was sent of the project's sessions and what is still to be sent, to whatever endpoint."""
     page = await services_of(request).webhooks.project_deliveries(request[GRANT].project, filter_of(query))
     return json_response(page_view(page))
 
 
+@ROUTES.add("GET /v1/sessions/{id}/deliveries", "read", ProjectDeliveryPage)
 async def list_session_deliveries(request: web.Request, query: SessionDeliveryQuery) -> web.Response:
     """List what was sent of a session and what is still to be sent, its own receiver included."""
     stream = await get_stream(request)
@@ -230,59 +244,10 @@ async def list_session_deliveries(request: web.Request, query: SessionDeliveryQu
     return json_response(page_view(page))
 
 
+@ROUTES.add("GET /v1/deliveries/{delivery}", "read", DeliveryWithPayload, codes="unknown_delivery")
 async def read_delivery(request: web.Request, query: OneDeliveryQuery) -> web.Response:
     """Read a delivery; with `payload=true` also what was sent."""
     listed, sent = await services_of(request).webhooks.project_delivery(request[GRANT].project, delivery_of(request))
     payload = UNSET if not query.payload else None if sent is None else Raw(sent)
     receiver = receiver_of(listed.endpoint)
     return json_response(DeliveryWithPayload(**delivery_fields(listed.delivery), webhook=receiver, payload=payload))
-
-
-ROUTES: tuple[Route[Any], ...] = (
-    Route(
-        "GET",
-        f"{ENDPOINT_PATH}/deliveries",
-        list_deliveries,
-        "admin",
-        DeliveryQuery,
-        json_ok(DeliveryPage),
-        codes=UNKNOWN_ENDPOINT,
-    ),
-    Route(
-        "POST",
-        f"{ENDPOINT_PATH}/deliveries/{{delivery}}/resend",
-        resend_delivery,
-        "admin",
-        NoQuery,
-        json_ok(WebhookDelivery, HTTPStatus.ACCEPTED),
-        codes=(*UNKNOWN_ENDPOINT, "unknown_delivery", "webhook_disabled"),
-    ),
-    Route(
-        "POST",
-        f"{ENDPOINT_PATH}/recover",
-        recover_deliveries,
-        "admin",
-        NoQuery,
-        json_ok(Recovered, HTTPStatus.ACCEPTED),
-        BodySpec({JSON: Since}),
-        (*UNKNOWN_ENDPOINT, "webhook_disabled"),
-    ),
-    Route("GET", "/v1/deliveries", list_project_deliveries, "read", DeliveryQuery, json_ok(ProjectDeliveryPage)),
-    Route(
-        "GET",
-        "/v1/deliveries/{delivery}",
-        read_delivery,
-        "read",
-        OneDeliveryQuery,
-        json_ok(DeliveryWithPayload),
-        codes=("unknown_delivery",),
-    ),
-    Route(
-        "GET",
-        "/v1/sessions/{id}/deliveries",
-        list_session_deliveries,
-        "read",
-        SessionDeliveryQuery,
-        json_ok(ProjectDeliveryPage),
-    ),
-)

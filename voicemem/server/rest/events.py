@@ -29,7 +29,7 @@ from voicemem.server.http.request import (
     services_of,
     stream_body,
 )
-from voicemem.server.http.routes import JSON, JSON_LINES, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import JSON, JSON_LINES, ResponseSpec, Routes
 from voicemem.server.rest.tails import (
     TAIL_CODES,
     CallData,
@@ -47,6 +47,8 @@ from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, 
 from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import AWAITED_MS, Stream
+
+ROUTES = Routes()
 
 OVER = ("superseded", "session_ended", "session_erased")
 """The refusals that hold for every new event of a producer, not for one event."""
@@ -118,6 +120,14 @@ class AppendProblem(Problem, frozen=True):
     errors: list[EventError]
 
 
+@ROUTES.add(
+    "POST /v1/sessions/{id}/events",
+    "ingest",
+    Appended,
+    {JSON: EventObject | list[EventObject], JSON_LINES: EventLines},
+    f"flood events_refused unknown_dialect {' '.join(OVER)}",
+    error_kinds={CODES[code].status: AppendProblem for code in ("events_refused", *OVER)},
+)
 async def append_events(request: web.Request, query: AppendQuery) -> web.Response:
     """Add events to an existing session; the answer comes once they are on disk.
 
@@ -188,6 +198,12 @@ def event_error(problem: EventProblem) -> EventError:
     return EventError(problem.seq, problem.code, problem.detail, expected)
 
 
+@ROUTES.add(
+    "GET /v1/sessions/{id}/events",
+    "read",
+    {200: ResponseSpec({JSON_LINES: list[JournalEntry], EVENT_STREAM: TailData | CallData}), 204: ResponseSpec()},
+    codes=f"{TAIL_CODES} session_set_aside",
+)
 async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamResponse:
     """Read the journal as JSON lines: every event as it came, with its position.
 
@@ -252,27 +268,3 @@ def journal_line(row: JournalRow) -> bytes:
     """Encode one entry as a line of JSON, with the event as it is in the journal."""
     entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, event_json(row))
     return msgspec.json.encode(entry) + b"\n"
-
-
-ROUTES = (
-    Route(
-        "POST",
-        "/v1/sessions/{id}/events",
-        append_events,
-        "ingest",
-        AppendQuery,
-        json_ok(Appended),
-        BodySpec({JSON: EventObject | list[EventObject], JSON_LINES: EventLines}),
-        ("flood", "events_refused", "unknown_dialect", *OVER),
-        error_kinds={CODES[code].status: AppendProblem for code in ("events_refused", *OVER)},
-    ),
-    Route(
-        "GET",
-        "/v1/sessions/{id}/events",
-        read_journal,
-        "read",
-        JournalQuery,
-        {200: ResponseSpec({JSON_LINES: list[JournalEntry], EVENT_STREAM: TailData | CallData}), 204: ResponseSpec()},
-        codes=(*TAIL_CODES, "session_set_aside"),
-    ),
-)

@@ -13,10 +13,15 @@ from voicemem.memory.exports import CallsLine, export_calls, write_call
 from voicemem.protocol.types import JsonObject
 from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, Label, get_stream, parse_label, services_of, stream_body
-from voicemem.server.http.routes import JSON_LINES, ResponseSpec, Route
+from voicemem.server.http.routes import JSON_LINES, Routes
 from voicemem.server.rest.history import read_at_once
 from voicemem.server.rest.sessions import Millis
 from voicemem.store.records import SessionFilter
+
+ROUTES = Routes()
+KINDS: dict[str, Any] = {"vcon": JsonObject, "jsonl": list[JsonObject]}
+"""Types of documents that are JSON."""
+DOCUMENTS = {form.media_type.partition(";")[0]: KINDS.get(name, str) for name, form in FORMATS.items()}
 
 
 class CallExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +40,7 @@ class CallsExportQuery(CallExportQuery, frozen=True, forbid_unknown_fields=True)
     started_before: Millis | None = None
 
 
+@ROUTES.add("GET /v1/sessions/{id}/export", "read", DOCUMENTS, codes="session_set_aside")
 async def export_call(request: web.Request, query: CallExportQuery) -> web.Response:
     """Export a call as a document, during the call or after it."""
     stream = await get_stream(request)
@@ -49,6 +55,7 @@ async def export_call(request: web.Request, query: CallExportQuery) -> web.Respo
     return web.Response(body=document.encode(), headers=headers)
 
 
+@ROUTES.add("GET /v1/exports", "read", {JSON_LINES: list[CallsLine]})
 async def export_many_calls(request: web.Request, query: CallsExportQuery) -> web.StreamResponse:
     """Export the calls for which the conditions hold, the newest first, as JSON lines: each has a whole document.
 
@@ -66,28 +73,3 @@ async def export_many_calls(request: web.Request, query: CallsExportQuery) -> we
     audit("calls_exported", grant.key_id, grant.project)
     lines = export_calls(services.store, services.read_models, wanted, query.format)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
-
-
-KINDS: dict[str, Any] = {"vcon": JsonObject, "jsonl": list[JsonObject]}
-"""Types of documents that are JSON."""
-DOCUMENTS = {form.media_type.partition(";")[0]: KINDS.get(name, str) for name, form in FORMATS.items()}
-
-ROUTES = (
-    Route(
-        "GET",
-        "/v1/sessions/{id}/export",
-        export_call,
-        "read",
-        CallExportQuery,
-        {200: ResponseSpec(DOCUMENTS)},
-        codes=("session_set_aside",),
-    ),
-    Route(
-        "GET",
-        "/v1/exports",
-        export_many_calls,
-        "read",
-        CallsExportQuery,
-        {200: ResponseSpec({JSON_LINES: list[CallsLine]})},
-    ),
-)

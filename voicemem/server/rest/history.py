@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -16,12 +16,14 @@ from voicemem.config.session import parse_config
 from voicemem.memory.account import MemoryAccount
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, SessionId
 from voicemem.server.http.request import NoQuery, get_stream, json_response, services_of
-from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.read_model import LARGE_ROWS, ReadModel
 from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message, Role
 from voicemem.transcript.turns import ToolMarks, TurnMarks
+
+ROUTES = Routes()
 
 T = TypeVar("T")
 
@@ -132,6 +134,12 @@ class Turns(Struct, frozen=True):
     turns: list[TurnReport]
 
 
+@ROUTES.add(
+    "GET /v1/sessions/{id}/history",
+    "read",
+    {200: ResponseSpec({JSON: History | StandardHistory}, headers=("ETag",)), 304: ResponseSpec(headers=("ETag",))},
+    codes="session_set_aside",
+)
 async def read_history(request: web.Request, query: HistoryQuery) -> web.Response:
     """Read the memory, during the phone call and after it: all of it, unless the query says otherwise."""
     stream = await get_stream(request)
@@ -199,6 +207,7 @@ def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
     return f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
 
 
+@ROUTES.add("GET /v1/sessions/{id}/turns", "read", Turns, codes="session_set_aside")
 async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, in Agora's form."""
     stream = await get_stream(request)
@@ -211,37 +220,7 @@ async def read_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     return json_response(Raw(await services_of(request).read_models.read(stream, encode)))
 
 
+@ROUTES.add("GET /v1/sessions/{id}/memory", "read", MemoryAccount, codes="session_set_aside")
 async def read_session_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Read what the memory has besides its messages: summaries, what was forgotten, what was carried over."""
     return json_response(await services_of(request).accounts.read(await get_stream(request)))
-
-
-ROUTES: tuple[Route[Any], ...] = (
-    Route(
-        "GET",
-        "/v1/sessions/{id}/history",
-        read_history,
-        "read",
-        HistoryQuery,
-        {200: ResponseSpec({JSON: History | StandardHistory}, headers=("ETag",)), 304: ResponseSpec(headers=("ETag",))},
-        codes=("session_set_aside",),
-    ),
-    Route(
-        "GET",
-        "/v1/sessions/{id}/turns",
-        read_turns,
-        "read",
-        TurnsQuery,
-        json_ok(Turns),
-        codes=("session_set_aside",),
-    ),
-    Route(
-        "GET",
-        "/v1/sessions/{id}/memory",
-        read_session_memory,
-        "read",
-        NoQuery,
-        json_ok(MemoryAccount),
-        codes=("session_set_aside",),
-    ),
-)

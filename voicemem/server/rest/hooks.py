@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
@@ -22,9 +22,12 @@ from voicemem.server.http.request import (
     read_object,
     services_of,
 )
-from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import Routes, optional
 from voicemem.server.rest.webhooks import NewSecret
 from voicemem.sessions.inbound_webhooks import MAX_HOOK_BYTES
+
+ROUTES = Routes()
+PLACE = "/v1/hooks/{dialect}/secret"
 
 
 class HookQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +49,13 @@ class HookTaken(Struct, frozen=True):
     refused: Reason | UnsetType = UNSET
 
 
+@ROUTES.add(
+    "POST /v1/hooks/{dialect}",
+    None,
+    HookTaken,
+    JsonObject,
+    "unauthorized token_expired forbidden rate_limited unknown_dialect malformed_frame missing_field seq_required",
+)
 async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     """Take a webhook of another stack's platform; the answer comes once it is on disk.
 
@@ -123,12 +133,14 @@ def audit_hook(request: web.Request, act: Act) -> None:
     audit(act, request[GRANT], request[GRANT].project, None, dialect=request.match_info["dialect"])
 
 
+@ROUTES.add("GET /v1/hooks", "admin", HookSecretList)
 async def list_hook_secrets(request: web.Request, _: NoQuery) -> web.Response:
     """List the dialects whose webhooks are signed in the project, without the secrets."""
     shown = await services_of(request).hook_secrets.list(request[GRANT].project)
     return json_response(HookSecretList([view(one) for one in shown]))
 
 
+@ROUTES.add(f"PUT {PLACE}", "admin", HookSecretSet, optional(NewSecret), "invalid_field unknown_dialect")
 async def set_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Set what signs webhooks of a dialect in the project, or rotate it; for a while the old secret verifies too.
 
@@ -143,47 +155,9 @@ async def set_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(HookSecretSet(**structs.asdict(view(shown)), secret=made))
 
 
+@ROUTES.add(f"DELETE {PLACE}", "admin", None, codes="unknown_hook_secret")
 async def remove_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Remove what the project has set; without another secret, webhooks of the dialect need a key."""
     await services_of(request).hook_secrets.remove(request[GRANT].project, request.match_info["dialect"])
     audit_hook(request, "hook_secret_removed")
     return web.Response(status=204)
-
-
-PLACE = "/v1/hooks/{dialect}/secret"
-
-ROUTES: tuple[Route[Any], ...] = (
-    Route(
-        "POST",
-        "/v1/hooks/{dialect}",
-        take_hook,
-        None,
-        HookQuery,
-        json_ok(HookTaken),
-        BodySpec({JSON: JsonObject}),
-        (
-            *("unauthorized", "token_expired", "forbidden", "rate_limited", "unknown_dialect", "malformed_frame"),
-            *("missing_field", "seq_required"),
-        ),
-    ),
-    Route("GET", "/v1/hooks", list_hook_secrets, "admin", NoQuery, json_ok(HookSecretList)),
-    Route(
-        "PUT",
-        PLACE,
-        set_hook_secret,
-        "admin",
-        NoQuery,
-        json_ok(HookSecretSet),
-        BodySpec({JSON: NewSecret}, required=False),
-        ("invalid_field", "unknown_dialect"),
-    ),
-    Route(
-        "DELETE",
-        PLACE,
-        remove_hook_secret,
-        "admin",
-        NoQuery,
-        {204: ResponseSpec()},
-        codes=("unknown_hook_secret",),
-    ),
-)

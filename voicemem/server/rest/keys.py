@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
@@ -23,9 +23,11 @@ from voicemem.server.http.request import (
     read_object,
     services_of,
 )
-from voicemem.server.http.routes import JSON, BodySpec, KeyId, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import KeyId, Routes, optional
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.version import __version__
+
+ROUTES = Routes()
 
 Scopes = Annotated[tuple[Literal["ingest", "read", "admin"], ...], Meta(min_length=1, max_length=3)]
 
@@ -96,12 +98,14 @@ def key_view(key: ApiKey) -> ShownKey:
     return ShownKey(key.id, key.project, key.name, list(key.scopes), key.created_ms, key.revoked_ms, *key.limits)
 
 
+@ROUTES.add("GET /v1/keys", "admin", Keys)
 async def list_keys(request: web.Request, _: NoQuery) -> web.Response:
     """List the keys of the project, revoked ones included, without their secrets."""
     keys = await services_of(request).access.list_keys(request[GRANT].project)
     return json_response(Keys([key_view(key) for key in keys]))
 
 
+@ROUTES.add("POST /v1/keys", "admin", MadeKey, optional(NewKey), "invalid_field text_too_long no_keys", status=201)
 async def create_key(request: web.Request, _: NoQuery) -> web.Response:
     """Create a key of the project; its text is shown only this once.
 
@@ -118,6 +122,7 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
 
 
+@ROUTES.add("PATCH /v1/keys/{key_id}", "admin", ShownKey, optional(ChangedLimits), "invalid_field unknown_key")
 async def change_limits(request: web.Request, _: NoQuery) -> web.Response:
     """Change the limits of a key of the project. They hold for what comes from then on, and on new connections."""
     grant, key_id = request[GRANT], request.match_info["key_id"]
@@ -127,6 +132,7 @@ async def change_limits(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(key_view(key))
 
 
+@ROUTES.add("DELETE /v1/keys/{key_id}", "admin", None, codes="unknown_key")
 async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
     """Revoke a key of the project: it is refused from now on, and its open connections are closed."""
     grant, key_id = request[GRANT], request.match_info["key_id"]
@@ -135,6 +141,7 @@ async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
     return web.Response(status=204)
 
 
+@ROUTES.add("POST /v1/sessions/{id}/tokens", "admin", MadeToken, optional(NewToken), "no_keys", status=201)
 async def create_token(request: web.Request, _: NoQuery) -> web.Response:
     """Create a session token: it allows events and reading for this session, for some minutes, and no settings.
 
@@ -160,46 +167,10 @@ class Me(Struct, frozen=True):
     version: str
 
 
+@ROUTES.add("GET /v1/me", ANY_SCOPE, Me)
 async def read_me(request: web.Request, _: NoQuery) -> web.Response:
     """Read which key this is, of which project, and what it may do."""
     grant, access = request[GRANT], services_of(request).access
     key = None if grant.key_id in (None, ADMIN_KEY_ID) else await access.find_key(str(grant.key_id))
     name = None if key is None else key.name
     return json_response(Me(grant.project, grant.scopes, grant.key_id, name, await access.needs_key(), __version__))
-
-
-ROUTES: tuple[Route[Any], ...] = (
-    Route("GET", "/v1/keys", list_keys, "admin", NoQuery, json_ok(Keys)),
-    Route(
-        "POST",
-        "/v1/keys",
-        create_key,
-        "admin",
-        NoQuery,
-        json_ok(MadeKey, 201),
-        BodySpec({JSON: NewKey}, required=False),
-        ("invalid_field", "text_too_long", "no_keys"),
-    ),
-    Route(
-        "PATCH",
-        "/v1/keys/{key_id}",
-        change_limits,
-        "admin",
-        NoQuery,
-        json_ok(ShownKey),
-        BodySpec({JSON: ChangedLimits}, required=False),
-        ("invalid_field", "unknown_key"),
-    ),
-    Route("DELETE", "/v1/keys/{key_id}", revoke_key, "admin", NoQuery, {204: ResponseSpec()}, codes=("unknown_key",)),
-    Route(
-        "POST",
-        "/v1/sessions/{id}/tokens",
-        create_token,
-        "admin",
-        NoQuery,
-        json_ok(MadeToken, 201),
-        BodySpec({JSON: NewToken}, required=False),
-        ("no_keys",),
-    ),
-    Route("GET", "/v1/me", read_me, ANY_SCOPE, NoQuery, json_ok(Me)),
-)

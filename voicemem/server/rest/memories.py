@@ -27,11 +27,15 @@ from voicemem.server.http.request import (
     read_object,
     services_of,
 )
-from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import Routes
 from voicemem.server.rest.token_reach import token_reach
 from voicemem.server.rest.users import user_id_of
 from voicemem.store.memory_filters import AnyOf
 from voicemem.store.scopes import scope_of
+
+ROUTES = Routes()
+PATH = "/v1/memories/{memory_id}"
+GIVEN_CODES = "invalid_field text_too_long too_big"
 
 
 class GivenMemories(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +75,14 @@ class MemoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
     evidence: bool = False
 
 
+@ROUTES.add(
+    "POST /v1/memories",
+    "ingest",
+    KeptMemories | KeptIds,
+    GivenMemory | GivenMemories,
+    f"{GIVEN_CODES} unknown_session session_erased memory_exists",
+    for_tokens=True,
+)
 async def keep_memories(request: web.Request, _: NoQuery) -> web.Response:
     """Keep a memory, or several; they are found once this is answered.
 
@@ -116,6 +128,7 @@ async def take_events(request: web.Request, count: int) -> None:
         raise RateLimited(wait_s)
 
 
+@ROUTES.add(f"GET {PATH}", "read", KnownMemory, codes="unknown_memory invalid_field")
 async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
     """Read a memory, and on request the messages that it comes from, as they were heard."""
     long_term, project = services_of(request).long_term, request[GRANT].project
@@ -124,6 +137,13 @@ async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
     return json_response(KnownMemory(**msgspec.structs.asdict(memory), lines=lines))
 
 
+@ROUTES.add(
+    f"PATCH {PATH}",
+    "ingest",
+    Memory | MemoryId,
+    MemoryPatch,
+    f"{GIVEN_CODES} unknown_memory unknown_session session_erased memory_exists",
+)
 async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
     patch = convert_body(await read_object(request), MemoryPatch)
@@ -132,6 +152,7 @@ async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(memory if request[GRANT].allows("read", None) else MemoryId(memory.id))
 
 
+@ROUTES.add(f"DELETE {PATH}", "ingest", None, codes="unknown_memory invalid_field", for_tokens=True)
 async def remove_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Remove a memory: no one can read or find it any more, and its text leaves the store."""
     long_term, project, id = services_of(request).long_term, request[GRANT].project, memory_id_of(request)
@@ -151,6 +172,7 @@ def memory_id_of(request: web.Request) -> str:
         raise Refused("invalid_field", "The id of a memory is 1 to 128 characters.") from None
 
 
+@ROUTES.add("GET /v1/users/{user_id}/memories", "read", MemoryPage, codes="invalid_cursor", for_tokens=True)
 async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
     """List the memories of a user, the newest first."""
     user_id, reach = user_id_of(request), await token_reach(request)
@@ -160,6 +182,7 @@ async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.
     return await answer_page(request, query, user_ids=AnyOf((user_id,)))
 
 
+@ROUTES.add("GET /v1/sessions/{id}/memories", "read", MemoryPage, codes="invalid_cursor")
 async def list_session_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
     """List the memories that come from a session or are about it, the newest first."""
     stream = await get_stream(request)
@@ -172,6 +195,7 @@ async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: 
     return json_response(await memory_page(services_of(request).long_term, wanted, query.cursor))
 
 
+@ROUTES.add("POST /v1/users/{user_id}/memories/forget", "admin", ForgottenMemories, ForgetMemories, "missing_field")
 async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response:
     """Forget memories of a user for good: no one can read or find them any more, and their texts leave the store.
 
@@ -186,6 +210,9 @@ async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response
     return json_response(ForgottenMemories(ids, body.dry_run))
 
 
+@ROUTES.add(
+    "POST /v1/memories/search", "read", FoundMemories, MemorySearch, "invalid_field invalid_cursor", for_tokens=True
+)
 async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
     """Search what was heard and what is remembered in the project, of a user or of one session, by words.
 
@@ -200,10 +227,13 @@ async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(await services_of(request).finder.search(request[GRANT].project, wanted))
 
 
-PATH = "/v1/memories/{memory_id}"
-GIVEN_CODES = ("invalid_field", "text_too_long", "too_big")
-
-
+@ROUTES.add(
+    "POST /v1/sessions/{id}/memories/extract",
+    "ingest",
+    ExtractionState,
+    codes="no_extraction llm_not_configured session_set_aside",
+    status=202,
+)
 async def extract_memories(request: web.Request, _: NoQuery) -> web.Response:
     """Make memories of what was heard in a session since the last time, without waiting for a pause or its end.
 
@@ -213,90 +243,3 @@ async def extract_memories(request: web.Request, _: NoQuery) -> web.Response:
     services.extractions.ask(stream)
     state = await services.read_models.get_state(stream)
     return json_response(services.extractions.state_of(stream, state.extracted), HTTPStatus.ACCEPTED)
-
-
-ROUTES: tuple[Route[Any], ...] = (
-    Route(
-        "POST",
-        "/v1/users/{user_id}/memories/forget",
-        forget_user_memories,
-        "admin",
-        NoQuery,
-        json_ok(ForgottenMemories),
-        BodySpec({JSON: ForgetMemories}),
-        ("missing_field",),
-    ),
-    Route(
-        "POST",
-        "/v1/memories",
-        keep_memories,
-        "ingest",
-        NoQuery,
-        json_ok(KeptMemories | KeptIds),
-        BodySpec({JSON: GivenMemory | GivenMemories}),
-        (*GIVEN_CODES, "unknown_session", "session_erased", "memory_exists"),
-        for_tokens=True,
-    ),
-    Route(
-        "POST",
-        "/v1/memories/search",
-        search_memories,
-        "read",
-        NoQuery,
-        json_ok(FoundMemories),
-        BodySpec({JSON: MemorySearch}),
-        ("invalid_field", "invalid_cursor"),
-        for_tokens=True,
-    ),
-    Route(
-        "GET", PATH, read_memory, "read", MemoryQuery, json_ok(KnownMemory), codes=("unknown_memory", "invalid_field")
-    ),
-    Route(
-        "PATCH",
-        PATH,
-        change_memory,
-        "ingest",
-        NoQuery,
-        json_ok(Memory | MemoryId),
-        BodySpec({JSON: MemoryPatch}),
-        (*GIVEN_CODES, "unknown_memory", "unknown_session", "session_erased", "memory_exists"),
-    ),
-    Route(
-        "DELETE",
-        PATH,
-        remove_memory,
-        "ingest",
-        NoQuery,
-        {204: ResponseSpec()},
-        codes=("unknown_memory", "invalid_field"),
-        for_tokens=True,
-    ),
-    Route(
-        "GET",
-        "/v1/users/{user_id}/memories",
-        list_user_memories,
-        "read",
-        MemoriesQuery,
-        json_ok(MemoryPage),
-        codes=("invalid_cursor",),
-        for_tokens=True,
-    ),
-    Route(
-        "GET",
-        "/v1/sessions/{id}/memories",
-        list_session_memories,
-        "read",
-        MemoriesQuery,
-        json_ok(MemoryPage),
-        codes=("invalid_cursor",),
-    ),
-    Route(
-        "POST",
-        "/v1/sessions/{id}/memories/extract",
-        extract_memories,
-        "ingest",
-        NoQuery,
-        {202: ResponseSpec({JSON: ExtractionState})},
-        codes=("no_extraction", "llm_not_configured", "session_set_aside"),
-    ),
-)

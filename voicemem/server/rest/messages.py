@@ -23,8 +23,10 @@ from voicemem.server.http.request import (
     read_object,
     services_of,
 )
-from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
+from voicemem.server.http.routes import Routes
 from voicemem.sessions.recording.batches import ProducerLease
+
+ROUTES = Routes()
 
 
 class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +37,7 @@ class ToForget(Struct, frozen=True, forbid_unknown_fields=True):
     everything: bool | UnsetType = UNSET
 
 
+@ROUTES.add("POST /v1/sessions/{id}/forget", "ingest", Forgot, ToForget, "missing_field unknown_turn session_set_aside")
 async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
     """Forget messages: they are left out of every context, and stay in the history.
 
@@ -51,6 +54,14 @@ async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(forgot)
 
 
+@ROUTES.add(
+    "POST /v1/sessions/{id}/messages",
+    "ingest",
+    AddedAt,
+    Added | list[Added],
+    "missing_field text_too_long reserved_metadata session_ended session_erased seq_required session_set_aside "
+    "quota_exceeded",
+)
 async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
     """Add a message or a tool trace, or a list of them, all or none; the answer comes once they are on disk."""
     stream = await get_stream(request)
@@ -78,6 +89,7 @@ async def read_messages(request: web.Request) -> list[Added]:
         raise Refused("invalid_field", describe_error(error)) from None
 
 
+@ROUTES.add("GET /v1/sessions/{id}/stats", "read", Statistics, codes="session_set_aside")
 async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
     """Read what can be counted in a session: messages, turns, interruptions, tokens, latencies, tools.
 
@@ -93,39 +105,3 @@ async def read_statistics(request: web.Request, _: NoQuery) -> web.Response:
             stream, lambda read_model: statistics_of(stream, read_model, selection.counter, summary, now_ms, extraction)
         )
     )
-
-
-ROUTES = (
-    Route(
-        "POST",
-        "/v1/sessions/{id}/forget",
-        forget_messages,
-        "ingest",
-        NoQuery,
-        json_ok(Forgot),
-        BodySpec({JSON: ToForget}),
-        ("missing_field", "unknown_turn", "session_set_aside"),
-    ),
-    Route(
-        "POST",
-        "/v1/sessions/{id}/messages",
-        add_messages,
-        "ingest",
-        NoQuery,
-        json_ok(AddedAt),
-        BodySpec({JSON: Added | list[Added]}),
-        (
-            *("missing_field", "text_too_long", "reserved_metadata", "session_ended", "session_erased"),
-            *("seq_required", "session_set_aside", "quota_exceeded"),
-        ),
-    ),
-    Route(
-        "GET",
-        "/v1/sessions/{id}/stats",
-        read_statistics,
-        "read",
-        NoQuery,
-        json_ok(Statistics),
-        codes=("session_set_aside",),
-    ),
-)

@@ -20,9 +20,12 @@ from voicemem.server.http.request import (
     read_object,
     services_of,
 )
-from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
+from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.store.observations import Observation, ObservationState
 from voicemem.store.streams import Stream
+
+ROUTES = Routes()
+PLACE = "/v1/sessions/{id}/observe"
 
 CALL_RULE = "The id of a call is 1 to 256 characters of A-Za-z0-9._:-, and does not begin with a dot"
 CallId = Annotated[str, matching(r"^[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,255}\Z", CALL_RULE)]
@@ -75,6 +78,14 @@ def audit_observation(request: web.Request, act: Act, observation: Observation) 
     audit(act, grant, grant.project, request.match_info["id"], dialect=observation.dialect, call=observation.call)
 
 
+@ROUTES.add(
+    f"POST {PLACE}",
+    "admin",
+    dict.fromkeys((200, 201), ResponseSpec({JSON: ShownObservation})),
+    NewObservation,
+    "invalid_field unknown_dialect session_ended session_erased observer_not_configured already_observed "
+    "too_many_observations",
+)
 async def begin_observation(request: web.Request, _: NoQuery) -> web.Response:
     """Observe a call at another stack for this session: the service connects to it, and records what it says.
 
@@ -92,36 +103,17 @@ async def begin_observation(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(view(stream, observation), 201 if is_new else 200)
 
 
+@ROUTES.add(f"GET {PLACE}", "admin", ShownObservation, codes="unknown_observation")
 async def read_observation(request: web.Request, _: NoQuery) -> web.Response:
     """Show how the observation of this session stands, also when it is over."""
     stream = await get_stream(request)
     return json_response(view(stream, await services_of(request).observers.get(stream)))
 
 
+@ROUTES.add(f"DELETE {PLACE}", "admin", ShownObservation, codes="unknown_observation")
 async def stop_observation(request: web.Request, _: NoQuery) -> web.Response:
     """Stop observing; the call and the session go on. One that is over stays as it is."""
     stream = await get_stream(request)
     observation = await services_of(request).observers.stop(stream)
     audit_observation(request, "observation_stopped", observation)
     return json_response(view(stream, observation))
-
-
-PLACE = "/v1/sessions/{id}/observe"
-UNKNOWN = ("unknown_observation",)
-ROUTES = (
-    Route(
-        "POST",
-        PLACE,
-        begin_observation,
-        "admin",
-        NoQuery,
-        {**json_ok(ShownObservation, 201), **json_ok(ShownObservation)},
-        BodySpec({JSON: NewObservation}),
-        (
-            *("invalid_field", "unknown_dialect", "session_ended", "session_erased"),
-            *("observer_not_configured", "already_observed", "too_many_observations"),
-        ),
-    ),
-    Route("GET", PLACE, read_observation, "admin", NoQuery, json_ok(ShownObservation), codes=UNKNOWN),
-    Route("DELETE", PLACE, stop_observation, "admin", NoQuery, json_ok(ShownObservation), codes=UNKNOWN),
-)

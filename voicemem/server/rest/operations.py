@@ -21,12 +21,14 @@ from voicemem.server.http.request import (
     json_response,
     services_of,
 )
-from voicemem.server.http.routes import JSON, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import JSON, Routes
 from voicemem.services import Services
 from voicemem.store.endpoints import Endpoint
 from voicemem.store.records import SessionFilter
 from voicemem.telemetry.metrics import TEXT_FORMAT
 from voicemem.version import __version__
+
+ROUTES = Routes()
 
 
 class Health(Struct, frozen=True):
@@ -72,6 +74,7 @@ class AsyncApi(Struct, frozen=True):
     components: dict[str, Any]
 
 
+@ROUTES.add("GET /livez", None, Health)
 async def livez(_: web.Request, __: NoQuery) -> web.Response:
     """Check that the process answers.
 
@@ -80,6 +83,7 @@ async def livez(_: web.Request, __: NoQuery) -> web.Response:
     return json_response(Health())
 
 
+@ROUTES.add("GET /readyz", None, Readiness, codes="draining store_unavailable")
 async def readyz(request: web.Request, _: NoQuery) -> web.Response:
     """Check that the process should get traffic: the store can be written, and the service is not draining.
 
@@ -99,16 +103,19 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(Readiness(node=node, set_aside=QuarantineCount(report.streams, ids)))
 
 
+@ROUTES.add("GET /asyncapi.json", None, AsyncApi)
 async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:
     """The AsyncAPI document of the websocket ingest: its frames and their answers."""
     return web.Response(body=await asyncio.to_thread(request.app[ASYNCAPI_DOCUMENT]), content_type=JSON)
 
 
+@ROUTES.add("GET /openapi.json", None, OpenApi)
 async def openapi(request: web.Request, _: NoQuery) -> web.Response:
     """This document."""
     return web.Response(body=await asyncio.to_thread(request.app[OPENAPI_DOCUMENT]), content_type=JSON)
 
 
+@ROUTES.add("GET /metrics", "read", {"text/plain": str}, outlives_store=True)
 async def metrics(request: web.Request, _: NoQuery) -> web.Response:
     """Read the metrics of the service, in Prometheus' text format.
 
@@ -211,6 +218,7 @@ class OperationsReport(Struct, frozen=True):
     service: ServiceFigures | None
 
 
+@ROUTES.add("GET /v1/operations", "read", OperationsReport)
 async def read_operations(request: web.Request, _: NoQuery) -> web.Response:
     """Read how things go now: rates, latencies, what waits and what fails."""
     project, services = request[GRANT].project, services_of(request)
@@ -296,16 +304,3 @@ async def nodes_of(services: Services) -> list[ServiceNode]:
 def value(gauge: Gauge, *labels: str) -> int:
     """What a gauge, or one of its series, says."""
     return int((gauge.labels(*labels) if labels else gauge)._value.get())
-
-
-ROUTES: tuple[Route[Any], ...] = (
-    Route("GET", "/livez", livez, None, NoQuery, json_ok(Health)),
-    Route("GET", "/readyz", readyz, None, NoQuery, json_ok(Readiness), codes=("draining", "store_unavailable")),
-    Route(
-        *("GET", "/metrics", metrics, "read", NoQuery, {200: ResponseSpec({"text/plain": str})}),
-        outlives_store=True,
-    ),
-    Route("GET", "/openapi.json", openapi, None, NoQuery, json_ok(OpenApi)),
-    Route("GET", "/asyncapi.json", asyncapi, None, NoQuery, json_ok(AsyncApi)),
-    Route("GET", "/v1/operations", read_operations, "read", NoQuery, json_ok(OperationsReport)),
-)

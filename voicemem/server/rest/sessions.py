@@ -31,7 +31,7 @@ from voicemem.server.http.request import (
     services_of,
     stream_body,
 )
-from voicemem.server.http.routes import JSON, BodySpec, MergePatch, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
 from voicemem.server.rest.session_lists import LiveListData, OverviewPage, answer_live, answer_overviews
 from voicemem.server.rest.tails import wants_tail
 from voicemem.server.rest.token_reach import token_reach
@@ -39,6 +39,9 @@ from voicemem.sessions.lifecycle import SessionInfo, Sessions, info_of
 from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import NAMESPACE_LABEL
 from voicemem.store.streams import Stream
+
+ROUTES = Routes()
+CONFIG_CODES = "invalid_field address_not_allowed"
 
 PAGE = 20
 """Sessions that are read and written at a time: each may have a configuration of 256 KiB."""
@@ -101,6 +104,13 @@ class SessionPage(Struct, frozen=True):
     next_cursor: str | None
 
 
+@ROUTES.add(
+    "POST /v1/sessions",
+    "ingest",
+    dict.fromkeys((200, 201), ResponseSpec({JSON: SessionInfo}, id_field="session_id")),
+    optional(MergePatch(NewSession)),
+    f"{CONFIG_CODES} session_exists session_erased quota_exceeded",
+)
 async def create_session(request: web.Request, _: NoQuery) -> web.Response:
     """Create a session from its configuration.
 
@@ -131,6 +141,13 @@ def note_outbound_change(request: web.Request, config: JsonObject, stream: Strea
         audit("calling_out_changed", request[GRANT], stream.project, stream.id)
 
 
+@ROUTES.add(
+    "GET /v1/sessions",
+    "read",
+    {JSON: SessionPage | OverviewPage, EVENT_STREAM: LiveListData},
+    codes="invalid_cursor draining",
+    for_tokens=True,
+)
 async def list_sessions(request: web.Request, query: SessionsQuery) -> web.StreamResponse:
     """List the sessions of the project, the newest first.
 
@@ -201,12 +218,16 @@ def encode_sessions(page: list[Stream]) -> bytes:
     return b",".join(msgspec.json.encode(info_of(stream)) for stream in page)
 
 
+@ROUTES.add("GET /v1/sessions/{id}", "read", SessionInfo)
 async def read_session(request: web.Request, _: NoQuery) -> web.Response:
     """Read a session's state and configuration."""
     stream = await get_stream(request)
     return json_response(info_of(stream, await services_of(request).read_models.quarantined.find(stream.key)))
 
 
+@ROUTES.add(
+    "PATCH /v1/sessions/{id}", "ingest", SessionInfo, optional(MergePatch(GivenConfig)), f"{CONFIG_CODES} session_ended"
+)
 async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     """Change the configuration with a merge patch (RFC 7396); null removes a setting."""
     request[GRANT].require_setting()
@@ -219,6 +240,7 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(info_of(changed))
 
 
+@ROUTES.add("POST /v1/sessions/{id}/end", "ingest", SessionInfo, optional(Ending), "text_too_long")
 async def end_session(request: web.Request, _: NoQuery) -> web.Response:
     """End a session and close it at once; one that is already closed stays as it is."""
     stream = await get_stream(request)
@@ -230,6 +252,7 @@ async def end_session(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(info_of(ended))
 
 
+@ROUTES.add("POST /v1/sessions/{id}/refold", "admin", SessionInfo, codes="session_set_aside")
 async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
     """Make the memory from the whole journal again; one that was quarantined is there again if it succeeds.
 
@@ -243,6 +266,7 @@ async def refold_session(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(info_of(stream))
 
 
+@ROUTES.add("DELETE /v1/sessions/{id}", "admin", None)
 async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     """Erase a session: nothing of it can be read any more, and its id cannot be used again."""
     stream = await get_stream(request)
@@ -251,60 +275,3 @@ async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     services.read_models.discard(stream.key)
     audit("session_erased", request[GRANT], stream.project, stream.id)
     return web.Response(status=204)
-
-
-CONFIG_CODES = ("invalid_field", "address_not_allowed")
-
-ROUTES = (
-    Route(
-        "POST",
-        "/v1/sessions",
-        create_session,
-        "ingest",
-        NoQuery,
-        dict.fromkeys((200, 201), ResponseSpec({JSON: SessionInfo}, id_field="session_id")),
-        BodySpec({JSON: MergePatch(NewSession)}, required=False),
-        (*CONFIG_CODES, "session_exists", "session_erased", "quota_exceeded"),
-    ),
-    Route(
-        "GET",
-        "/v1/sessions",
-        list_sessions,
-        "read",
-        SessionsQuery,
-        {200: ResponseSpec({JSON: SessionPage | OverviewPage, EVENT_STREAM: LiveListData})},
-        codes=("invalid_cursor", "draining"),
-        for_tokens=True,
-    ),
-    Route("GET", "/v1/sessions/{id}", read_session, "read", NoQuery, json_ok(SessionInfo)),
-    Route(
-        "PATCH",
-        "/v1/sessions/{id}",
-        change_session,
-        "ingest",
-        NoQuery,
-        json_ok(SessionInfo),
-        BodySpec({JSON: MergePatch(GivenConfig)}, required=False),
-        (*CONFIG_CODES, "session_ended"),
-    ),
-    Route(
-        "POST",
-        "/v1/sessions/{id}/refold",
-        refold_session,
-        "admin",
-        NoQuery,
-        json_ok(SessionInfo),
-        codes=("session_set_aside",),
-    ),
-    Route("DELETE", "/v1/sessions/{id}", erase_session, "admin", NoQuery, {204: ResponseSpec()}),
-    Route(
-        "POST",
-        "/v1/sessions/{id}/end",
-        end_session,
-        "ingest",
-        NoQuery,
-        json_ok(SessionInfo),
-        BodySpec({JSON: Ending}, required=False),
-        ("text_too_long",),
-    ),
-)

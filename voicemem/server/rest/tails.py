@@ -19,7 +19,7 @@ from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
 from voicemem.server.http.openapi import reference
 from voicemem.server.http.request import GRANT, Label, parse_label, services_of, stream_body
-from voicemem.server.http.routes import ResponseSpec, Route
+from voicemem.server.http.routes import Routes
 from voicemem.server.rest.history import TurnReport
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.tails.followed import AccountChange, StateChange, TurnChange
@@ -29,12 +29,14 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.diff import Upsert
 from voicemem.transcript.messages import Message
 
+ROUTES = Routes()
+
 KEEP_ALIVE_S = 15.0
 """Less than the minute after which proxies give up on a silent answer."""
 CHUNK_BYTES = 64 * 1024
 """How many bytes are written at a time, before waiting for the reader."""
 PREAMBLE = sse.retry(ms=1_000)
-TAIL_CODES = ("not_acceptable", "invalid_position", "other_incarnation", "draining")
+TAIL_CODES = "not_acceptable invalid_position other_incarnation draining"
 JournaledJson = Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
 
 
@@ -168,6 +170,7 @@ async def tail_session(
     return await stream_tail(request, tail)
 
 
+@ROUTES.add("GET /v1/events", "read", {EVENT_STREAM: TailData}, codes=f"{TAIL_CODES} too_many_sessions")
 async def tail_sessions(request: web.Request, query: SessionTailsQuery) -> web.StreamResponse:
     """Follow the sessions that match, as server-sent events: `docs/tail.md`.
 
@@ -273,16 +276,3 @@ def encode_item(item: TailItem) -> bytes:
 
 def encode_event(cursor: str | None, name: str, data: Struct) -> bytes:
     return sse.encode(msgspec.json.encode(data), event=name, id=cursor)
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/v1/events",
-        tail_sessions,
-        "read",
-        SessionTailsQuery,
-        {200: ResponseSpec({EVENT_STREAM: TailData})},
-        codes=(*TAIL_CODES, "too_many_sessions"),
-    ),
-)

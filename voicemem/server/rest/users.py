@@ -14,11 +14,13 @@ from voicemem.memory.long_term.forgetting import forget_user
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of, stream_body
-from voicemem.server.http.routes import JSON_LINES, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import JSON_LINES, Routes
 from voicemem.server.rest.sessions import SessionPage
 from voicemem.sessions.lifecycle import info_of
 from voicemem.sessions.retention import erase_user
 from voicemem.store.records import SessionFilter
+
+ROUTES = Routes()
 
 
 class UserSessionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +37,7 @@ class ExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
     events: bool = False
 
 
+@ROUTES.add("GET /v1/users/{user_id}/sessions", "read", SessionPage, codes="invalid_cursor")
 async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.Response:
     """List the sessions of a user in the project, the newest first."""
     conditions = SessionFilter(
@@ -52,6 +55,7 @@ def user_id_of(request: web.Request) -> str:
         raise Refused("invalid_field", "A user id is 1 to 128 characters.") from None
 
 
+@ROUTES.add("GET /v1/users/{user_id}/export", "admin", {JSON_LINES: list[ExportLine]})
 async def export_user_memory(request: web.Request, query: ExportQuery) -> web.StreamResponse:
     """Export all that is stored of a user, as JSON lines: documents, memories, and sessions with all that they hold.
 
@@ -66,6 +70,7 @@ async def export_user_memory(request: web.Request, query: ExportQuery) -> web.St
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 
+@ROUTES.add("DELETE /v1/users/{user_id}", "admin", None)
 async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Erase a user: the document, and all sessions with this `user_id`. Nothing of them can be read any more."""
     services, grant = services_of(request), request[GRANT]
@@ -74,25 +79,3 @@ async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
     await forget_user(services.long_term, grant.project, user_id_of(request))
     audit("user_erased", grant, grant.project, sessions=sessions)
     return web.Response(status=204)
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/v1/users/{user_id}/sessions",
-        list_user_sessions,
-        "read",
-        UserSessionsQuery,
-        json_ok(SessionPage),
-        codes=("invalid_cursor",),
-    ),
-    Route(
-        "GET",
-        "/v1/users/{user_id}/export",
-        export_user_memory,
-        "admin",
-        ExportQuery,
-        {200: ResponseSpec({JSON_LINES: list[ExportLine]})},
-    ),
-    Route("DELETE", "/v1/users/{user_id}", erase_user_memory, "admin", NoQuery, {204: ResponseSpec()}),
-)

@@ -25,9 +25,14 @@ from voicemem.server.http.request import (
     read_object,
     services_of,
 )
-from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import Routes, optional
 from voicemem.store.deliveries import EndpointCounts
 from voicemem.store.endpoints import Endpoint
+
+ROUTES = Routes()
+UNKNOWN_ENDPOINT = "unknown_webhook"
+ENDPOINT_CODES = "invalid_field address_not_allowed"
+ENDPOINT_PATH = "/v1/webhooks/{id}"
 
 MAX_DAYS = 7
 NO_DELIVERIES = EndpointCounts()
@@ -173,6 +178,15 @@ def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **mo
     audit(act, request[GRANT], request[GRANT].project, None, webhook=endpoint_id, **more)
 
 
+@ROUTES.add(
+    "POST /v1/webhooks",
+    "admin",
+    WebhookWithSecret,
+    NewWebhook,
+    f"{ENDPOINT_CODES} too_many_webhooks",
+    status=201,
+    id_field="id",
+)
 async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Create an endpoint that is notified of the project's sessions. The answer shows its secret."""
     values = checked_fields(convert_body(await read_object(request), NewWebhook))
@@ -190,6 +204,7 @@ async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(with_secret(created), 201)
 
 
+@ROUTES.add("GET /v1/webhooks", "admin", WebhookList)
 async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
     """List the endpoints of the project; for `default`, the operator's comes first."""
     webhooks = services_of(request).webhooks
@@ -198,12 +213,14 @@ async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(WebhookList([Webhook(**endpoint_fields(one, counts[one.key])) for one in endpoints]))
 
 
+@ROUTES.add(f"GET {ENDPOINT_PATH}", "admin", Webhook, codes=UNKNOWN_ENDPOINT)
 async def read_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Read an endpoint, and whether it works."""
     endpoint = await services_of(request).webhooks.get(*endpoint_of(request))
     return json_response(Webhook(**endpoint_fields(endpoint, await counts_of(request, endpoint))))
 
 
+@ROUTES.add(f"PATCH {ENDPOINT_PATH}", "admin", Webhook, optional(WebhookChange), f"{ENDPOINT_CODES} {UNKNOWN_ENDPOINT}")
 async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Change an endpoint, disable it or enable it. When it is disabled, its pending deliveries become failed."""
     changes = checked_fields(convert_body(await read_object(request), WebhookChange))
@@ -213,6 +230,7 @@ async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(Webhook(**endpoint_fields(changed, await counts_of(request, changed))))
 
 
+@ROUTES.add(f"DELETE {ENDPOINT_PATH}", "admin", None, codes=UNKNOWN_ENDPOINT)
 async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Delete an endpoint, with its secret and its deliveries."""
     await services_of(request).webhooks.delete(*endpoint_of(request))
@@ -220,6 +238,7 @@ async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
+@ROUTES.add(f"POST {ENDPOINT_PATH}/rotate-secret", "admin", WebhookWithSecret, optional(NewSecret), UNKNOWN_ENDPOINT)
 async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Give an endpoint a new secret, which the answer shows; for a while the old one also signs."""
     body = convert_body(await read_object(request), NewSecret)
@@ -231,6 +250,7 @@ async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(with_secret(rotated, await counts_of(request, rotated)))
 
 
+@ROUTES.add(f"POST {ENDPOINT_PATH}/test", "admin", CheckResults, codes=UNKNOWN_ENDPOINT)
 async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Send Agora's test callback for each event type now, and report the answers."""
     results = [
@@ -246,47 +266,3 @@ async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
     ]
     audit_endpoint(request, "webhook_tested", request.match_info["id"])
     return json_response(CheckResults(all(result.passed for result in results), results))
-
-
-UNKNOWN_ENDPOINT = ("unknown_webhook",)
-ENDPOINT_CODES = ("invalid_field", "address_not_allowed")
-ENDPOINT_PATH = "/v1/webhooks/{id}"
-
-ROUTES = (
-    Route(
-        "POST",
-        "/v1/webhooks",
-        create_webhook,
-        "admin",
-        NoQuery,
-        {201: ResponseSpec({JSON: WebhookWithSecret}, id_field="id")},
-        BodySpec({JSON: NewWebhook}),
-        (*ENDPOINT_CODES, "too_many_webhooks"),
-    ),
-    Route("GET", "/v1/webhooks", list_webhooks, "admin", NoQuery, json_ok(WebhookList)),
-    Route("GET", ENDPOINT_PATH, read_webhook, "admin", NoQuery, json_ok(Webhook), codes=UNKNOWN_ENDPOINT),
-    Route(
-        "PATCH",
-        ENDPOINT_PATH,
-        change_webhook,
-        "admin",
-        NoQuery,
-        json_ok(Webhook),
-        BodySpec({JSON: WebhookChange}, required=False),
-        (*ENDPOINT_CODES, *UNKNOWN_ENDPOINT),
-    ),
-    Route("DELETE", ENDPOINT_PATH, delete_webhook, "admin", NoQuery, {204: ResponseSpec()}, codes=UNKNOWN_ENDPOINT),
-    Route(
-        "POST", f"{ENDPOINT_PATH}/test", check_webhook, "admin", NoQuery, json_ok(CheckResults), codes=UNKNOWN_ENDPOINT
-    ),
-    Route(
-        "POST",
-        f"{ENDPOINT_PATH}/rotate-secret",
-        rotate_secret,
-        "admin",
-        NoQuery,
-        json_ok(WebhookWithSecret),
-        BodySpec({JSON: NewSecret}, required=False),
-        UNKNOWN_ENDPOINT,
-    ),
-)

@@ -32,8 +32,14 @@ from voicemem.server.http.request import (
     read_object,
     services_of,
 )
-from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import Route, Routes, optional
 from voicemem.server.rest.users import user_id_of
+
+ROUTES = Routes()
+PATH = "/v1/sessions/{id}/working-memory"
+DATA_PATH = "/v1/sessions/{id}/data"
+READ_CODES = "no_user session_set_aside"
+WRITE_CODES = f"{READ_CODES} precondition_failed"
 
 ETAG = re.compile(r'\s*(?:W/)?("?)(0|[1-9][0-9]{0,14})\1\s*')
 """A version as an ETag, with or without quotes."""
@@ -85,6 +91,9 @@ class UpdatedDocument(Struct, frozen=True):
 
     version: int
     updated_at: int | None
+
+
+Written = WorkingMemoryDocument | UpdatedDocument
 
 
 class DocumentVersion(Struct, frozen=True):
@@ -159,12 +168,14 @@ async def owner_of(request: web.Request) -> DocumentOwner:
     return owner_of_session(await get_stream(request))
 
 
+@ROUTES.add(f"GET {PATH}", "read", WorkingMemoryDocument, codes=f"{READ_CODES} unknown_version", headers=("ETag",))
 async def read_working_memory(request: web.Request, query: VersionQuery) -> web.Response:
     """Read the document that the session works on: its own, or that of its user."""
     owner = await owner_of(request)
     return document_response(await services_of(request).working_memory.read_document(owner, query.version))
 
 
+@ROUTES.add(f"GET {PATH}/versions", "read", DocumentVersions, codes=READ_CODES)
 async def list_working_memory_versions(request: web.Request, query: VersionsQuery) -> web.Response:
     """List the versions of the document and the operations that made them, the newest first."""
     owner = await owner_of(request)
@@ -172,6 +183,7 @@ async def list_working_memory_versions(request: web.Request, query: VersionsQuer
     return json_response(DocumentVersions([DocumentVersion(*version) for version in versions]))
 
 
+@ROUTES.add(f"PUT {PATH}", "ingest", Written, ReplacedDocument, f"{WRITE_CODES} missing_field", headers=("ETag",))
 async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Replace the content, the form, or both."""
     owner = await owner_of(request)
@@ -189,6 +201,7 @@ async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Respon
     )
 
 
+@ROUTES.add(f"PATCH {PATH}", "ingest", Written, AppendedDocument, WRITE_CODES, headers=("ETag",))
 async def append_working_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Add to the document: objects are merged deeply, new items are added to arrays, a text is appended."""
     owner = await owner_of(request)
@@ -196,17 +209,20 @@ async def append_working_memory(request: web.Request, _: NoQuery) -> web.Respons
     return await apply_to_document(request, owner, DocumentChange("append", body.content))
 
 
+@ROUTES.add(f"DELETE {PATH}", "ingest", Written, codes=WRITE_CODES, headers=("ETag",))
 async def clear_working_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Empty the document. Its versions and its form stay."""
     return await apply_to_document(request, await owner_of(request), DocumentChange("clear"))
 
 
+@ROUTES.add(f"GET {PATH}/tools", "read", Tools, codes=READ_CODES)
 async def list_working_memory_tools(request: web.Request, _: NoQuery) -> web.Response:
     """List the tools with which an LLM works on the document, in OpenAI's form."""
     owner = await owner_of(request)
     return json_response(Tools(await services_of(request).working_memory.tool_definitions(owner)))
 
 
+@ROUTES.add(f"POST {PATH}/tools", "ingest", ToolMessage, ChatToolCall, READ_CODES)
 async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Response:
     """Execute a tool call, and answer it. Errors of the tool call are reported to the LLM in the answer."""
     owner = await owner_of(request)
@@ -217,16 +233,19 @@ async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Resp
     return json_response(msgspec.convert(message, ToolMessage))
 
 
+@ROUTES.add(f"GET {DATA_PATH}", "read", JsonObject, codes="session_set_aside")
 async def read_data(request: web.Request, _: NoQuery) -> web.Response:
     """Read the data of the session: any JSON object of the caller's."""
     return json_response(await services_of(request).working_memory.data(await get_stream(request)))
 
 
+@ROUTES.add(f"PUT {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside")
 async def replace_data(request: web.Request, _: NoQuery) -> web.Response:
     """Replace the session's data with an object."""
     return await apply_to_data(request, MemoryData(operation="replace", content=await read_object(request)))
 
 
+@ROUTES.add(f"PATCH {DATA_PATH}", "ingest", JsonObject, optional(JsonObject), "session_set_aside")
 async def change_data(request: web.Request, _: NoQuery) -> web.Response:
     """Change the session's data with a merge patch (RFC 7396); null removes a field."""
     return await apply_to_data(request, MemoryData(operation="patch", content=await read_object(request)))
@@ -260,62 +279,4 @@ def of_user(route: Route[Any]) -> Route[Any]:
     )
 
 
-PATH = "/v1/sessions/{id}/working-memory"
-DATA_PATH = "/v1/sessions/{id}/data"
-READ = {200: ResponseSpec({JSON: WorkingMemoryDocument}, headers=("ETag",))}
-WRITTEN = {200: ResponseSpec({JSON: WorkingMemoryDocument | UpdatedDocument}, headers=("ETag",))}
-QUARANTINED = ("session_set_aside",)
-READ_CODES = ("no_user", *QUARANTINED)
-WRITE_CODES = (*READ_CODES, "precondition_failed")
-SESSION_DOCUMENT_ROUTES: tuple[Route[Any], ...] = (
-    Route("GET", PATH, read_working_memory, "read", VersionQuery, READ, codes=(*READ_CODES, "unknown_version")),
-    Route(
-        "GET",
-        f"{PATH}/versions",
-        list_working_memory_versions,
-        "read",
-        VersionsQuery,
-        json_ok(DocumentVersions),
-        codes=READ_CODES,
-    ),
-    Route(
-        "PUT",
-        PATH,
-        replace_working_memory,
-        "ingest",
-        NoQuery,
-        WRITTEN,
-        BodySpec({JSON: ReplacedDocument}),
-        (*WRITE_CODES, "missing_field"),
-    ),
-    Route(
-        "PATCH",
-        PATH,
-        append_working_memory,
-        "ingest",
-        NoQuery,
-        WRITTEN,
-        BodySpec({JSON: AppendedDocument}),
-        WRITE_CODES,
-    ),
-    Route("DELETE", PATH, clear_working_memory, "ingest", NoQuery, WRITTEN, codes=WRITE_CODES),
-    Route("GET", f"{PATH}/tools", list_working_memory_tools, "read", NoQuery, json_ok(Tools), codes=READ_CODES),
-    Route(
-        "POST",
-        f"{PATH}/tools",
-        call_working_memory_tool,
-        "ingest",
-        NoQuery,
-        json_ok(ToolMessage),
-        BodySpec({JSON: ChatToolCall}),
-        READ_CODES,
-    ),
-)
-DATA_BODY = BodySpec({JSON: JsonObject}, required=False)
-ROUTES: tuple[Route[Any], ...] = (
-    *SESSION_DOCUMENT_ROUTES,
-    *map(of_user, SESSION_DOCUMENT_ROUTES),
-    Route("GET", DATA_PATH, read_data, "read", NoQuery, json_ok(JsonObject), codes=QUARANTINED),
-    Route("PUT", DATA_PATH, replace_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY, QUARANTINED),
-    Route("PATCH", DATA_PATH, change_data, "ingest", NoQuery, json_ok(JsonObject), DATA_BODY, QUARANTINED),
-)
+ROUTES += [of_user(route) for route in ROUTES if route.path.startswith(PATH)]
