@@ -60,6 +60,7 @@ from voicemem.server.http.request import (
     json_response,
     read_body,
     read_object,
+    read_struct,
     services_of,
 )
 from voicemem.server.http.routes import JSON, BodySpec, Route, json_ok
@@ -154,7 +155,7 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Respo
     the body has the `last_accessed` of that read.
     """
     services, grant = services_of(request), request[GRANT]
-    given = convert_body(await read_object(request), GivenWorkingMemory)
+    given = await read_struct(request, GivenWorkingMemory)
     owner = named_owner(request, given.namespace, query.user_id or given.user_id)
 
     def admit(events: int, size: int) -> None:
@@ -282,7 +283,7 @@ class IdsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def create_long_term_memory(request: web.Request, query: NamespaceQuery) -> web.Response:
     """Keep memories; the answer comes when they are on disk and can be found. Those that name no namespace get it."""
     services, grant = services_of(request), request[GRANT]
-    given = convert_body(await read_object(request), GivenRecords)
+    given = await read_struct(request, GivenRecords)
     wait_s = services.limits.take_events(grant.caller, len(given.memories), len(await read_body(request)))
     if wait_s:
         raise RateLimited(wait_s)
@@ -308,7 +309,7 @@ async def get_long_term_memory(request: web.Request, query: NamespaceQuery) -> w
 
 async def edit_long_term_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Change a memory; null changes nothing."""
-    patch = convert_body(await read_object(request), RecordPatch)
+    patch = await read_struct(request, RecordPatch)
     id, project = request.match_info["memory_id"], request[GRANT].project
     memory = await agent_memory(request).records.edit(project, id, patch)
     if request[GRANT].allows("read"):
@@ -324,7 +325,7 @@ async def delete_long_term_memories(request: web.Request, query: IdsQuery) -> we
 
 async def forget_long_term_memories(request: web.Request, query: ForgetQuery) -> web.Response:
     """Delete what a policy forgets, or say what it would. What the query does not say, the body may."""
-    given = convert_body(await read_object(request), RecordsToForget)
+    given = await read_struct(request, RecordsToForget)
     wanted = ForgetQuery(*(first_given(getattr(query, name), getattr(given, name)) for name in FORGET_FIELDS))
     filters = filters_of(wanted.namespace, wanted.user_id, wanted.session_id)
     records, limit = agent_memory(request).records, wanted.limit or LOOKED_AT
@@ -409,7 +410,7 @@ class PartitionsQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def create_summary_view(request: web.Request, _: NoQuery) -> web.Response:
     """Keep a view: which memories, and by what they are grouped."""
-    given = convert_body(await read_object(request), GivenView)
+    given = await read_struct(request, GivenView)
     view_id = services_of(request).sessions.new_id()
     return json_response(await agent_memory(request).views.create(request[GRANT].project, view_id, given))
 
@@ -432,7 +433,7 @@ async def delete_summary_view(request: web.Request, _: NoQuery) -> web.Response:
 
 async def run_summary_view_partition(request: web.Request, _: NoQuery) -> web.Response:
     """Read one group of a view."""
-    given = convert_body(await read_object(request), Group)
+    given = await read_struct(request, Group)
     views = agent_memory(request).views
     return json_response(await views.partition(request[GRANT].project, view_id(request), given.group))
 
@@ -445,7 +446,7 @@ async def list_summary_view_partitions(request: web.Request, query: PartitionsQu
 
 async def run_summary_view(request: web.Request, _: NoQuery) -> web.Response:
     """Answer a task that is done: groups are made whenever they are asked for."""
-    convert_body(await read_object(request), RunRequest)
+    await read_struct(request, RunRequest)
     return json_response(await agent_memory(request).views.run(request[GRANT].project, view_id(request)))
 
 

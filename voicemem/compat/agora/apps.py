@@ -24,7 +24,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.types import matching
 from voicemem.security.access import SCOPES, Access, Grant, check_project, check_scopes
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, convert_body, json_response, read_object
+from voicemem.server.http.request import GRANT, NoQuery, json_response, read_struct
 from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
 from voicemem.server.rest.keys import Scopes
 from voicemem.store.directory import AgoraApp
@@ -181,7 +181,7 @@ async def list_agora_apps(request: web.Request, _: NoQuery) -> web.Response:
 async def add_agora_app(request: web.Request, _: NoQuery) -> web.Response:
     """Register an app of Agora's: tokens signed with its certificate open the project on Agora's paths."""
     grant = request[GRANT]
-    body = convert_body(await read_object(request), NewAgoraApp)
+    body = await read_struct(request, NewAgoraApp)
     if grant.key_id is None:
         raise Refused("no_keys")
     app = await request.app[APPS].add(grant.project, body.app_id, body.certificate, body.scopes)
@@ -192,7 +192,7 @@ async def add_agora_app(request: web.Request, _: NoQuery) -> web.Response:
 async def rotate_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
     """Give an app a new certificate; the one before stays valid until it is retired, or the next rotation."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
-    body = convert_body(await read_object(request), NewCertificate)
+    body = await read_struct(request, NewCertificate)
     app = await request.app[APPS].rotate(grant.project, app_id, body.certificate)
     audit("agora_certificate_rotated", grant, grant.project, app=app_id)
     return json_response(app_view(app))

@@ -277,6 +277,11 @@ def convert_body(value: JsonObject, kind: type[T]) -> T:
         raise Refused("invalid_field", describe_error(error, kind)) from None
 
 
+async def read_struct(request: web.Request, kind: type[T]) -> T:
+    """Read the body as a struct. Raises as `read_object`, and `Refused` (`invalid_field`)."""
+    return convert_body(await read_object(request), kind)
+
+
 def fields_given(values: Struct) -> JsonObject:
     """Return the fields of a struct that are not `UNSET`."""
     return {name: value for name, value in structs.asdict(values).items() if value is not UNSET}

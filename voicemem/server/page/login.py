@@ -28,15 +28,7 @@ from voicemem.security.access import DEFAULT_PROJECT, HOST, SCOPES, Access, Gate
 from voicemem.security.audit import audit
 from voicemem.server.http.listener import authenticated
 from voicemem.server.http.problems import Handler
-from voicemem.server.http.request import (
-    FAIR_QUEUE,
-    GRANT,
-    NoQuery,
-    convert_body,
-    json_response,
-    parse_query,
-    read_object,
-)
+from voicemem.server.http.request import FAIR_QUEUE, GRANT, NoQuery, json_response, parse_query, read_struct
 from voicemem.server.http.routes import Route
 
 SAFE_METHODS = ("GET", "HEAD")
@@ -288,7 +280,7 @@ class Login:
         """Take a key for a cookie."""
         needed = await self.check(request)
         parse_query(request, NoQuery)
-        given = convert_body(await read_object(request), GivenKey)
+        given = await read_struct(request, GivenKey)
         response = web.Response(status=204)
         if not needed:
             return response

@@ -10,15 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
-from voicemem.server.http.request import (
-    GRANT,
-    NoQuery,
-    convert_body,
-    get_stream,
-    json_response,
-    read_object,
-    services_of,
-)
+from voicemem.server.http.request import GRANT, NoQuery, get_stream, json_response, read_struct, services_of
 from voicemem.server.http.routes import DELIVERY_ID_PATTERN, DeliveryId, Routes
 from voicemem.server.rest.webhooks import (
     ENDPOINT_PATH,
@@ -160,7 +152,7 @@ async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
 )
 async def recover_deliveries(request: web.Request, _: NoQuery) -> web.Response:
     """Send again all notices since a time that could not be delivered."""
-    body = convert_body(await read_object(request), Since)
+    body = await read_struct(request, Since)
     count = await services_of(request).webhooks.recover(*endpoint_of(request), body.since)
     audit_endpoint(request, "deliveries_recovered", request.match_info["id"], since=body.since, count=count)
     return json_response(Recovered(count), 202)

@@ -15,11 +15,10 @@ from voicemem.security.hook_secrets import ShownHookSecret, find_hooked, new_hoo
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
-    convert_body,
     decode_large,
     json_response,
     read_body,
-    read_object,
+    read_struct,
     services_of,
 )
 from voicemem.server.http.routes import Routes, optional
@@ -146,7 +145,7 @@ async def set_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
 
     Without a `secret` the service makes one, which the answer shows.
     """
-    body = convert_body(await read_object(request), NewSecret)
+    body = await read_struct(request, NewSecret)
     secret = new_hook_secret() if body.secret is UNSET else body.secret
     project, dialect = request[GRANT].project, request.match_info["dialect"]
     shown = await services_of(request).hook_secrets.set(project, dialect, secret, body.overlap_seconds)

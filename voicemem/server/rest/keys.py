@@ -16,11 +16,10 @@ from voicemem.security.session_tokens import MAX_TOKEN_S, USER_MEMORIES
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
-    convert_body,
     fields_given,
     get_stream,
     json_response,
-    read_object,
+    read_struct,
     services_of,
 )
 from voicemem.server.http.routes import KeyId, Routes, optional
@@ -112,7 +111,7 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
     The first key of a service is made with its command line, since from then on every caller needs one.
     """
     grant = request[GRANT]
-    body = convert_body(await read_object(request), NewKey)
+    body = await read_struct(request, NewKey)
     check_text(body.name)
     if grant.key_id is None:
         raise Refused("no_keys")
@@ -126,7 +125,7 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
 async def change_limits(request: web.Request, _: NoQuery) -> web.Response:
     """Change the limits of a key of the project. They hold for what comes from then on, and on new connections."""
     grant, key_id = request[GRANT], request.match_info["key_id"]
-    given = fields_given(convert_body(await read_object(request), ChangedLimits))
+    given = fields_given(await read_struct(request, ChangedLimits))
     key = await services_of(request).access.change_limits(grant.project, key_id, given)
     audit("key_limits_changed", grant, grant.project, key=key_id, limits=given)
     return json_response(key_view(key))
@@ -148,7 +147,7 @@ async def create_token(request: web.Request, _: NoQuery) -> web.Response:
     It is signed with the caller's key, and is revoked together with it.
     """
     grant, stream = request[GRANT], await get_stream(request)
-    body = convert_body(await read_object(request), NewToken)
+    body = await read_struct(request, NewToken)
     access = services_of(request).access
     reach = {} if body.memories is None else {"memories": body.memories}
     token, expires_ms = await access.create_token(grant, stream.id, body.ttl_seconds, body.memories == USER_MEMORIES)

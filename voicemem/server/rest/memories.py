@@ -25,6 +25,7 @@ from voicemem.server.http.request import (
     json_response,
     read_body,
     read_object,
+    read_struct,
     services_of,
 )
 from voicemem.server.http.routes import Routes
@@ -146,7 +147,7 @@ async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
 )
 async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
-    patch = convert_body(await read_object(request), MemoryPatch)
+    patch = await read_struct(request, MemoryPatch)
     await take_events(request, 1)
     memory = await services_of(request).long_term.edit(request[GRANT].project, memory_id_of(request), patch)
     return json_response(memory if request[GRANT].allows("read", None) else MemoryId(memory.id))
@@ -202,7 +203,7 @@ async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response
     What was heard stays in the sessions that it comes from.
     """
     project, long_term = request[GRANT].project, services_of(request).long_term
-    body = convert_body(await read_object(request), ForgetMemories)
+    body = await read_struct(request, ForgetMemories)
     policy = policy_of(body, project, user_id_of(request))
     ids = await forget(long_term, project, policy, body.dry_run)
     if not body.dry_run:
@@ -219,7 +220,7 @@ async def search_memories(request: web.Request, _: NoQuery) -> web.Response:
     Each message is shown as it was heard, and each memory with all it says and the place that it comes from. The best
     is first.
     """
-    wanted = convert_body(await read_object(request), MemorySearch)
+    wanted = await read_struct(request, MemorySearch)
     reach = await token_reach(request)
     if reach is not None:
         scope = wanted.scope

@@ -15,12 +15,11 @@ from voicemem.protocol.types import Natural
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
-    convert_body,
     get_stream,
     json_response,
     read_body,
     read_json,
-    read_object,
+    read_struct,
     services_of,
 )
 from voicemem.server.http.routes import Routes
@@ -47,7 +46,7 @@ async def forget_messages(request: web.Request, _: NoQuery) -> web.Response:
     services = services_of(request)
     if not (await read_body(request)).strip():
         raise Refused("missing_field", 'The body must say what to forget; everything is {"everything": true}.')
-    body = convert_body(await read_object(request), ToForget)
+    body = await read_struct(request, ToForget)
     forgetting = msgspec.convert(msgspec.to_builtins(body), ForgetRequest)
     forgot = await forget(services.read_models, stream, forgetting, services.sessions.clock)
     services.sessions.on_changed(structs.replace(stream, position=forgot.position))

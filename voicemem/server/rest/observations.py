@@ -11,15 +11,7 @@ from voicemem.errors import Refused
 from voicemem.observer.vendors import find_vendor
 from voicemem.protocol.types import Name, SessionId, matching
 from voicemem.security.audit import Act, audit
-from voicemem.server.http.request import (
-    GRANT,
-    NoQuery,
-    convert_body,
-    get_stream,
-    json_response,
-    read_object,
-    services_of,
-)
+from voicemem.server.http.request import GRANT, NoQuery, get_stream, json_response, read_struct, services_of
 from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.store.observations import Observation, ObservationState
 from voicemem.store.streams import Stream
@@ -92,7 +84,7 @@ async def begin_observation(request: web.Request, _: NoQuery) -> web.Response:
     200 if this call is being observed already. An observation that is over may be begun again.
     """
     stream = await get_stream(request)
-    body = convert_body(await read_object(request), NewObservation)
+    body = await read_struct(request, NewObservation)
     field = find_vendor(body.dialect).call_field
     call, other = (body.call_id, body.session_id) if field == "call_id" else (body.session_id, body.call_id)
     if call is UNSET or other is not UNSET:

@@ -22,12 +22,12 @@ from voicemem.server.http.request import (
     Label,
     NoQuery,
     check_session_id,
-    convert_body,
     get_stream,
     json_response,
     parse_label,
     prepare_schema_of,
     read_object,
+    read_struct,
     services_of,
     stream_body,
 )
@@ -244,7 +244,7 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
 async def end_session(request: web.Request, _: NoQuery) -> web.Response:
     """End a session and close it at once; one that is already closed stays as it is."""
     stream = await get_stream(request)
-    ending = convert_body(await read_object(request), Ending)
+    ending = await read_struct(request, Ending)
     check_text(ending.reason)
     ended = await services_of(request).sessions.end(stream, ending.reason)
     if request[GRANT].via is not None:  # agents end calls all the time; a person at the page acts

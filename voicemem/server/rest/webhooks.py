@@ -19,10 +19,9 @@ from voicemem.server.http.request import (
     GRANT,
     SESSION_ID,
     NoQuery,
-    convert_body,
     fields_given,
     json_response,
-    read_object,
+    read_struct,
     services_of,
 )
 from voicemem.server.http.routes import Routes, optional
@@ -189,7 +188,7 @@ def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **mo
 )
 async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Create an endpoint that is notified of the project's sessions. The answer shows its secret."""
-    values = checked_fields(convert_body(await read_object(request), NewWebhook))
+    values = checked_fields(await read_struct(request, NewWebhook))
     disabled = None if values.pop("enabled") else 0
     new = Endpoint(
         key=0,
@@ -223,7 +222,7 @@ async def read_webhook(request: web.Request, _: NoQuery) -> web.Response:
 @ROUTES.add(f"PATCH {ENDPOINT_PATH}", "admin", Webhook, optional(WebhookChange), f"{ENDPOINT_CODES} {UNKNOWN_ENDPOINT}")
 async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Change an endpoint, disable it or enable it. When it is disabled, its pending deliveries become failed."""
-    changes = checked_fields(convert_body(await read_object(request), WebhookChange))
+    changes = checked_fields(await read_struct(request, WebhookChange))
     enabled = changes.pop("enabled", None)
     changed = await services_of(request).webhooks.change(*endpoint_of(request), changes, enabled)
     audit_endpoint(request, "webhook_changed", changed.id)
@@ -241,7 +240,7 @@ async def delete_webhook(request: web.Request, _: NoQuery) -> web.Response:
 @ROUTES.add(f"POST {ENDPOINT_PATH}/rotate-secret", "admin", WebhookWithSecret, optional(NewSecret), UNKNOWN_ENDPOINT)
 async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Give an endpoint a new secret, which the answer shows; for a while the old one also signs."""
-    body = convert_body(await read_object(request), NewSecret)
+    body = await read_struct(request, NewSecret)
     secret = None if body.secret is UNSET else body.secret
     check_webhook_secret(secret)
     webhooks = services_of(request).webhooks

@@ -25,11 +25,11 @@ from voicemem.server.http.openapi import id_of
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
-    convert_body,
     get_stream,
     json_response,
     prepare_schema,
     read_object,
+    read_struct,
     services_of,
 )
 from voicemem.server.http.routes import Route, Routes, optional
@@ -187,7 +187,7 @@ async def list_working_memory_versions(request: web.Request, query: VersionsQuer
 async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Replace the content, the form, or both."""
     owner = await owner_of(request)
-    body = convert_body(await read_object(request), ReplacedDocument)
+    body = await read_struct(request, ReplacedDocument)
     form = form_of(body)
     if form is not None:
         request[GRANT].require_setting()
@@ -205,7 +205,7 @@ async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Respon
 async def append_working_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Add to the document: objects are merged deeply, new items are added to arrays, a text is appended."""
     owner = await owner_of(request)
-    body = convert_body(await read_object(request), AppendedDocument)
+    body = await read_struct(request, AppendedDocument)
     return await apply_to_document(request, owner, DocumentChange("append", body.content))
 
 
@@ -226,7 +226,7 @@ async def list_working_memory_tools(request: web.Request, _: NoQuery) -> web.Res
 async def call_working_memory_tool(request: web.Request, _: NoQuery) -> web.Response:
     """Execute a tool call, and answer it. Errors of the tool call are reported to the LLM in the answer."""
     owner = await owner_of(request)
-    tool_call = convert_body(await read_object(request), ChatToolCall)
+    tool_call = await read_struct(request, ChatToolCall)
     if tool_call.function.name == GET_TOOL:
         request[GRANT].require("read", request.match_info.get("id"))
     message = await services_of(request).working_memory.execute_tool(owner, tool_call)
