@@ -22,7 +22,7 @@ from voicemem.observer.vendors import parse_observe_urls
 from voicemem.protocol.checks import did_you_mean, known_names
 from voicemem.security.address_guard import allowed_networks
 from voicemem.sessions.recording.redaction import load_rules
-from voicemem.store.sqlite.database.files import check_store_path
+from voicemem.store.sqlite.files import check_store_path
 
 LISTS = ("redact", "memories_ttl")
 """Settings that are words separated by commas."""

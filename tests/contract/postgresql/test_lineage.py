@@ -25,8 +25,8 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
-from voicemem.store.postgresql.database.connection import Server, connect, parse_options  # noqa: E402
-from voicemem.store.postgresql.journal.rows import Rows  # noqa: E402
+from voicemem.store.postgresql.connection import Server, connect, parse_options  # noqa: E402
+from voicemem.store.postgresql.rows import Rows  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.store.stream_rows import Conflict  # noqa: E402
 

@@ -31,7 +31,7 @@ from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.config.session import validate_config  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
 from voicemem.store.admission import Outcome  # noqa: E402
-from voicemem.store.postgresql.database.connection import Session, connect  # noqa: E402
+from voicemem.store.postgresql.connection import Session, connect  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.store.records import Node  # noqa: E402
 

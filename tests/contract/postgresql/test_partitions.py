@@ -18,13 +18,13 @@ from tests.support.stores.contract import NOW, append_offers, begin_node, is_ack
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.store.keys import month_of  # noqa: E402
-from voicemem.store.postgresql.database.connection import Session, connect  # noqa: E402
-from voicemem.store.postgresql.database.schema import one_at_a_time  # noqa: E402
-from voicemem.store.postgresql.journal.partitions import (  # noqa: E402
+from voicemem.store.postgresql.connection import Session, connect  # noqa: E402
+from voicemem.store.postgresql.schema import (  # noqa: E402
     SELECT_PARTITIONS,
     add_partitions,
     ensure_partitions,
     missing_partitions,
+    one_at_a_time,
 )
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 

@@ -10,8 +10,8 @@ needs_postgresql()
 
 from tests.support import postgresql  # noqa: E402
 from voicemem.errors import CannotStart  # noqa: E402
-from voicemem.store.postgresql.database import schema  # noqa: E402
-from voicemem.store.postgresql.database.connection import connect  # noqa: E402
+from voicemem.store.postgresql import schema  # noqa: E402
+from voicemem.store.postgresql.connection import connect  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.store.upkeep import Migration  # noqa: E402
 

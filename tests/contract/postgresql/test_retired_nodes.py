@@ -29,7 +29,7 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
-from voicemem.store.postgresql.database.connection import NodeRetired, Session  # noqa: E402
+from voicemem.store.postgresql.connection import NodeRetired, Session  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql

@@ -27,7 +27,7 @@ from tests.support.transcripts import messages_after
 from tests.support.waiting import eventually
 from voicemem.protocol.types import JsonObject
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.database.schema import APPLICATION_ID
+from voicemem.store.sqlite.files import APPLICATION_ID
 
 LEASE_S = 0.5
 SHORT_LEASES = (

@@ -16,7 +16,7 @@ needs_postgresql()
 from tests.support import postgresql  # noqa: E402
 from voicemem.cli import main  # noqa: E402
 from voicemem.config.service import shown_store  # noqa: E402
-from voicemem.store.postgresql.database import schema  # noqa: E402
+from voicemem.store.postgresql import schema  # noqa: E402
 from voicemem.store.upkeep import Migration, no_store  # noqa: E402
 
 pytestmark = pytest.mark.postgresql

@@ -32,7 +32,7 @@ from voicemem.services import Services
 from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.journal.row_cache import fetch_one
+from voicemem.store.sqlite.rows import fetch_one
 from voicemem.store.streams import SessionEnding
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import LEASE_MS

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import apsw
 
-from voicemem.store.sqlite.database.connections import Database
-from voicemem.store.sqlite.journal.row_cache import fetch_one
+from voicemem.store.sqlite.driver import Database
+from voicemem.store.sqlite.rows import fetch_one
 
 SELECT_RUN = "select payload, checksum from journal where stream = ? and position = ?"
 SET_RUN = "update journal set payload = ?, checksum = ? where stream = ? and position = ?"

@@ -9,7 +9,7 @@ import apsw
 
 from voicemem.app import App
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.database.connections import Database
+from voicemem.store.sqlite.driver import Database
 
 
 def database_of(app: App) -> Database:

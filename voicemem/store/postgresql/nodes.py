@@ -12,9 +12,12 @@ from contextlib import suppress
 from functools import partial
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.database import Row
 from voicemem.store.ports.copying import why_not_served
-from voicemem.store.postgresql.database.connection import NodeRetired, Row, Session
-from voicemem.store.postgresql.database.lineage import (
+from voicemem.store.postgresql.connection import NodeRetired, Session
+from voicemem.store.postgresql.driver import Database
+from voicemem.store.postgresql.rows import Rows
+from voicemem.store.postgresql.schema import (
     LOCK_META,
     Lineage,
     adopt,
@@ -22,8 +25,6 @@ from voicemem.store.postgresql.database.lineage import (
     note_server,
     renew_incarnation,
 )
-from voicemem.store.postgresql.database.pool import Database
-from voicemem.store.postgresql.journal.rows import Rows
 from voicemem.store.records import Node
 from voicemem.store.stream_rows import POSITION, STORED_COLUMNS, to_stream
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from voicemem.store import looks
+from voicemem.store.database import Row
 from voicemem.store.looks import OverviewPage, Place, among, find_keys, plan_of
-from voicemem.store.postgresql.database.connection import Row, Session
-from voicemem.store.postgresql.database.pool import Database
-from voicemem.store.postgresql.journal.reads import FILTERS, IS_LISTED, clauses_of
-from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.driver import Database
+from voicemem.store.postgresql.rows import Rows
+from voicemem.store.postgresql.session_queries import FILTERS, IS_LISTED, clauses_of
 from voicemem.store.records import SLOW_MS, SavedFigures, SessionFilter, SessionOverview
 from voicemem.store.stream_rows import POSITION
 from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from voicemem.store.postgresql.database.pool import Database
-from voicemem.store.postgresql.journal.rows import DELETE_LABELS, Rows
+from voicemem.store.postgresql.driver import Database
+from voicemem.store.postgresql.rows import DELETE_LABELS, Rows
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
 from voicemem.store.upkeep import Portion
 

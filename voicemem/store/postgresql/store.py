@@ -9,14 +9,13 @@ from contextlib import suppress
 from voicemem.errors import StoreUnavailable
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.postgresql.database.connection import Session
-from voicemem.store.postgresql.database.pool import SELECT_NOW, Database
-from voicemem.store.postgresql.driver import PostgresqlDatabase
-from voicemem.store.postgresql.journal.rows import Rows
+from voicemem.store.postgresql.connection import Session
+from voicemem.store.postgresql.driver import SELECT_NOW, Database, PostgresqlDatabase
 from voicemem.store.postgresql.memory_words import PostgresqlMemoryWords
 from voicemem.store.postgresql.nodes import PostgresqlNodes
 from voicemem.store.postgresql.overviews import PostgresqlOverviews
 from voicemem.store.postgresql.retention import PostgresqlErasure
+from voicemem.store.postgresql.rows import Rows
 from voicemem.store.postgresql.transcript_words import PostgresqlIndex, PostgresqlMessageWords
 from voicemem.store.postgresql.vectors import PostgresqlVectors
 from voicemem.store.records import Figures, Quotas

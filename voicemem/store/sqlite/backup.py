@@ -12,12 +12,16 @@ import apsw
 
 from voicemem.errors import CannotStart
 from voicemem.store.ports.copying import MOVED
-from voicemem.store.sqlite.database.connections import READER_PRAGMAS
-from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, LOCK_SUFFIX, REDO_SUFFIX, lock_file
-from voicemem.store.sqlite.database.opening import OPENING_SUFFIX, Opening
-from voicemem.store.sqlite.database.schema import (
+from voicemem.store.sqlite.driver import READER_PRAGMAS
+from voicemem.store.sqlite.files import (
+    BUSY_TIMEOUT_MS,
     IDENTITY_BYTES,
+    LOCK_SUFFIX,
+    OPENING_SUFFIX,
+    REDO_SUFFIX,
     UPDATE_INCARNATION,
+    Opening,
+    lock_file,
     newest_version,
     refuse_unmarked,
 )

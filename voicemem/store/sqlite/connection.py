@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -76,3 +77,18 @@ class SqliteConnection:
 
     def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
         self.raw.executemany(to_sqlite(statement), [to_bindings(one) for one in values])
+
+
+BEGIN, COMMIT, ROLLBACK = "begin immediate", "commit", "rollback"
+
+
+@contextmanager
+def transaction(connection: apsw.Connection) -> Iterator[None]:
+    """A transaction of one connection that others may write beside: it has the file from its first look on."""
+    connection.execute(BEGIN)
+    try:
+        yield
+        connection.execute(COMMIT)
+    finally:
+        if connection.in_transaction:
+            connection.execute(ROLLBACK)

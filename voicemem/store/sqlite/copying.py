@@ -19,13 +19,22 @@ from voicemem.store.copied_tables import (
 )
 from voicemem.store.ports.copying import COPYING, MOVED, CopyFailed, Volume
 from voicemem.store.sqlite.connection import SqliteConnection
-from voicemem.store.sqlite.database.connections import open_connection
-from voicemem.store.sqlite.database.files import BUSY_TIMEOUT_MS, check_store_path, lock_file, make_private, rewrite_log
-from voicemem.store.sqlite.database.opening import Opening
-from voicemem.store.sqlite.database.schema import migrate, newest_version, refuse_unmarked, version_of
-from voicemem.store.sqlite.journal.reads import POSITION as JOURNAL_END
-from voicemem.store.sqlite.journal.row_cache import fetch_one
+from voicemem.store.sqlite.driver import open_connection
+from voicemem.store.sqlite.files import (
+    BUSY_TIMEOUT_MS,
+    Opening,
+    check_store_path,
+    lock_file,
+    make_private,
+    migrate,
+    newest_version,
+    refuse_unmarked,
+    rewrite_log,
+    version_of,
+)
 from voicemem.store.sqlite.memory_words import SqliteMemoryWords
+from voicemem.store.sqlite.rows import fetch_one
+from voicemem.store.sqlite.session_queries import POSITION as JOURNAL_END
 
 EXPRESSIONS = {"journal.waypoint": "seq is not null and waypoint is not 0"}
 """How a column is read that is not simply what it is called."""

@@ -1,18 +1,223 @@
-"""SQLite's side of the seam (`voicemem.store.database`)."""
+"""SQLite's side of the seam (`voicemem.store.database`): one file, its writer, and its connections that only read.
+
+SQLite comes from `apsw`, whose bundled version has the WAL-reset fix (3.51.3) that system libraries lack.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import apsw
 
+from voicemem.errors import CannotStart, StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch
+from voicemem.store.keys import KeySource
+from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.connection import SqliteConnection
-from voicemem.store.sqlite.database.connections import Database
+from voicemem.store.sqlite.files import (
+    BUSY_TIMEOUT_MS,
+    REDO_SUFFIX,
+    SELECT_IDENTITY,
+    Opening,
+    is_complete,
+    lock_file,
+    make_private,
+    mark_new,
+    migrate,
+    refuse_missing,
+    refuse_unmarked,
+    rewrite_log,
+)
+from voicemem.store.sqlite.rows import RowCache
+from voicemem.store.sqlite.writer import CLOSED, QueuedJob, Writer
 from voicemem.store.streams import Stream
 
 T = TypeVar("T")
+IN_MEMORY = ":memory:"
+
+WRITER_PRAGMAS = """
+    pragma journal_mode = wal;
+    pragma synchronous = full;
+    pragma cache_size = -16384;
+    pragma secure_delete = on;
+"""
+READER_PRAGMAS = """
+    pragma query_only = on;
+    pragma wal_autocheckpoint = 0;
+"""
+"""Only the writer checkpoints."""
+SELECT_LAST_KEY = """
+    select max(
+        ifnull((select max(key) from endpoints), 0), ifnull((select max(key) from deliveries), 0),
+        ifnull((select max(seq) from sqlite_sequence), 0)
+    )
+"""
+TRUNCATE_LOG = "pragma wal_checkpoint(truncate)"
+SYNCHRONOUS_FULL = 2
+"""What SQLite answers when asked for its setting."""
+
+
+class Database:
+    """One SQLite file with its writer. A job is a function of a connection."""
+
+    def __init__(
+        self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None, make: bool = True
+    ) -> None:
+        """Open and migrate the file, and `make` it where there is none.
+
+        Raises `CannotStart`; with `exclusive` also when another server holds the file.
+        """
+        self.path = path
+        self.is_exclusive = exclusive
+        """Whether no other server has the store."""
+        self.opening = Opening(path)
+        self.lock: int | None = None
+        try:
+            if path != IN_MEMORY:
+                refuse_unmarked(path)
+                self.take_file(make)
+            self.writer = open_connection(path)
+            # An empty log leaves the next start little to secure.
+            self.writer.execute(TRUNCATE_LOG).fetchall()
+            migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
+            self.identity = dict(self.writer.execute(SELECT_IDENTITY))
+            """The rows of `meta`."""
+            keys = KeySource(int(time.time() * 1000), time.monotonic)
+            keys.last = int(self.writer.execute(SELECT_LAST_KEY).get)
+            self.rows = RowCache(self.writer, exclusive, budget or MemoryBudget(), keys)
+            self.reader = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
+            self.inline_reader = None if path == IN_MEMORY else open_connection(path, read_only=True)
+            self.scanner = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
+            self.begin_sharing()
+        except (apsw.Error, CannotStart) as error:
+            self.unlock()
+            if isinstance(error, CannotStart):
+                raise
+            raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
+        self.closed = False
+        self.writing = Writer(self.writer, self.rows)
+        self.readers = ThreadPoolExecutor(1, "voicemem-reader")
+        self.scanners = ThreadPoolExecutor(1, "voicemem-scanner")
+
+    def take_file(self, make: bool) -> None:
+        """Lock the file for opening it, and bring it and its log into order. Raises `CannotStart`, `apsw.Error`."""
+        if not self.is_exclusive:
+            self.opening.hold_shared()
+            if is_complete(self.path):
+                return
+        self.opening.hold_alone()
+        if not make:
+            refuse_missing(self.path)
+        if self.is_exclusive:
+            self.lock = lock_file(self.path)
+        make_private(self.path)
+        if self.is_exclusive or os.path.exists(f"{self.path}{REDO_SUFFIX}"):
+            rewrite_log(self.path)
+
+    def begin_sharing(self) -> None:
+        """Let others open the file too. As long as a command works on it, no server starts on it."""
+        if self.is_exclusive:
+            self.opening.release()
+        elif self.path != IN_MEMORY:
+            self.opening.hold_shared()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last commit reached the disk."""
+        return self.writing.healthy
+
+    @property
+    def ruined(self) -> bool:
+        """Whether a sync has failed, so that nothing more can be written safely."""
+        return self.writing.ruined
+
+    async def write(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Run a job in the next transaction, and return its result after the commit is on disk.
+
+        A job that raises a `VoicememError` must do so before it writes. A job may run twice: a transaction that
+        failed is rolled back, and its jobs run again one by one. Raises `StoreUnavailable`.
+        """
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self.writing.jobs.put(QueuedJob(job, future, loop))
+        return await future
+
+    async def read(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Run a job that only reads, on the reader's thread. It sees everything that was committed before."""
+        return await self.read_on(self.readers, self.reader, job)
+
+    async def scan(self, job: Callable[[apsw.Connection], T]) -> T:
+        """The same for a job that looks through rows without an index: other reads must not wait for it."""
+        return await self.read_on(self.scanners, self.scanner, job)
+
+    async def read_on(
+        self, thread: ThreadPoolExecutor, connection: apsw.Connection, job: Callable[[apsw.Connection], T]
+    ) -> T:
+        if connection is self.writer:
+            return await self.write(job)
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(thread, job, connection)
+        except apsw.Error as error:
+            raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
+
+    async def read_inline(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Read a row or two on the calling thread: a switch to the reader's thread would take ten times longer."""
+        if self.inline_reader is None:
+            return await self.read(job)
+        if self.closed:
+            raise StoreUnavailable(CLOSED)
+        try:
+            return job(self.inline_reader)
+        except apsw.Error as error:
+            raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
+
+    def close(self) -> None:
+        """Finish the jobs that wait, checkpoint, and release the file."""
+        self.closed = True
+        self.writing.close()
+        self.readers.shutdown()
+        self.scanners.shutdown()
+        try:
+            if self.scanner is not self.writer:
+                self.scanner.close()
+            if self.inline_reader is not None:
+                self.inline_reader.close()
+            self.reader.close()
+            self.writer.close()
+        finally:
+            self.unlock()
+
+    def unlock(self) -> None:
+        self.opening.release()
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
+    """Open a connection with the settings that every promise rests on. Raises `CannotStart` and `apsw.Error`."""
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+    if read_only:
+        connection.execute(READER_PRAGMAS).fetchall()
+        return connection
+    mark_new(connection)
+    connection.execute(WRITER_PRAGMAS).fetchall()
+    if connection.pragma("synchronous") != SYNCHRONOUS_FULL:
+        raise CannotStart("SQLite does not keep synchronous=FULL, so nothing could be acknowledged safely.")
+    if path != IN_MEMORY and connection.pragma("journal_mode") != "wal":
+        raise CannotStart(f"The database {path} cannot be switched to WAL mode.")
+    return connection
 
 
 class SqliteDatabase:

@@ -16,9 +16,9 @@ from msgspec.structs import astuple
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.records import Node
-from voicemem.store.sqlite.database.connections import Database
-from voicemem.store.sqlite.database.schema import IDENTITY_BYTES, SELECT_IDENTITY, UPDATE_INCARNATION
-from voicemem.store.sqlite.journal.reads import POSITION, STORED_COLUMNS
+from voicemem.store.sqlite.driver import Database
+from voicemem.store.sqlite.files import IDENTITY_BYTES, SELECT_IDENTITY, UPDATE_INCARNATION
+from voicemem.store.sqlite.session_queries import POSITION, STORED_COLUMNS
 from voicemem.store.stream_rows import to_stream
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 

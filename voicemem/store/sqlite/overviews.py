@@ -12,9 +12,9 @@ import msgspec
 from voicemem.store import looks
 from voicemem.store.looks import OverviewPage, Place, among, find_keys, plan_of
 from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionFilter, SessionOverview
-from voicemem.store.sqlite.database.connections import Database
-from voicemem.store.sqlite.journal.reads import IN_PROJECT, IS_LISTED, POSITION, SESSION_FILTERS, clauses_of
-from voicemem.store.sqlite.journal.row_cache import fetch_one
+from voicemem.store.sqlite.driver import Database
+from voicemem.store.sqlite.rows import fetch_one
+from voicemem.store.sqlite.session_queries import IN_PROJECT, IS_LISTED, POSITION, SESSION_FILTERS, clauses_of
 from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
 
 ACTIVE_MS = """

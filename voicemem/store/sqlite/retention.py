@@ -16,11 +16,11 @@ import apsw
 from voicemem.errors import StoreUnavailable
 from voicemem.store.memories import Memories
 from voicemem.store.sqlite.connection import SqliteConnection
-from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
-from voicemem.store.sqlite.database.secure_delete import truncate_log
-from voicemem.store.sqlite.database.writer import RUINED
-from voicemem.store.sqlite.journal.row_cache import RowCache
+from voicemem.store.sqlite.driver import IN_MEMORY, Database
+from voicemem.store.sqlite.files import truncate_log
+from voicemem.store.sqlite.rows import RowCache
 from voicemem.store.sqlite.transcript_file import IndexFile
+from voicemem.store.sqlite.writer import RUINED
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
 from voicemem.store.transcript_index import TranscriptIndex
 from voicemem.store.upkeep import Portion

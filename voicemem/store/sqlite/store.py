@@ -12,20 +12,17 @@ from voicemem.errors import CannotStart, StoreRuined
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import Figures, Quotas
-from voicemem.store.sqlite.connection import SqliteConnection
-from voicemem.store.sqlite.database.connections import IN_MEMORY, Database
-from voicemem.store.sqlite.database.transactions import transaction
-from voicemem.store.sqlite.database.writer import RUINED
-from voicemem.store.sqlite.driver import SqliteDatabase
-from voicemem.store.sqlite.journal.row_cache import fetch_one
-from voicemem.store.sqlite.journal.stored_bytes import begin_counting, forget_counts
+from voicemem.store.sqlite.connection import SqliteConnection, transaction
+from voicemem.store.sqlite.driver import IN_MEMORY, Database, SqliteDatabase
 from voicemem.store.sqlite.memory_words import SqliteMemoryWords
 from voicemem.store.sqlite.nodes import SqliteNodes
 from voicemem.store.sqlite.overviews import SqliteOverviews
 from voicemem.store.sqlite.retention import SqliteErasure
+from voicemem.store.sqlite.rows import begin_counting, fetch_one, forget_counts
 from voicemem.store.sqlite.transcript_file import IndexFile
 from voicemem.store.sqlite.transcript_words import SqliteMessageWords
 from voicemem.store.sqlite.vectors import SqliteVectors
+from voicemem.store.sqlite.writer import RUINED
 
 PROBE_BYTES = 64 * 1024
 """The size of a usual commit."""

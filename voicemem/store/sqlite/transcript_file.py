@@ -18,11 +18,9 @@ from typing import TypeVar
 import apsw
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.sqlite.connection import SqliteConnection
-from voicemem.store.sqlite.database.connections import IN_MEMORY, open_connection
-from voicemem.store.sqlite.database.files import make_private
-from voicemem.store.sqlite.database.transactions import transaction
-from voicemem.store.sqlite.driver import SqliteDatabase
+from voicemem.store.sqlite.connection import SqliteConnection, transaction
+from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase, open_connection
+from voicemem.store.sqlite.files import make_private
 from voicemem.store.sqlite.transcript_words import INDEX_VERSION, SCHEMA
 
 LOG = logging.getLogger("voicemem")

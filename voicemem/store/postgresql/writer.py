@@ -1,14 +1,15 @@
-"""A connection that writes: transactions that run again where they may, and whose outcome is always known.
+"""The connections of a node that read, and those that write, whose outcome is always known.
 
-Every transaction holds the row of its lane and leaves one row in `commit_markers`. So when the connection is lost
-during the commit, a new one raises the fencing token of the lane, which waits for the old transaction and keeps it from
-beginning late; then the row is there or it is not. Each transaction thereby writes to the log of PostgreSQL, so that
-its commit waits for a synchronous standby even if it changed nothing else: what it answers of older commits is as safe
-as they are.
+A transaction runs again where it may. Each one holds the row of its lane and leaves one row in `commit_markers`. So
+when the connection is lost during the commit, a new one raises the fencing token of the lane, which waits for the old
+transaction and keeps it from beginning late; then the row is there or it is not. Each transaction thereby writes to the
+log of PostgreSQL, so that its commit waits for a synchronous standby even if it changed nothing else: what it answers
+of older commits is as safe as they are.
 """
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Literal, Protocol, TypeVar
 import psycopg
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.postgresql.database.connection import (
+from voicemem.store.postgresql.connection import (
     Fenced,
     NodeRetired,
     Session,
@@ -26,11 +27,95 @@ from voicemem.store.postgresql.database.connection import (
     is_retried,
     unavailable,
 )
-from voicemem.store.postgresql.journal.rows import Rows, Shared
+from voicemem.store.postgresql.rows import Rows, Shared
 from voicemem.store.stream_rows import Conflict
 from voicemem.store.troubles import Troubles
 
+
+class Connection(Protocol):
+    """A connection as far as it matters here."""
+
+    @property
+    def is_in_trouble(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class Idle(queue.LifoQueue[C]):
+    """Hands out the one that was used last, and one in trouble only where there is no other.
+
+    So a node that cannot open all of its connections goes on with those that it has.
+    """
+
+    queue: list[C]
+
+    def _get(self) -> C:
+        working = (place for place in reversed(range(len(self.queue))) if not self.queue[place].is_in_trouble)
+        return self.queue.pop(next(working, -1))
+
+    def take_in_trouble(self) -> C | None:
+        """One that is in trouble; None where none of the idle ones is."""
+        with self.mutex:
+            for connection in self.queue:
+                if connection.is_in_trouble:
+                    self.queue.remove(connection)
+                    return connection
+        return None
+
+    def close(self) -> None:
+        """Close all of them."""
+        with suppress(queue.Empty):
+            while True:
+                self.get_nowait().close()
+
+
 T = TypeVar("T")
+
+
+class Reader:
+    """One connection that only reads, on one thread at a time. It connects when it is first used, and when lost."""
+
+    def __init__(self, database: Owner) -> None:
+        self.database = database
+        self.session: Session | None = None
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether it got no connection when it last tried."""
+        return self.database.troubles.has(self)
+
+    def open(self) -> Session:
+        """The connection, a new one where there is none. Raises `StoreUnavailable`, `psycopg.Error`."""
+        session = self.session
+        if session is None or session.is_lost or session.generation != self.database.generation:
+            self.close()
+            self.session = session = self.database.connect_for(self, "read")
+            self.database.troubles.end(self)
+        return session
+
+    def run(self, job: Callable[[Session], T]) -> T:
+        """Run a job, once more on a new connection where it was lost meanwhile. Raises `StoreUnavailable`."""
+        for is_last in (False, True):
+            session: Session | None = None
+            try:
+                session = self.open()
+                return job(session)
+            except psycopg.Error as error:
+                if is_ours(error):
+                    raise
+                if is_last or session is None or not is_lost(session, error):
+                    raise unavailable(error, "read") from None
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+        self.session = None
+
+
 ATTEMPTS = 12
 """How often a transaction is tried that others are in the way of."""
 PAUSE_S, MAX_PAUSE_S = 0.002, 0.1
@@ -70,7 +155,7 @@ class Owner(Shared, Protocol):
     troubles: Troubles
     closed: bool
 
-    def connect_for(self, what: Writer, verb: Literal["read", "written"]) -> Session: ...
+    def connect_for(self, what: Reader | Writer, verb: Literal["read", "written"]) -> Session: ...
 
     def refuse_unready(self) -> None: ...
 

@@ -1,24 +1,171 @@
-"""The rows of one transaction on PostgreSQL: streams under their locks, and the runs that it adds.
+"""The rows of one transaction on PostgreSQL: locked streams, the runs that it adds, and what is known of both.
 
 Whoever changes anything else of a stream than its journal holds the stream's lock, and raises its `version`: then no
 append that was decided by older rows comes in.
+
+A cached version is what this process last saw of a stream, exact as of one moment. The position moves with every entry
+of the journal, and `version` with everything else that decides about an append; so if both still hold at the append,
+nothing in it has changed.
+
+An append updates nothing, so the bytes of projects are added up here, and handed to the database with each heartbeat of
+the node. So all nodes together know of a byte a second later, and a node that is killed takes a second's count with it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from typing import Any, Protocol
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
+from voicemem.errors import QuotaExceeded
 from voicemem.store.keys import KeySource
-from voicemem.store.postgresql.database.connection import NodeRetired, Session
-from voicemem.store.postgresql.journal.cached_versions import CachedVersions
-from voicemem.store.postgresql.journal.stored_bytes import StoredBytes, is_full
-from voicemem.store.postgresql.statements import PostgresqlConnection
+from voicemem.store.memory_budget import MemoryBudget
+from voicemem.store.postgresql.connection import NodeRetired, PostgresqlConnection, Session
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JournalRun, checksum
 from voicemem.store.stream_rows import StreamRows, label_digest
 from voicemem.store.streams import ProducerState, Stream
+
+VERSION_BYTES, PRODUCER_BYTES = 1_500, 700
+"""About what a stream and a producer take without the configuration."""
+CONFIG_FACTOR = 8
+"""How many times the bytes of its JSON a configuration takes as objects, about."""
+
+
+class CachedVersion(NamedTuple):
+    """A stream with those of its producers that are known, as of one moment. None of it is ever changed."""
+
+    stream: Stream
+    version: int
+    producers: Mapping[str, ProducerState]
+    waypoints: Mapping[str, int]
+    """The position of each producer's newest waypoint, where that is known."""
+    config_bytes: int
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes in memory."""
+        return VERSION_BYTES + CONFIG_FACTOR * self.config_bytes + PRODUCER_BYTES * len(self.producers)
+
+
+class CachedVersions:
+    """Cached versions by key, the least recently used first; safe for threads."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
+        self.by_key: OrderedDict[int, CachedVersion] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def find(self, key: int) -> CachedVersion | None:
+        return self.by_key.get(key)
+
+    def newest_positions(self, at_most: int | None) -> list[tuple[int, int]]:
+        """Keys and positions of the streams that were used last, as this process has seen them committed."""
+        with self.lock:
+            return [(key, self.by_key[key].stream.position) for key in islice(reversed(self.by_key), at_most)]
+
+    def put(self, stream: Stream, version: int, producers: Mapping[str, ProducerState]) -> None:
+        """Replace what is known of a stream by what a transaction has just committed. Only running ones are kept."""
+        if stream.state != "running":
+            self.forget(stream.key)
+            return
+        kept = msgspec.structs.replace(stream)
+        known = {name: msgspec.structs.replace(producer) for name, producer in producers.items()}
+        self.replace(CachedVersion(kept, version, known, {}, len(msgspec.json.encode(stream.config))))
+
+    def replace(self, cached: CachedVersion) -> None:
+        with self.lock:
+            before = self.by_key.pop(cached.stream.key, None)
+            self.by_key[cached.stream.key] = cached
+            self.budget.rows += cached.weight - (before.weight if before is not None else 0)
+            while self.budget.rows > self.budget.room_for_rows and len(self.by_key) > 1:
+                _, gone = self.by_key.popitem(last=False)
+                self.budget.rows -= gone.weight
+                self.budget.evicted_rows += 1
+
+    def forget(self, key: int) -> None:
+        with self.lock:
+            gone = self.by_key.pop(key, None)
+            if gone is not None:
+                self.budget.rows -= gone.weight
+
+    def clear(self) -> None:
+        with self.lock:
+            for cached in self.by_key.values():
+                self.budget.rows -= cached.weight
+            self.by_key.clear()
+
+
+SELECT_BYTES = "select bytes from stored_bytes where project = $1"
+ADD_BYTES = """
+    insert into stored_bytes select * from unnest($1::text[], $2::bigint[]) as r (project, bytes) order by project
+    on conflict (project) do update set bytes = stored_bytes.bytes + excluded.bytes returning project, bytes
+"""
+"""In one order, so that no two nodes wait for each other."""
+
+
+class StoredBytes:
+    """Bytes by project; safe for threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pending: Counter[str] = Counter()
+        """What was stored here, less what was deleted, since the database was last told."""
+        self.known: dict[str, int] = {}
+        """What the database said last of all, for the projects that were active here."""
+
+    def add(self, project: str, size: int) -> None:
+        """Count bytes that were stored, or below zero, deleted; their transaction has committed."""
+        with self.lock:
+            self.pending[project] += size
+
+    def is_full(self, project: str, quota: int) -> bool:
+        """Whether a project has used up its bytes, as far as is known here."""
+        return self.known.get(project, 0) + self.pending[project] >= quota
+
+    def take(self) -> Counter[str]:
+        """What is to be added in the database; `give_back` it when that fails."""
+        with self.lock:
+            taken, self.pending = self.pending, Counter()
+        return Counter({project: size for project, size in taken.items() if size})
+
+    def give_back(self, taken: Counter[str]) -> None:
+        with self.lock:
+            self.pending.update(taken)
+
+    def note(self, stored: Mapping[str, int]) -> None:
+        """Note what the database says of some projects."""
+        self.known.update(stored)
+
+
+def add_bytes(session: Session, counted: Mapping[str, int]) -> dict[str, int]:
+    """Add what a process has counted; the bytes of these projects."""
+    if not counted:
+        return {}
+    projects = [project for project in counted]
+    return {project: size for project, size in session.rows(ADD_BYTES, (projects, list(counted.values())))}
+
+
+def is_full(session: Session, stored_bytes: StoredBytes, project: str, quota: int) -> bool:
+    """Whether a project has used up its bytes, as the database and this process have counted them; 0 is no bound."""
+    if not quota:
+        return False
+    row = session.row(SELECT_BYTES, (project,))
+    stored_bytes.note({project: 0 if row is None else row[0]})
+    return stored_bytes.is_full(project, quota)
+
+
+def refuse_full(session: Session, stored_bytes: StoredBytes, project: str, quota: int) -> None:
+    """Raise `QuotaExceeded` for a project that has used up its bytes."""
+    if is_full(session, stored_bytes, project, quota):
+        raise QuotaExceeded(
+            "stored_bytes", f"The project may store {quota} bytes (stored_bytes); erase sessions, or let them expire."
+        )
+
 
 RUN_ARRAYS = """
     unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],

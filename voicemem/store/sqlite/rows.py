@@ -1,28 +1,200 @@
 """The writer's view of streams, producers and journals: a cache of rows that follows its transaction.
 
-Committed rows stay cached, so an append reads nothing; that is safe because one process at a time writes a file.
+Committed rows stay cached, so an append reads nothing; that is safe because one process at a time writes a file. Of
+those as many are kept as their share of the memory budget holds.
+
+The bytes of each project's journals are counted while they are bounded. Triggers of the writer's own connection count,
+so that no way to add or delete entries can be forgotten, and nothing is paid where there is no bound. The counts are in
+the file, so that a restart reads nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import apsw
 import msgspec
 
-from voicemem.errors import Refused
+from voicemem.errors import CannotStart, Refused
+from voicemem.protocol.types import JsonObject
 from voicemem.store.admission import AppendResult, Batch, admits_all
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JournalRun, Waypoints, checksum
-from voicemem.store.sqlite.connection import SqliteConnection
-from voicemem.store.sqlite.journal.committed_rows import CommittedRows
-from voicemem.store.sqlite.journal.stored_bytes import is_full
+from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.stream_rows import StreamRows
-from voicemem.store.streams import ProducerState, Stream
+from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, Stream
+
+COUNT_ROWS = """
+    create temp trigger if not exists count_{table}_{when} after {when} on main.{table} begin
+        insert into stored_bytes select project, 0 from streams
+        where key = {row}.stream and project not in (select project from stored_bytes);
+        update stored_bytes set bytes = bytes {sign} length({row}.{column})
+        where project = (select project from streams where key = {row}.stream);
+    end
+"""
+COUNTED = (("journal", "payload"), ("archives", "runs"))
+CHANGES = (("insert", "new", "+"), ("delete", "old", "-"))
+SELECT_IS_COUNTED = "select exists (select 1 from stored_bytes)"
+COUNT_ALL = """
+    insert into stored_bytes select project, sum(size) from (
+        select stream, length(payload) as size from journal union all select stream, length(runs) from archives
+    ) join streams on key = stream group by project
+"""
+FORGET_ALL = "delete from stored_bytes"
+SELECT_IS_FULL = "select 1 from stored_bytes where project = ? and bytes >= ?"
+
+
+def begin_counting(connection: apsw.Connection) -> None:
+    """Count from now on; where nothing was counted before, the whole store is read once. Raises `CannotStart`."""
+    try:
+        with transaction(connection):
+            if not is_counted(connection):
+                connection.execute(COUNT_ALL)
+            for table, column in COUNTED:
+                for when, row, sign in CHANGES:
+                    connection.execute(COUNT_ROWS.format(table=table, column=column, when=when, row=row, sign=sign))
+    except apsw.Error as error:
+        raise CannotStart(f"The stored bytes cannot be counted: {error}.") from None
+
+
+def forget_counts(connection: apsw.Connection) -> None:
+    """Drop what was counted, since it will not be kept up. Raises `CannotStart`."""
+    try:
+        if is_counted(connection):
+            connection.execute(FORGET_ALL)
+    except apsw.Error as error:
+        raise CannotStart(f"The counts of stored bytes cannot be dropped: {error}.") from None
+
+
+def is_counted(connection: apsw.Connection) -> bool:
+    ((counted,),) = connection.execute(SELECT_IS_COUNTED)
+    return bool(counted)
+
+
+def is_full(connection: apsw.Connection, project: str, quota: int) -> bool:
+    """Whether a project has used up its bytes, as of what the transaction has inserted."""
+    return connection.execute(SELECT_IS_FULL, (project, quota)).fetchone() is not None
+
+
+NAMED_KINDS = (SESSION_KIND, USER_KIND)
+ROW_BYTES, PRODUCER_BYTES = 1_500, 600
+"""About what a stream and a producer take without the configuration, with their places in dicts."""
+COMMA_BYTES, COLON_BYTES, LIST_BYTES, OBJECT_BYTES = 56, 60, 72, 200
+"""About what the values take of which these characters tell, beyond their text."""
+
+
+class CommittedRow:
+    """A stream's row with its producers'. The rows themselves are never changed, so other threads may read them."""
+
+    __slots__ = ("config_weight", "producers", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.config_weight = weigh_config(stream.config)
+        self.producers: dict[str, ProducerState] = {}
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes in memory."""
+        return ROW_BYTES + self.config_weight + PRODUCER_BYTES * len(self.producers)
+
+    def replace(self, stream: Stream) -> int:
+        """The stream has changed: by how many bytes it has grown. Its configuration is weighed only if it changed."""
+        before = self.config_weight
+        if stream.config is not self.stream.config:
+            self.config_weight = weigh_config(stream.config)
+        self.stream = stream
+        return self.config_weight - before
+
+
+class CommittedRows:
+    """Rows by key and by name, the least recently committed first. Ended sessions give way before running ones.
+
+    Only the writer's thread changes it; other threads may call `find_by_name`.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
+        self.running: OrderedDict[int, CommittedRow] = OrderedDict()
+        self.ended: OrderedDict[int, CommittedRow] = OrderedDict()
+        self.by_name: dict[tuple[str, str, str], CommittedRow] = {}
+        """By project, kind and id."""
+
+    def find(self, key: int) -> Stream | None:
+        row = self.row(key)
+        return None if row is None else row.stream
+
+    def find_producer(self, key: int, name: str) -> ProducerState | None:
+        row = self.row(key)
+        return None if row is None else row.producers.get(name)
+
+    def find_by_name(self, project: str, kind: str, name: str) -> Stream | None:
+        row = self.by_name.get((project, kind, name))
+        return None if row is None else row.stream
+
+    def row(self, key: int) -> CommittedRow | None:
+        return self.running.get(key) or self.ended.get(key)
+
+    def update(self, streams: Mapping[int, Stream], producers: Mapping[tuple[int, str], ProducerState]) -> None:
+        """Take over what a transaction has changed."""
+        for key, stream in streams.items():
+            self.put(key, stream)
+        for (key, name), producer in producers.items():
+            row = self.row(key)
+            if row is not None:
+                if name not in row.producers:
+                    self.budget.rows += PRODUCER_BYTES
+                row.producers[name] = producer
+
+    def put(self, key: int, stream: Stream) -> None:
+        row = self.running.pop(key, None) or self.ended.pop(key, None)
+        if row is None:
+            row = CommittedRow(stream)
+            self.budget.rows += row.weight
+            if stream.kind in NAMED_KINDS:
+                self.by_name[stream.project, stream.kind, stream.id] = row
+        else:
+            self.budget.rows += row.replace(stream)
+        (self.running if stream.state == "running" else self.ended)[key] = row
+
+    def evict(self) -> list[tuple[int, str]]:
+        """Drop what is too much; the streams and names of the producers that went."""
+        gone: list[tuple[int, str]] = []
+        while self.budget.rows > self.budget.room_for_rows and (rows := self.ended or self.running):
+            key, row = rows.popitem(last=False)
+            self.forget_name(row.stream)
+            self.budget.rows -= row.weight
+            self.budget.evicted_rows += 1
+            gone += [(key, name) for name in row.producers]
+        return gone
+
+    def forget_name(self, stream: Stream) -> None:
+        self.by_name.pop((stream.project, stream.kind, stream.id), None)
+
+    def clear(self) -> None:
+        self.running, self.ended, self.by_name = OrderedDict(), OrderedDict(), {}
+        self.budget.rows = 0
+
+
+def weigh_config(config: JsonObject) -> int:
+    """About how many bytes a configuration takes in memory, by its JSON, since counting characters is fast.
+
+    Commas and the like inside texts are counted too, so that it is rather too much than too little.
+    """
+    text = msgspec.json.encode(config)
+    return (
+        len(text)
+        + COMMA_BYTES * text.count(b",")
+        + COLON_BYTES * text.count(b":")
+        + LIST_BYTES * text.count(b"[")
+        + OBJECT_BYTES * text.count(b"{")
+    )
+
 
 SELECT_NEW_KEY = "select ifnull(max(key), 0) + 1 from streams"
 MAX_ROWS = 1_000

@@ -13,12 +13,11 @@ import pytest
 
 from voicemem.errors import CannotStart
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite import files as opening
 from voicemem.store.sqlite.backup import restore_backup
 from voicemem.store.sqlite.copying import SqliteCopy
-from voicemem.store.sqlite.database import opening
-from voicemem.store.sqlite.database.connections import Database
-from voicemem.store.sqlite.database.files import REDO_SCHEMA, REDO_SUFFIX
-from voicemem.store.sqlite.database.opening import Opening
+from voicemem.store.sqlite.driver import Database
+from voicemem.store.sqlite.files import REDO_SCHEMA, REDO_SUFFIX, Opening
 
 OTHER = "Another process is opening"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from voicemem.store.sqlite.database.files import LOG_CHUNK_BYTES, REDO_SCHEMA, REDO_SUFFIX, rewrite_log
+from voicemem.store.sqlite.files import LOG_CHUNK_BYTES, REDO_SCHEMA, REDO_SUFFIX, rewrite_log
 
 ROWS = 40
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import apsw
 
 from voicemem.errors import StoreUnavailable, VoicememError
-from voicemem.store.sqlite.database.transactions import BEGIN, COMMIT, ROLLBACK
-from voicemem.store.sqlite.journal.row_cache import RowCache
+from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK
+from voicemem.store.sqlite.files import SYNC_ERRORS
+from voicemem.store.sqlite.rows import RowCache
 from voicemem.store.troubles import Troubles
 
 Job = Callable[[apsw.Connection], Any]
@@ -31,7 +32,7 @@ FILE_ERRORS = (
     apsw.ReadOnlyError,
 )
 """Errors of the file or the disk; any other error is the fault of a single job."""
-SYNC_ERRORS = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
+
 RUINED = "The disk failed to sync the store, so a later sync that succeeds cannot be trusted."
 MAX_JOBS = 4096
 """Jobs in one transaction, at most: it bounds how long a commit takes to build."""

@@ -16,8 +16,8 @@ from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import Batch, Outcome
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.database.connections import Database
-from voicemem.store.sqlite.database.writer import Job
+from voicemem.store.sqlite.driver import Database
+from voicemem.store.sqlite.writer import Job
 
 
 async def together(database: Database, *jobs: Job) -> list[Any]:

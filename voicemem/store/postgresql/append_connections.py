@@ -22,7 +22,7 @@ import psycopg
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch, admits_all
-from voicemem.store.postgresql.database.connection import (
+from voicemem.store.postgresql.connection import (
     Fenced,
     NodeRetired,
     Session,
@@ -31,10 +31,9 @@ from voicemem.store.postgresql.database.connection import (
     is_retried,
     unavailable,
 )
-from voicemem.store.postgresql.database.lineage import DISPLACED
-from voicemem.store.postgresql.database.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
-from voicemem.store.postgresql.journal.cached_versions import CachedVersion, CachedVersions
-from voicemem.store.postgresql.journal.rows import RUN_ARRAYS, Rows, RunColumns
+from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVersions, Rows, RunColumns
+from voicemem.store.postgresql.schema import DISPLACED
+from voicemem.store.postgresql.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
 from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun
 
 RUNS_WITH_GENS = RUN_ARRAYS.replace(") as r", ", $10::bigint[]) as r").replace("payload)", "payload, version)")

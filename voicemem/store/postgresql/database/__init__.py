@@ -1,1 +1,0 @@
-"""The database: connections, transactions that write, the schema, and which server answers."""

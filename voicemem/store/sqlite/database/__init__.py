@@ -1,1 +1,0 @@
-"""The file: how it is opened, written, read, and cleared of what was deleted."""

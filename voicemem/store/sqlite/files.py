@@ -1,0 +1,337 @@
+"""The files of a store: private, held by one server, safe after a crash of the machine, and of a schema that is known.
+
+A start is alone with its file, since it makes it, changes its schema or writes its log. SQLite overwrites what is
+deleted with zeros (`secure_delete`), and what the log has of it goes when it is truncated. When SQLite moves rows of a
+full page to its neighbours, copies may stay in an unused part of the page until it is needed; only `vacuum`, which
+blocks every writer, makes them go at once (docs/storage.md).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+import apsw
+
+from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.store.upkeep import Migration, migrations_of, no_store, not_ours
+
+LOCK_SUFFIX = ".lock"
+
+
+def check_store_path(path: str) -> None:
+    """Raise `CannotStart` for a path at which no file can be made."""
+    if os.path.isdir(path):
+        raise CannotStart(f"The store {path} is a folder; write sqlite:PATH with the path of a file.")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise CannotStart(f"The folder of the store does not exist: {folder}.")
+
+
+def make_private(path: str) -> None:
+    """Create the file readable by its owner only, since it holds secrets; SQLite gives its log the same mode."""
+    if os.path.exists(path):  # closing it here would release the POSIX locks that this process has on it
+        return
+    with suppress(OSError):  # SQLite reports a file that cannot be created
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def lock_file(path: str) -> int:
+    """Lock `PATH.lock` for this process: one server per file. Raises `CannotStart` when another one has it.
+
+    The kernel releases the lock of a process that was killed. Returns the descriptor, whose close releases it.
+    """
+    descriptor = open_lock_file(path, LOCK_SUFFIX)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise CannotStart(f"Another server is already using {path}; one server per file.") from None
+    return descriptor
+
+
+def open_lock_file(path: str, suffix: str) -> int:
+    """The descriptor of a file beside the store that is only there to be locked. Raises `CannotStart`."""
+    try:
+        return os.open(path + suffix, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotStart(f"The folder of {path} cannot be written: {error.strerror}.") from None
+
+
+SYNC_ERRORS = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
+BUSY_TIMEOUT_MS = 5_000
+"""How long a connection waits for the locks of another."""
+REDO_SUFFIX = "-redo"
+"""Suffix of the database that holds a copy of the log while the log is written again; otherwise it is absent."""
+LOG_CHUNK_BYTES = 64 * 1024
+"""SQLite's system interface writes less than 128 KiB at once."""
+REDO_SCHEMA = """
+pragma journal_mode = delete;
+pragma synchronous = extra;
+create table if not exists log (number integer primary key, content blob not null) strict;
+"""
+
+
+HAS_COPY = "select exists (select 1 from log)"
+INSERT_CHUNK = "insert into log (content) values (?)"
+SELECT_CHUNKS = "select content from log order by number"
+DELETE_COPY = "delete from log"
+
+
+def rewrite_log(path: str) -> None:
+    """Write a database's log to disk again, exactly as it now reads. Raises `apsw.Error`.
+
+    After a failed sync Linux counts the pages as clean: the log can be read, is not on disk, and no later sync writes
+    it. A power cut while such a log moves into the database would leave half of it there, and no log. So the log is
+    copied into a database of its own and written again from the copy; a start that is cut short finds the copy.
+    No other process may write the database meanwhile (`opening.py`).
+    """
+    log, redo = f"{path}-wal", f"{path}{REDO_SUFFIX}"
+    if not os.path.exists(redo) and not (os.path.exists(log) and os.path.getsize(log)):
+        return
+    make_private(redo)
+    with closing(apsw.Connection(redo)) as copy:
+        copy.execute(REDO_SCHEMA).fetchall()
+        if not copy.execute(HAS_COPY).get:
+            with copy:
+                for content in read_log(log):
+                    copy.execute(INSERT_CHUNK, (content,))
+        if copy.execute(HAS_COPY).get:
+            write_log(log, copy)
+            copy.execute(DELETE_COPY)
+    os.unlink(redo)
+
+
+def open_log(log: str) -> apsw.VFSFile:
+    """Open the log through SQLite's own system interface, as all files of the store are."""
+    return apsw.VFSFile("", log, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, 0])
+
+
+def read_log(log: str) -> Iterator[bytes]:
+    """The log in chunks; nothing when there is no log."""
+    if not os.path.exists(log):
+        return
+    file = open_log(log)
+    try:
+        size = file.xFileSize()
+        for start in range(0, size, LOG_CHUNK_BYTES):
+            yield file.xRead(min(LOG_CHUNK_BYTES, size - start), start)
+    finally:
+        file.xClose()
+
+
+def write_log(log: str, copy: apsw.Connection) -> None:
+    """Write the copy over the log, and sync it."""
+    file, end = open_log(log), 0
+    try:
+        for (content,) in copy.execute(SELECT_CHUNKS):
+            file.xWrite(content, end)
+            end += len(content)
+        file.xTruncate(end)
+        file.xSync(apsw.SQLITE_SYNC_NORMAL)
+    finally:
+        file.xClose()
+
+
+APPLICATION_ID = 0x766D656D
+"""Marks a file as a store of voicemem's. It is in the first page before anything else is."""
+SQLITE_MAGIC, SQLITE_FRACTIONS = b"SQLite format 3\0", bytes([64, 32, 32])
+HEADER_BYTES, FRACTIONS_AT, APPLICATION_ID_AT = 100, slice(21, 24), slice(68, 72)
+"""The header of a file of SQLite's, and two constants in it (sqlite.org/fileformat2, section 1.3)."""
+OWN_TABLES = {"meta", "streams", "journal"}
+"""Tables that every version of a voicemem database has."""
+SELECT_TABLES = "select name from sqlite_schema where type = 'table'"
+INSERT_IDENTITY = "insert or ignore into meta values (?, ?)"
+SELECT_IDENTITY = "select name, value from meta"
+UPDATE_INCARNATION = "update meta set value = ? where name = 'incarnation'"
+IDENTITY, IDENTITY_BYTES = {"incarnation", "cursor_secret"}, 16
+
+
+def migrations() -> list[Migration]:
+    """Every migration, in order."""
+    return migrations_of("voicemem.store.sqlite")
+
+
+def newest_version() -> int:
+    """The version that this program brings every database to."""
+    return migrations()[-1].version
+
+
+def tables_of(connection: apsw.Connection) -> set[str]:
+    return {name for (name,) in connection.execute(SELECT_TABLES)}
+
+
+def refuse_unmarked(path: str) -> None:
+    """Raise `CannotStart` for the file of another program, or of a version before the first release.
+
+    The file is only read, and nothing is written beside it. A file that is missing or empty passes, and so does one
+    that SQLite cannot read: it gives the reason when it opens it.
+    """
+    if not os.path.exists(path) or os.path.getsize(path) < HEADER_BYTES:
+        return
+    # Through SQLite: the close of a plain `open` would release all POSIX locks that this process has on the file.
+    file = apsw.VFSFile("", os.path.abspath(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+    try:
+        header = file.xRead(HEADER_BYTES, 0)
+    finally:
+        file.xClose()
+    is_sqlite = header.startswith(SQLITE_MAGIC) and header[FRACTIONS_AT] == SQLITE_FRACTIONS
+    if is_sqlite and int.from_bytes(header[APPLICATION_ID_AT], "big") != APPLICATION_ID:
+        raise CannotStart(not_ours(path))
+
+
+def mark_new(connection: apsw.Connection) -> None:
+    """Mark a new file, before it is switched to WAL mode: so the mark is never in the log alone."""
+    if not connection.pragma("page_count"):
+        connection.pragma("application_id", APPLICATION_ID)
+
+
+def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None:
+    """Bring the schema to the newest version. Raises `CannotStart` for a database newer than the program.
+
+    `shared_path` is the file when a server may have it open too. A server of an older version would go on writing by
+    its own schema, so an upgrade then needs the lock that such a server holds.
+    """
+    steps, version = migrations(), version_of(connection)
+    newest = steps[-1].version
+    if version > newest:
+        raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
+    lock = lock_for_upgrade(shared_path) if shared_path is not None and 0 < version < newest else None
+    try:
+        apply_migrations(connection, [step for step in steps if step.version > version])
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def version_of(connection: apsw.Connection) -> int:
+    """The schema version of a file; 0 of one without a schema."""
+    version: int = connection.pragma("user_version")
+    return version
+
+
+def lock_for_upgrade(path: str) -> int:
+    try:
+        return lock_file(path)
+    except CannotStart:
+        raise CannotStart(f"The server that holds {path} is of an older version; restart it first.") from None
+
+
+def apply_migrations(connection: apsw.Connection, steps: list[Migration]) -> None:
+    """Apply each migration in a transaction of its own, and give a new file its identity."""
+    for step in steps:
+        with connection:
+            connection.execute(step.sql)
+            connection.execute(f"pragma user_version = {step.version}")
+    with connection:
+        for name in sorted(IDENTITY):
+            connection.execute(INSERT_IDENTITY, (name, secrets.token_bytes(IDENTITY_BYTES)))
+
+
+OPENING_SUFFIX = ".opening"
+WAIT_S, PAUSE_S = 30.0, 0.02
+"""A start takes less than the one, but for an upgrade of a large file; a command takes a second or two."""
+
+
+class Opening:
+    """The lock `PATH.opening`, which whoever opens the file for writing takes first.
+
+    A server holds it alone while it starts, a command while it makes or upgrades the file; a command then shares it
+    with other commands until it ends. SQLite's own locks do not suffice: the log is written again beneath SQLite, where
+    nothing would keep another process from committing into it or moving it into the database at the same time. And
+    two processes that make a schema at once, or change to WAL mode, fail each other. The kernel releases the lock of a
+    process that was killed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.descriptor: int | None = None
+
+    def hold_alone(self) -> None:
+        """Wait until no other process holds it. Raises `CannotStart`."""
+        self.hold(fcntl.LOCK_EX)
+
+    def hold_shared(self) -> None:
+        """Wait until no other process holds it alone. Raises `CannotStart`."""
+        self.hold(fcntl.LOCK_SH)
+
+    def hold(self, kind: int) -> None:
+        """A change of the kind may let another in between, so check the file again once it is held alone."""
+        until = time.monotonic() + WAIT_S
+        while True:
+            if self.descriptor is None:
+                self.descriptor = open_lock(self.path)
+            try:
+                fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
+                if os.fstat(self.descriptor).st_nlink:
+                    return
+                self.release()  # a restore that was refused has removed the file meanwhile
+                continue
+            except BlockingIOError:
+                fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # two that share it would wait for each other
+            if time.monotonic() >= until:
+                self.release()
+                raise CannotStart(f"Another process is opening {self.path}, or works on it; try again when it is done.")
+            time.sleep(PAUSE_S)
+
+    def release(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+def open_lock(path: str) -> int:
+    """The lock's file; root's belongs to the owner of the store, like SQLite's log, so that the server can open it."""
+    descriptor = open_lock_file(path, OPENING_SUFFIX)
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            owner = os.stat(path)
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return descriptor
+
+
+def is_complete(path: str) -> bool:
+    """Whether a file has today's schema, an identity, and no start that was cut short: nothing is to be made of it."""
+    if is_missing(path) or os.path.exists(f"{path}{REDO_SUFFIX}"):
+        return False
+    with suppress(apsw.Error), closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        same = connection.pragma("user_version") == newest_version() and tables_of(connection) >= OWN_TABLES
+        return same and set(dict(connection.execute(SELECT_IDENTITY))) >= IDENTITY
+    return False
+
+
+def is_missing(path: str) -> bool:
+    """Whether there is no file, or one without anything in it, as is there before the first page is written."""
+    return not os.path.exists(path) or not os.path.getsize(path)
+
+
+def refuse_missing(path: str) -> None:
+    """Raise `CannotStart` where there is no store."""
+    if is_missing(path):
+        raise CannotStart(no_store(path))
+
+
+def truncate_log(path: str) -> bool:
+    """Move everything from the log into the file, and truncate the log; False while a reader is using it.
+
+    The passive checkpoint does most of the work while the writer goes on; the second one, which blocks the writer, has
+    little left to do. It never waits for a reader, since the writer would wait too. Raises `StoreUnavailable`, and
+    `apsw.IOError` when the disk failed to sync.
+    """
+    try:
+        with closing(apsw.Connection(path)) as connection:
+            connection.pragma("user_version")  # a connection does not notice the log before its first read
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.BusyError:
+        return False
+    except apsw.Error as error:
+        if getattr(error, "extendedresult", None) in SYNC_ERRORS:
+            raise
+        raise StoreUnavailable(f"Deleted content cannot be cleared: {type(error).__name__}.") from None
+    return True

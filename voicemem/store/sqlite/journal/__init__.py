@@ -1,1 +1,0 @@
-"""`voicemem.store.port.Journal` on SQLite: streams, and the rows of their journals."""
