@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -15,13 +15,20 @@ from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PR
 from voicemem.errors import CannotStart, DamagedEntry
 from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.sessions.read_models.read_model import decode_rows
-from voicemem.store.copied_tables import ARCHIVES, JOURNAL, KEY, LAST, RUNS, STATE, STREAMS
-from voicemem.store.copying import begin_copy, compare_rows, copy_rows, finish_copy, previous_target
+from voicemem.store.copying import (
+    CopyEnd,
+    CopyFailed,
+    CopyMark,
+    Differs,
+    Report,
+    Volume,
+    begin_copy,
+    compare_rows,
+    copy_rows,
+    finish_copy,
+    previous_target,
+)
 from voicemem.store.engines import open_copy_end, open_store
-from voicemem.store.port import Store
-from voicemem.store.ports.copying import CopyEnd, CopyFailed, CopyMark, Differs, Report, Volume
-from voicemem.store.records import JournalRow
-from voicemem.store.runs import RunRow, decompress_runs, rows_of, verify_checksum
 from voicemem.transcript.fold import fold_all
 from voicemem.transcript.state import State, encode_state
 
@@ -141,14 +148,15 @@ async def compare_histories(source: CopyEnd, target: str, volume: Volume) -> int
     try:
         count = 0
         for key in sample(source, volume):
+            ours, theirs, position = State(), State(), 0
             try:
-                ours = encode_state(fold(islice(stored_rows(source, key), EVENTS)))
+                while position < EVENTS and (page := source.read_entries(key, position, PAGE)):
+                    fold_all(ours, decode_rows(page))
+                    fold_all(theirs, decode_rows(await store.journal.read_rows(key, position, PAGE)))
+                    position = page[-1].position
             except DamagedEntry:
                 continue
-            theirs = State()
-            async for page in read_pages(store, key):
-                fold_all(theirs, decode_rows(page))
-            if encode_state(theirs) != ours:
+            if encode_state(theirs) != encode_state(ours):
                 raise Differs(f"The history of the session with the key {key} is another one. Do not serve the copy.")
             count += 1
         return count
@@ -159,44 +167,7 @@ async def compare_histories(source: CopyEnd, target: str, volume: Volume) -> int
 def sample(source: CopyEnd, volume: Volume) -> list[int]:
     """Keys of sessions and users, spread evenly over all."""
     step = max(1, (volume.sessions + volume.users) // HISTORIES)
-    keys = (row[KEY] for row in source.read(STREAMS) if row[STATE] != "erased")
-    return list(islice(keys, 0, step * HISTORIES, step))
-
-
-def fold(rows: Iterable[JournalRow]) -> State:
-    return fold_all(State(), decode_rows(rows))
-
-
-def stored_rows(end: CopyEnd, key: int) -> Iterator[JournalRow]:
-    """The entries of a stream as its rows have them. Raises `DamagedEntry`."""
-    last = 0
-    for archive in end.read(ARCHIVES, stream=key):
-        for stored in decompress_runs(archive[RUNS]):
-            yield from rows_of(stored)
-        last = archive[LAST]
-    names = list(JOURNAL.columns)
-    for row in end.read(JOURNAL, stream=key):
-        values = dict(zip(names, row, strict=True))
-        verify_checksum(key, values["position"], values["payload"], values["checksum"])
-        producer = values["producer"]
-        entry = RunRow(
-            values["position"],
-            producer,
-            values["seq"],
-            values["received_ms"],
-            values["payload"],
-            values["count"],
-        )
-        if entry.last > last:
-            yield from rows_of(entry)
-
-
-async def read_pages(store: Store, key: int) -> AsyncIterator[list[JournalRow]]:
-    """The first `EVENTS` entries of a stream through the port, a page at a time."""
-    position = 0
-    while position < EVENTS and (page := await store.journal.read_rows(key, position, min(PAGE, EVENTS - position))):
-        yield page
-        position = page[-1].position
+    return list(islice(source.read_keys(), 0, step * HISTORIES, step))
 
 
 LINE_S = 5.0

@@ -1,45 +1,348 @@
-"""A copy of a store into another engine: portions of rows, then a comparison of every row (docs/postgresql.md)."""
+"""A copy of a store into another engine: portions of rows, then a comparison of every row (docs/postgresql.md).
+
+What is copied are the tables that all engines have, row by row. A row has the values of a table's columns, in their
+order. Keys stay what they are, so that cursors, tails and checksums of the journal hold in the copy. What an engine
+repeats elsewhere (names, labels) it derives.
+
+What stays behind: snapshots, which are made again from journals; nodes, claims, observations and replies under way,
+since no process serves a store that is copied; and the content of erased sessions that is not deleted yet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from voicemem.errors import DamagedEntry
-from voicemem.store.copied_tables import (
-    ARCHIVES,
-    CHECKSUM,
-    COPIED_VALUES,
-    JOURNAL,
-    PAYLOAD,
-    POSITION,
-    RUNS,
-    STREAM,
-    TABLES,
-    CopiedTable,
-    Row,
-    bytes_in,
-    events_in,
-)
-from voicemem.store.ports.copying import (
-    COPYING,
-    MOVED,
-    CopyEnd,
-    CopyFailed,
-    CopyMark,
-    Differs,
-    MovedMark,
-    Report,
-)
-from voicemem.store.runs import decompress_runs, verify_checksum
+from voicemem.protocol.types import JsonObject
+from voicemem.store.database import Connection, Row
+from voicemem.store.records import JournalRow
+from voicemem.store.run_queries import runs_after
+from voicemem.store.runs import decompress_runs, page_of, verify_checksum
+from voicemem.store.stream_rows import POSITION as JOURNAL_END
 
 PORTION_ROWS, PORTION_BYTES = 5_000, 4 * 1024 * 1024
 """What one transaction of a copy adds; the row that exceeds the bytes is its last."""
 REPORT_ROWS = 5_000
 """Rows that are compared between two reports."""
+COPYING, MOVED = "copying", "moved"
+"""Names in `meta`: of a `CopyMark` in a target, and of a `MovedMark` in a source."""
+COPIED_VALUES = ("incarnation", "cursor_secret")
+"""What is copied of `meta`: clients go on with their positions and cursors."""
+ERASED = "(select key from streams where state = 'erased')"
+
+
+class CopiedTable(NamedTuple):
+    """One table of a copy; it is read in the order of `key`, which is unique."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    flags: frozenset[int]
+    """Where the columns of flags stand, which are numbers on SQLite."""
+    content: str
+    """Which rows are copied: without those of erased sessions."""
+
+    def place(self, row: Row) -> Row:
+        """The key of a row."""
+        return tuple(row[self.columns.index(name)] for name in self.key)
+
+
+def table(name: str, key: str, columns: str, flags: str = "", content: str = f"stream not in {ERASED}") -> CopiedTable:
+    names = tuple(f"{key} {columns} {flags}".split())
+    return CopiedTable(name, tuple(key.split()), names, frozenset(names.index(flag) for flag in flags.split()), content)
+
+
+STREAMS = table(
+    "streams",
+    "key",
+    "config kind state project id position started_ms ended_ms silent_since_ms ending_ms ending_ts ending_reason due_ms"
+    " reason key_id interruptions slowest_ms",
+    flags="provisional",
+    content="true",
+)
+CONFIG = STREAMS.columns.index("config")
+DERIVED = ("name", "user_id", "channel")
+"""Columns of streams that repeat the configuration."""
+ARCHIVES = table("archives", "stream position", "last seqs runs")
+JOURNAL = table("journal", "stream position", "count checksum payload producer seq received_ms", flags="waypoint")
+TABLES = (
+    table(
+        "keys",
+        "id",
+        "project name scopes hash created_ms revoked_ms events_per_second bytes_per_second open_sessions"
+        " sessions_per_day",
+        content="true",
+    ),
+    table("agora_apps", "app_id", "project certificate old_certificate scopes created_ms", content="true"),
+    table("hook_secrets", "project dialect", "secret old_secret set_ms old_secret_until_ms", content="true"),
+    STREAMS,
+    table("producers", "stream name", "epoch next_seq expected_until_ms node", flags="unsequenced ended"),
+    table("secrets", "stream name", "value"),
+    table(
+        "endpoints",
+        "key",
+        "stream url secret id project description event_types old_secret contents disabled_reason disabled_ms"
+        " created_ms old_secret_until_ms failing_since_ms",
+        flags="public_only",
+        content=f"(stream is null or stream not in {ERASED})",
+    ),
+    table(
+        "deliveries",
+        "key",
+        "stream endpoint event_type position attempts due_ms lease leased_until_ms made_ms restarted_at notice_id state"
+        " node waiting_for header payload",
+    ),
+    table(
+        "attempts",
+        "delivery number",
+        "started_ms duration_ms status error excerpt",
+        content=f"delivery in (select key from deliveries where stream not in {ERASED})",
+    ),
+    table("retention", "stream", "compact_ms expires_ms erased_ms leased_until_ms node"),
+    table("quarantined", "stream", "since_ms version reason"),
+    table("overviews", "stream", "position name user_id labels figures"),
+    table(
+        "memories",
+        "stream id",
+        "position said_ms created_ms updated_ms event_ms expires_ms removed_ms last_accessed_ms access_count project"
+        " namespace user_id session_id text event_at topics entities kind details supersedes",
+        flags="pinned",
+    ),
+    table("superseded", "stream by_id old_id", "created_ms project"),
+    ARCHIVES,
+    JOURNAL,
+)
+"""In the order of the copy: what says whose content a row is comes before it."""
+MEASURE = f"""
+    select count(*) filter (where kind = 'session'), count(*) filter (where state = 'running' and kind = 'session'),
+    count(*) filter (where kind = 'user'), cast(coalesce(sum({JOURNAL_END}), 0) as bigint),
+    (select count(*) from keys), (select count(*) from endpoints),
+    (select count(*) from deliveries where due_ms is not null), (select count(*) from attempts),
+    (select cast(coalesce(sum(epoch), 0) as bigint) from producers),
+    (select coalesce(min(key), 0) from streams), (select coalesce(max(key), 0) from streams)
+    from streams s where state <> 'erased'
+"""
+SELECT_ANYTHING = f"select 1 where {' or '.join(f'exists (select 1 from {one.name})' for one in TABLES)}"
+SELECT_META = "select name, value from meta"
+SAVE_META = (
+    "insert into meta (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value"
+)
+DELETE_META = "delete from meta where name = :name"
+SELECT_KEYS = "select key from streams where state <> 'erased' order by key"
+
+
+class CopyFailed(Exception):
+    """A copy that cannot be made, or go on; the text says why."""
+
+
+class Differs(CopyFailed):
+    """The copy is not what the source is."""
+
+
+class Volume(NamedTuple):
+    """What a store holds; a source of which anything of it changed was written meanwhile."""
+
+    sessions: int
+    """Without erased ones."""
+    running: int
+    users: int
+    events: int
+    keys: int
+    endpoints: int
+    pending: int
+    """Deliveries."""
+    attempts: int
+    epochs: int
+    """Of all producers, added up: each open raises it."""
+    first_key: int
+    last_key: int
+    """Of all streams; 0 without any."""
+
+
+class CopyMark(Struct, frozen=True, kw_only=True):
+    """How far a copy has come: all rows up to that of the key `after` of `table`, and everything of earlier tables."""
+
+    incarnation: bytes
+    """Of the source."""
+    volume: Volume
+    table: str = ""
+    after: tuple[Any, ...] | None = None
+    rows: int = 0
+    events: int = 0
+    size: int = 0
+    """About how many bytes that is."""
+
+
+class MovedMark(Struct, frozen=True, kw_only=True):
+    """Where a store was copied to, as it may be shown, and when."""
+
+    to: str
+    moved_ms: int
+
+
+class CopyEnd(ABC):
+    """A store as one end of a copy. Both ends are used by one thread.
+
+    Nobody serves them meanwhile: a source is locked, and refused while a node lives; a target has a mark from its first
+    row to its last, with which it is not served. The mark moves in the transactions that add the rows, so a copy that
+    was cut off goes on behind its last commit.
+    """
+
+    connection: Connection | None = None
+    """What writes, and reads single rows; None for a target that is only looked at and does not exist."""
+
+    @property
+    def values(self) -> Mapping[str, bytes]:
+        """The rows of `meta`."""
+        return {} if self.connection is None else dict(self.connection.rows(SELECT_META))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing of its own."""
+        return self.connection is None or self.connection.row(SELECT_ANYTHING) is None
+
+    @property
+    def opened(self) -> Connection:
+        assert self.connection is not None
+        return self.connection
+
+    def measure(self) -> Volume:
+        with self.guarded():
+            return Volume(*self.opened.one(MEASURE))
+
+    def read(self, table: CopiedTable, after: Row | None = None) -> Iterator[Row]:
+        """The rows of a table behind a key, in order; of content, that of sessions which are not erased."""
+        key, marks = ", ".join(table.key), ", ".join(f":{name}" for name in table.key)
+        behind = "true" if after is None else f"({key}) > ({marks})"
+        query = f"select {', '.join(table.columns)} from {table.name} where {behind} and {table.content} order by {key}"
+        values = {} if after is None else dict(zip(table.key, after, strict=True))
+        return self.scan(query, 4 if table is ARCHIVES else 500, **values)
+
+    def read_keys(self) -> Iterator[int]:
+        """The keys of all streams that are not erased, in order."""
+        return (key for (key,) in self.scan(SELECT_KEYS, 500))
+
+    def read_entries(self, key: int, after: int, limit: int) -> list[JournalRow]:
+        """See `Journal.read_rows`."""
+        with self.guarded():
+            return page_of(runs_after(self.reading, key, after), after, limit)
+
+    def prepare(self, volume: Volume, mark: bytes) -> None:
+        """Set the first mark, and make room for what a source holds. It may be repeated."""
+        with self.guarded():
+            self.make_room(volume, mark)
+
+    def add(self, table: CopiedTable, rows: Sequence[Row], mark: bytes) -> None:
+        """Insert rows and move the mark, in one transaction."""
+        columns = (*table.columns, *(DERIVED if table is STREAMS else ()))
+        marks = ", ".join(f":{name}" for name in columns)
+        values = [dict(zip(columns, values_of(table, row), strict=True)) for row in rows]
+        with self.guarded(), self.transaction():
+            self.opened.many(f"insert into {table.name} ({', '.join(columns)}) values ({marks})", values)
+            if table is STREAMS:
+                self.repeat_streams(values)
+            self.save_value(COPYING, mark)
+
+    def hand_over(self, moved: bytes) -> None:
+        """Set the mark with which the store is not served any more: the copy is."""
+        with self.guarded():
+            self.save_value(MOVED, moved)
+            self.end_reading()
+
+    def finish(self, values: Mapping[str, bytes]) -> None:
+        """Set values of `meta` and remove the mark, in one transaction: the store may be served."""
+        self.end_reading()
+        with self.guarded(), self.transaction():
+            for name, value in values.items():
+                self.save_value(name, value)
+            self.make_derived(values["cursor_secret"])
+            self.opened.execute(DELETE_META, name=COPYING)
+
+    def save_value(self, name: str, value: bytes) -> None:
+        self.opened.execute(SAVE_META, name=name, value=value)
+
+    # What the engines do in their own ways
+
+    @property
+    @abstractmethod
+    def reading(self) -> Connection:
+        """What reads a source, as of one moment."""
+
+    @abstractmethod
+    def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
+        """The rows of a query, of which so many are held at a time. Raises `CopyFailed`."""
+
+    @abstractmethod
+    def end_reading(self) -> None:
+        """Let go of the moment that is read."""
+
+    @abstractmethod
+    def guarded(self) -> AbstractContextManager[None]:
+        """Raise `CopyFailed` for errors of the engine."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Any]:
+        """A transaction of `connection`."""
+
+    @abstractmethod
+    def make_room(self, volume: Volume, mark: bytes) -> None:
+        """See `prepare`."""
+
+    def repeat_streams(self, streams: Sequence[dict[str, Any]]) -> None:
+        """Insert what the engine repeats of streams elsewhere."""
+        return
+
+    @abstractmethod
+    def make_derived(self, cursor_secret: bytes) -> None:
+        """Make what follows from the copied rows: words of memories, counts."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the store."""
+
+
+def values_of(table: CopiedTable, row: Row) -> Iterator[Any]:
+    """The values of a row as they are inserted: flags as such, and what streams repeat."""
+    for index, value in enumerate(row):
+        yield bool(value) if index in table.flags else value
+    if table is STREAMS:
+        config = decode_config(row[CONFIG])
+        yield from (config.get(name) for name in DERIVED)
+
+
+def decode_config(encoded: bytes) -> JsonObject:
+    """A configuration; empty where it is damaged, which is found when it is read."""
+    try:
+        return msgspec.json.decode(encoded, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+Report = Callable[[CopyMark], None]
+"""Gets how far the work has come."""
+
+
+def why_not_served(values: Mapping[str, bytes]) -> str | None:
+    """Why a store with these values of `meta` must not be served; None for one that may."""
+    if COPYING in values:
+        return "The store is half of a copy; run voicemem copy again, as before, to finish it."
+    if MOVED in values:
+        moved = msgspec.json.decode(values[MOVED], type=MovedMark)
+        when = datetime.fromtimestamp(moved.moved_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return (
+            f"The store was moved to {moved.to} ({when}); serve that one. To serve this one again as it was then,"
+            " restore a backup of it (docs/postgresql.md)."
+        )
+    return None
 
 
 def begin_copy(source: CopyEnd, target: CopyEnd) -> CopyMark:
@@ -105,7 +408,7 @@ def compare_rows(source: CopyEnd, target: CopyEnd, report: Report) -> set[int]:
             if ours != theirs:
                 raise Differs(difference(table, ours, theirs))
             if is_damaged(table, ours):
-                damaged.add(ours[STREAM])
+                damaged.add(ours[0])
             rows, events, size = rows + 1, events + events_in(table, ours), size + bytes_in(ours)
             if rows % REPORT_ROWS == 0:
                 report(progress(done, table, rows, events, size))
@@ -128,15 +431,28 @@ def difference(table: CopiedTable, ours: Row | None, theirs: Row | None) -> str:
 
 
 def is_damaged(table: CopiedTable, row: Row) -> bool:
-    """Whether a row of a journal is not what was once written."""
+    """Return whether a row of a journal is not what was once written."""
     try:
         if table is JOURNAL:
-            verify_checksum(row[STREAM], row[POSITION], row[PAYLOAD], row[CHECKSUM])
+            stream, position, _, checksum, payload, *_ = row
+            verify_checksum(stream, position, payload, checksum)
         elif table is ARCHIVES:
-            decompress_runs(row[RUNS])
+            decompress_runs(row[-1])
     except DamagedEntry:
         return True
     return False
+
+
+def events_in(table: CopiedTable, row: Row) -> int:
+    """How many events a row holds."""
+    if table is JOURNAL:
+        return int(row[2])
+    return int(row[2] - row[1] + 1) if table is ARCHIVES else 0
+
+
+def bytes_in(row: Row) -> int:
+    """About how much a row holds."""
+    return 8 * len(row) + sum(len(value) for value in row if isinstance(value, (bytes, str)))
 
 
 def finish_copy(source: CopyEnd, target: CopyEnd, to: str, now_ms: int) -> None:

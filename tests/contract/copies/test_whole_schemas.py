@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.postgresql import database_of, server
-from voicemem.store.copied_tables import TABLES
+from voicemem.store.copying import TABLES
 from voicemem.store.sqlite.store import InMemoryStore
 
 STAY = {"memory_vectors", "extracted", "meta", "nodes", "observations", "replies", "snapshots", "spent_tokens"}

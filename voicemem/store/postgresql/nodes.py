@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import partial
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.copying import why_not_served
 from voicemem.store.database import Row
-from voicemem.store.ports.copying import why_not_served
 from voicemem.store.postgresql.connection import NodeRetired, Session
 from voicemem.store.postgresql.driver import Database
 from voicemem.store.postgresql.rows import Rows

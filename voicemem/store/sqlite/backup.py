@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import apsw
 
 from voicemem.errors import CannotStart
-from voicemem.store.ports.copying import MOVED
+from voicemem.store.copying import MOVED
 from voicemem.store.sqlite.driver import READER_PRAGMAS
 from voicemem.store.sqlite.files import (
     BUSY_TIMEOUT_MS,
