@@ -1,178 +1,128 @@
 """JSON Schemas (draft 2020-12) for documents: which can be used, and whether a document fits one.
 
-The validator is `jsonschema_rs`. Nothing is fetched for a schema, and its work is bounded before it begins
-(`schema_cost`). No sentence holds a value of a document: from an error of the validator only its path, and what the
-schema says, may be used; its message and its instance quote the document.
+The validator is `jsonschema_rs`. Nothing is fetched for a schema. The validator holds the interpreter's lock from start
+to end and has no deadline, so all but `check_schema` runs in a process of its own (`sessions/schema_worker`).
+No sentence holds a value of a document: from an error of the validator only its path, and what the schema says, may be
+used; its message and its instance quote the document.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jsonschema_rs
 import msgspec
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError, ValidationErrorKind
 
-from voicemem.documents.schema_cost import MAPS, MAX_SCHEMAS, MAX_STEPS, Cost, SchemaGraph, TooManySchemas, sizes
-from voicemem.documents.schema_patterns import bytes_of_each, fault_of_patterns
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-MAX_SCHEMA_BYTES = 64 * 1024
-"""A longer one is refused before it is looked at."""
-MAX_COPIES = 25_000
-"""Values that the errors of one validation may copy: about 25 MB."""
+MAX_REFERENCES = 256
+MAX_PATTERNS = 64
+"""Places with a pattern: the validator compiles it again at each of them."""
+MAX_PATTERN_LENGTH, MAX_ALL_PATTERNS_LENGTH = 1_000, 8_000
+"""Characters of one pattern, and of all together."""
 MAX_NAME_CHARACTERS, MAX_BOUND_CHARACTERS = 64, 200
 """How much of a name or of a bound an error quotes."""
+MAPS = frozenset({"$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies"})
+"""Keywords whose value holds a schema for each name."""
+DATA = frozenset({"enum", "const", "default", "examples"})
+"""Keywords whose value is not a schema."""
 BOUNDS = frozenset(
     {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf", "maxLength", "minLength", "maxItems"}
     | {"minItems", "maxProperties", "minProperties", "enum", "const", "pattern"}
 )
 """Keywords that are quoted with their values, which then say what would have been right."""
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
-NAMING_KEYWORDS = ("$anchor", "$dynamicAnchor")
-
-
-class CompiledSchema(NamedTuple):
-    """A schema ready for use, and what it costs at each depth of a document."""
-
-    validator: Draft202012Validator
-    costs: list[Cost]
-
-
-def check_schema(schema: JsonObject) -> None:
-    """Refuse what is not a schema of a JSON object, or cannot be used here. Raises `Refused` (`invalid_field`)."""
-    compiled(schema)
-
-
-def prepare_schema(schema: Any) -> None:
-    """Compile what is given as a schema ahead of its check, which then costs little and says what is wrong."""
-    text = msgspec.json.encode(schema) if isinstance(schema, dict) else b""
-    if 0 < len(text) <= MAX_SCHEMA_BYTES:
-        compile_schema(text)
-
-
-def compiled(schema: JsonObject) -> CompiledSchema:
-    """A schema ready for use. Raises `Refused`."""
-    made = compile_schema(msgspec.json.encode(schema))
-    if isinstance(made, Refused):
-        raise Refused(made.code, made.detail)
-    return made
-
-
-def check_document(document: JsonObject, schema: JsonObject) -> None:
-    """Refuse a document that breaks its schema, or an unusable schema. Raises `Refused` (`invalid_field`)."""
-    # Compiled again, unless cached: patches of a configuration may have made another schema of it.
-    validator, costs = compiled(schema)
-    values = sizes(document)
-    if len(values) > len(costs) and costs[-1].steps:
-        raise too_slow()
-    if sum(count * cost.steps for count, cost in zip(values, costs, strict=False)) > MAX_STEPS:
-        raise too_slow()
-    if validator.is_valid(document):
-        return
-    # An error of `anyOf` holds an error of each of its branches, each with a copy of the value at its place.
-    copies = sum(cost.copies * sum(values[depth:]) for depth, cost in enumerate(costs[: len(values)]))
-    if copies > MAX_COPIES:
-        raise Refused("invalid_field", "The document breaks its schema, and both are too large to say where.")
-    try:
-        validator.validate(document)
-    except ValidationError as error:
-        path, fault = describe_fault(error, document)
-        raise Refused("invalid_field", f"At `{path}` the document breaks its schema: {fault}.") from None
+BREAKS = "The document breaks its schema, and both are too large to say where."
+TOO_SLOW = "The document cannot be checked against its schema: it takes too long."
 
 
 def invalid_schema(why: str) -> Refused:
     return Refused("invalid_field", f"The `schema` is not a JSON Schema that can be used: {why}.")
 
 
-def too_slow() -> Refused:
-    return Refused("invalid_field", "The document cannot be checked against its schema: it takes too long.")
+def check_schema(schema: JsonObject) -> None:
+    """Refuse what is not a schema of a JSON object, or has too much in it. Raises `Refused` (`invalid_field`).
 
-
-@lru_cache(maxsize=8)  # patterns may take 4 MiB of each
-def compile_schema(text: bytes) -> CompiledSchema | Refused:
-    """The validator of a schema, given as JSON, and its costs; or why it is refused, which is found once as well."""
-    try:
-        return make_schema(text)
-    except Refused as refused:
-        return Refused(refused.code, refused.detail)
-
-
-def make_schema(text: bytes) -> CompiledSchema:
-    """The same. Raises `Refused`."""
-    given: JsonObject = msgspec.json.decode(text)
-    check_keywords(given)
-    if str(given.get("$schema", DIALECT)).removesuffix("#") != DIALECT:
-        raise invalid_schema("its `$schema` must be that of draft 2020-12")
-    if given.get("type", "object") != "object" and "object" not in list(given["type"]):
-        raise invalid_schema("a document is an object, so its `type` must allow one")
-    # Without its own name, which nothing needs: references start at the top.
-    schema = {name: value for name, value in given.items() if name not in ("$schema", "$id")}
-    graph = build_graph(schema)
-    if any("$schema" in node.schema or "$id" in node.schema for node in graph.nodes.values()):
-        raise invalid_schema("only its top level may have a `$schema` or an `$id`")
-    check_anchors(schema)
-    patterns = graph.patterns()
-    check_patterns(patterns)
-    costs = graph.costs()
-    if any(cost.steps == float("inf") for cost in costs):
-        raise invalid_schema("it refers to itself without end, or applies too many schemas to one value")
-    options = RegexOptions(size_limit=bytes_of_each(len(patterns)), dfa_size_limit=64 * 1024)
-    try:
-        validator = Draft202012Validator(schema, offline=True, validate_formats=False, pattern_options=options)
-    except ValidationError as error:
-        if isinstance(error.kind, ValidationErrorKind.Referencing):
-            raise broken_reference() from None
-        raise invalid_schema(f"a pattern is malformed, too large or not supported, at `{schema_path(error)}`") from None
-    return CompiledSchema(validator, costs)
-
-
-def check_keywords(schema: JsonObject) -> None:
-    """Refuse what the draft's own schema for schemas does not allow. Raises `Refused`."""
+    It takes little time. Whether the validator can use the schema is known only when that has compiled it.
+    """
     try:
         jsonschema_rs.meta.validate({**schema, "$schema": DIALECT})
     except ValidationError as error:
         raise invalid_schema(f"a keyword has a value that it cannot have, at `{schema_path(error)}`") from None
-
-
-def build_graph(schema: JsonObject) -> SchemaGraph:
-    try:
-        return SchemaGraph(schema, check_keywords)
-    except LookupError:
-        raise broken_reference() from None
-    except TooManySchemas:
-        raise invalid_schema(f"it may consist of at most {MAX_SCHEMAS:,} schemas") from None
-
-
-def broken_reference() -> Refused:
-    return invalid_schema("it refers to something that is not in it, and nothing is fetched")
-
-
-def check_anchors(schema: JsonObject) -> None:
-    """Refuse two anchors of one name: the validator might follow another than the one that the costs are of."""
-    seen: set[str] = set()
-    waiting: list[Any] = [schema]
+    if str(schema.get("$schema", DIALECT)).removesuffix("#") != DIALECT:
+        raise invalid_schema("its `$schema` must be that of draft 2020-12")
+    if schema.get("type", "object") != "object" and "object" not in list(schema["type"]):
+        raise invalid_schema("a document is an object, so its `type` must allow one")
+    patterns: list[str] = []
+    references = 0
+    waiting: list[Any] = [{name: value for name, value in schema.items() if name not in ("$schema", "$id")}]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, dict):
-            names = [value[keyword] for keyword in NAMING_KEYWORDS if isinstance(value.get(keyword), str)]
-            if len({*names}) < len(names) or not seen.isdisjoint(names):
-                raise invalid_schema("two of its anchors have the same name")
-            seen.update(names)
-            waiting += value.values()
-        elif isinstance(value, list):
+        if isinstance(value, list):
             waiting += value
+        elif isinstance(value, dict):
+            if isinstance(value.get("$schema"), str) or isinstance(value.get("$id"), str):
+                raise invalid_schema("only its top level may have a `$schema` or an `$id`")
+            references += isinstance(value.get("$ref"), str)
+            patterns += [value["pattern"]] if isinstance(value.get("pattern"), str) else []
+            patterns += value["patternProperties"] if isinstance(value.get("patternProperties"), dict) else ()
+            waiting += (inner for keyword, inner in value.items() if keyword not in DATA)
+    if references > MAX_REFERENCES:
+        raise invalid_schema(f"it may have at most {MAX_REFERENCES} references")
+    if len(patterns) > MAX_PATTERNS:
+        raise invalid_schema(f"it may have at most {MAX_PATTERNS} patterns")
+    if any(len(pattern) > MAX_PATTERN_LENGTH for pattern in patterns):
+        raise invalid_schema(f"a pattern may have at most {MAX_PATTERN_LENGTH} characters")
+    if sum(map(len, patterns)) > MAX_ALL_PATTERNS_LENGTH:
+        raise invalid_schema(f"its patterns may have at most {MAX_ALL_PATTERNS_LENGTH} characters together")
 
 
-def check_patterns(patterns: list[str]) -> None:
-    fault = fault_of_patterns(patterns)
-    if fault is not None:
-        raise invalid_schema(fault)
+@lru_cache(maxsize=8)  # patterns may take 4 MiB of each
+def compile_schema(text: bytes) -> Draft202012Validator | str:
+    """The validator of a schema, given as JSON; or the sentence with which it is refused."""
+    # Without its own name, which nothing needs: references start at the top.
+    schema = {name: value for name, value in msgspec.json.decode(text).items() if name not in ("$schema", "$id")}
+    options = RegexOptions(size_limit=512 * 1024, dfa_size_limit=64 * 1024)
+    try:
+        return Draft202012Validator(schema, offline=True, validate_formats=False, pattern_options=options)
+    except ValidationError as error:
+        if isinstance(error.kind, ValidationErrorKind.Referencing):
+            why = "it refers to something that is not in it, and nothing is fetched"
+        elif isinstance(error.kind, ValidationErrorKind.Format):
+            why = f"a pattern is malformed, too large or not supported, at `{schema_path(error)}`"
+        else:
+            why = f"a keyword has a value that it cannot have, at `{schema_path(error)}`"
+        return invalid_schema(why).detail
+
+
+def judge(schema: bytes, document: JsonObject | None) -> Iterator[str]:
+    """What is wrong with a document, or with its schema, as sentences, the last one the best; "" where all is well.
+
+    Raises `MemoryError` and worse things, and may take any time.
+    """
+    validator = compile_schema(schema)
+    if isinstance(validator, str):
+        yield validator
+    elif document is None:
+        validator.is_valid({})  # what is endless in itself is seen before any document comes
+        yield ""
+    elif validator.is_valid(document):
+        yield ""
+    else:
+        # An error of `anyOf` holds an error of each of its branches, each with a copy of the value at its place.
+        yield BREAKS
+        try:
+            validator.validate(document)
+        except ValidationError as error:
+            path, fault = describe_fault(error, document)
+            yield f"At `{path}` the document breaks its schema: {fault}."
 
 
 def schema_path(error: ValidationError) -> str:

@@ -65,6 +65,7 @@ from voicemem.sessions.node_lease import registered
 from voicemem.sessions.read_models.maintenance import save_all
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
+from voicemem.sessions.recording.recorder import is_update
 from voicemem.sessions.recording.redaction import load_rules
 from voicemem.sessions.retention import erase_user
 from voicemem.store.engines import open_store
@@ -241,16 +242,19 @@ class LibrarySession:
         if not all(isinstance(event, Mapping) for event in events):
             raise Refused("invalid_field", "An event must be a dict.")
         stream = await self._stream()
-        lease = self._lease(stream, producer)
+        lease, recorder = self._lease(stream, producer), self.library.recorder
         arrivals = []
         for event in events:
-            arrival = self.library.recorder.validate(lease, decode_event(json_bytes(event)))
+            decoded = decode_event(json_bytes(event))
+            if is_update(decoded):
+                decoded = await recorder.check_update(lease, decoded)
+            arrival = recorder.validate(lease, decoded)
             if isinstance(arrival, RejectedEvent):
                 raise Refused(arrival.code, arrival.detail)
             if arrival is not None:
                 arrivals.append(arrival)
-        await self.library.recorder.check_producer(stream, producer)
-        recorded = await self.library.recorder.record(lease, arrivals)
+        await recorder.check_producer(stream, producer)
+        recorded = await recorder.record(lease, arrivals)
         for problem in recorded.problems:
             raise Refused(problem.code, problem.detail)
         if recorded.ended:

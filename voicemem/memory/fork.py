@@ -29,6 +29,7 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import MessageEntry, begun_items, restored_interruptions, turn_entries
@@ -57,6 +58,7 @@ async def fork(
     if (at_turn and at_turn not in state.turns) or at_turn > MAX_INTEGER:
         raise Refused("unknown_turn")  # turn 0 always exists, even if nothing is in it
     changes = validate_config(patch)
+    await SCHEMA_WORKER.check_config(changes.public)
     session_patch = SessionPatch(apply_patch(stream.config, changes.public), changes.secrets)
     now = sessions.clock()
     summary = await summary_at(read_models, stream, state.summary, at_turn)

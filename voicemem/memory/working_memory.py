@@ -33,7 +33,6 @@ from voicemem.documents.document import (
     tool_definitions,
     tool_message,
 )
-from voicemem.documents.json_schema import check_document
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
@@ -43,6 +42,7 @@ from voicemem.redaction.texts import Rules, redact_value
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS, append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
+from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.journal import Journal
 from voicemem.store.streams import Stream
 from voicemem.transcript.state import State
@@ -203,7 +203,7 @@ class WorkingMemory:
         if content is not None:
             documents.check_content(content, form)
             if form.schema is not None:
-                check_document(content, form.schema)
+                await SCHEMA_WORKER.check(form.schema, content)
         event = MemoryDocument(
             operation=change.operation,
             content=change.content,

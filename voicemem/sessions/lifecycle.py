@@ -26,6 +26,7 @@ from voicemem.redaction.texts import Rules
 from voicemem.runtime import Runtime
 from voicemem.sessions.recording.batches import DEFAULT_END_REASON, ProducerLease
 from voicemem.sessions.recording.redaction import redact_rows
+from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
 from voicemem.store.records import (
@@ -150,6 +151,7 @@ class Sessions:
         """
         session_patch = validate_config(given)
         self.check_settings(session_patch)
+        await SCHEMA_WORKER.check_config(session_patch.public)
         stream, result = await self.store.journal.create_session(
             project, session_id or self.new_id(), session_patch, self.clock(), key_id, takes_name
         )
@@ -200,6 +202,7 @@ class Sessions:
         """Merge a patch into the configuration. Raises `Refused` (`invalid_field`, `session_ended`)."""
         session_patch = validate_config(patch)
         self.check_settings(session_patch)
+        await SCHEMA_WORKER.check_config(session_patch.public)
         payload = msgspec.json.encode({"type": "session.update", **without_type(session_patch.public)})
         changed = await self.store.journal.change_config(stream.key, session_patch, payload, self.clock())
         self.on_changed(changed)

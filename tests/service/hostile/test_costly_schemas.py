@@ -1,4 +1,4 @@
-"""Bad input 133 to 136: schemas that would take long to look at, counted in the schemas that are compiled."""
+"""Bad input 133 to 136: schemas that would take long to look at."""
 
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
@@ -10,13 +10,20 @@ import pytest
 from tests.support.callers.producer import connected_producer
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.services import Serve
-from tests.unit.documents.test_schema_cost import NAME, spelled
-from voicemem.documents import json_schema
-from voicemem.documents.json_schema import CompiledSchema, compile_schema, make_schema
 from voicemem.protocol.types import JsonObject
+from voicemem.sessions.schema_worker import SCHEMA_WORKER
 
 ADMIN_KEY = "the operator's own key"
+NAME = "definition"
 MANY: JsonObject = {f"p{number}": {} for number in range(600)}
+
+
+def spelled(number: int) -> str:
+    """The path to one definition, spelled in another way for each number."""
+    letters = [f"%{ord(letter):02x}" if number >> at & 1 else letter for at, letter in enumerate(NAME)]
+    return "#/$defs/" + "".join(letters)
+
+
 COSTLY: dict[str, JsonObject] = {
     "133 many spellings of one path": {
         "$defs": {NAME: {"properties": MANY}},
@@ -53,14 +60,27 @@ async def test_costly_schemas_are_refused(serve: Serve, name: str) -> None:
     assert {} == (await api.get("/v1/sessions/s")).json["config"]
 
 
-async def test_136_what_may_not_be_set_is_not_looked_at(serve: Serve) -> None:
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[JsonObject, bool]]:
+    """The schemas that go to the process that compiles them, and whether the event loop waited for it."""
+    checked: list[tuple[JsonObject, bool]] = []
+
+    def note(schema: JsonObject, document: JsonObject | None) -> str:
+        checked.append((schema, threading.current_thread() is threading.main_thread()))
+        return find_fault(schema, document)
+
+    find_fault = SCHEMA_WORKER.find_fault
+    monkeypatch.setattr(SCHEMA_WORKER, "find_fault", note)
+    return checked
+
+
+async def test_136_what_may_not_be_set_is_not_looked_at(serve: Serve, checked: list[tuple[JsonObject, bool]]) -> None:
     """A key that may not make the service call out is refused before the schema beside it is compiled."""
     app = await serve(admin_key=ADMIN_KEY)
     await RestClient(app, ADMIN_KEY).create()
     key = await make_key(app, "ingest")
     ingest = RestClient(app, key)
     given = {"webhook": {"url": "https://a.example"}, "working_memory": {"schema": {"title": "looked at by nobody"}}}
-    looked_at = compile_schema.cache_info()
     update = {"type": "session.update"} | given
     sent = await ingest.post("/v1/sessions/s/events", [update] * 3)
     assert ["forbidden"] * 3 == [error["code"] for error in sent.appended["errors"]]
@@ -71,28 +91,20 @@ async def test_136_what_may_not_be_set_is_not_looked_at(serve: Serve) -> None:
         await producer.open("s")
         await producer.send(update)
         await producer.expect_error("forbidden")
-    assert looked_at == compile_schema.cache_info()
+    assert [] == checked
 
 
-async def test_schemas_are_compiled_where_nobody_waits(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_schemas_are_compiled_where_nobody_waits(serve: Serve, checked: list[tuple[JsonObject, bool]]) -> None:
     """A schema that comes in an event, by either way in, or opens a session, is no work of the event loop."""
-    threads: list[bool] = []
-
-    def noted(text: bytes) -> CompiledSchema:
-        threads.append(threading.current_thread() is threading.main_thread())
-        return make_schema(text)
-
-    monkeypatch.setattr(json_schema, "make_schema", noted)
-    app = await serve()
-    api = RestClient(app)
+    api = RestClient(app := await serve())
     await api.create()
-    update = {"type": "session.update", "working_memory": {"schema": {"title": "of an update that is posted"}}}
+    update = {"type": "session.update", "working_memory": {"schema": {"title": "posted"}}}
     assert (await api.post("/v1/sessions/s/events", update)).status == 200
     async with connected_producer(app) as producer:
-        given = {"working_memory": {"schema": {"title": "of a session that a producer opens"}}}
+        given = {"working_memory": {"schema": {"title": "opened"}}}
         await producer.send({"type": "session.open", "session_id": "new", "session": given})
         await producer.expect("session.ready")
-        update = {"type": "session.update", "working_memory": {"schema": {"title": "of an update in a frame"}}}
+        update = {"type": "session.update", "working_memory": {"schema": {"title": "sent"}}}
         await producer.send(update)
         await producer.rest()
-    assert [False] * 3 == threads
+    assert [({"title": title}, False) for title in ("posted", "opened", "sent")] == checked

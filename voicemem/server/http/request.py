@@ -16,7 +16,6 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Struct, structs
 
-from voicemem.documents import json_schema
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.checks import describe_error
 from voicemem.protocol.strict_json import decode_body
@@ -246,19 +245,6 @@ async def read_json(request: web.Request, empty: bytes = b"") -> Any:
 async def decode_large(request: web.Request, size: int, decode: Callable[[], T]) -> T:
     """What `decode` returns or raises; out of the way of others if the body is large."""
     return await request.app[DECODING].decode(size, decode)
-
-
-async def prepare_schema(request: web.Request, schema: Any) -> None:
-    """Compile a schema, if this is one, where no one waits for it; checking it afterwards costs little."""
-    if isinstance(schema, dict):
-        await request.app[DECODING].run(partial(json_schema.prepare_schema, schema))
-
-
-async def prepare_schema_of(request: web.Request, config: JsonObject) -> None:
-    """The same for the schema in a configuration, which was not checked yet."""
-    section = config.get("working_memory")
-    if isinstance(section, dict):
-        await prepare_schema(request, section.get("schema"))
 
 
 async def read_object(request: web.Request) -> JsonObject:

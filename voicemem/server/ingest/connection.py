@@ -273,7 +273,7 @@ class Connection:
                 await self.open(arrival.event)
             else:
                 if is_update(arrival) and (open_lease := self.leases.find(arrival.event)) is not None:
-                    await self.host.recorder.prepare_update(open_lease.lease, arrival)
+                    arrival = await self.host.recorder.check_update(open_lease.lease, arrival)
                 self.enqueue(arrival, size)
             if count % YIELD_EVERY == 0:
                 await give_way()

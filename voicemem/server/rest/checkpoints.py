@@ -31,7 +31,6 @@ from voicemem.server.http.request import (
     convert_body,
     get_stream,
     json_response,
-    prepare_schema_of,
     read_object,
     services_of,
     stream_body,
@@ -211,7 +210,6 @@ async def fork_session(request: web.Request, _: NoQuery) -> web.Response:
     point = convert_body({name: config.pop(name) for name in ("at_turn", "session_id") if name in config}, ForkPoint)
     session_id = None if point.session_id is None else check_session_id(point.session_id)
     check_outbound_change(request, config)
-    await prepare_schema_of(request, config)
     services = services_of(request)
     key_id = request[GRANT].key_id
     forked = await fork(services.sessions, services.read_models, stream, point.at_turn, session_id, config, key_id)

@@ -25,7 +25,6 @@ from voicemem.server.http.request import (
     get_stream,
     json_response,
     parse_label,
-    prepare_schema_of,
     read_object,
     read_struct,
     services_of,
@@ -121,7 +120,6 @@ async def create_session(request: web.Request, _: NoQuery) -> web.Response:
     if session_id is not None:
         session_id = check_session_id(session_id)
     check_outbound_change(request, config)
-    await prepare_schema_of(request, config)
     grant = request[GRANT]
     stream, new = await services_of(request).sessions.create(grant.project, session_id, config, grant.key_id)
     if new:
@@ -234,7 +232,6 @@ async def change_session(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     patch = await read_object(request)
     check_outbound_change(request, patch)
-    await prepare_schema_of(request, patch)
     changed = await services_of(request).sessions.change(stream, patch)
     note_outbound_change(request, patch, stream)
     return json_response(info_of(changed))

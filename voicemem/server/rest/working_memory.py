@@ -27,13 +27,13 @@ from voicemem.server.http.request import (
     NoQuery,
     get_stream,
     json_response,
-    prepare_schema,
     read_object,
     read_struct,
     services_of,
 )
 from voicemem.server.http.routes import Route, Routes, optional
 from voicemem.server.rest.users import user_id_of
+from voicemem.sessions.schema_worker import SCHEMA_WORKER
 
 ROUTES = Routes()
 PATH = "/v1/sessions/{id}/working-memory"
@@ -191,8 +191,9 @@ async def replace_working_memory(request: web.Request, _: NoQuery) -> web.Respon
     form = form_of(body)
     if form is not None:
         request[GRANT].require_setting()
-        await prepare_schema(request, form.schema)
         check_form(body)
+        if form.schema is not None:
+            await SCHEMA_WORKER.check(form.schema)
     content: Any = None if body.content is UNSET else body.content
     if content is None and form is None:
         raise Refused("missing_field", "The body must have `content`, or a form: `format`, `template` or `schema`.")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import TypeGuard
 
 from voicemem.config.secrets import SessionPatch, changes_outbound, patch_changes_outbound
 from voicemem.config.session import validate_config
-from voicemem.documents.json_schema import prepare_schema
 from voicemem.errors import Refused, VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate, update_patch
@@ -20,7 +18,6 @@ from voicemem.security.access import SETS_NOTHING
 from voicemem.security.audit import audit
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.read_models.off_loop import BudgetExhausted, OffLoop
 from voicemem.sessions.recording.batches import (
     RESERVED_PRODUCERS,
     BatchResult,
@@ -32,6 +29,7 @@ from voicemem.sessions.recording.batches import (
 from voicemem.sessions.recording.commits import Commits
 from voicemem.sessions.recording.frames import FrameReducer, ReducedFrame
 from voicemem.sessions.recording.redaction import Redaction
+from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.journal import Journal
 from voicemem.store.records import OpenResult
 from voicemem.store.streams import Stream
@@ -73,7 +71,6 @@ class Recorder:
         self.commits = Commits(journal, read_models, self.clock, telemetry, redaction)
         self.feed, self.refusals = self.commits.feed, self.commits.refusals
         self.frames = FrameReducer(self.metrics)
-        self.schemas = OffLoop()
 
     async def open_producer(
         self, project: str, session_id: str, frame: SessionOpen, may_call_out: bool, key_id: str | None = None
@@ -102,8 +99,8 @@ class Recorder:
         await self.check_producer(existing, producer)
         given = {} if existing is not None else frame.session or {}
         check_may_call_out(given, may_call_out)
-        await self.prepare_schema_of(given)
         session_patch = validate_config(given)
+        await SCHEMA_WORKER.check_config(session_patch.public)
         self.check_settings(session_patch)
         opened = await self.journal.open_producer(
             project, session_id, producer, session_patch, frame.from_seq, self.clock(), key_id, self.node_token()
@@ -140,7 +137,7 @@ class Recorder:
         batch.expected_until_ms, batch.expected_position = expected_until_ms, expected_position
         for arrival in arrivals:
             if is_update(arrival):
-                await self.prepare_update(lease, arrival)
+                arrival = await self.check_update(lease, arrival)
             validated = self.validate(lease, arrival)
             if validated is not None:
                 batch.add(validated)
@@ -170,21 +167,17 @@ class Recorder:
             return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
         return arrival
 
-    async def prepare_update(self, lease: ProducerLease, arrival: DecodedEvent) -> None:
-        """Compile the schema of a `session.update` ahead of `validate`, and let others have their turn."""
-        assert isinstance(arrival.event, SessionUpdate)
-        patch = update_patch(arrival.event)
-        if lease.may_set and (lease.may_call_out or not changes_outbound(patch)):
-            await self.prepare_schema_of(patch)
+    async def check_update(self, lease: ProducerLease, arrival: DecodedEvent) -> DecodedEvent | RejectedEvent:
+        """Validate a `session.update` and its schema, and let others have their turn; or why it is rejected."""
+        validated = self.validate(lease, arrival)
         await give_way()
-
-    async def prepare_schema_of(self, config: JsonObject) -> None:
-        """Compile the schema in a configuration that was not checked yet: on a thread, as it may take 50 ms."""
-        section = config.get("working_memory")
-        schema = section.get("schema") if isinstance(section, dict) else None
-        if isinstance(schema, dict):
-            with suppress(BudgetExhausted):
-                await self.schemas.run(partial(prepare_schema, schema))
+        if isinstance(validated, ConfigUpdate):
+            try:
+                await SCHEMA_WORKER.check_config(validated.patch.public)
+            except Refused as refused:
+                event = arrival.event
+                return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
+        return validated if isinstance(validated, RejectedEvent) else arrival
 
     def reduce_frame(
         self, lease: ProducerLease, event: FrameEvent, keep_typed: bool = True
@@ -204,7 +197,7 @@ class Recorder:
 
 
 def is_update(arrival: DecodedEvent | RejectedEvent) -> TypeGuard[DecodedEvent]:
-    """Whether this changes a configuration, and needs `Recorder.prepare_update` before it is validated."""
+    """Whether this changes a configuration, and needs `Recorder.check_update` before it is validated."""
     return isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionUpdate)
 
 

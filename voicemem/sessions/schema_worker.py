@@ -1,0 +1,98 @@
+"""The process in which JSON Schemas are compiled, and documents checked against them.
+
+What takes too long there, or too much memory, is ended by the kernel, and the next check starts the process again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from subprocess import DEVNULL, PIPE, Popen
+
+import msgspec
+from msgspec import Raw
+
+from voicemem.documents.json_schema import TOO_SLOW, invalid_schema, judge
+from voicemem.errors import Refused
+from voicemem.protocol.strict_json import drop_nulls
+from voicemem.protocol.types import JsonObject
+
+CPU_S = 0.5
+"""CPU seconds of one check; ordinary ones take less than 0.01."""
+MAX_BYTES = 512 * 1024 * 1024
+"""Address space of the process."""
+
+
+class SchemaWorker:
+    """The process, and the one thread that talks to it; both start with the first check."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1, "schema-worker")
+        self.process: Popen[bytes] | None = None
+
+    async def check(self, schema: JsonObject, document: JsonObject | None = None) -> None:
+        """Refuse a schema that cannot be used, or a document that breaks it. Raises `Refused` (`invalid_field`)."""
+        loop = asyncio.get_running_loop()
+        if fault := await loop.run_in_executor(self.thread, self.find_fault, schema, document):
+            raise Refused("invalid_field", fault)
+
+    async def check_config(self, config: JsonObject) -> None:
+        """Refuse a configuration, or a patch of one, with a schema that cannot be used. Raises `Refused`."""
+        section = config.get("working_memory")
+        schema = section.get("schema") if isinstance(section, dict) else None
+        if isinstance(schema, dict):
+            try:
+                await self.check(drop_nulls(schema))
+            except Refused as refused:
+                raise Refused(refused.code, f"In `working_memory` of the configuration: {refused.detail}") from None
+
+    def find_fault(self, schema: JsonObject, document: JsonObject | None) -> str:
+        """What is wrong, as a sentence; "" where nothing is."""
+        if self.process is not None and self.process.poll() is not None:
+            self.process.communicate()  # closes its pipes
+            self.process = None
+        if self.process is None:
+            command, paths = (sys.executable, "-m", __name__), os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+            self.process = Popen(  # noqa: S603 (this module)
+                command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=paths
+            )
+        requests, answers = self.process.stdin, self.process.stdout
+        assert requests is not None
+        assert answers is not None
+        with suppress(BrokenPipeError):
+            requests.write(msgspec.json.encode((schema, document)) + b"\n")
+            requests.flush()
+        fault = TOO_SLOW if document is not None else invalid_schema("it takes too long, or too much memory").detail
+        while (line := answers.readline()) not in (b"", b"\n"):
+            fault = msgspec.json.decode(line, type=str)
+        if not line:  # the process is ending
+            self.process.wait()
+        return fault
+
+
+SCHEMA_WORKER = SchemaWorker()
+
+
+def main() -> None:
+    """The process: a line `[schema, document]` comes in, a line for each sentence and an empty one go out."""
+    with suppress(ValueError, OSError):  # not on macOS, nor where a sandbox forbids it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    for line in sys.stdin.buffer:
+        schema, document = msgspec.json.decode(line, type=tuple[Raw, JsonObject | None])
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)  # its signal ends the process, also in the middle of a pattern
+        for fault in judge(bytes(schema), document):
+            sys.stdout.buffer.write(msgspec.json.encode(fault) + b"\n")
+            sys.stdout.buffer.flush()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.buffer.write(b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
