@@ -15,7 +15,7 @@ from voicemem.dialects.dialect import MalformedFrame
 from voicemem.dialects.envelope import decode_message, split_frame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
-from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, split_lines
+from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, on_one_line, split_lines
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber, matching
 from voicemem.server.http.openapi import reference
@@ -36,7 +36,6 @@ from voicemem.server.rest.tails import (
     JournalEntry,
     SessionTailQuery,
     TailData,
-    event_json,
     tail_session,
     wants_tail,
 )
@@ -266,5 +265,5 @@ async def native_lines(
 
 def journal_line(row: JournalRow) -> bytes:
     """Encode one entry as a line of JSON, with the event as it is in the journal."""
-    entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, event_json(row))
+    entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, on_one_line(row.payload))
     return msgspec.json.encode(entry) + b"\n"

@@ -8,22 +8,22 @@ many calls there are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from voicemem.errors import CODES, Refused, VoicememError
 from voicemem.memory.statistics import OverviewFigures
 from voicemem.protocol import sse
 from voicemem.protocol.types import SessionId
 from voicemem.server.http.request import json_response, services_of, stream_body
 from voicemem.server.http.routes import JSON
-from voicemem.server.rest.tails import KEEP_ALIVE_S, PREAMBLE, TailCut, check_reader, encode_event
+from voicemem.server.rest.tails import TailCut, encode_event, stream_events
 from voicemem.services import Services
 from voicemem.sessions.lifecycle import StateName
 from voicemem.store.admission import AppendResult
@@ -31,8 +31,11 @@ from voicemem.store.deliveries import DeliveryState
 from voicemem.store.records import SessionFilter, SessionOverview
 from voicemem.store.streams import Stream
 
+R = TypeVar("R")
 PAGE = 50
 """Rows that are read and written at a time, so that figures of many running calls do not hold up others."""
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""A page ends with the piece that brings it to this size, and `next_cursor` continues from there."""
 
 
 class SessionWebhooks(Struct, frozen=True):
@@ -90,39 +93,51 @@ async def answer_overviews(
     request: web.Request, conditions: SessionFilter, cursor: str | None, with_total: bool
 ) -> web.StreamResponse:
     """Answer with an `OverviewPage`."""
-    services, limit = services_of(request), conditions.limit
-    first = msgspec.structs.replace(conditions, limit=min(PAGE, limit))
-    total = b""
+    services, total = services_of(request), b""
     if with_total:
         total = b',"total":' + msgspec.json.encode(await services.sessions.count_overviews(conditions))
-    page, cursor = await services.sessions.list_overviews(first, cursor)
-    if cursor is None or limit <= PAGE or len(page) < first.limit:
-        return json_response(Raw(b'{"sessions":[' + encode_rows(services, page) + end_of_page(cursor, total)))
-    pieces = rows_in_pieces(services, conditions, page, cursor, total)
-    return await stream_body(request, {"Content-Type": JSON}, pieces)
+    read, view = services.sessions.list_overviews, partial(overview_of, services)
+    return await answer_page(request, conditions, cursor, read, view, PAGE, ends_short=True, total=total)
 
 
-async def rows_in_pieces(
-    services: Services, conditions: SessionFilter, page: list[SessionOverview], cursor: str | None, total: bytes
-) -> AsyncGenerator[bytes, None]:
-    """Yield an `OverviewPage` that begins with this page. It ends where many were looked at."""
-    yield b'{"sessions":[' + encode_rows(services, page)
-    count, asked = len(page), len(page)
-    while cursor is not None and count < conditions.limit and len(page) == asked:
-        asked = min(PAGE, conditions.limit - count)
-        page, cursor = await services.sessions.list_overviews(msgspec.structs.replace(conditions, limit=asked), cursor)
-        if page:
-            yield b"," + encode_rows(services, page)
-        count += len(page)
-    yield end_of_page(cursor, total)
+async def answer_page(
+    request: web.Request,
+    conditions: SessionFilter,
+    cursor: str | None,
+    read: Callable[[SessionFilter, str | None], Awaitable[tuple[list[R], str | None]]],
+    view: Callable[[R], Struct],
+    at_once: int,
+    *,
+    ends_short: bool = False,
+    total: bytes = b"",
+) -> web.StreamResponse:
+    """Answer with a page of sessions, of which `at_once` are read and written at a time.
 
+    It ends early once it has `MAX_PAGE_BYTES`, and with `ends_short` where fewer are found than were asked for.
+    """
 
-def end_of_page(cursor: str | None, total: bytes) -> bytes:
-    return b'],"next_cursor":' + msgspec.json.encode(cursor) + total + b"}"
+    async def read_piece(count: int, cursor: str | None) -> tuple[bytes, int, str | None, bool]:
+        part = structs.replace(conditions, limit=min(at_once, conditions.limit - count))
+        rows, cursor = await read(part, cursor)
+        count += len(rows)
+        is_last = cursor is None or count >= conditions.limit or (ends_short and len(rows) < part.limit)
+        return b",".join(msgspec.json.encode(view(row)) for row in rows), count, cursor, is_last
 
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        piece, count, cursor, is_last = first
+        yield b'{"sessions":[' + piece
+        size = len(piece)
+        while not is_last and size < MAX_PAGE_BYTES:
+            piece, count, cursor, is_last = await read_piece(count, cursor)
+            if piece:
+                yield b"," + piece
+            size += len(piece)
+        yield b'],"next_cursor":' + msgspec.json.encode(cursor) + total + b"}"
 
-def encode_rows(services: Services, page: list[SessionOverview]) -> bytes:
-    return b",".join(msgspec.json.encode(overview_of(services, row)) for row in page)
+    first = await read_piece(0, cursor)  # an error must come before the head of the answer
+    if first[-1]:
+        return json_response(Raw(b"".join([piece async for piece in pieces()])))
+    return await stream_body(request, {"Content-Type": JSON}, pieces())
 
 
 def overview_of(services: Services, row: SessionOverview) -> EncodedOverview:
@@ -173,87 +188,57 @@ class SentRow(NamedTuple):
     digest: bytes
 
 
-class Changes:
-    """Notes whether anything may have changed in the sessions of a project."""
-
-    def __init__(self, project: str) -> None:
-        self.project = project
-        self.noted = asyncio.Event()
-
-    def on_commit(self, appended: Iterable[AppendResult]) -> None:
-        if not self.noted.is_set() and any(one.stream.project == self.project for one in appended):
-            self.noted.set()
-
-    def on_change(self, stream: Stream) -> None:
-        if stream.project == self.project:
-            self.noted.set()
-
-    async def wait(self, at_most_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(at_most_s):
-                await self.noted.wait()
-
-
 async def answer_live(request: web.Request, conditions: SessionFilter) -> web.StreamResponse:
     """Answer with the first rows, and then with what changes, until the reader has hung up."""
-    if services_of(request).draining.is_set():
-        raise Refused("draining")
-    wanted = msgspec.structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
-    return await stream_body(request, sse.HEADERS, live_events(request, wanted))
+    wanted = structs.replace(conditions, limit=min(MAX_FOLLOWED, conditions.limit))
+    return await stream_events(request, live_rows(services_of(request), wanted), iter, lambda: True)
 
 
-async def live_events(request: web.Request, wanted: SessionFilter) -> AsyncGenerator[bytes, None]:
-    """Yield rows as server-sent events; the last one says why they end."""
-    services = services_of(request)
-    yield PREAMBLE
-    time = asyncio.get_running_loop().time
-    last_write = time()
+async def live_rows(services: Services, wanted: SessionFilter) -> AsyncGenerator[list[bytes], None]:
+    """Yield rows that have changed, as server-sent events, and an empty list now and then, until the service stops."""
+    time, draining = asyncio.get_running_loop().time, services.draining
+    quiet_s = QUIET_S if services.store.is_exclusive else QUIET_OF_SEVERAL_S
     sent: dict[int, SentRow] = {}
-    try:
-        with noted_changes(services, wanted.project) as changes:
-            while not services.draining.is_set():
-                looked_at = time()
-                changes.noted.clear()
-                async for piece in look(services, wanted, sent):
-                    yield piece
-                    last_write = time()
-                if time() - last_write >= KEEP_ALIVE_S:
-                    yield sse.KEEP_ALIVE
-                    last_write = time()
-                await rest(request, changes, looked_at)
-    except VoicememError as error:
-        yield encode_event(None, "error", TailCut(error.code, error.detail))
-    else:
-        yield encode_event(None, "goaway", TailCut("draining", CODES["draining"].sentence))
+    with noted_changes(services, wanted.project) as changed:
+        while not draining.is_set():
+            looked_at = time()
+            changed.clear()
+            async for piece in look(services, wanted, sent):
+                yield [piece]
+            yield []
+            due = looked_at + (FIGURES_S if services.overviews.pending else quiet_s)
+            while time() < due and not (changed.is_set() or draining.is_set()):
+                await wait_for(changed, TICK_S)
+                yield []
+            await wait_for(draining, looked_at + PAUSE_S - time())
+
+
+async def wait_for(event: asyncio.Event, at_most_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await event.wait()
 
 
 @contextmanager
-def noted_changes(services: Services, project: str) -> Iterator[Changes]:
-    """Yield the changes that are reported of a project, for as long as its list is followed."""
-    changes, listeners = Changes(project), services.sessions.list_listeners
-    services.recorder.feed.subscribe(changes.on_commit)
-    listeners.append(changes.on_change)
+def noted_changes(services: Services, project: str) -> Iterator[asyncio.Event]:
+    """Yield what is set when anything may have changed in the sessions of a project."""
+    changed, feed, listeners = asyncio.Event(), services.recorder.feed, services.sessions.list_listeners
+
+    def on_commit(appended: Iterable[AppendResult]) -> None:
+        if not changed.is_set() and any(one.stream.project == project for one in appended):
+            changed.set()
+
+    def on_change(stream: Stream) -> None:
+        if stream.project == project:
+            changed.set()
+
+    feed.subscribe(on_commit)
+    listeners.append(on_change)
     try:
-        yield changes
+        yield changed
     finally:
-        services.recorder.feed.unsubscribe(changes.on_commit)
-        listeners.remove(changes.on_change)
-
-
-async def rest(request: web.Request, changes: Changes, looked_at: float) -> None:
-    """Wait until the page is worth another look, or the service shuts down; raises as `check_reader`."""
-    services, time = services_of(request), asyncio.get_running_loop().time
-    quiet_s = QUIET_S if services.store.is_exclusive else QUIET_OF_SEVERAL_S
-    due = looked_at + (FIGURES_S if services.overviews.pending else quiet_s)
-    await check_reader(request)
-    while time() < due and not (changes.noted.is_set() or services.draining.is_set()):
-        await changes.wait(TICK_S)
-        await check_reader(request)
-    left = looked_at + PAUSE_S - time()
-    if left > 0:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(left):
-                await services.draining.wait()
+        feed.unsubscribe(on_commit)
+        listeners.remove(on_change)
 
 
 async def look(services: Services, wanted: SessionFilter, sent: dict[int, SentRow]) -> AsyncGenerator[bytes, None]:
@@ -261,7 +246,7 @@ async def look(services: Services, wanted: SessionFilter, sent: dict[int, SentRo
     met: set[int] = set()
     cursor: str | None = None
     while True:
-        part = msgspec.structs.replace(wanted, limit=min(PAGE, wanted.limit - len(met)))
+        part = structs.replace(wanted, limit=min(PAGE, wanted.limit - len(met)))
         page, cursor = await services.sessions.list_overviews(part, cursor)
         met.update(row.key for row in page)
         if changed := encode_changed(services, page, sent):

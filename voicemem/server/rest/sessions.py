@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Annotated, Literal
 
 import msgspec
@@ -28,13 +27,12 @@ from voicemem.server.http.request import (
     read_object,
     read_struct,
     services_of,
-    stream_body,
 )
 from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
-from voicemem.server.rest.session_lists import LiveListData, OverviewPage, answer_live, answer_overviews
+from voicemem.server.rest.session_lists import LiveListData, OverviewPage, answer_live, answer_overviews, answer_page
 from voicemem.server.rest.tails import wants_tail
 from voicemem.server.rest.token_reach import token_reach
-from voicemem.sessions.lifecycle import SessionInfo, Sessions, info_of
+from voicemem.sessions.lifecycle import SessionInfo, info_of
 from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import NAMESPACE_LABEL
 from voicemem.store.streams import Stream
@@ -44,8 +42,6 @@ CONFIG_CODES = "invalid_field address_not_allowed"
 
 PAGE = 20
 """Sessions that are read and written at a time: each may have a configuration of 256 KiB."""
-MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""A page ends with the piece that brings it to this size, and `next_cursor` continues from there."""
 WHAT_TOKENS_LIST = (
     "A session token lists sessions only if it reaches the memories of its user: then those of this user and its "
     "namespace, with fields=overview."
@@ -173,12 +169,8 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
         return await answer_live(request, conditions)
     if query.fields == "overview":
         return await answer_overviews(request, conditions, query.cursor, query.count)
-    conditions = msgspec.structs.replace(conditions, limit=min(PAGE, query.limit))
-    page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
-    if cursor is None or query.limit <= PAGE:
-        return json_response(SessionPage([info_of(stream) for stream in page], cursor))
-    pieces = list_in_pieces(services_of(request).sessions, conditions, page, cursor, query.limit)
-    return await stream_body(request, {"Content-Type": JSON}, pieces)
+    read = services_of(request).sessions.list
+    return await answer_page(request, conditions, query.cursor, read, info_of, PAGE)
 
 
 async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQuery:
@@ -192,28 +184,6 @@ async def within_reach(request: web.Request, query: SessionsQuery) -> SessionsQu
     if query.label not in (None, label):
         raise Refused("forbidden", WHAT_TOKENS_LIST)
     return msgspec.structs.replace(query, user_id=reach.user_id, label=label)
-
-
-async def list_in_pieces(
-    sessions: Sessions, conditions: SessionFilter, page: list[Stream], cursor: str | None, limit: int
-) -> AsyncGenerator[bytes, None]:
-    """Yield a `SessionPage` a few sessions at a time; it ends early when the configurations are large."""
-    piece = encode_sessions(page)
-    yield b'{"sessions":[' + piece
-    count, size = len(page), len(piece)
-    while cursor is not None and count < limit and size < MAX_PAGE_BYTES:
-        fewer = msgspec.structs.replace(conditions, limit=min(PAGE, limit - count))
-        page, cursor = await sessions.list(fewer, cursor)
-        if page:
-            piece = encode_sessions(page)
-            yield b"," + piece
-            size += len(piece)
-        count += len(page)
-    yield b'],"next_cursor":' + msgspec.json.encode(cursor) + b"}"
-
-
-def encode_sessions(page: list[Stream]) -> bytes:
-    return b",".join(msgspec.json.encode(info_of(stream)) for stream in page)
 
 
 @ROUTES.add("GET /v1/sessions/{id}", "read", SessionInfo)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -24,18 +24,18 @@ from voicemem.server.rest.history import TurnReport
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.tails.followed import AccountChange, StateChange, TurnChange
 from voicemem.sessions.tails.tail import MemoryChange, NewEntry, Tail, TailEnd, TailItem, TailView
-from voicemem.store.records import JournalRow, SessionFilter
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.diff import Upsert
 from voicemem.transcript.messages import Message
 
 ROUTES = Routes()
+T = TypeVar("T")
 
 KEEP_ALIVE_S = 15.0
 """Less than the minute after which proxies give up on a silent answer."""
 CHUNK_BYTES = 64 * 1024
 """How many bytes are written at a time, before waiting for the reader."""
-PREAMBLE = sse.retry(ms=1_000)
 TAIL_CODES = "not_acceptable invalid_position other_incarnation draining"
 JournaledJson = Annotated[Raw, Meta(extra_json_schema=reference("JournaledEvent"))]
 
@@ -194,33 +194,46 @@ def last_event_id(request: web.Request) -> str | None:
 
 async def stream_tail(request: web.Request, tail: Tail) -> web.StreamResponse:
     """Answer with a tail until it is over or its reader has hung up."""
+    batches = services_of(request).tails.watch(tail)
+    return await stream_events(request, batches, encode_in_pieces, lambda: bool(tail.followed or tail.is_endless))
+
+
+async def stream_events(
+    request: web.Request,
+    batches: AsyncGenerator[list[T], None],
+    encode: Callable[[list[T]], Iterator[bytes]],
+    is_cut: Callable[[], bool],
+) -> web.StreamResponse:
+    """Answer with batches as server-sent events, until the reader has hung up, for which an empty one looks.
+
+    The last event says why they end, where `is_cut` says that it is too early. Raises `Refused` (`draining`).
+    """
     if services_of(request).draining.is_set():
         raise Refused("draining")
-    return await stream_body(request, sse.HEADERS, tail_events(request, tail))
 
-
-async def tail_events(request: web.Request, tail: Tail) -> AsyncGenerator[bytes, None]:
-    """Yield the tail as server-sent events; its last one says why it ends before its session."""
-    yield PREAMBLE
-    time = asyncio.get_running_loop().time
-    last_write = time()
-    try:
-        async with aclosing(services_of(request).tails.watch(tail)) as batches:
-            async for items in batches:
-                is_idle = not items
-                for piece in encode_in_pieces(items):
-                    yield piece
-                    last_write = time()
-                if is_idle:
-                    await check_reader(request)
-                    if time() - last_write >= KEEP_ALIVE_S:
-                        yield sse.KEEP_ALIVE
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield sse.retry(ms=1_000)
+        time = asyncio.get_running_loop().time
+        last_write = time()
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    is_idle = not batch
+                    for piece in encode(batch):
+                        yield piece
                         last_write = time()
-    except VoicememError as error:
-        yield encode_event(None, "error", TailCut(error.code, error.detail))
-    else:
-        if tail.followed or tail.is_endless:
-            yield encode_event(None, "goaway", TailCut("draining", CODES["draining"].sentence))
+                    if is_idle:
+                        await check_reader(request)
+                        if time() - last_write >= KEEP_ALIVE_S:
+                            yield sse.KEEP_ALIVE
+                            last_write = time()
+        except VoicememError as error:
+            yield encode_event(None, "error", TailCut(error.code, error.detail))
+        else:
+            if is_cut():
+                yield encode_event(None, "goaway", TailCut("draining", CODES["draining"].sentence))
+
+    return await stream_body(request, sse.HEADERS, events())
 
 
 async def check_reader(request: web.Request) -> None:
@@ -231,11 +244,6 @@ async def check_reader(request: web.Request) -> None:
         raise over[grant]
     if request.transport is None or request.transport.is_closing():
         raise ConnectionResetError
-
-
-def event_json(row: JournalRow) -> Raw:
-    """Return the event of an entry as it is in the journal, on one line."""
-    return on_one_line(row.payload)
 
 
 def encode_in_pieces(items: list[TailItem]) -> Iterator[bytes]:
@@ -255,7 +263,9 @@ def encode_item(item: TailItem) -> bytes:
     """Encode one item; an item without content only says where the tail stands."""
     match item.content:
         case NewEntry(session_id, row):
-            entry = TailEntry(session_id, row.position, row.producer, row.seq, row.received_ms, event_json(row))
+            entry = TailEntry(
+                session_id, row.position, row.producer, row.seq, row.received_ms, on_one_line(row.payload)
+            )
             return encode_event(item.cursor, "entry", entry)
         case MemoryChange(session_id, position, changes):
             changed = EncodedChanges(session_id, position, changes.removed, changes.upserts)
