@@ -51,10 +51,15 @@ Act = Literal[
 ]
 
 
-def audit(act: Act, by: Grant | str | None, project: str | None, session: str | None = None, **more: object) -> None:
-    """Log an act, once it is done. `by` is who acted, or the id of the key; None: the service has no keys."""
+def audit(
+    act: Act, by: Grant | str | None, project: str | None = None, session: str | None = None, **more: object
+) -> None:
+    """Log an act, once it is done. `by` is who acted, or the id of the key; None: the service has no keys.
+
+    By default the project is that of the grant.
+    """
     if isinstance(by, Grant):
-        more, by = {"via": by.via, **more}, by.key_id
+        more, project, by = {"via": by.via, **more}, project or by.project, by.key_id
     line = {"act": act, "by": by, "project": project, "session": session, **more}
     line = {name: value for name, value in line.items() if value is not None}
     LOG.info("%s", msgspec.json.encode(line).decode(), extra={LINE_ATTRIBUTE: line})

@@ -291,7 +291,7 @@ class Login:
         signed_in = await self.cookies.read(request.cookies)
         number = free_number(request.cookies, signed_in, grant.project)
         set_cookie(response, self.name_cookie(request, number), value)
-        audit("page_signed_in", grant, grant.project)
+        audit("page_signed_in", grant)
         return response
 
     async def sign_out(self, request: web.Request) -> web.Response:

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, SessionId
@@ -21,7 +21,6 @@ from voicemem.server.rest.webhooks import (
 )
 from voicemem.store.deliveries import DeliveryFilter, EndpointDelivery, ListedDelivery
 from voicemem.store.deliveries import DeliveryPage as ListedPage
-from voicemem.store.endpoints import Endpoint
 from voicemem.webhooks.endpoints import OPERATOR_ID
 
 ROUTES = Routes()
@@ -86,10 +85,6 @@ class Recovered(Struct, frozen=True):
     recovered: int
 
 
-def delivery_view(item: EndpointDelivery) -> WebhookDelivery:
-    return WebhookDelivery(**delivery_fields(item))
-
-
 def delivery_fields(item: EndpointDelivery) -> dict[str, Any]:
     delivery = item.delivery
     return {
@@ -105,15 +100,8 @@ def delivery_fields(item: EndpointDelivery) -> dict[str, Any]:
     }
 
 
-def filter_of(query: DeliveryQuery) -> DeliveryFilter:
-    """The conditions of a query."""
-    return DeliveryFilter(
-        session_id=query.session_id,
-        event_type=query.event_type,
-        state=query.state,
-        before=None if query.before is None else int(query.before),
-        limit=query.limit,
-    )
+def filter_of(query: DeliveryQuery | SessionDeliveryQuery) -> DeliveryFilter:
+    return DeliveryFilter(**structs.asdict(query) | {"before": None if query.before is None else int(query.before)})
 
 
 def delivery_of(request: web.Request) -> int:
@@ -129,7 +117,10 @@ async def list_deliveries(request: web.Request, query: DeliveryQuery) -> web.Res
     """List what was sent to an endpoint and what is still to be sent, with every attempt; the newest first."""
     page, following = await services_of(request).webhooks.deliveries(*endpoint_of(request), filter_of(query))
     return json_response(
-        DeliveryPage([delivery_view(delivery) for delivery in page], None if following is None else str(following))
+        DeliveryPage(
+            [WebhookDelivery(**delivery_fields(delivery)) for delivery in page],
+            None if following is None else str(following),
+        )
     )
 
 
@@ -144,7 +135,7 @@ async def resend_delivery(request: web.Request, _: NoQuery) -> web.Response:
     """Send one notice again, also one that was delivered; its schedule starts again."""
     resent = await services_of(request).webhooks.resend(*endpoint_of(request), delivery_of(request))
     audit_endpoint(request, "delivery_resent", request.match_info["id"], delivery=request.match_info["delivery"])
-    return json_response(delivery_view(resent), 202)
+    return json_response(WebhookDelivery(**delivery_fields(resent)), 202)
 
 
 @ROUTES.add(
@@ -200,23 +191,20 @@ class ProjectDeliveryPage(Struct, frozen=True):
     next_before: DeliveryId | None
 
 
-def receiver_of(endpoint: Endpoint) -> Receiver:
-    is_operators = endpoint.stream is None and endpoint.project is None
-    return Receiver(
-        OPERATOR_ID if is_operators else endpoint.id,
+def page_view(page: ListedPage) -> ProjectDeliveryPage:
+    following = None if page.next_before is None else str(page.next_before)
+    return ProjectDeliveryPage([ProjectDelivery(**listed_fields(listed)) for listed in page.deliveries], following)
+
+
+def listed_fields(listed: ListedDelivery) -> dict[str, Any]:
+    endpoint = listed.endpoint
+    receiver = Receiver(
+        OPERATOR_ID if endpoint.stream is None and endpoint.project is None else endpoint.id,
         origin_of(endpoint.url),
         endpoint.description,
         endpoint.disabled_ms is None,
     )
-
-
-def listed_view(listed: ListedDelivery) -> ProjectDelivery:
-    return ProjectDelivery(**delivery_fields(listed.delivery), webhook=receiver_of(listed.endpoint))
-
-
-def page_view(page: ListedPage) -> ProjectDeliveryPage:
-    following = None if page.next_before is None else str(page.next_before)
-    return ProjectDeliveryPage([listed_view(listed) for listed in page.deliveries], following)
+    return delivery_fields(listed.delivery) | {"webhook": receiver}
 
 
 @ROUTES.add("GET /v1/deliveries", "read", ProjectDeliveryPage)
@@ -230,9 +218,7 @@ async def list_project_deliveries(request: web.Request, query: DeliveryQuery) ->
 async def list_session_deliveries(request: web.Request, query: SessionDeliveryQuery) -> web.Response:
     """List what was sent of a session and what is still to be sent, its own receiver included."""
     stream = await get_stream(request)
-    before = None if query.before is None else int(query.before)
-    wanted = DeliveryFilter(state=query.state, before=before, limit=query.limit)
-    page = await services_of(request).webhooks.project_deliveries(stream.project, wanted, stream.key)
+    page = await services_of(request).webhooks.project_deliveries(stream.project, filter_of(query), stream.key)
     return json_response(page_view(page))
 
 
@@ -241,5 +227,4 @@ async def read_delivery(request: web.Request, query: OneDeliveryQuery) -> web.Re
     """Read a delivery; with `payload=true` also what was sent."""
     listed, sent = await services_of(request).webhooks.project_delivery(request[GRANT].project, delivery_of(request))
     payload = UNSET if not query.payload else None if sent is None else Raw(sent)
-    receiver = receiver_of(listed.endpoint)
-    return json_response(DeliveryWithPayload(**delivery_fields(listed.delivery), webhook=receiver, payload=payload))
+    return json_response(DeliveryWithPayload(**listed_fields(listed), payload=payload))

@@ -117,7 +117,7 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
         raise Refused("no_keys")
     limits = KeyLimits(body.events_per_second, body.bytes_per_second, body.open_sessions, body.sessions_per_day)
     key, text = await services_of(request).access.create_key(grant.project, body.name, body.scopes, limits)
-    audit("key_created", grant, key.project, key=key.id, scopes=key.scopes)
+    audit("key_created", grant, key=key.id, scopes=key.scopes)
     return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)
 
 
@@ -127,7 +127,7 @@ async def change_limits(request: web.Request, _: NoQuery) -> web.Response:
     grant, key_id = request[GRANT], request.match_info["key_id"]
     given = fields_given(await read_struct(request, ChangedLimits))
     key = await services_of(request).access.change_limits(grant.project, key_id, given)
-    audit("key_limits_changed", grant, grant.project, key=key_id, limits=given)
+    audit("key_limits_changed", grant, key=key_id, limits=given)
     return json_response(key_view(key))
 
 
@@ -136,7 +136,7 @@ async def revoke_key(request: web.Request, _: NoQuery) -> web.Response:
     """Revoke a key of the project: it is refused from now on, and its open connections are closed."""
     grant, key_id = request[GRANT], request.match_info["key_id"]
     await services_of(request).access.revoke_key(grant.project, key_id)
-    audit("key_revoked", grant, grant.project, key=key_id)
+    audit("key_revoked", grant, key=key_id)
     return web.Response(status=204)
 
 
@@ -151,7 +151,7 @@ async def create_token(request: web.Request, _: NoQuery) -> web.Response:
     access = services_of(request).access
     reach = {} if body.memories is None else {"memories": body.memories}
     token, expires_ms = await access.create_token(grant, stream.id, body.ttl_seconds, body.memories == USER_MEMORIES)
-    audit("token_created", grant, stream.project, stream.id, expires_at=expires_ms, **reach)
+    audit("token_created", grant, session=stream.id, expires_at=expires_ms, **reach)
     return json_response(MadeToken(token, stream.id, expires_ms), 201)
 
 

@@ -132,7 +132,7 @@ def check_outbound_change(request: web.Request, config: JsonObject) -> None:
 def note_outbound_change(request: web.Request, config: JsonObject, stream: Stream) -> None:
     """Audit a change of settings that make the service send requests."""
     if changes_outbound(config):
-        audit("calling_out_changed", request[GRANT], stream.project, stream.id)
+        audit("calling_out_changed", request[GRANT], session=stream.id)
 
 
 @ROUTES.add(
@@ -215,7 +215,7 @@ async def end_session(request: web.Request, _: NoQuery) -> web.Response:
     check_text(ending.reason)
     ended = await services_of(request).sessions.end(stream, ending.reason)
     if request[GRANT].via is not None:  # agents end calls all the time; a person at the page acts
-        audit("session_ended", request[GRANT], stream.project, stream.id)
+        audit("session_ended", request[GRANT], session=stream.id)
     return json_response(info_of(ended))
 
 
@@ -240,5 +240,5 @@ async def erase_session(request: web.Request, _: NoQuery) -> web.Response:
     services = services_of(request)
     await services.sessions.erase(stream)
     services.read_models.discard(stream.key)
-    audit("session_erased", request[GRANT], stream.project, stream.id)
+    audit("session_erased", request[GRANT], session=stream.id)
     return web.Response(status=204)

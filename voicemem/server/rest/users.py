@@ -66,7 +66,7 @@ async def export_user_memory(request: web.Request, query: ExportQuery) -> web.St
     lines = export_user(
         services.store, services.read_models, grant.project, user_id, services.runtime.clock, query.events
     )
-    audit("user_exported", grant, grant.project)
+    audit("user_exported", grant)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)
 
 
@@ -77,5 +77,5 @@ async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
     clock = services.working_memory.clock
     sessions = await erase_user(services.store, services.read_models, grant.project, user_id_of(request), clock)
     await forget_user(services.long_term, grant.project, user_id_of(request))
-    audit("user_erased", grant, grant.project, sessions=sessions)
+    audit("user_erased", grant, sessions=sessions)
     return web.Response(status=204)
