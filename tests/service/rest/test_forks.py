@@ -159,7 +159,7 @@ async def test_a_fork_keeps_the_secrets(serve: Serve) -> None:
 
 
 async def endpoints_of(store: Any, session_id: str) -> Any:
-    stream = await store.find_session("default", session_id)
+    stream = await store.journal.find_session("default", session_id)
     query = "select secret from endpoints where stream = ?"
     for (secret,) in await store.database.read(lambda c: c.execute(query, (stream.key,)).fetchall()):
         yield secret

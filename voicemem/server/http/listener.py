@@ -189,7 +189,7 @@ def decompress(body: bytes, encoding: str, most: int = MAX_FRAME_BYTES) -> bytes
     except zlib.error:
         raise InvalidFrame("invalid_http", BROKEN_BODY) from None
     if len(text) > most:
-        raise InvalidFrame("too_big")
+        raise InvalidFrame("too_big", f"A body may be at most {most // 1024**2} MiB.")
     if not unpacking.eof or unpacking.unused_data:
         raise InvalidFrame("invalid_http", BROKEN_BODY)
     return text

@@ -25,6 +25,7 @@ from voicemem.server.http.listener import BROKEN_BODY, decompress
 from voicemem.server.http.routes import Route
 from voicemem.services import Services
 from voicemem.sessions.gauges import Gauges
+from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 
 T = TypeVar("T")
@@ -72,21 +73,6 @@ class Decoding:
     def close(self) -> None:
         """Let the threads end, without waiting for what is being decoded."""
         self.pool.shutdown(wait=False, cancel_futures=True)
-
-
-class BodySlots:
-    """Slots for large bodies that are being received; those of a project that find none free wait, unread."""
-
-    def __init__(self, at_once: int = LARGE_BODIES) -> None:
-        self.at_once = at_once
-        self.slots: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
-
-    def of(self, project: str | None) -> asyncio.Semaphore:
-        """Return the slots of a project; None stands for callers without a key."""
-        slots = self.slots.get(project)
-        if slots is None:
-            slots = self.slots[project] = asyncio.Semaphore(self.at_once)
-        return slots
 
 
 class FairQueue:
@@ -138,7 +124,8 @@ class FairQueue:
 SERVICES = web.AppKey("services", Services)
 DECODING = web.AppKey("decoding", Decoding)
 FAIR_QUEUE = web.AppKey("fair_queue", FairQueue)
-BODIES = web.AppKey("bodies", BodySlots)
+BODIES: web.AppKey[WeakValueDictionary[str | None, asyncio.Semaphore]] = web.AppKey("bodies")
+"""By project, slots for large bodies that are being received; None stands for callers without a key."""
 BODY = web.RequestKey("body", bytes)
 """The body, once it was read."""
 GAUGES = web.AppKey("gauges", Gauges)
@@ -147,8 +134,6 @@ DOCUMENTED: web.AppKey[list[Route[Any]]] = web.AppKey("documented")
 """All routes that `/openapi.json` documents."""
 OPENAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("document")
 """Makes /openapi.json at its first request, which takes a tenth of a second."""
-ASYNCAPI_DOCUMENT: web.AppKey[Callable[[], bytes]] = web.AppKey("async_document")
-"""The same for /asyncapi.json."""
 
 
 def services_of(request: web.Request) -> Services:
@@ -167,12 +152,17 @@ async def get_stream(request: web.Request) -> Stream:
     return await services_of(request).sessions.get(request[GRANT].project, check_session_id(request.match_info["id"]))
 
 
-def parse_label(text: str | None) -> tuple[str, str] | None:
-    """Split the label of a query into its key and value."""
-    if text is None:
-        return None
-    key, value = re.split("[:=]", text, maxsplit=1)
-    return key, value
+def fields_of(kind: type[Struct], values: Struct) -> JsonObject:
+    """Return those fields of a struct that another kind has too."""
+    return {name: getattr(values, name) for name in kind.__struct_fields__ if name in values.__struct_fields__}
+
+
+def session_filter(request: web.Request, query: Any, **more: Any) -> SessionFilter:
+    """Return the conditions for sessions of a query, in the caller's project."""
+    conditions = fields_of(SessionFilter, query) | {"project": request[GRANT].project} | more
+    if conditions.get("label") is not None:
+        conditions["label"] = tuple(re.split("[:=]", conditions["label"], maxsplit=1))
+    return SessionFilter(**conditions)
 
 
 def parse_query(request: web.Request, kind: type[T]) -> T:
@@ -204,18 +194,29 @@ class NoQuery(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
-    """Read the whole body, of `most` bytes. Raises `TimeoutError` if it is too slow, `InvalidFrame`.
-
-    A large body waits, within the same time, while its project is sending many others.
-    """
+    """Read the whole body, of `most` bytes, and unpack it. Raises `TimeoutError` if it is too slow, `InvalidFrame`."""
     known: bytes | None = request.get(BODY)
     if known is not None:
         return known
+    body = await receive_body(request, most, BODY_TIMEOUT_S)
+    encoding = request.headers.get("Content-Encoding", "")
+    unpack = partial(decompress, body, encoding, most)
+    unpacked = await request.app[DECODING].run(unpack) if encoding else unpack()
+    request[BODY] = unpacked
+    return unpacked
+
+
+async def receive_body(request: web.Request, most: int, timeout_s: float) -> bytes:
+    """Receive a body as it is encoded. Raises `TimeoutError`, `InvalidFrame`.
+
+    A large body waits, within the same time, while its project is sending many others.
+    """
     grant = request.get(GRANT)
     project = None if grant is None else grant.project
-    body, slots, holds_slot = bytearray(), request.app[BODIES].of(project), False
+    slots = request.app[BODIES].setdefault(project, asyncio.Semaphore(LARGE_BODIES))
+    body, holds_slot = bytearray(), False
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             if (request.content_length or 0) > LARGE_BODY_BYTES:
                 holds_slot = await slots.acquire()
             async for piece in request.content.iter_any():
@@ -229,22 +230,13 @@ async def read_body(request: web.Request, most: int = MAX_FRAME_BYTES) -> bytes:
     finally:
         if holds_slot:
             slots.release()
-    encoding = request.headers.get("Content-Encoding", "")
-    unpack = partial(decompress, bytes(body), encoding, most)
-    unpacked = await request.app[DECODING].run(unpack) if encoding else unpack()
-    request[BODY] = unpacked
-    return unpacked
+    return bytes(body)
 
 
 async def read_json(request: web.Request, empty: bytes = b"") -> Any:
     """Read the body as JSON, which an empty body stands for. Raises as `read_body`, and `Refused`."""
     body = await read_body(request)
-    return await decode_large(request, len(body), lambda: decode_body(body if body.strip() else empty))
-
-
-async def decode_large(request: web.Request, size: int, decode: Callable[[], T]) -> T:
-    """What `decode` returns or raises; out of the way of others if the body is large."""
-    return await request.app[DECODING].decode(size, decode)
+    return await request.app[DECODING].decode(len(body), lambda: decode_body(body if body.strip() else empty))
 
 
 async def read_object(request: web.Request) -> JsonObject:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 
@@ -15,18 +17,15 @@ from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.http.problems import problems
 from voicemem.server.http.request import (
-    ASYNCAPI_DOCUMENT,
     BODIES,
     DOCUMENTED,
     FAIR_QUEUE,
     OPENAPI_DOCUMENT,
     SERVICES,
-    BodySlots,
     FairQueue,
 )
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
-    asyncapi,
     chat,
     checkpoints,
     context,
@@ -78,11 +77,10 @@ def application(services: Services, gate: Gate) -> web.Application:
     )
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
-    app[BODIES], app[FAIR_QUEUE] = BodySlots(), FairQueue()
     documented: list[Route[Any]] = []
     openapi: Callable[[], bytes] = cache(partial(openapi_json, documented))
-    async_api: Callable[[], bytes] = cache(asyncapi.asyncapi_json)
-    app[DOCUMENTED], app[OPENAPI_DOCUMENT], app[ASYNCAPI_DOCUMENT] = documented, openapi, async_api
+    app[BODIES], app[FAIR_QUEUE] = WeakValueDictionary[str | None, asyncio.Semaphore](), FairQueue()
+    app[DOCUMENTED], app[OPENAPI_DOCUMENT] = documented, openapi
     add_routes(app, gate, ROUTES)
     return app
 

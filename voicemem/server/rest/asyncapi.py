@@ -6,6 +6,7 @@ https://www.asyncapi.com/docs/reference/specification/v3.0.0; its schemas are JS
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any, get_args
 
 import msgspec
@@ -49,6 +50,7 @@ ABOUT_ENVELOPE = """A frame of another stack with its time, sender and number: a
 On the ingest path they come after a `session.open` that names the `dialect`."""
 
 
+@cache
 def asyncapi_json() -> bytes:
     """Return the document as JSON."""
     schemas = Schemas(unions={})

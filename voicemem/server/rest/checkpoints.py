@@ -23,7 +23,7 @@ from voicemem.memory.checkpoints import (
 from voicemem.memory.fork import fork
 from voicemem.protocol.strict_json import Pieces, Unreadable
 from voicemem.protocol.types import Natural, SessionId
-from voicemem.server.http.listener import BROKEN_BODY, decompress
+from voicemem.server.http.listener import decompress
 from voicemem.server.http.request import (
     GRANT,
     NoQuery,
@@ -32,6 +32,7 @@ from voicemem.server.http.request import (
     get_stream,
     json_response,
     read_object,
+    receive_body,
     services_of,
     stream_body,
 )
@@ -52,7 +53,6 @@ BODY_TIMEOUT_S = 120.0
 SLOT_WAIT_S, RETRY_AFTER_S = 30.0, 5.0
 """How long a restore waits for others before its body is read; and what `Retry-After` then says."""
 WRONG_FIELDS = "The body must have a `checkpoint`, and may have a `session_id`."
-TOO_BIG = "The body of a restore may be at most 64 MiB."
 
 
 class Checkpoint(Struct, frozen=True):
@@ -131,7 +131,8 @@ async def restore_from_body(request: web.Request) -> web.Response:
     """Read the body and create the session. Raises `Refused`, `InvalidFrame`, `TimeoutError`."""
     encoding = request.headers.get("Content-Encoding", "")
     # In a thread of the event loop's own: there are two slots, so others have threads left.
-    restore = await asyncio.to_thread(read_restore, await read_large_body(request), encoding)
+    body = await receive_body(request, MAX_RESTORE_BYTES, BODY_TIMEOUT_S)
+    restore = await asyncio.to_thread(read_restore, body, encoding)
     check_outbound_change(request, restore.checkpoint.config)
     grant, sessions = request[GRANT], services_of(request).sessions
     stream = await restore_checkpoint(sessions, grant.project, restore.session_id, restore.checkpoint, grant.key_id)
@@ -148,7 +149,7 @@ class Restore(NamedTuple):
 
 def read_restore(body: bytes, encoding: str) -> Restore:
     """Unpack and check a body, piece by piece. Raises `Refused`, `InvalidFrame`."""
-    pieces = Pieces(unpack(body, encoding))
+    pieces = Pieces(decompress(body, encoding, MAX_RESTORE_BYTES))
     checkpoint, session_id = None, None
     if pieces.follows(b"["):
         raise Refused("invalid_field", WRONG_FIELDS)
@@ -167,27 +168,6 @@ def read_restore(body: bytes, encoding: str) -> Restore:
     if checkpoint is None:
         raise Refused("invalid_field", WRONG_FIELDS)
     return Restore(check_pieces(checkpoint), checked_id)
-
-
-def unpack(body: bytes, encoding: str) -> bytes:
-    try:
-        return decompress(body, encoding, MAX_RESTORE_BYTES)
-    except InvalidFrame as error:
-        raise InvalidFrame(error.code, TOO_BIG if error.code == "too_big" else error.detail) from None
-
-
-async def read_large_body(request: web.Request) -> bytes:
-    """Read a body of at most 64 MiB. Raises `TimeoutError`, `InvalidFrame`."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for piece in request.content.iter_any():
-                body += piece
-                if len(body) > MAX_RESTORE_BYTES:
-                    raise InvalidFrame("too_big", TOO_BIG)
-    except (web.RequestPayloadError, ConnectionResetError):
-        raise InvalidFrame("invalid_http", BROKEN_BODY) from None
-    return bytes(body)
 
 
 @ROUTES.add(

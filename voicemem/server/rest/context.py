@@ -26,7 +26,7 @@ from voicemem.context.summaries import settled_state
 from voicemem.context.usage import Usage, usage_of
 from voicemem.errors import Refused
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, matching
-from voicemem.server.http.request import get_stream, json_response, services_of
+from voicemem.server.http.request import fields_of, get_stream, json_response, services_of
 from voicemem.server.http.routes import Routes
 
 ROUTES = Routes()
@@ -108,23 +108,13 @@ async def read_context(request: web.Request, query: ContextQuery) -> web.Respons
     """Read the whole body of the next LLM request, in the style that the query names, or else in the session's."""
     stream = await get_stream(request)
     services = services_of(request)
-    options = ContextOptions(
-        enrich=tuple(name for name in query.enrich.split(",") if name),
-        style=query.style,
-        alternate=query.alternate,
-        tools=query.tools,
-        max_history=query.max_history,
-        memory=memory_from_query(query),
-        data=query.data,
-        peek=query.peek,
-        at=query.at,
-        at_turn=query.at_turn,
-    )
+    enrich = tuple(name for name in query.enrich.split(",") if name)
+    fields = fields_of(ContextOptions, query) | {"enrich": enrich, "memory": memory_from_query(query)}
+    options = ContextOptions(**fields)
     selection = await select_context(services.read_models, services.policies, stream, options, services.recall)
     body = render_body(selection, options)
     if query.usage:
-        is_earlier = query.at is not None or query.at_turn is not None
-        if is_earlier:
+        if query.at is not None or query.at_turn is not None:
             summary = settled_state(selection)
         else:
             summary = services.summaries.summary_state(stream, selection, query.peek)

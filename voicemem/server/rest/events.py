@@ -21,8 +21,8 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, Seque
 from voicemem.server.http.openapi import reference
 from voicemem.server.http.problems import MEDIA_TYPE, Problem, problem_document
 from voicemem.server.http.request import (
+    DECODING,
     GRANT,
-    decode_large,
     get_stream,
     json_response,
     read_body,
@@ -142,7 +142,8 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     grant = request[GRANT]
     lease = ProducerLease(stream, producer, query.epoch, grant.allows("admin"), grant.session_id is None, grant.key_id)
     body = await read_body(request)
-    pieces = await decode_large(request, len(body), lambda: split_lines(body))
+    decoding = request.app[DECODING]
+    pieces = await decoding.decode(len(body), lambda: split_lines(body))
     wait_s = services.limits.take_events(grant.caller, len(pieces), len(body))
     if wait_s:
         raise RateLimited(wait_s)
@@ -151,7 +152,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     for first in range(0, max(1, len(pieces)), YIELD_EVERY):
         part = pieces[first : first + YIELD_EVERY]
         decode = decode_events if query.dialect is None else partial(decode_frames, query.dialect)
-        arrivals = await decode_large(request, sum(map(len, part)), partial(decode, part))
+        arrivals = await decoding.decode(sum(map(len, part)), partial(decode, part))
         # A producer that numbers its events has a buffer, which may hold more.
         until = services.runtime.clock() + AWAITED_MS
         for place in range(0, max(1, len(arrivals)), YIELD_EVERY):  # messages of other stacks may have many frames

@@ -12,11 +12,10 @@ from voicemem.exports.formats import FORMATS, FormatName, file_name
 from voicemem.memory.exports import CallsLine, export_calls, write_call
 from voicemem.protocol.types import JsonObject
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, Label, get_stream, parse_label, services_of, stream_body
+from voicemem.server.http.request import GRANT, Label, get_stream, services_of, session_filter, stream_body
 from voicemem.server.http.routes import JSON_LINES, Routes
 from voicemem.server.rest.history import read_at_once
 from voicemem.server.rest.sessions import Millis
-from voicemem.store.records import SessionFilter
 
 ROUTES = Routes()
 KINDS: dict[str, Any] = {"vcon": JsonObject, "jsonl": list[JsonObject]}
@@ -62,14 +61,6 @@ async def export_many_calls(request: web.Request, query: CallsExportQuery) -> we
     The last line is of the type `end`; without it the export was cut short.
     """
     services, grant = services_of(request), request[GRANT]
-    wanted = SessionFilter(
-        project=grant.project,
-        state=query.state,
-        user_id=query.user_id,
-        label=parse_label(query.label),
-        started_after=query.started_after,
-        started_before=query.started_before,
-    )
     audit("calls_exported", grant.key_id, grant.project)
-    lines = export_calls(services.store, services.read_models, wanted, query.format)
+    lines = export_calls(services.store, services.read_models, session_filter(request, query), query.format)
     return await stream_body(request, {"Content-Type": JSON_LINES}, lines)

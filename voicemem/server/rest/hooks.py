@@ -13,9 +13,9 @@ from voicemem.security.access import DEFAULT_PROJECT, bearer_token
 from voicemem.security.audit import Act, audit
 from voicemem.security.hook_secrets import ShownHookSecret, find_hooked, new_hook_secret
 from voicemem.server.http.request import (
+    DECODING,
     GRANT,
     NoQuery,
-    decode_large,
     json_response,
     read_body,
     read_struct,
@@ -75,7 +75,7 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
         except Refused:
             services.limits.count_wrong_key(request.remote)
             raise
-    reduced = await decode_large(request, len(body), lambda: services.inbound_webhooks.read(dialect, body))
+    reduced = await request.app[DECODING].decode(len(body), lambda: services.inbound_webhooks.read(dialect, body))
     taken = await services.inbound_webhooks.record(project, dialect, reduced, query.session_id)
     refused = UNSET if taken.refused is None else taken.refused
     return json_response(HookTaken(taken.session_id, taken.stored, refused))

@@ -13,7 +13,6 @@ from prometheus_client import Gauge
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.security.access import DEFAULT_PROJECT
 from voicemem.server.http.request import (
-    ASYNCAPI_DOCUMENT,
     GAUGES,
     GRANT,
     OPENAPI_DOCUMENT,
@@ -22,6 +21,7 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import JSON, Routes
+from voicemem.server.rest.asyncapi import asyncapi_json
 from voicemem.services import Services
 from voicemem.store.endpoints import Endpoint
 from voicemem.store.records import SessionFilter
@@ -104,9 +104,9 @@ async def readyz(request: web.Request, _: NoQuery) -> web.Response:
 
 
 @ROUTES.add("GET /asyncapi.json", None, AsyncApi)
-async def asyncapi(request: web.Request, _: NoQuery) -> web.Response:
+async def asyncapi(_: web.Request, __: NoQuery) -> web.Response:
     """The AsyncAPI document of the websocket ingest: its frames and their answers."""
-    return web.Response(body=await asyncio.to_thread(request.app[ASYNCAPI_DOCUMENT]), content_type=JSON)
+    return web.Response(body=await asyncio.to_thread(asyncapi_json), content_type=JSON)
 
 
 @ROUTES.add("GET /openapi.json", None, OpenApi)

@@ -23,17 +23,16 @@ from voicemem.server.http.request import (
     check_session_id,
     get_stream,
     json_response,
-    parse_label,
     read_object,
     read_struct,
     services_of,
+    session_filter,
 )
 from voicemem.server.http.routes import JSON, MergePatch, ResponseSpec, Routes, optional
 from voicemem.server.rest.session_lists import LiveListData, OverviewPage, answer_live, answer_overviews, answer_page
 from voicemem.server.rest.tails import wants_tail
 from voicemem.server.rest.token_reach import token_reach
 from voicemem.sessions.lifecycle import SessionInfo, info_of
-from voicemem.store.records import SessionFilter
 from voicemem.store.scopes import NAMESPACE_LABEL
 from voicemem.store.streams import Stream
 
@@ -150,18 +149,7 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
     A session token that reaches the memories of its user lists the user's, with `fields=overview`.
     """
     query = await within_reach(request, query)
-    conditions = SessionFilter(
-        project=request[GRANT].project,
-        state=query.state,
-        user_id=query.user_id,
-        label=parse_label(query.label),
-        interrupted=query.interrupted,
-        slow_ms=query.slow,
-        webhook=query.webhook,
-        started_after=query.started_after,
-        started_before=query.started_before,
-        limit=query.limit,
-    )
+    conditions = session_filter(request, query, slow_ms=query.slow)
     if query.q is not None:
         found = await services_of(request).call_search.find(conditions.project, query.user_id, query.q)
         conditions = msgspec.structs.replace(conditions, keys=found)

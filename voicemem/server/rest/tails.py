@@ -18,13 +18,12 @@ from voicemem.protocol.codec import on_one_line
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import Reason, SessionId
 from voicemem.server.http.openapi import reference
-from voicemem.server.http.request import GRANT, Label, parse_label, services_of, stream_body
+from voicemem.server.http.request import GRANT, Label, services_of, session_filter, stream_body
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.history import TurnReport
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.tails.followed import AccountChange, StateChange, TurnChange
 from voicemem.sessions.tails.tail import MemoryChange, NewEntry, Tail, TailEnd, TailItem, TailView
-from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.diff import Upsert
 from voicemem.transcript.messages import Message
@@ -178,13 +177,9 @@ async def tail_sessions(request: web.Request, query: SessionTailsQuery) -> web.S
     """
     if not wants_tail(request):
         raise Refused("not_acceptable")
-    conditions = SessionFilter(
-        project=request[GRANT].project, state=query.state, user_id=query.user_id, label=parse_label(query.label)
-    )
-    view = TailView(query.view == "messages", query.open)
-    return await stream_tail(
-        request, await services_of(request).tails.tail_several(conditions, view, last_event_id(request))
-    )
+    view, conditions = TailView(query.view == "messages", query.open), session_filter(request, query)
+    tail = await services_of(request).tails.tail_several(conditions, view, last_event_id(request))
+    return await stream_tail(request, tail)
 
 
 def last_event_id(request: web.Request) -> str | None:

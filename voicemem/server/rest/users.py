@@ -13,12 +13,11 @@ from voicemem.memory.exports import ExportLine, export_user
 from voicemem.memory.long_term.forgetting import forget_user
 from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of, stream_body
+from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of, session_filter, stream_body
 from voicemem.server.http.routes import JSON_LINES, Routes
 from voicemem.server.rest.sessions import SessionPage
 from voicemem.sessions.lifecycle import info_of
 from voicemem.sessions.retention import erase_user
-from voicemem.store.records import SessionFilter
 
 ROUTES = Routes()
 
@@ -40,9 +39,7 @@ class ExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES.add("GET /v1/users/{user_id}/sessions", "read", SessionPage, codes="invalid_cursor")
 async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.Response:
     """List the sessions of a user in the project, the newest first."""
-    conditions = SessionFilter(
-        project=request[GRANT].project, state=query.state, user_id=user_id_of(request), limit=query.limit
-    )
+    conditions = session_filter(request, query, user_id=user_id_of(request))
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
     return json_response(SessionPage([info_of(stream) for stream in page], cursor))
 

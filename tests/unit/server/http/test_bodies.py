@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from collections.abc import AsyncIterator
+from weakref import WeakValueDictionary
 
-from voicemem.server.http.request import BodySlots
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+from voicemem.security.access import Grant
+from voicemem.server.http.request import BODIES, GRANT, LARGE_BODIES, LARGE_BODY_BYTES, receive_body
+
+
+class Upload:
+    """A large body, whose rest comes when `rest` is set."""
+
+    def __init__(self, app: web.Application, project: str) -> None:
+        self.rest = asyncio.Event()
+        self.is_read_on = False
+        self.request = make_mocked_request("POST", "/", app=app, payload=self)  # type: ignore[arg-type]
+        self.request[GRANT] = Grant(project, ())
+        self.task = asyncio.create_task(receive_body(self.request, 4 * LARGE_BODY_BYTES, 60.0))
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        yield bytes(2 * LARGE_BODY_BYTES)
+        self.is_read_on = True
+        await self.rest.wait()
 
 
 async def test_a_project_has_some_slots_and_no_others() -> None:
-    """Who finds none waits, and nobody of another project; nothing is kept of a project that holds none."""
-    slots = BodySlots(at_once=2)
-    one, other = slots.of("one"), slots.of("other")
-    for _ in range(2):
-        await one.acquire()
-    assert slots.of("one").locked()
-    assert not other.locked()
-    one.release()
-    assert not one.locked()
-    del one, other
+    """Further bodies of the project wait, and those of no other one; nothing is kept of a project that holds none."""
+    app = web.Application()
+    app[BODIES] = WeakValueDictionary()
+    first = [Upload(app, "one") for _ in range(LARGE_BODIES)]
+    late, other = Upload(app, "one"), Upload(app, "other")
+    await asyncio.sleep(0.01)
+    assert [*[True] * LARGE_BODIES, False, True] == [one.is_read_on for one in (*first, late, other)]
+    first[0].rest.set()
+    await asyncio.sleep(0.01)
+    assert late.is_read_on
+    for one in (*first, late, other):
+        one.rest.set()
+        assert bytes(2 * LARGE_BODY_BYTES) == await one.task
+    del first, late, other, one
     gc.collect()
-    assert not slots.slots
+    assert not app[BODIES]
