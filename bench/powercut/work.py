@@ -202,7 +202,7 @@ class Caller:
 
     async def erase(self, call: Call) -> None:
         call.erase_asked = True
-        await self.store.erase(call.key, self.ledger.tick())
+        await self.store.retention.erase(call.key, self.ledger.tick())
         call.erased = True
 
 

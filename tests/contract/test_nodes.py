@@ -77,8 +77,8 @@ class TestTwoHandles:
         await open_session(other, node="b")
         assert await hang_up(one, key, epoch=1) is None
         assert None is (await reload(one, key)).silent_since_ms
-        assert [(key, "main", 1)] == await one.find_superseded([(key, "main", 1), (key, "other", 1)])
-        assert [] == await other.find_superseded([(key, "main", 2)])
+        assert [(key, "main", 1)] == await one.nodes.find_superseded([(key, "main", 1), (key, "other", 1)])
+        assert [] == await other.nodes.find_superseded([(key, "main", 2)])
 
     async def test_a_start_beside_another_node_changes_nothing(self, nodes: tuple[Store, Store]) -> None:
         """Connections, ends that wait, leases and claims of the other stay."""
@@ -116,14 +116,14 @@ class TestTwoHandles:
         key = (await open_session(one, "s", node="a")).stream.key
         shared = (await open_session(one, "t", producer="asr", node="a")).stream.key
         await open_session(other, "t", producer="llm", node="b")
-        await other.renew_node("b", NOW + 10 * NODE_LEASE_MS)
-        assert [] == await other.retire_lost_nodes(NOW + NODE_LEASE_MS - 1)
+        await other.nodes.renew_node("b", NOW + 10 * NODE_LEASE_MS)
+        assert [] == await other.nodes.retire_lost_nodes(NOW + NODE_LEASE_MS - 1)
         later = NOW + NODE_LEASE_MS
-        retired = await asyncio.gather(*(store.retire_lost_nodes(later) for store in nodes * 2))
+        retired = await asyncio.gather(*(store.nodes.retire_lost_nodes(later) for store in nodes * 2))
         assert [["a"], [], [], []] == sorted(retired, reverse=True)
         assert [later, None] == [(await reload(other, each)).silent_since_ms for each in (key, shared)]
-        assert not await one.renew_node("a", later + NODE_LEASE_MS)
-        assert ["b"] == [node.token for node in await one.list_nodes()]
+        assert not await one.nodes.renew_node("a", later + NODE_LEASE_MS)
+        assert ["b"] == [node.token for node in await one.nodes.list_nodes()]
 
     async def test_the_end_of_a_node_gives_ends_their_grace_anew(self, nodes: tuple[Store, Store]) -> None:
         """Who was connected to it may still have last words; where nobody has, the session is due at once."""
@@ -134,8 +134,8 @@ class TestTwoHandles:
         for key in (waits, ended):
             await append_offers(one, key, end_offer(1), producer="asr")
         later = NOW + END_GRACE_MS - 1
-        assert await other.retire_node("a", later)
-        assert not await other.retire_node("a", later)
+        assert await other.nodes.retire_node("a", later)
+        assert not await other.nodes.retire_node("a", later)
         assert [ended] == await other.journal.find_due(later + END_GRACE_MS - 1, 10)
         assert END.reason == (await close(other, ended, None, now_ms=later)).reason
         assert await other.journal.close_ended(waits, "n", later + 1) is None
@@ -151,7 +151,7 @@ class TestTwoHandles:
         assert [closed.key] == await one.compaction.claim_compactable("a", NOW + REOPEN_MS, LEASE_MS, 10)
         await one.claims.begin_reply(closed.key, "item", "a")
         assert [] == await other.compaction.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
-        await other.retire_node("a", NOW)
+        await other.nodes.retire_node("a", NOW)
         assert leased.key == (await claim_one_delivery(other)).key
         assert await other.claims.claim_summary(closed.key, "b", NOW, LEASE_MS)
         assert [closed.key] == await other.compaction.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
@@ -172,8 +172,8 @@ class TestTwoHandles:
         one, other = nodes
         key, erased = await open_key(one), await open_key(one, "t")
         await append_offers(one, key, offer(1), offer(2))
-        await one.erase(erased, NOW)
-        assert {key: 2} == await other.read_positions([key, erased, erased + 1])
+        await one.retention.erase(erased, NOW)
+        assert {key: 2} == await other.nodes.read_positions([key, erased, erased + 1])
 
 
 class TestIncarnations:
@@ -185,9 +185,9 @@ class TestIncarnations:
         key = (await open_session(one, producer="asr", node="a")).stream.key
         before, secret = one.directory.incarnation, one.directory.cursor_secret
         assert await one.claims.claim_summary(key, "a", NOW, LEASE_MS)
-        await other.renew_incarnation(NOW + 1)
-        assert [] == await one.list_nodes()
-        assert not await one.renew_node("a", NOW + NODE_LEASE_MS)
+        await other.nodes.renew_incarnation(NOW + 1)
+        assert [] == await one.nodes.list_nodes()
+        assert not await one.nodes.renew_node("a", NOW + NODE_LEASE_MS)
         await begin_node(one, "c")
         await begin_node(other, "d")
         assert before != one.directory.incarnation == other.directory.incarnation
@@ -199,10 +199,10 @@ class TestIncarnations:
         """Neither a start of a node nor a look at the server changes the incarnation."""
         one, other = nodes
         before = one.directory.incarnation
-        assert not one.is_displaced
-        await one.settle(NOW)
+        assert not one.nodes.is_displaced
+        await one.nodes.settle(NOW)
         await begin_node(other, "c")
-        assert await one.renew_node("a", NOW + NODE_LEASE_MS)
+        assert await one.nodes.renew_node("a", NOW + NODE_LEASE_MS)
         assert before == one.directory.incarnation == other.directory.incarnation
 
 
@@ -226,13 +226,13 @@ class TestClaims:
         key = await open_key(one, given={"ttl_seconds": 1})
         await close(one, key)
         later = NOW + 1_000
-        assert [key] == await one.claim_expired("a", later, LEASE_MS, 10)
-        assert [] == await other.claim_expired("b", later, LEASE_MS, 10)
-        assert [key] == await one.claim_expired("a", later, LEASE_MS, 10)
-        assert await other.expire(key, later)
-        assert [key] == await other.claim_erased("b", later, LEASE_MS, 10)
-        assert [] == await one.claim_erased("a", later + LEASE_MS - 1, LEASE_MS, 10)
-        assert [key] == await one.claim_erased("a", later + LEASE_MS, LEASE_MS, 10)
+        assert [key] == await one.retention.claim_expired("a", later, LEASE_MS, 10)
+        assert [] == await other.retention.claim_expired("b", later, LEASE_MS, 10)
+        assert [key] == await one.retention.claim_expired("a", later, LEASE_MS, 10)
+        assert await other.retention.expire(key, later)
+        assert [key] == await other.retention.claim_erased("b", later, LEASE_MS, 10)
+        assert [] == await one.retention.claim_erased("a", later + LEASE_MS - 1, LEASE_MS, 10)
+        assert [key] == await one.retention.claim_erased("a", later + LEASE_MS, LEASE_MS, 10)
 
 
 class TestWithoutConnection:
@@ -283,7 +283,7 @@ class TestSnapshots:
         await store.journal.save_snapshot(key, Snapshot(2, 2, b"new"))
         assert Snapshot(1, 1, b"old") == await store.journal.load_snapshot(key, 1, 9)
         assert Snapshot(2, 2, b"new") == await store.journal.load_snapshot(key, 2, 9)
-        await store.retire_node("old", NOW)
+        await store.nodes.retire_node("old", NOW)
         await store.journal.save_snapshot(key, Snapshot(2, 2, b"newer"))
         assert await store.journal.load_snapshot(key, 1, 9) is None
         assert Snapshot(2, 2, b"newer") == await store.journal.load_snapshot(key, 2, 9)

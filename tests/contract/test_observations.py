@@ -71,7 +71,7 @@ async def test_an_observation_belongs_to_one_node(store: Store) -> None:
     assert replace(one, state="observing", connections=1, changed_ms=NOW + 1, node="n1") == (
         await store.observations.find_observation(one.key)
     )
-    await store.retire_node("n1", NOW)
+    await store.nodes.retire_node("n1", NOW)
     assert [one.key] == await store.observations.claim_observations([one.key], "n2")
 
 
@@ -94,13 +94,13 @@ async def test_an_erased_session_is_not_observed(store: Store) -> None:
     one, other = await observed(store, "a"), await observed(store, "b")
     await store.observations.begin_observation(one, 10)
     for observation in (one, other):
-        await store.erase(observation.key, NOW)
+        await store.retention.erase(observation.key, NOW)
 
     assert [(one.key, "erased")] == [
         (row.observation.key, row.state) for row in await store.observations.list_observations()
     ]
     assert None is await store.observations.begin_observation(other, 10)
-    while await store.delete_erased([one.key]):
+    while await store.retention.delete_erased([one.key]):
         pass
     assert (None, []) == (
         await store.observations.find_observation(one.key),

@@ -62,14 +62,14 @@ async def test_an_erased_session_is_not_set_aside(store: Store) -> None:
     """Nothing says so any more after its erasure, and nothing can be noted about it."""
     key = await open_key(store)
     await store.quarantine.add(key, FAILED)
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
     found = (await store.quarantine.find_quarantined(key, "1/1"), await store.quarantine.count_quarantined("1/1"))
     assert (None, 0) == found
     assert [] == await store.quarantine.list_quarantined("1/1", 10)
     assert await store.quarantine.add(key, FAILED) is None
-    while await store.delete_erased([key]):
+    while await store.retention.delete_erased([key]):
         pass
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
 
 
 async def test_a_delivery_waits_without_an_attempt(store: Store) -> None:

@@ -22,10 +22,10 @@ async def closed(store: Store, session_id: str, at: int) -> tuple[int, ClaimedDe
 
 async def erase(store: Store, key: int) -> None:
     """Erase a session, and take its content out of the store."""
-    await store.erase(key, 2)
-    while await store.delete_erased([key]):
+    await store.retention.erase(key, 2)
+    while await store.retention.delete_erased([key]):
         pass
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
 
 
 async def test_a_body_of_an_erased_session_goes_nowhere(store: Store) -> None:

@@ -34,7 +34,7 @@ def nodes(store: str) -> None:
 
     async def work(opened: Store) -> tuple[list[Node], int]:
         there = await opened.read_clock()
-        return await opened.list_nodes(), time.time_ns() // 1_000_000 if there is None else there
+        return await opened.nodes.list_nodes(), time.time_ns() // 1_000_000 if there is None else there
 
     found, now_ms = run(with_store(store, work))
     for node in found:
@@ -62,8 +62,8 @@ def restored(store: str) -> None:
 
     async def work(opened: Store) -> int:
         there = await opened.read_clock()
-        nodes = await opened.list_nodes()
-        await opened.renew_incarnation(time.time_ns() // 1_000_000 if there is None else there)
+        nodes = await opened.nodes.list_nodes()
+        await opened.nodes.renew_incarnation(time.time_ns() // 1_000_000 if there is None else there)
         return len(nodes)
 
     count = run(with_store(store, work))

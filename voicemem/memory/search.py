@@ -520,5 +520,5 @@ class CallSearch:
         scope = Scope(project, user_id=user_id)
         await self.indexer.index_first(lambda stream: is_within(stream, scope))
         heard = await self.store.transcript_index.find_sessions(scope, query_words(text, in_all_forms=False), MAX_CALLS)
-        named = await self.store.find_named(project, text.strip(), MAX_CALLS)
+        named = await self.store.overviews.find_named(project, text.strip(), MAX_CALLS)
         return tuple(dict.fromkeys((*heard, *named)))

@@ -230,7 +230,7 @@ class Overviews:
             with suppress(SessionQuarantined):
                 made.append(await self.compute(key, position))
         if made:
-            await self.store.save_figures(made)
+            await self.store.overviews.save_figures(made)
 
     async def compute(self, key: int, position: int) -> SavedFigures:
         """The figures of a memory at `position` or later. Raises `SessionQuarantined`."""

@@ -112,12 +112,12 @@ class Sessions:
     ) -> tuple[builtins.list[SessionOverview], str | None]:
         """The same page as slim rows; it is shorter than asked for where many sessions had to be looked at."""
         place = None if cursor is None else self.parse_cursor(wanted.project, cursor)
-        page, after = await self.store.list_overviews(msgspec.structs.replace(wanted, after=place))
+        page, after = await self.store.overviews.list_overviews(msgspec.structs.replace(wanted, after=place))
         return page, None if after is None else self.format_cursor(wanted.project, after)
 
     async def count_overviews(self, wanted: SessionFilter) -> int | None:
         """How many slim rows all pages have, one more than `MAX_COUNTED` for more; None where that takes too long."""
-        return await self.store.count_overviews(wanted, MAX_COUNTED + 1)
+        return await self.store.overviews.count_overviews(wanted, MAX_COUNTED + 1)
 
     def format_cursor(self, project: str, last: tuple[int, int]) -> str:
         body = msgspec.json.encode(last)
@@ -242,7 +242,7 @@ class Sessions:
 
     async def erase(self, stream: Stream) -> None:
         """Make everything of a session unreadable; its content leaves the store soon after."""
-        await self.store.erase(stream.key, self.clock())
+        await self.store.retention.erase(stream.key, self.clock())
         self.on_listed(stream)
 
 

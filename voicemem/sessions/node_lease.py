@@ -121,13 +121,13 @@ class NodeLease:
             started_ms=now,
             expires_ms=now + LEASE_MS,
         )
-        await self.store.start_node(node, now)
+        await self.store.nodes.start_node(node, now)
         self.token = token
 
     async def count_nodes(self) -> None:
         """Tell how many nodes have callers. Raises `StoreUnavailable`."""
         if self.count_listeners and not self.store.is_exclusive:
-            count = count_with_callers(await self.store.list_nodes(), self.clock())
+            count = count_with_callers(await self.store.nodes.list_nodes(), self.clock())
             for listener in self.count_listeners:
                 listener(max(count, 1))
 
@@ -136,24 +136,24 @@ class NodeLease:
         token, self.token = self.token, ""
         if token:
             with suppress(StoreUnavailable):
-                await self.store.retire_node(token, self.clock())
+                await self.store.nodes.retire_node(token, self.clock())
 
     async def beat(self) -> None:
         """Prolong the own lease, and free what nodes hold that are gone. Raises `StoreUnavailable`."""
-        if self.store.is_displaced:
-            await self.store.settle(self.clock())
+        if self.store.nodes.is_displaced:
+            await self.store.nodes.settle(self.clock())
             tell(self.displaced_listeners)
         if self.node_clock is not None:
             await self.node_clock.correct(self.store)
         now = self.clock()
-        if not await self.store.renew_node(self.token, now + LEASE_MS):
+        if not await self.store.nodes.renew_node(self.token, now + LEASE_MS):
             # This process stood still for so long that others took it for dead, or the store is another incarnation:
             # its producers are not connected any more, as far as the store knows, so they must open again.
             LOG.error("The node %s was retired, and starts again", self.token)
             await self.register(self.address)
             tell(self.displaced_listeners)
             tell(self.fenced_listeners)
-        for token in await self.store.retire_lost_nodes(now):
+        for token in await self.store.nodes.retire_lost_nodes(now):
             LOG.warning("The node %s is gone; its producers are expected elsewhere", token)
         await self.count_nodes()
 
@@ -177,7 +177,7 @@ async def beat_forever(node: NodeLease) -> None:
         next_beat = time.monotonic() + HEARTBEAT_S
         while time.monotonic() < next_beat:
             await asyncio.sleep(LOOK_S)
-            if node.store.is_displaced:  # nothing is served until it is settled
+            if node.store.nodes.is_displaced:  # nothing is served until it is settled
                 break
 
 
@@ -218,7 +218,7 @@ class Watcher:
         keys = sorted(self.tails.followed_keys())
         before, self.positions = self.positions, {}
         for first in range(0, len(keys), KEYS_PER_LOOK):
-            self.positions |= await self.store.read_positions(keys[first : first + KEYS_PER_LOOK])
+            self.positions |= await self.store.nodes.read_positions(keys[first : first + KEYS_PER_LOOK])
         changed = {key for key in keys if key not in self.positions or before.get(key) != self.positions[key]}
         if changed:
             self.tails.notify_keys(changed)
@@ -228,7 +228,7 @@ class Watcher:
         """Which of these leases are outdated. Raises `StoreUnavailable`."""
         leases, superseded = list(held), list[HeldLease]()
         for first in range(0, len(leases), KEYS_PER_LOOK):
-            superseded += await self.store.find_superseded(leases[first : first + KEYS_PER_LOOK])
+            superseded += await self.store.nodes.find_superseded(leases[first : first + KEYS_PER_LOOK])
         return superseded
 
 

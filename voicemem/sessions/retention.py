@@ -59,11 +59,11 @@ class RetentionWorker:
     async def expire(self) -> int:
         """Erase sessions whose `ttl_seconds` are over; returns how many. Raises `StoreUnavailable`."""
         now = self.clock()
-        keys = await self.store.claim_expired(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND)
+        keys = await self.store.retention.claim_expired(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND)
         count = kept = 0
         for key in keys:
             kept += await self.keep_memories(key, now)
-            count += await run_paced(self.store.expire(key, now))
+            count += await run_paced(self.store.retention.expire(key, now))
         if count:
             LOG.info("%d sessions were erased at the end of their ttl_seconds", count)
         if kept:
@@ -80,17 +80,17 @@ class RetentionWorker:
         while time() < latest and (keys := await self.claim_erased()):
             for key in keys:
                 self.read_models.discard(key)
-            while await run_paced(self.store.delete_erased(keys)):
+            while await run_paced(self.store.retention.delete_erased(keys)):
                 pass
             count += len(keys)
-        while not await run_paced(self.store.finish_erased()):
+        while not await run_paced(self.store.retention.finish_erased()):
             pass
         if count:
             LOG.info("The content of %d erased sessions has left the store", count)
         return count
 
     async def claim_erased(self) -> list[int]:
-        return await self.store.claim_erased(self.node_token(), self.clock(), LEASE_MS, SESSIONS_PER_ROUND)
+        return await self.store.retention.claim_erased(self.node_token(), self.clock(), LEASE_MS, SESSIONS_PER_ROUND)
 
     async def compact(self) -> int:
         """Compact the journals of ended sessions; returns how many. Raises `StoreUnavailable`."""
@@ -150,11 +150,11 @@ async def erase_user(
     wanted = SessionFilter(project=project, user_id=user_id, limit=ERASE_PAGE)
     while sessions := await store.journal.list_sessions(wanted):
         for session in sessions:
-            await store.erase(session.key, clock())
+            await store.retention.erase(session.key, clock())
             read_models.discard(session.key)
         count += len(sessions)
     stream = await store.journal.find_user(project, user_id)
     if stream is not None:
-        await store.erase(stream.key, clock())
+        await store.retention.erase(stream.key, clock())
         read_models.discard(stream.key)
     return count

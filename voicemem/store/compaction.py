@@ -12,6 +12,7 @@ import msgspec
 
 from voicemem.errors import DamagedEntry
 from voicemem.store.database import Connection, Database
+from voicemem.store.retention import CLAIMABLE, claim
 from voicemem.store.run_queries import RUN_COLUMNS, to_run
 from voicemem.store.runs import ARCHIVE_BYTES, RunRow, compress_runs, seqs_of
 from voicemem.store.upkeep import Portion
@@ -25,11 +26,7 @@ SELECT_LAST_ARCHIVED = "select coalesce(max(last), 0) from archives where stream
 INSERT_ARCHIVE = """
     insert into archives (stream, position, last, seqs, runs) values (:stream, :position, :last, :seqs, :runs)
 """
-SELECT_COMPACTABLE = """
-    select stream from retention where compact_ms <= :now_ms
-    and (node is null or node = :node or leased_until_ms <= :now_ms) order by compact_ms limit :limit
-"""
-LEASE = "update retention set node = :node, leased_until_ms = :until_ms where stream in :keys"
+COMPACTABLE = CLAIMABLE.format(is_due="compact_ms <= :now_ms", column="compact_ms")
 LOCK_COMPACT_MS = "select compact_ms from retention where stream = :stream for no key update"
 SELECT_ARCHIVED_ROWS = """
     select position, octet_length(payload) from journal where stream = :stream and position <= :last
@@ -50,16 +47,7 @@ class Compaction:
 
     async def claim_compactable(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
         """Claim ended sessions that can no longer be reopened, and whose journals are not compacted."""
-        values = {"now_ms": now_ms, "node": node, "limit": limit}
-
-        def job(connection: Connection) -> list[int]:
-            connection.hold_node(node)
-            keys = [key for (key,) in connection.rows(f"{SELECT_COMPACTABLE} for no key update skip locked", **values)]
-            connection.execute(LEASE, node=node, until_ms=now_ms + lease_ms, keys=keys)
-            return keys
-
-        found = await self.database.read(lambda connection: connection.rows(SELECT_COMPACTABLE, **values))
-        return await self.database.write(job) if found else []
+        return await claim(self.database, COMPACTABLE, node, now_ms, lease_ms, limit)
 
     async def compact(self, key: int) -> bool:
         """Do a portion of compacting a journal; False when nothing is left to do. Reads and duplicates stay as before.

@@ -19,11 +19,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.streams import Stream
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+
+
+class NodeRetired(StoreUnavailable):
+    """Another node has retired this one: it must register again before it can write."""
+
+    def __init__(self) -> None:
+        super().__init__("This node was retired by another one.")
 
 
 class Connection(Protocol):
@@ -50,6 +58,12 @@ class Connection(Protocol):
         Raises `NodeRetired` if it was. A database that only one process serves has nothing to do here.
         """
 
+    def fence(self, token: str | None) -> None:
+        """Keep out what a node that was just deleted (None: every node) would still commit, and wait for what it does.
+
+        Nothing that is kept at hand of its streams counts from then on.
+        """
+
     def draw_key(self) -> int:
         """Return a new key for an endpoint or a delivery: a number that rises with time and is never given twice.
 
@@ -74,6 +88,31 @@ class Database(Protocol):
     @property
     def is_exclusive(self) -> bool:
         """Whether no other process has the store."""
+
+    @property
+    def is_displaced(self) -> bool:
+        """See `Nodes.is_displaced`."""
+
+    async def settle(self, free: Callable[[Connection], None]) -> None:
+        """See `Nodes.settle`; `free` frees what all nodes held where the store is not what it was."""
+
+    def adopt(self, connection: Any) -> bool:
+        """Begin to work with the server that answers; False where the store may not be what it was on the one before.
+
+        Then it is another incarnation. Of two nodes that begin at once, one waits for the other.
+        """
+
+    def renew_incarnation(self, connection: Any) -> None:
+        """Make the store another incarnation."""
+
+    async def register_node(self, token: str, job: Callable[[Connection], None]) -> None:
+        """Run a job as `write` does, also where this process is not a node, and work as this node from then on."""
+
+    async def try_again(self, job: Callable[[Connection], None]) -> None:
+        """Try the connections that are in trouble. Raises `StoreRuined` where this process has lost the store."""
+
+    async def keep_up(self) -> None:
+        """Do what each heartbeat of a node does for the engine."""
 
     @property
     def identity(self) -> dict[str, bytes]:

@@ -462,5 +462,8 @@ def clauses_of(wanted: SessionFilter, engine: str, fields: Sequence[str]) -> tup
             values |= {"label": value[0], "value": value[1], "digest": label_digest(*value)}
             continue
         clauses.append(CONDITIONS[field])
-        values |= {"after_ms": value[0], "after_key": value[1]} if field == "after" else {field: value}
+        if field == "after":
+            values |= {"after_ms": value[0], "after_key": value[1]}
+        else:
+            values[field] = list(value) if field == "keys" else value
     return clauses, values

@@ -10,7 +10,7 @@ It is split by use:
 - `Quarantine`: sessions whose memory cannot be made;
 - `Retention`: expiry and erasure, in small steps;
 - `Compaction`: journals of ended sessions that become archives;
-- `Directory`: API keys, apps of Agora's, secrets of hooks, the operator's endpoint, and the store's own identity;
+- `Directory`: API keys, apps of Agora's, secrets of inbound webhooks, the operator's endpoint, the store's identity;
 - `Nodes`: the processes that serve the store, what they hold, and what changed on others;
 - `Claims`: work that only one node should do at a time;
 - `TranscriptIndex`: the messages of all sessions, by their words;
@@ -18,8 +18,9 @@ It is split by use:
 - `Memories`: what was found worth remembering, or given as that;
 - `Extractions`: up to where sessions were looked at for memories;
 - `MemoryVectors`: their vectors;
-- `Observations`: calls at other stacks that the service fetches events of;
-- `Operations`: figures and health.
+- `Observations`: calls at other stacks that the service fetches events of.
+
+Figures and health are of the store itself.
 
 What holds for every method of every engine:
 
@@ -29,7 +30,7 @@ What holds for every method of every engine:
   cannot be read, and `DamagedEntry` when what it reads is damaged; damage of one session must not affect another.
 - `Refused` is raised before anything is written. Its codes stand at each method.
 - Times are Unix ms, passed in by the caller; they come from one clock per service, which a node corrects by the store's
-  (`Operations.read_clock`).
+  (`Store.read_clock`).
 - A `key` is the store's number of a stream, an endpoint or a delivery. It is never given twice. Streams that are made
   later have higher keys; of those made at about the same time, a lower key may become visible after a higher one.
 - Rules of order are not the engine's: it asks `voicemem.store.admission` and `voicemem.store.streams` in its
@@ -44,9 +45,13 @@ One contract suite runs on all engines: `tests/contract`.
 
 from __future__ import annotations
 
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
 from voicemem.store.claims import Claims
 from voicemem.store.compaction import Compaction
-from voicemem.store.database import Database
+from voicemem.store.database import Connection, Database
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.endpoints import Endpoints
@@ -54,18 +59,30 @@ from voicemem.store.extractions import Extractions
 from voicemem.store.journal import Journal
 from voicemem.store.memories import Memories, MemoryFullText
 from voicemem.store.memory_vectors import MemoryVectors
+from voicemem.store.nodes import Nodes
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Outbox
-from voicemem.store.ports.journal import Overviews
-from voicemem.store.ports.nodes import Nodes
-from voicemem.store.ports.upkeep import Operations, Retention
+from voicemem.store.overviews import Overviews
 from voicemem.store.quarantine import Quarantine
+from voicemem.store.records import Figures, Quotas
+from voicemem.store.retention import Retention, Traces
 from voicemem.store.transcript_index import IndexDatabase, MessageFullText, TranscriptIndex
 from voicemem.store.transcript_vectors import TranscriptVectors
 from voicemem.store.vectors import VectorMath
 
+COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
+"""Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
+COUNT_PENDING = "select count(*) from deliveries where due_ms is not null"
+COUNT_DUE = "select count(*), min(due_ms) from deliveries where due_ms <= :now_ms and leased_until_ms <= :now_ms"
+PROBE_BYTES = 64 * 1024
+"""The size of a usual commit."""
+WRITE_PROBE = """
+    insert into meta (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value
+"""
+DELETE_PROBE = "delete from meta where name = :name"
 
-class Store(Overviews, Retention, Nodes, Operations):
+
+class Store(ABC):
     """A store: its parts by use. An engine hands in its database, and what finds texts and vectors there."""
 
     def __init__(
@@ -75,10 +92,13 @@ class Store(Overviews, Retention, Nodes, Operations):
         index: IndexDatabase,
         words: MessageFullText,
         math: VectorMath,
+        traces: Traces,
     ) -> None:
         self.seam = seam
         self.journal = Journal(seam)
         self.compaction = Compaction(seam)
+        self.overviews = Overviews(seam)
+        self.nodes = Nodes(seam)
         self.outbox = Outbox(seam)
         self.endpoints = Endpoints(seam)
         self.deliveries = Deliveries(seam)
@@ -91,3 +111,70 @@ class Store(Overviews, Retention, Nodes, Operations):
         self.extractions = Extractions(seam)
         self.transcript_index = TranscriptIndex(seam, index, words, self.claims)
         self.transcript_vectors = TranscriptVectors(seam, index, math)
+        self.retention = Retention(seam, self.memories, self.transcript_index, traces)
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether this process has the store to itself: every other node is gone, and needs no lease to run out."""
+        return self.seam.is_exclusive
+
+    @property
+    @abstractmethod
+    def healthy(self) -> bool:
+        """Whether the last commit succeeded, on each connection that is kept for commits, and none lacks."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the store is not healthy, in one sentence for the operator; None where there is nothing more to say."""
+        return None
+
+    async def read_figures(self, now_ms: int) -> Figures:
+        """Counts and sizes over all projects."""
+
+        def job(connection: Connection) -> Figures:
+            (running,) = connection.one(COUNT_RUNNING)
+            (pending,) = connection.one(COUNT_PENDING)
+            due, oldest = connection.one(COUNT_DUE, now_ms=now_ms)
+            return Figures(running, pending, due, oldest, *self.measure(connection))
+
+        return await self.seam.read(job)
+
+    @abstractmethod
+    def measure(self, connection: Connection) -> tuple[int, int]:
+        """The bytes of the store, and of its log; 0 where there is no file."""
+
+    @abstractmethod
+    def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
+        """Bound the sessions and bytes of each project; to be called before anything else.
+
+        What begins a session too many, or one in a project whose bytes are used up, raises `QuotaExceeded`. Events of
+        such a project, but for ends, are journaled as refused (`quota_exceeded`). `count_refusal` is
+        called with the name of the quota for each of them, on any thread. Raises `CannotStart`.
+        The limits of the key that begins one (`key_id`) hold as well, and always.
+        """
+
+    async def read_clock(self) -> int | None:
+        """The store's own time, Unix ms; None when that is the caller's clock.
+
+        A node whose store has a clock corrects its own by it, so that all nodes pass in the same times.
+        """
+        return None
+
+    async def probe(self) -> None:
+        """Commit something of a usual size that leaves nothing behind, to see whether the store works again.
+
+        Connections that are in trouble are tried, so that one which has no work does not stay so.
+        Raises `StoreUnavailable`, and `StoreRuined` when this process cannot use the store any more.
+        """
+        name = f"probe {secrets.token_hex(8)}"
+
+        def job(connection: Connection) -> None:
+            connection.execute(WRITE_PROBE, name=name, value=bytes(PROBE_BYTES))
+            connection.execute(DELETE_PROBE, name=name)
+
+        await self.seam.try_again(job)
+        await self.seam.write(job)
+
+    @abstractmethod
+    async def close_store(self) -> None:
+        """Finish what was begun, and release the store."""

@@ -29,10 +29,9 @@ STAY_OF_POSTGRESQL = {
 }
 LEFT_OUT = {
     "streams": {"name", "user_id", "channel"},
-    "retention": {"deleted"},
     "memories": {"number", "length", "words"},
 }
-"""Columns that are made again from others; and one of erased sessions, whose content stays behind."""
+"""Columns that are made again from others."""
 COPIED = {table.name: set(table.columns) for table in TABLES}
 SELECT_COLUMNS = """
     select table_name, column_name from information_schema.columns

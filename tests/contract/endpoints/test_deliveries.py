@@ -68,7 +68,7 @@ async def test_sending_again(store: Store) -> None:
     assert await store.deliveries.resend(endpoint.key, delivered.key, NOW + 10) is not None
     delivery = await claim_one_delivery(store, NOW + 10)
     assert (2, 2) == (delivery.attempts, delivery.restarted_at)
-    await store.erase(stream.key, NOW)
+    await store.retention.erase(stream.key, NOW)
     assert await store.deliveries.resend(endpoint.key, delivered.key, NOW + 11) is None
     assert [] == await delivery_states(store, endpoint)
 
@@ -107,7 +107,7 @@ async def test_recovering(store: Store) -> None:
     await closed_session(store, "waits", hook=None, now_ms=NOW + 10**6)
     gone = await closed_session(store, "gone", hook=None, now_ms=NOW + 3)
     await fail_deliveries(store, endpoint.key, 1, NOW + 3)
-    await store.erase(gone.key, NOW + 3)
+    await store.retention.erase(gone.key, NOW + 3)
 
     assert 2 == await store.deliveries.resend_failed(endpoint.key, NOW + 1, NOW + 4)
     assert {"s1", "s2"} == {delivery.header.session_id for delivery in await claim_deliveries(store, NOW + 4)}

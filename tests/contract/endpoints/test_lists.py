@@ -44,7 +44,7 @@ async def test_deliveries_of_a_project(store: Store) -> None:
     assert {"s1"} == {one.delivery.session_id for one in (await listed(store, stream=stream.key)).deliveries}
     assert ["n2-102"] == notices(await listed(store, session_id="s2"))
     assert [] == (await store.deliveries.list_project_deliveries("nobody", DeliveryFilter(), True)).deliveries
-    await store.erase(stream.key, NOW)
+    await store.retention.erase(stream.key, NOW)
     assert ["n2-102"] == notices(await listed(store))
 
 

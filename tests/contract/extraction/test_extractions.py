@@ -47,10 +47,10 @@ async def test_an_erased_session_is_never_found(store: Store) -> None:
     """Nor is anything noted of it."""
     key = await open_key(store, "s", {"labels": {"extract": "yes"}})
     await append_offers(store, key, *offers(1, 1))
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
     await store.extractions.note_extracted(key, 1)
     assert [] == await behind(store, everywhere=True)
-    while await store.delete_erased([key]):
+    while await store.retention.delete_erased([key]):
         pass
 
 
@@ -66,7 +66,7 @@ async def test_a_claim_is_one_node_s(store: Store) -> None:
     assert await store.claims.claim_extraction(key, "b", NOW + LEASE_MS, LEASE_MS)
     await store.claims.release_extraction(key, "b")
     assert await store.claims.claim_extraction(key, "a", NOW, LEASE_MS)
-    await store.retire_node("a", NOW)
+    await store.nodes.retire_node("a", NOW)
     assert await store.claims.claim_extraction(key, "b", NOW, LEASE_MS)
     assert await store.claims.claim_summary(key, "b", NOW, LEASE_MS)
 

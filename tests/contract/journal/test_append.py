@@ -80,7 +80,7 @@ async def test_an_event_of_the_servers_own_may_follow_the_close(store: Store) ->
     assert appended is not None
     assert ("ended", closed.position + 1) == (appended.state, (await reload(store, key)).position)
     assert closed.position == (await claim_one_delivery(store)).position
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
     with pytest.raises(Refused, match="There is no such session"):
         await store.journal.append_server_event(key, b"{}", closed.position + 1, NOW)
 

@@ -80,7 +80,7 @@ async def test_secrets_can_be_read_by_who_calls_out(store: Store) -> None:
     patch = validate_config({"llm": {"api_key": None, "headers": {"X-B": "2"}}})
     await store.journal.change_config(stream.key, patch, b'{"type":"session.update"}', NOW)
     assert {"llm.headers": '{"X-B":"2"}', "webhook.secret": "k2"} == await store.journal.load_secrets(stream.key)
-    await store.erase(stream.key, NOW)
+    await store.retention.erase(stream.key, NOW)
     assert {} == await store.journal.load_secrets(stream.key)
 
 

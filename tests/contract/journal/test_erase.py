@@ -37,7 +37,7 @@ async def test_nothing_of_an_erased_session_is_readable(store: Store) -> None:
     await closed_session(store, "kept", hook=None)
     for erased in (stream.key, key):
         await store.journal.save_snapshot(erased, Snapshot(1, 1, b"state"))
-        await store.erase(erased, NOW + 1)
+        await store.retention.erase(erased, NOW + 1)
         await store.journal.save_snapshot(erased, Snapshot(1, 1, b"state"))
 
         assert [] == await store.journal.read_rows(erased, 0, 10)
@@ -59,7 +59,7 @@ async def test_sessions_are_found_by_their_keys(store: Store) -> None:
     """By keys the sessions of the project are found, as they are after what was acknowledged, erased ones included."""
     first, second, erased = [await open_key(store, name) for name in ("a", "b", "c")]
     await append_offers(store, first, *offers(1, 3))
-    await store.erase(erased, NOW)
+    await store.retention.erase(erased, NOW)
     found = await store.journal.find_sessions("p", [erased, first, 10**6])
     assert [("a", 3, "running"), ("c", 0, "erased")] == [(one.id, one.position, one.state) for one in found]
     assert [] == await store.journal.find_sessions("other", [first, second])
@@ -70,7 +70,7 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     """After an erase every way of writing to the session is refused, or does nothing."""
     key = await open_key(store)
     await append_offers(store, key, offer(1))
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
 
     with pytest.raises(Refused, match="session_erased"):
         await open_session(store)
@@ -84,13 +84,13 @@ async def test_an_erased_session_does_not_come_back(store: Store) -> None:
     assert await store.journal.close_ended(key, "n", NOW) is None
     assert await store.journal.leave(key, "main", 1, None, NOW) is None
     await start_alone(store, NOW)
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
     assert [] == await store.journal.read_rows(key, 0, 10)
     assert await store.journal.find_session("p", "s") is None
 
 
 async def test_erasing_what_is_not_there(store: Store) -> None:
     """Erasing an unknown session does nothing."""
-    await store.erase(99, NOW)
+    await store.retention.erase(99, NOW)
 
     assert [] == await listed_ids(store)

@@ -82,7 +82,7 @@ async def test_a_running_name_is_known_until_its_session_ends(store: Store) -> N
     await append_offers(store, key, update_offer(1, {"name": "door"}))
     assert [True, False] == [await takes_name(store, "p", name) for name in ("desk", "door")]
     await store.journal.close_session(key, SessionEnding(NOW, "over"), "n1", NOW)
-    await store.erase(await open_key(store, "two", {"name": "door"}), NOW)
+    await store.retention.erase(await open_key(store, "two", {"name": "door"}), NOW)
     assert [True, False] == [await takes_name(store, "p", "door") for _ in range(2)]
 
 
@@ -143,7 +143,7 @@ async def test_ids_of_clients_find_sessions(store: Store) -> None:
     assert (["a"], ["b"]) == (
         await listed_ids(store, label=label), await listed_ids(store, label=(CLIENT_ID_LABEL, "z"))
     )  # fmt: skip
-    await store.erase(keys[0], NOW)
+    await store.retention.erase(keys[0], NOW)
     assert [] == await listed_ids(store, label=label)
 
 
@@ -221,7 +221,7 @@ async def test_keys_are_listed_in_order(store: Store) -> None:
     keys = [await open_key(store, name, now_ms=NOW - place) for place, name in enumerate("abcd")]
     await store.journal.create_session("q", "other", validate_config({}), NOW)
     await store.journal.ensure_user("p", "u", NOW)
-    await store.erase(keys[1], NOW)
+    await store.retention.erase(keys[1], NOW)
 
     assert sorted(keys) == keys
     assert keys[::-1] == await store.journal.list_newest_keys("p", 10)

@@ -19,7 +19,7 @@ from tests.support.stores.contract import (
     open_key,
 )
 from voicemem.config.session import validate_config
-from voicemem.store import looks
+from voicemem.store import overviews
 from voicemem.store.port import Store
 from voicemem.store.records import SavedFigures, SessionFilter
 
@@ -27,7 +27,7 @@ EVERYTHING = SessionFilter(project="p")
 
 
 async def webhooks(store: Store) -> dict[str, object]:
-    rows, _ = await store.list_overviews(EVERYTHING)
+    rows, _ = await store.overviews.list_overviews(EVERYTHING)
     return {row.session_id: (row.webhooks, row.next_attempt_ms) for row in rows}
 
 
@@ -53,7 +53,7 @@ async def found(store: Store, most_looks: int = 100, **conditions: Any) -> list[
     after = None
     while True:
         wanted = SessionFilter(project="p", limit=2, after=after, **conditions)
-        rows, after = await store.list_overviews(wanted, most_looks=most_looks)
+        rows, after = await store.overviews.list_overviews(wanted, most_looks=most_looks)
         met += [row.session_id for row in rows]
         if after is None:
             return met
@@ -67,7 +67,7 @@ async def many_calls(store: Store) -> list[int]:
         given = {"user_id": f"u{number % 2}", "labels": {"third": str(number % 3)}}
         keys.append(await open_key(store, f"s{number}", given, now_ms=NOW + number))
         figures = SavedFigures(keys[-1], 1, b"{}", number % 4, None if number == 1 else 500 * number)
-        await store.save_figures([figures])
+        await store.overviews.save_figures([figures])
     for number in (2, 3, 4):
         await close(store, keys[number], END, f"n{number}", NOW + number)
     for delivery in await claim_deliveries(store, NOW + 3):
@@ -98,31 +98,31 @@ async def test_slim_rows_are_filtered(store: Store, most_looks: int) -> None:
     ]
     for conditions, expected in asked:
         assert [f"s{digit}" for digit in expected] == await found(store, most_looks, **conditions), conditions
-        count = await store.count_overviews(SessionFilter(project="p", **conditions), 5)
+        count = await store.overviews.count_overviews(SessionFilter(project="p", **conditions), 5)
         assert min(5, len(expected)) == count, conditions
 
 
 async def test_many_sessions_with_failed_deliveries_are_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where they are too many to be looked at all together."""
-    monkeypatch.setattr(looks, "MAX_CANDIDATES", 0)
+    monkeypatch.setattr(overviews, "MAX_CANDIDATES", 0)
     await many_calls(store)
     assert (["s3"], ["s4"]) == (await found(store, webhook="failed"), await found(store, 2, webhook="pending"))
 
 
 async def test_a_count_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where too many sessions would have to be looked at, nobody is told a number."""
-    monkeypatch.setattr(looks, "MAX_COUNT_LOOKS", 4)
+    monkeypatch.setattr(overviews, "MAX_COUNT_LOOKS", 4)
     await many_calls(store)
     wanted = SessionFilter(project="p", label=("third", "0"))
-    assert [None, 1] == [await store.count_overviews(wanted, most) for most in (5, 1)]
-    assert 10 == await store.count_overviews(EVERYTHING, 20)
+    assert [None, 1] == [await store.overviews.count_overviews(wanted, most) for most in (5, 1)]
+    assert 10 == await store.overviews.count_overviews(EVERYTHING, 20)
 
 
 async def test_an_erased_session_is_found_by_nothing(store: Store) -> None:
     """Neither by what was saved of its memory, nor by its webhooks; and nothing more is saved."""
     keys = await many_calls(store)
-    await store.erase(keys[3], NOW)
-    await store.save_figures([SavedFigures(keys[3], 2, b"{}", 7, 9000)])
+    await store.retention.erase(keys[3], NOW)
+    await store.overviews.save_figures([SavedFigures(keys[3], 2, b"{}", 7, 9000)])
     assert ["s9", "s7", "s6", "s5", "s2", "s1"] == await found(store, interrupted=True)
     assert ["s9", "s8"] == await found(store, slow_ms=4000)
     assert [] == await found(store, webhook="failed")
@@ -134,5 +134,10 @@ async def test_sessions_are_found_by_the_beginnings_of_names(store: Store) -> No
     await store.journal.create_session("q", "call-9", validate_config({"user_id": "ann"}), NOW)
     keys = [await open_key(store, name, {"user_id": user}) for name, user in [("call-1", "ann"), ("x", "annette")]]
     await store.journal.ensure_user("p", "ann", NOW)
-    assert [keys[:1], keys, []] == [sorted(await store.find_named("p", name, 9)) for name in ("call-", "ann", "b")]
-    assert [1, []] == [len(await store.find_named("p", "an", 1)), await store.find_named("p", "", 9)]
+    assert [keys[:1], keys, []] == [
+        sorted(await store.overviews.find_named("p", name, 9)) for name in ("call-", "ann", "b")
+    ]
+    assert [1, []] == [
+        len(await store.overviews.find_named("p", "an", 1)),
+        await store.overviews.find_named("p", "", 9),
+    ]

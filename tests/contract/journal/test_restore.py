@@ -79,7 +79,7 @@ async def test_an_ended_session_is_restored_as_it_ended(store: Store) -> None:
     for made, code in ((over, "session_ended"), (idle, None)):
         assert ("ended", NOW - 5, made.reason) == (made.state, made.ended_ms, made.reason)
         assert [code] == [one.code for one in await append_offers(store, made.key, offer(5))]
-    assert [over.key] == await store.claim_expired("", NOW + 2_000, 1, 10)
+    assert [over.key] == await store.retention.claim_expired("", NOW + 2_000, 1, 10)
     assert over.key in await store.compaction.claim_compactable("", NOW + REOPEN_MS, 1, 10)
     assert [] == await claim_deliveries(store)
 
@@ -100,7 +100,7 @@ async def test_an_id_is_restored_once(store: Store) -> None:
     again = RestoredSession(rows=journal_rows(), started_ms=NOW)
     assert None is await store.journal.restore_session("p", "r", validate_config({}), again, NOW)
     assert [] == await store.journal.read_rows(key, 0, 10)
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
     with pytest.raises(Refused, match="session_erased"):
         await store.journal.restore_session("p", "r", validate_config({}), again, NOW)
 
@@ -117,7 +117,7 @@ async def test_secrets_are_taken_over(store: Store) -> None:
     assert {"a": "of the first", "b": "of its own"} == {
         delivery.notice_id: delivery.endpoint.secret for delivery in await claim_deliveries(store)
     }
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
     with pytest.raises(Refused, match="unknown_session"):
         await restore(store, "c", secrets_of=key)
     assert None is await store.journal.find_session("p", "c")

@@ -81,7 +81,7 @@ async def test_an_erased_user_may_come_back_as_somebody_new(two_handles: tuple[S
     first = await one.journal.ensure_user("p", "ann", NOW)
     await one.journal.append_server_event(first.key, DOCUMENT, 0, NOW)
     await one.journal.save_snapshot(first.key, Snapshot(1, 1, b"state"))
-    await other.erase(first.key, NOW)
+    await other.retention.erase(first.key, NOW)
     assert [None, None] == [await store.journal.find_user("p", "ann") for store in two_handles]
     assert [] == await other.journal.read_rows(first.key, 0, 10)
     assert None is await other.journal.load_snapshot(first.key, 1, 10)
@@ -90,6 +90,6 @@ async def test_an_erased_user_may_come_back_as_somebody_new(two_handles: tuple[S
     second = await other.journal.ensure_user("p", "ann", NOW)
     assert second.key != first.key
     assert 0 == second.position
-    await other.erase(second.key, NOW)
+    await other.retention.erase(second.key, NOW)
     assert None is await other.journal.find_user("p", "ann")
-    assert {first.key, second.key} == set(await other.claim_erased("", NOW, 1, 10))
+    assert {first.key, second.key} == set(await other.retention.claim_erased("", NOW, 1, 10))

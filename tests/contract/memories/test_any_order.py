@@ -193,7 +193,7 @@ class Run:
         elif what == "touch":
             await self.touch(stream.project, [one[0] for one in given])
         else:
-            await self.store.erase(stream.key, self.now)
+            await self.store.retention.erase(stream.key, self.now)
             self.model.erased.add(stream.key)
             if what == "delete":
                 await delete_content(self.store, sorted(self.model.erased))

@@ -37,12 +37,12 @@ async def test_memories_go_with_their_session(store: Store) -> None:
         assert await write(store, stream, *rows) is not None
     await remember(store, "kept", "walnuts of another")
     assert 61 == len(await found(store, "walnuts"))
-    await store.erase(session.key, NOW)
+    await store.retention.erase(session.key, NOW)
     for expected in (["kept"], ["kept"]):
         assert expected == await listed(store) == await found(store, "walnuts")
         assert await store.memories.find_memories("p", ["m0"]) == []
         await delete_content(store, [session.key])
-        assert await store.finish_erased()
+        assert await store.retention.finish_erased()
     await store.memories.touch_memories("p", ["m0", "kept"], NOW)
     assert 1 == (await one(store, "kept")).access_count
 
@@ -51,7 +51,7 @@ async def test_a_session_that_was_erased_is_known(store: Store) -> None:
     """By its id, in its project; one that never was and one that is there are not."""
     session = await session_of(store)
     assert not await store.journal.was_erased("p", session.id)
-    await store.erase(session.key, NOW)
+    await store.retention.erase(session.key, NOW)
     assert [True, False, False] == [
         await store.journal.was_erased(*of) for of in (("p", session.id), ("q", session.id), ("p", "never"))
     ]
@@ -60,7 +60,7 @@ async def test_a_session_that_was_erased_is_known(store: Store) -> None:
 async def test_memories_go_with_their_user(store: Store) -> None:
     """A later user of the same id has none of them."""
     row = await remember(store, "m", "walnuts")
-    await store.erase(row.key, NOW)
+    await store.retention.erase(row.key, NOW)
     await stream_of(store)
     assert await listed(store) == await found(store, "walnuts") == []
     await delete_content(store, [row.key])
@@ -73,11 +73,11 @@ async def test_memories_go_with_a_session_that_expires(store: Store) -> None:
     key = await open_key(store, "s", {"ttl_seconds": 60})
     await remember(store, "m", stream=await session_of(store))
     await close(store, key, END)
-    assert not await store.expire(key, NOW + 59_999)
+    assert not await store.retention.expire(key, NOW + 59_999)
     assert ["m"] == await found(store, "walnuts")
-    assert await store.expire(key, NOW + 60_000)
+    assert await store.retention.expire(key, NOW + 60_000)
     assert await found(store, "walnuts") == []
-    assert [key] == await store.claim_erased("", NOW + 60_000, 1_000, 10)
+    assert [key] == await store.retention.claim_erased("", NOW + 60_000, 1_000, 10)
     await delete_content(store, [key])
     assert await store.memories.find_memories("p", ["m"]) == []
 
@@ -91,7 +91,7 @@ async def test_another_handle_finds_what_was_acknowledged(two_handles: tuple[Sto
     await remember(theirs, "m", "almonds")
     assert [] == await found(ours, "walnuts")
     assert ["m"] == await found(ours, "almonds")
-    await theirs.erase(row.key, NOW)
+    await theirs.retention.erase(row.key, NOW)
     assert await found(ours, "almonds") == await listed(ours) == []
 
 
@@ -143,7 +143,7 @@ async def test_a_write_and_an_erasure_at_once(two_handles: tuple[Store, Store], 
     row = memory_of(stream, "m")
     jobs = [
         two_handles[0].memories.write_memories(stream.key, [b"{}"], 0, [row], NOW),
-        two_handles[1].erase(stream.key, NOW),
+        two_handles[1].retention.erase(stream.key, NOW),
     ]
     await asyncio.gather(*(jobs[::-1] if is_erased else jobs), return_exceptions=True)
     for store in two_handles:

@@ -49,7 +49,7 @@ async def test_moved_memories_stay_when_their_session_expires(store: Store) -> N
     assert ["m0", "m1"] == [row.id for row in rows]
     assert await move(store, session.key, *[replace(row, details=b'{"moved":1}', expires_ms=LATER + 5) for row in rows])
     assert [] == await store.memories.list_memories_of(session.key, "", 10)
-    assert await store.expire(session.key, LATER)
+    assert await store.retention.expire(session.key, LATER)
     await delete_content(store, [session.key])
     user = await stream_of(store)
     kept = await one(store, "m0")
@@ -75,7 +75,7 @@ async def test_nothing_moves_unless_the_session_is_due(store: Store) -> None:
     assert not await move(store, session.key, *rows, now_ms=LATER - 1)
     assert not await move(store, session.key, rows[0], replace(rows[1], position=rows[1].position + 1))
     assert session.key == (await one(store, "m0")).key
-    await store.erase(session.key, NOW)
+    await store.retention.erase(session.key, NOW)
     assert not await move(store, session.key, *rows)
     assert [] == await listed(store)
     assert await store.journal.find_user("p", "ann") is None
@@ -85,9 +85,9 @@ async def test_moved_memories_are_erased_with_the_user(store: Store) -> None:
     """Nothing of them is found, and their content is deleted."""
     session = await ended_call(store, "walnuts")
     assert await move(store, session.key, *await store.memories.list_memories_of(session.key, "", 10))
-    await store.expire(session.key, LATER)
+    await store.retention.expire(session.key, LATER)
     user = await stream_of(store)
-    await store.erase(user.key, LATER)
+    await store.retention.erase(user.key, LATER)
     assert ([], []) == (await listed(store), await found(store, "walnuts"))
     await delete_content(store, [session.key, user.key])
     assert [] == await store.memories.find_memories("p", ["m0"])
@@ -99,10 +99,10 @@ async def test_a_memory_that_moves_still_supersedes(store: Store) -> None:
     assert await write(store, old, memory_of(old, "old", "walnuts"))
     session = await ended_call(store, "no walnuts", supersedes=("old",))
     assert await move(store, session.key, *await store.memories.list_memories_of(session.key, "", 10))
-    await store.expire(session.key, LATER)
+    await store.retention.expire(session.key, LATER)
     await delete_content(store, [session.key])
     assert "m0" == (await one(store, "old")).superseded_by
-    await store.erase((await stream_of(store)).key, LATER)
+    await store.retention.erase((await stream_of(store)).key, LATER)
     assert None is (await one(store, "old")).superseded_by
 
 

@@ -172,7 +172,7 @@ async def test_an_id_is_taken_in_its_project(store: Store) -> None:
     await remember(store, "m", "pecans", stream=session)
     assert "pecans" == (await one(store, "m")).text
     assert ["m"] == await found(store, "pecans")
-    await store.erase(session.key, NOW)
+    await store.retention.erase(session.key, NOW)
     assert await found(store, "pecans") == []
     assert (await one(store, "m")).removed_ms is not None
     back = await remember(store, "m", "walnuts again")
@@ -183,7 +183,7 @@ async def test_unknown_and_erased_streams_are_refused(store: Store) -> None:
     """Nothing is written into them."""
     stream = await session_of(store)
     row = memory_of(stream, "m")
-    await store.erase(stream.key, NOW)
+    await store.retention.erase(stream.key, NOW)
     for key in (stream.key, stream.key + 12_345):
         with pytest.raises(Refused) as refused:
             await store.memories.write_memories(key, [b"{}"], 0, [row], NOW)
@@ -246,6 +246,6 @@ async def test_expired_memories_are_found_in_all_projects(store: Store) -> None:
     gone = await remember(store, "gone", expires_ms=NOW)
     await write(store, await stream_of(store), tombstone(gone, gone.position + 1, NOW))
     erased = await remember(store, "erased", expires_ms=NOW, stream=await session_of(store))
-    await store.erase(erased.key, NOW)
+    await store.retention.erase(erased.key, NOW)
     assert ["first", "later"] == [row.id for row in await store.memories.find_expired_memories(NOW + 10, 10)]
     assert ["first"] == [row.id for row in await store.memories.find_expired_memories(NOW + 10, 1)]

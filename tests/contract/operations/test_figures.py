@@ -14,7 +14,7 @@ async def test_figures_count_sessions_that_run_in_all_projects(store: Store) -> 
     open_one = await open_key(store, "open")
     await hang_up(store, await open_key(store, "silent"), NOW)
     await store.journal.open_producer("q", "never due", "main", validate_config({"idle_timeout": 0}), None, NOW)
-    await store.erase(await open_key(store, "erased"), NOW)
+    await store.retention.erase(await open_key(store, "erased"), NOW)
     await closed_session(store, "ended", hook=None)
     assert 3 == (await store.read_figures(NOW)).running
     await close(store, open_one)

@@ -94,13 +94,13 @@ async def test_all_nodes_count_the_bytes(two_handles: tuple[Store, Store]) -> No
     assert stored_at(*range(1, 51)) == await append_offers(one, keys["a"], *offers(1, 50))
     assert stored_at(1) == await append_offers(other, keys["b"], offer(1))
     assert stored_at(51) == await append_offers(one, keys["a"], offer(51, text="x" * 100_000))
-    await one.renew_node("a", NOW + 1)
-    await other.renew_node("b", NOW + 1)
+    await one.nodes.renew_node("a", NOW + 1)
+    await other.nodes.renew_node("b", NOW + 1)
     assert "stored_bytes" == await begin(other, "more")
     assert [Outcome(2, "quota_exceeded")] == await append_offers(other, keys["b"], offer(2))
-    await other.erase(keys["a"], NOW)
-    while await other.delete_erased([keys["a"]]):
+    await other.retention.erase(keys["a"], NOW)
+    while await other.retention.delete_erased([keys["a"]]):
         pass
-    await other.renew_node("b", NOW + 2)
+    await other.nodes.renew_node("b", NOW + 2)
     assert "created" == await begin(one, "more")
     assert stored_at(3) == await append_offers(other, keys["b"], offer(3))

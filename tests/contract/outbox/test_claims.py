@@ -193,7 +193,7 @@ async def test_an_erase_meets_an_attempt_on_its_way(store: Store) -> None:
     """A delivery whose session is erased meanwhile can be finished by nobody."""
     stream = await closed_session(store)
     delivery = await claim_one_delivery(store)
-    await store.erase(stream.key, NOW)
+    await store.retention.erase(stream.key, NOW)
 
     assert await store.outbox.freeze_payload(delivery, b"body") is None
     assert not await store.outbox.finish_delivery(delivery, attempt_of(), "delivered", None)

@@ -122,7 +122,7 @@ async def test_a_limit_of_connections(database: str) -> None:
         with pytest.raises(StoreUnavailable):
             await append_offers(store, key, offer(3))
         with pytest.raises(StoreUnavailable, match="PostgreSQL accepts no more connections"):
-            await store.list_nodes()
+            await store.nodes.list_nodes()
         assert not store.healthy
         server.execute("alter role guest connection limit 8")
         assert all(map(is_acknowledged, await append_offers(store, key, offer(3))))

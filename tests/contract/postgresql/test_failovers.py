@@ -56,15 +56,15 @@ def pair(both: Pair) -> Pair:
 async def fall_over(store: PostgresqlStore) -> None:
     """Let a node notice that the server is gone, and look at the one that answers now."""
     async with asyncio.timeout(60):
-        while not store.is_displaced:
+        while not store.nodes.is_displaced:
             try:
-                await store.list_nodes()
+                await store.nodes.list_nodes()
             except StoreUnavailable:
                 await asyncio.sleep(0.05)
     with pytest.raises(StoreUnavailable):
         await store.journal.append_server_event(1, b"{}", 0, NOW)
-    await store.settle(NOW)
-    assert not store.is_displaced
+    await store.nodes.settle(NOW)
+    assert not store.nodes.is_displaced
 
 
 async def is_refused_as_old(call: Callable[[], Awaitable[object]]) -> bool:
@@ -85,7 +85,7 @@ async def test_a_trusted_failover_loses_nothing(pair: Pair) -> None:
         await asyncio.to_thread(pair.fail_over)
         await fall_over(store)
         assert incarnation == store.directory.incarnation
-        assert await store.renew_node("a", NOW + NODE_LEASE_MS)
+        assert await store.nodes.renew_node("a", NOW + NODE_LEASE_MS)
         assert {"main": [1, 2, 3]} == await seqs_by_producer(store, key)
         assert stored_at(4) == await append_offers(store, key, offer(4))
     async with stores(pair, failover="trusted") as (store,):
@@ -105,8 +105,8 @@ async def test_any_other_failover_is_another_incarnation(pair: Pair) -> None:
         await fall_over(one)
         await fall_over(other)
         assert incarnation != one.directory.incarnation == other.directory.incarnation
-        assert not await one.renew_node("a", NOW + NODE_LEASE_MS)
-        assert not await other.renew_node("b", NOW + NODE_LEASE_MS)
+        assert not await one.nodes.renew_node("a", NOW + NODE_LEASE_MS)
+        assert not await other.nodes.renew_node("b", NOW + NODE_LEASE_MS)
         await begin_node(one, "c")
         assert incarnation != one.directory.incarnation == other.directory.incarnation
         assert NOW == (await reload(one, key)).silent_since_ms
@@ -199,8 +199,8 @@ async def test_an_old_primary_is_refused(pair: Pair) -> None:
         await append_offers(store, key, offer(1))
         pair.primary.stop()
         await asyncio.to_thread(pair.standby.start_again)
-        for call in (store.list_nodes, lambda: append_offers(store, key, offer(2))):
+        for call in (store.nodes.list_nodes, lambda: append_offers(store, key, offer(2))):
             await eventually(True, lambda call=call: is_refused_as_old(call), timeout_s=60)  # type: ignore[misc]
         pair.standby.kill()
         await asyncio.to_thread(pair.primary.start_again)
-        assert await store.list_nodes()
+        assert await store.nodes.list_nodes()

@@ -50,7 +50,7 @@ async def test_a_start_on_another_server_is_another_incarnation(open_handle: Ope
     postgresql.server().execute(f"update meta set value = '{said}' where name = 'server'", name)
     await begin_node(other, "b")
     assert before != other.directory.incarnation
-    assert ["b"] == [node.token for node in await other.list_nodes()]
+    assert ["b"] == [node.token for node in await other.nodes.list_nodes()]
     assert NOW == (await reload(other, key)).silent_since_ms
     again = await opened(open_handle)
     await begin_node(again, "c")
@@ -69,11 +69,11 @@ async def test_a_restored_copy_of_the_disk_is_noticed(open_handle: OpenHandle) -
     postgresql.server().execute(postgresql.END_CONNECTIONS.format(name))
     with pytest.raises(StoreUnavailable):
         await append_offers(store, key, offer(3))
-    assert store.is_displaced
+    assert store.nodes.is_displaced
     assert store.trouble is not None
-    await store.settle(NOW)
+    await store.nodes.settle(NOW)
     assert before != store.directory.incarnation
-    assert not await store.renew_node("a", NOW + NODE_LEASE_MS)
+    assert not await store.nodes.renew_node("a", NOW + NODE_LEASE_MS)
 
 
 async def test_connections_that_are_lost_change_nothing(open_handle: OpenHandle) -> None:
@@ -85,11 +85,11 @@ async def test_connections_that_are_lost_change_nothing(open_handle: OpenHandle)
     for each in (key, gone):
         await append_offers(store, each, offer(1))
     other = await opened(open_handle)
-    await other.erase(gone, NOW)
+    await other.retention.erase(gone, NOW)
     before = store.directory.incarnation
     postgresql.server().execute(postgresql.END_CONNECTIONS.format(await database_of(store)))
     await append_offers(store, key, offer(2))
-    assert not store.is_displaced
+    assert not store.nodes.is_displaced
     assert before == store.directory.incarnation
 
 
@@ -115,7 +115,7 @@ async def test_voicemem_restored(open_handle: OpenHandle) -> None:
     )
     shown, _ = await command.communicate()
     assert (0, b": 1") == (command.returncode, shown.strip()[-3:])
-    assert not await store.renew_node("a", NOW + NODE_LEASE_MS)
+    assert not await store.nodes.renew_node("a", NOW + NODE_LEASE_MS)
     await begin_node(store, "b")
     assert before != store.directory.incarnation
 

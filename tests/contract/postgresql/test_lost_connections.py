@@ -160,19 +160,19 @@ async def test_duplicates_are_acknowledged_by_a_transaction_that_writes(open_han
 async def test_a_retired_node_writes_nothing_more(open_handle: OpenHandle) -> None:
     """Whatever it still tries is refused until it has registered again under another token."""
     one, other = await opened(open_handle), await opened(open_handle)
-    await one.start_node(Node(token="one", started_ms=NOW, expires_ms=NOW + 10_000), NOW)
-    await other.start_node(Node(token="other", started_ms=NOW, expires_ms=NOW + 10_000), NOW)
+    await one.nodes.start_node(Node(token="one", started_ms=NOW, expires_ms=NOW + 10_000), NOW)
+    await other.nodes.start_node(Node(token="other", started_ms=NOW, expires_ms=NOW + 10_000), NOW)
     opened_one = await one.journal.open_producer("p", "s", "main", validate_config({}), None, NOW, node="one")
     key = opened_one.stream.key
     await append_offers(one, key, offer(1))
     await append_offers(one, key, offer(2))
-    assert await other.retire_node("one", NOW)
+    assert await other.nodes.retire_node("one", NOW)
     with pytest.raises(StoreUnavailable):
         await append_offers(one, key, offer(3))
     with pytest.raises(StoreUnavailable):
         await open_session(one)
-    assert not await other.retire_node("one", NOW)
-    await one.start_node(Node(token="again", started_ms=NOW, expires_ms=NOW + 10_000), NOW)
+    assert not await other.nodes.retire_node("one", NOW)
+    await one.nodes.start_node(Node(token="again", started_ms=NOW, expires_ms=NOW + 10_000), NOW)
     assert stored_at(3) == await append_offers(one, key, offer(3))
 
 

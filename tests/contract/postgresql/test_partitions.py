@@ -96,10 +96,10 @@ async def test_a_node_makes_partitions_while_it_runs(open_handle: OpenHandle) ->
     assert [] == missing_partitions(session, now_ms)
     year, month = month_of(now_ms)  # the last one is eleven months later; other tests may have left later ones
     session.execute(f"drop table journal_{year + 1}_{month - 1:02}" if month > 1 else f"drop table journal_{year}_12")
-    assert await store.renew_node("a", NOW + 1)
+    assert await store.nodes.renew_node("a", NOW + 1)
     assert 1 == len(missing_partitions(session, now_ms))
     store.database.upkeep.due = 0
-    assert await store.renew_node("a", NOW + 2)
+    assert await store.nodes.renew_node("a", NOW + 2)
     assert [] == missing_partitions(session, now_ms)
     session.close()
 

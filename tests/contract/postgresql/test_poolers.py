@@ -78,7 +78,7 @@ async def test_a_call_goes_through_a_pooler(nodes: list[PostgresqlStore]) -> Non
     for node, producer in ((one, "asr"), (other, "llm")):
         await append_offers(node, key, end_offer(10), producer=producer)
     assert await one.journal.close_ended(key, "n", NOW)
-    assert await other.renew_node("b", NOW + NODE_LEASE_MS)
+    assert await other.nodes.renew_node("b", NOW + NODE_LEASE_MS)
 
 
 async def test_connections_behind_a_pooler_are_lost(nodes: list[PostgresqlStore]) -> None:
@@ -138,4 +138,4 @@ async def test_a_failover_behind_a_pooler_is_noticed(nodes: list[PostgresqlStore
     one.database.server = one.database.server._replace(timeline=0)
     with pytest.raises(StoreUnavailable):
         await one.read_clock()
-    assert one.is_displaced
+    assert one.nodes.is_displaced

@@ -29,7 +29,8 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
-from voicemem.store.postgresql.connection import NodeRetired, Session  # noqa: E402
+from voicemem.store.database import NodeRetired  # noqa: E402
+from voicemem.store.postgresql.connection import Session  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
@@ -73,7 +74,7 @@ async def test_an_append_under_way_is_refused(handles: Handles, monkeypatch: pyt
     loop = asyncio.get_running_loop()
 
     def retire() -> None:
-        asyncio.run_coroutine_threadsafe(other.retire_node("a", NOW), loop).result()
+        asyncio.run_coroutine_threadsafe(other.nodes.retire_node("a", NOW), loop).result()
 
     lose_connection_at(lane.writer.session, "with held", retire, monkeypatch)
     with pytest.raises(NodeRetired):
@@ -90,7 +91,7 @@ async def test_a_change_under_way_is_not_made_twice(handles: Handles, monkeypatc
     loop = asyncio.get_running_loop()
 
     async def retire_and_begin_again() -> None:
-        await other.retire_node("a", NOW)
+        await other.nodes.retire_node("a", NOW)
         await begin_node(one, "again")
 
     def meanwhile() -> None:
@@ -108,7 +109,7 @@ async def test_nothing_is_held_for_the_node_that_a_process_was(handles: Handles)
     """Connections and claims under the old token come too late once it has begun again: nobody would free them."""
     one, other = handles
     key = (await closed_session(one)).key
-    assert await other.retire_node("a", NOW)
+    assert await other.nodes.retire_node("a", NOW)
     await begin_node(one, "again")
     late = (
         open_session(one, node="a"),
@@ -127,7 +128,7 @@ async def test_a_process_that_begins_again_lets_nothing_in_meanwhile(
 ) -> None:
     """Until its new token is in the store, it is still the node that was retired."""
     one, other = handles
-    assert await other.retire_node("a", NOW)
+    assert await other.nodes.retire_node("a", NOW)
     register, refused = one.database.register, list[object]()
 
     async def register_while_others_write(job: Callable[..., object]) -> object:
@@ -151,7 +152,7 @@ async def test_a_node_that_is_retired_at_once_holds_no_connections(
 
     async def register_and_retire(job: Callable[..., object]) -> object:
         answer = await register(job)
-        await other.retire_node("again", NOW)
+        await other.nodes.retire_node("again", NOW)
         return answer
 
     monkeypatch.setattr(one.database, "register", register_and_retire)

@@ -48,25 +48,25 @@ async def test_the_count_follows_the_journal(open_handle: OpenHandle) -> None:
     for first in range(1, 200, 10):
         await append_offers(store, key, *offers(first, first + 9))
     assert 0 == (await counted_and_true(store))[0]
-    await store.renew_node("a", NOW + 1)
+    await store.nodes.renew_node("a", NOW + 1)
     counted, true = await counted_and_true(store)
     assert true == counted > 10_000
     mixed = await mixed_call(store)
     await close(store, key)
-    await store.renew_node("a", NOW + 2)
+    await store.nodes.renew_node("a", NOW + 2)
     counted, true = await counted_and_true(store)
     assert true == counted > 1_000_000
     for each in await store.compaction.claim_compactable("a", NOW + 2 * REOPEN_MS, 1_000, 10):
         while await store.compaction.compact(each):
             pass
-    await store.renew_node("a", NOW + 3)
+    await store.nodes.renew_node("a", NOW + 3)
     counted, true = await counted_and_true(store)
     assert (True, True) == (counted == true, 0 < true < 100_000)
     for each in (mixed, key):
-        await store.erase(each, NOW)
-    while await store.delete_erased([mixed, key]):
+        await store.retention.erase(each, NOW)
+    while await store.retention.delete_erased([mixed, key]):
         pass
-    await store.renew_node("a", NOW + 4)
+    await store.nodes.renew_node("a", NOW + 4)
     assert (0, 0) == await counted_and_true(store)
 
 
@@ -77,7 +77,7 @@ async def test_what_is_left_is_counted_when_a_store_is_closed(open_handle: OpenH
     await store.close_store()
     await begin_node(node, "a")
     await append_offers(node, await open_key(node, "t"), *offers(1, 50))
-    assert await node.retire_node("a", NOW)
+    assert await node.nodes.retire_node("a", NOW)
     await node.close_store()
     counted, true = await counted_and_true(other)
     assert true == counted > 1_000
@@ -97,9 +97,9 @@ async def test_a_count_that_could_not_be_added_is_kept(
     with monkeypatch.context() as patched:
         patched.setattr(store.database, "register", fail)
         with pytest.raises(StoreUnavailable):
-            await store.renew_node("a", NOW + 1)
+            await store.nodes.renew_node("a", NOW + 1)
     await append_offers(store, await open_key(store, "t"), *offers(1, 50))
-    await store.renew_node("a", NOW + 2)
+    await store.nodes.renew_node("a", NOW + 2)
     counted, true = await counted_and_true(store)
     assert true == counted > 2_000
 

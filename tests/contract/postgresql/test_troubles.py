@@ -100,10 +100,11 @@ async def test_readers_and_writers_without_connections_are_tried_again(database:
     """Whatever kind of connection could not be opened, the store is not healthy until the probe has opened it."""
     async with limited_store(database) as store:
         key = await open_key(store)
-        await store.list_nodes()
+        await store.nodes.list_nodes()
         await allow(0)
         postgresql.server().execute(postgresql.END_CONNECTIONS.format(database))
-        for fails in (store.list_nodes, store.read_clock, store.probe, lambda: append_offers(store, key, offer(1))):
+        reads = (store.nodes.list_nodes, store.read_clock, store.probe, lambda: append_offers(store, key, offer(1)))
+        for fails in reads:
             with pytest.raises(StoreUnavailable, match=TOO_MANY):
                 await fails()
         assert not store.healthy

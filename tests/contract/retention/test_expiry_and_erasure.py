@@ -27,16 +27,16 @@ async def test_sessions_expire_their_ttl_after_the_end(store: Store) -> None:
     await close(store, keys[0], now_ms=NOW + 5_000)
     await close_idle(store, keys[1])
     await open_session(store, "reopened")
-    assert [] == await store.claim_expired("", NOW + 14_999, 1, 10)
-    assert not await store.expire(keys[0], NOW + 14_999)
-    assert keys[:1] == await store.claim_expired("", NOW + 15_000, 1, 10)
-    assert [True, False] == [await store.expire(keys[0], NOW + 15_000) for _ in range(2)]
+    assert [] == await store.retention.claim_expired("", NOW + 14_999, 1, 10)
+    assert not await store.retention.expire(keys[0], NOW + 14_999)
+    assert keys[:1] == await store.retention.claim_expired("", NOW + 15_000, 1, 10)
+    assert [True, False] == [await store.retention.expire(keys[0], NOW + 15_000) for _ in range(2)]
     assert await store.journal.find_session("p", "ended") is None
     assert ([], keys[:1]) == (
-        await store.claim_expired("", NOW + 10**12, 1, 10),
-        await store.claim_erased("", NOW, 1, 10),
+        await store.retention.claim_expired("", NOW + 10**12, 1, 10),
+        await store.retention.claim_erased("", NOW, 1, 10),
     )
-    assert not await store.expire(keys[1], NOW + 10**12)
+    assert not await store.retention.expire(keys[1], NOW + 10**12)
     assert ["kept", "reopened", "running"] == sorted(await listed_ids(store))
 
 
@@ -46,14 +46,14 @@ async def test_a_compacted_session_is_erased_whole(store: Store) -> None:
         key = await mixed_call(store, f"s{steps}")
         for _ in range(steps):
             await store.compaction.compact(key)
-        await store.erase(key, NOW)
+        await store.retention.erase(key, NOW)
         assert ([], [Outcome(code="session_erased")]) == (
             await store.journal.read_rows(key, 0, 10),
             await append_offers(store, key, offer(1)),
         )
         assert key not in await store.compaction.claim_compactable("", NOW + 10**12, 1, 10)
-        while await store.delete_erased([key]):
+        while await store.retention.delete_erased([key]):
             pass
         assert not await store.compaction.compact(key)
-        assert await store.finish_erased()
+        assert await store.retention.finish_erased()
         assert [] == await store.journal.read_rows(key, 0, 10)

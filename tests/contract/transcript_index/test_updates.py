@@ -53,8 +53,8 @@ async def test_an_erased_session_leaves_the_index(store: Store) -> None:
     """Its messages are deleted with its content, and it is never indexed again."""
     key = await index_call(store, "s", *(f"walnut {number}" for number in range(50)))
     other = await index_call(store, "other", "walnut of another")
-    await store.erase(key, NOW)
-    while await store.delete_erased([key]):
+    await store.retention.erase(key, NOW)
+    while await store.retention.delete_erased([key]):
         pass
     assert await found_texts(store, "walnut", limit=100) == ["walnut of another"]
     for since in (None, 1):
@@ -62,7 +62,7 @@ async def test_an_erased_session_leaves_the_index(store: Store) -> None:
         assert erased[0].state == "erased"
         assert await reindex(store, key, {1: passages(1, "walnut")}, position=5, since=since) == []
     assert await found_texts(store, "walnut", limit=100) == ["walnut of another"]
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
     assert await reindex(store, other, {1: []}, position=2) == []
 
 
@@ -73,7 +73,7 @@ async def test_sessions_that_have_grown_are_found_by_their_positions(store: Stor
         keys.append(await open_key(store, f"s{number}"))
         await append_offers(store, keys[-1], *offers(1, 2))
     await store.journal.ensure_user("p", "ann", NOW)
-    await store.erase(keys[6], NOW)
+    await store.retention.erase(keys[6], NOW)
     await reindex(store, keys[0], {1: []}, position=2)
     await reindex(store, keys[1], {1: []}, position=1)
     assert set(keys[1:6]) == await behind(store, 3)

@@ -193,8 +193,8 @@ async def test_vectors_go_with_an_erased_session_and_with_the_index(store: Store
     texts = [f"north {number}" for number in range(50)]
     key, other = await embed_call(store, "s", *texts), await embed_call(store, "other", "north of another")
     late = [(TextToEmbed(MessagePlace(key, 1, 0), "north 0"), vector_of("north"))]
-    await store.erase(key, NOW)
-    while await store.delete_erased([key]):
+    await store.retention.erase(key, NOW)
+    while await store.retention.delete_erased([key]):
         pass
     await store.transcript_vectors.save_vectors(EMBEDDER, late)
     assert await near_texts(store, "north") == ["north of another"]

@@ -45,7 +45,7 @@ async def test_a_library_that_dies_is_retired_by_others(database: str) -> None:
 
         async def others() -> list[Node]:
             own = library.services.node.token
-            return [node for node in await library.store.list_nodes() if node.token != own]
+            return [node for node in await library.store.nodes.list_nodes() if node.token != own]
 
         program = await asyncio.create_subprocess_exec(
             sys.executable, "-c", PROGRAM, url, stdout=asyncio.subprocess.PIPE

@@ -184,7 +184,7 @@ async def test_a_node_that_is_gone_is_retired(store: InMemoryStore) -> None:
     """Its producers count as gone once its lease is over, so their sessions fall silent, and close."""
     now = now_ms()
     async with node_on(store) as app:
-        await store.start_node(Node(token="gone", started_ms=now - 20_000, expires_ms=now + 500), now)
+        await store.nodes.start_node(Node(token="gone", started_ms=now - 20_000, expires_ms=now + 500), now)
         config = validate_config({"idle_timeout": 0.2})
         await store.journal.open_producer("default", "s", "main", config, None, now, None, "gone")
         await eventually(["gone"], lambda: tokens(store, but=app))
@@ -195,7 +195,7 @@ async def test_a_node_that_is_gone_is_retired(store: InMemoryStore) -> None:
 
 async def tokens(store: InMemoryStore, but: App) -> list[str]:
     """The nodes that are registered besides one."""
-    return [node.token for node in await store.list_nodes() if node.token != but.services.node.token]
+    return [node.token for node in await store.nodes.list_nodes() if node.token != but.services.node.token]
 
 
 async def test_a_node_that_was_taken_for_dead_starts_again(nodes: tuple[App, App], store: InMemoryStore) -> None:
@@ -203,13 +203,13 @@ async def test_a_node_that_was_taken_for_dead_starts_again(nodes: tuple[App, App
     here = nodes[0]
     before = here.services.node.token
     async with open_producer(here) as producer:
-        await store.retire_node(before, now_ms())
+        await store.nodes.retire_node(before, now_ms())
         assert None is not (await row(store)).silent_since_ms
         assert 1012 == (await producer.closed())[0]
     assert before != here.services.node.token
     async with open_producer(here):
         assert None is (await row(store)).silent_since_ms
-    assert {app.services.node.token for app in nodes} == {node.token for node in await store.list_nodes()}
+    assert {app.services.node.token for app in nodes} == {node.token for node in await store.nodes.list_nodes()}
 
 
 async def test_each_node_names_itself_in_its_metrics(nodes: tuple[App, App]) -> None:
@@ -224,7 +224,7 @@ async def test_each_node_names_itself_in_its_metrics(nodes: tuple[App, App]) -> 
         assert app.services.node.token == (await RestClient(app).get("/readyz")).json["node"]
     here = nodes[0].services.node
     before = here.token
-    await here.store.retire_node(before, now_ms())
+    await here.store.nodes.retire_node(before, now_ms())
     await eventually(True, lambda: asyncio.sleep(0, here.token != before))
     assert [here.token] == await names(nodes[0])
 
@@ -238,7 +238,7 @@ async def test_another_incarnation_is_told_to_everybody(nodes: tuple[App, App], 
         assert 1 == len(await tail.some(1))
         assert ["Hello."] == [one["content"] for one in await api.contents()]
         assert here.services.read_models.cached
-        await store.renew_incarnation(now_ms())
+        await store.nodes.renew_incarnation(now_ms())
         assert 1012 == (await producer.closed())[0]
         await tail.rest()
         assert {} == here.services.read_models.cached
@@ -264,7 +264,7 @@ async def test_a_clean_stop_leaves_nothing_to_wait_for(store: InMemoryStore) -> 
     async with node_on(store) as here:
         async with node_on(store) as there, connected_producer(there) as producer:
             await producer.open()
-        assert [here.services.node.token] == [node.token for node in await store.list_nodes()]
+        assert [here.services.node.token] == [node.token for node in await store.nodes.list_nodes()]
         assert None is not (await row(store)).silent_since_ms
 
 
@@ -317,5 +317,5 @@ async def test_nodes_go_by_the_clock_of_the_store() -> None:
             assert abs(app.services.runtime.clock() - now_ms() - 3_600_000) < 60_000
             await RestClient(app).create(app.services.node.token)
         await slow.services.node.beat()
-        assert 2 == len(await store.list_nodes())
+        assert 2 == len(await store.nodes.list_nodes())
     await store.close_store()

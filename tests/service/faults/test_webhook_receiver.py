@@ -351,7 +351,7 @@ async def test_a_session_that_is_erased_during_an_attempt(office: OutboxRig, fai
     key = await office.closed()
     attempt = asyncio.create_task(office.attempt())
     await failing.wait(1)
-    await office.store.erase(key, office.clock())
+    await office.store.retention.erase(key, office.clock())
     gate.set()
     await attempt
     office.clock.wait(DAY_S)

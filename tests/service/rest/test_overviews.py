@@ -16,7 +16,7 @@ from voicemem.app import App
 from voicemem.memory import statistics as overviews
 from voicemem.protocol.types import JsonObject
 from voicemem.server.rest.session_lists import PAGE
-from voicemem.store import looks
+from voicemem.store import overviews as slim_rows
 from voicemem.store.records import SessionFilter
 
 
@@ -94,7 +94,7 @@ async def test_figures_are_there_after_the_close_without_the_memory(tmp_path: Pa
         await api.end()
 
         async def is_saved() -> bool:
-            ((row,), _) = await app.services.store.list_overviews(everything())
+            ((row,), _) = await app.services.store.overviews.list_overviews(everything())
             return row.figures is not None and row.figures_position == row.position
 
         await eventually(True, is_saved)
@@ -246,7 +246,7 @@ async def test_slim_rows_are_filtered_by_what_happened(app: App, api: RestClient
 
 async def test_a_page_of_few_among_many_ends_early(api: RestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cursor leads on to the rest."""
-    monkeypatch.setattr(looks, "MAX_LOOKS", 2)
+    monkeypatch.setattr(slim_rows, "MAX_LOOKS", 2)
     for number in range(7):
         await api.create(f"s{number}", labels={"rare": str(number in (0, 6))})
     met, cursor, pages = [], "", 0

@@ -340,7 +340,7 @@ async def test_an_erased_session_is_not_delivered(office: OutboxRig, hook: Webho
     hook.replies = [Reply(500)]
     key = await office.closed()
     await office.attempt()
-    await office.store.erase(key, NOW)
+    await office.store.retention.erase(key, NOW)
     office.clock.wait(100_000)
     assert 0 == await office.attempt()
     assert 1 == len(hook.notices)
@@ -350,7 +350,7 @@ async def test_a_session_erased_before_its_attempt_is_not_sent(office: OutboxRig
     """An erase that comes between the claim and the attempt counts: not even a name leaves the house."""
     key = await office.closed(name="Secret name")
     await office.outbox.start_due()
-    await office.store.erase(key, NOW)
+    await office.store.retention.erase(key, NOW)
     await asyncio.gather(*office.outbox.tasks)
     assert [] == hook.notices
 

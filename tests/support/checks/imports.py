@@ -141,9 +141,9 @@ def is_placed(name: str) -> bool:
 
 
 def engines_of(files: dict[str, str]) -> set[str]:
-    """The engines, `store.sqlite`: each folder of `store` but `ports` is one."""
+    """The engines, `store.sqlite`: each folder of `store` is one."""
     parts = [name.split(".") for name in files]
-    return {f"store.{part[1]}" for part in parts if part[0] == "store" and len(part) > 2} - {"store.ports"}
+    return {f"store.{part[1]}" for part in parts if part[0] == "store" and len(part) > 2}
 
 
 def part_of(name: str) -> str:

@@ -136,7 +136,7 @@ async def begin_node(
 ) -> None:
     """Register a node; `version` is that of the snapshots that it reads."""
     node = Node(token=token, snapshot_version=version, started_ms=now_ms, expires_ms=now_ms + lease_ms)
-    await store.start_node(node, now_ms)
+    await store.nodes.start_node(node, now_ms)
 
 
 async def start_alone(store: Store, now_ms: int = NOW) -> None:

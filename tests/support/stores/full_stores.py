@@ -110,7 +110,7 @@ class FullStore:
     async def tell(self, choice: int, amount: int) -> None:
         """An event of the server's own."""
         if (key := await self.key(choice)) is not None:
-            end = (await self.store.read_positions([key]))[key]
+            end = (await self.store.nodes.read_positions([key]))[key]
             await self.store.journal.append_server_event(
                 key, b'{"type":"memory.data","data":{"n":%d}}' % amount, end, self.now
             )
@@ -138,11 +138,11 @@ class FullStore:
 
     async def erase(self, choice: int, amount: int) -> None:
         if amount % 3 == 0 and (key := await self.key(choice)) is not None:
-            await self.store.erase(key, self.now)
+            await self.store.retention.erase(key, self.now)
 
     async def clean(self, choice: int, amount: int) -> None:
-        keys = await self.store.claim_erased("", self.now, 0, 10)
-        while amount % 2 and await self.store.delete_erased(keys):
+        keys = await self.store.retention.claim_erased("", self.now, 0, 10)
+        while amount % 2 and await self.store.retention.delete_erased(keys):
             pass
 
     async def compact(self, choice: int, amount: int) -> None:
@@ -159,7 +159,7 @@ class FullStore:
         )
         self.users.append((project, user_id))
         if amount % 5 == 4:
-            await self.store.erase(made.key, self.now)
+            await self.store.retention.erase(made.key, self.now)
 
     async def remember(self, choice: int, amount: int) -> None:
         """A memory of a session, which may be another one's heir, or be removed."""
@@ -182,7 +182,7 @@ class FullStore:
             pinned=bool(amount % 2),
         )
         rows = [tombstone(row, row.position, self.now) if amount % 4 == 3 else row]
-        end = (await self.store.read_positions([stream.key]))[stream.key]
+        end = (await self.store.nodes.read_positions([stream.key]))[stream.key]
         await self.store.memories.write_memories(stream.key, [b'{"type":"memory.added"}'], end, rows, self.now)
         await self.store.memories.touch_memories(stream.project, [row.id], self.now)
 
@@ -238,7 +238,7 @@ class FullStore:
 
     async def figure(self, choice: int, amount: int) -> None:
         if (key := await self.key(choice)) is not None:
-            await self.store.save_figures([SavedFigures(key, amount, b'{"n":%d}' % amount, amount, amount)])
+            await self.store.overviews.save_figures([SavedFigures(key, amount, b'{"n":%d}' % amount, amount, amount)])
             await self.store.journal.save_snapshot(key, Snapshot(1, 1, b"state"))
 
 
@@ -314,7 +314,7 @@ async def of_project(store: Store, project: str) -> dict[str, Any]:
         "all": await store.journal.find_sessions(project, keys),
         "newest": await store.journal.list_newest_keys(project, 1000),
         "lists": [(await store.journal.list_sessions(one), await store.journal.count_sessions(one)) for one in wanted],
-        "overviews": [await store.list_overviews(one) for one in wanted],
+        "overviews": [await store.overviews.list_overviews(one) for one in wanted],
         "page": await store.journal.list_page(wanted[0], 1000),
         "endpoints": endpoints,
         "memories": memories,
@@ -329,18 +329,18 @@ async def of_stream(store: Store, key: int) -> dict[str, Any]:
     return {
         "rows": await store.journal.read_rows(key, 0, 100_000),
         "page": await store.journal.read_rows(key, 3, 5),
-        "position": await store.read_positions([key]),
+        "position": await store.nodes.read_positions([key]),
         "secrets": await store.journal.load_secrets(key),
         "deliveries": await store.deliveries.list_deliveries(key),
         "set aside": [await store.quarantine.find_quarantined(key, version) for version in ("v0", "v1")],
         "seqs": [await store.journal.has_seqs(key, name) for name in PRODUCERS],
-        "superseded": sorted(await store.find_superseded([(key, name, 0) for name in PRODUCERS])),
+        "superseded": sorted(await store.nodes.find_superseded([(key, name, 0) for name in PRODUCERS])),
     }
 
 
 async def outcomes(full: FullStore, store: Store) -> list[Any]:
     """What becomes of the same writes: a start, resends, opens, names, sweeps and claims."""
-    await store.start_node(Node(token="n", started_ms=LATER, expires_ms=LATER + 10_000), LATER)
+    await store.nodes.start_node(Node(token="n", started_ms=LATER, expires_ms=LATER + 10_000), LATER)
     found = await claimed(store)
     for (key, name), following in full.seqs.items():
         for first in sorted({1, max(1, following - 3)}):
@@ -356,7 +356,7 @@ async def outcomes(full: FullStore, store: Store) -> list[Any]:
                 await store.journal.open_producer(project, session_id, "main", validate_config({}), None, LATER)
             found.append(refused.value.code)
     found.append(await store.journal.find_due(LATER * 2, 1000))
-    found.append(sorted(await store.claim_expired("n", LATER * 2, 1000, 100)))
+    found.append(sorted(await store.retention.claim_expired("n", LATER * 2, 1000, 100)))
     found.append(sorted(await store.compaction.claim_compactable("n", LATER * 2, 1000, 100)))
     try:
         made, what = await store.journal.create_session(

@@ -77,6 +77,6 @@ async def one(store: Store, memory_id: str, project: str = "p") -> MemoryRow:
 async def delete_content(store: Store, keys: Sequence[int]) -> int:
     """Delete everything of erased streams; in how many portions."""
     portions = 0
-    while await store.delete_erased(keys):
+    while await store.retention.delete_erased(keys):
         portions += 1
     return portions

@@ -78,7 +78,7 @@ async def test_the_tools_of_a_session(nodes: list[Node]) -> None:
     answer: JsonObject = {"role": "tool", "tool_call_id": "c", "content": '{"a":1}'}
     assert answer == await documents.execute_tool(stream, call("get_working_memory"))
     assert {"a": 1} == (await nodes[1].documents.read_document(ANN)).content
-    await nodes[0].store.erase(stream.key, NOW)
+    await nodes[0].store.retention.erase(stream.key, NOW)
     with pytest.raises(Refused, match="no_user"):
         owner_of_session(await nodes[0].session("t", working_memory={"scope": "user"}))
 
@@ -86,7 +86,7 @@ async def test_the_tools_of_a_session(nodes: list[Node]) -> None:
 async def test_the_tools_of_a_session_that_is_gone(nodes: list[Node]) -> None:
     """That is no fault of the LLM's, so it is not told to it."""
     stream = await nodes[0].session()
-    await nodes[0].store.erase(stream.key, NOW)
+    await nodes[0].store.retention.erase(stream.key, NOW)
     for name, arguments in (("get_working_memory", ""), ("update_working_memory", '{"content": "x"}')):
         with pytest.raises(Refused, match="unknown_session"):
             await nodes[0].documents.execute_tool(stream, call(name, arguments))

@@ -39,7 +39,7 @@ async def test_two_workers_expire_sweep_and_compact_each_session_once() -> None:
     counts += await asyncio.gather(*(worker.expire() for worker in workers))
     assert len(keys) == sum(counts)
     await asyncio.gather(*(worker.purge_erased() for worker in workers))
-    assert ([], True) == (await store.claim_erased("", NOW, 1, 1000), await store.finish_erased())
+    assert ([], True) == (await store.retention.claim_erased("", NOW, 1, 1000), await store.retention.finish_erased())
     assert [[]] * len(keys) == [await store.journal.read_rows(key, 0, 10) for key in keys]
     await store.close_store()
 
@@ -53,6 +53,6 @@ async def test_an_erased_memory_is_forgotten() -> None:
     stream = await store.journal.find_session("p", "s0")
     assert stream is not None
     await read_models.get(stream)
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
     assert (1, {}) == (await retention.purge_erased(), dict(read_models.cached))
     await store.close_store()

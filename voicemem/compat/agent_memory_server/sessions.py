@@ -186,7 +186,7 @@ class OwnedSessions:
         total = await self.store.journal.count_sessions(wanted)
         after = None
         if page.start:
-            skipped, _ = await self.store.list_overviews(wanted, most_looks=sys.maxsize)
+            skipped, _ = await self.store.overviews.list_overviews(wanted, most_looks=sys.maxsize)
             if len(skipped) < page.start:
                 return SessionList([], total)
             after = skipped[-1].started_ms, skipped[-1].key

@@ -296,7 +296,7 @@ async def nodes_of(services: Services) -> list[ServiceNode]:
             ServiceNode(
                 node.token, node.address, node.version, node.started_ms, node.expires_ms > now, node.token == own
             )
-            for node in await services.store.list_nodes()
+            for node in await services.store.nodes.list_nodes()
         ]
     return []
 

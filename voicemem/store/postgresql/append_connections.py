@@ -22,9 +22,9 @@ import psycopg
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch, admits_all
+from voicemem.store.database import NodeRetired
 from voicemem.store.postgresql.connection import (
     Fenced,
-    NodeRetired,
     Session,
     is_lost,
     is_ours,

@@ -138,13 +138,6 @@ class Fenced(Exception):
     """Another connection has taken this one's place, so nothing more may be written here."""
 
 
-class NodeRetired(StoreUnavailable):
-    """Another node has retired this one: it must register again before it can write."""
-
-    def __init__(self) -> None:
-        super().__init__("This node was retired by another one.")
-
-
 class Session:
     """A connection with the few calls that the store makes."""
 
@@ -343,6 +336,11 @@ def why(error: psycopg.Error) -> str:
     return known.get(error.sqlstate or "", f"PostgreSQL, {type(error).__name__}")
 
 
+FENCE = "delete from lanes where {held}"
+"""Waits for what still commits on these lanes, and keeps out what would come later."""
+FORGET_MARKERS = "delete from commit_markers o where not exists (select 1 from lanes l where l.token = o.token)"
+LOCK_STREAMS = "select 1 from stream_locks where stream in ({streams}) order by stream for no key update"
+RAISE_VERSIONS = "update stream_locks set version = version + 1 where stream in ({streams})"
 LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || $1, 0))"
 PARTS = re.compile(r"('(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::\w+)|\b(not in|in) :(\w+)|:(\w+)")
 """What is left alone (literals, quoted names, comments, casts), a list parameter, and any other parameter."""
@@ -391,6 +389,15 @@ class PostgresqlConnection:
 
     def hold_node(self, token: str) -> None:
         self.streams.hold_node(token)
+
+    def fence(self, token: str | None) -> None:
+        held, streams, values = "node is not null", "select key from streams where state = 'running'", []
+        if token is not None:
+            held, streams, values = "node = $1", "select stream from producers where node = $1", [token]
+        self.session.execute(FENCE.format(held=held), values)
+        self.session.execute(FORGET_MARKERS)
+        for statement in (LOCK_STREAMS, RAISE_VERSIONS):
+            self.session.execute(statement.format(streams=streams), values)
 
     def draw_key(self) -> int:
         return int(self.streams.shared.keys.draw())

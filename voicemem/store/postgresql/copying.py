@@ -14,10 +14,10 @@ from voicemem.errors import CannotStart
 from voicemem.store.copying import COPYING, TABLES, CopyEnd, CopyFailed, Volume, decode_config
 from voicemem.store.database import Row
 from voicemem.store.keys import EPOCH_MS, RANDOM_BITS
+from voicemem.store.nodes import SELECT_LOST_NODES, retire
 from voicemem.store.postgresql.connection import PostgresqlConnection, Session, connect, to_postgresql, why
 from voicemem.store.postgresql.driver import SELECT_NOW, reason
 from voicemem.store.postgresql.memory_words import PostgresqlMemoryWords
-from voicemem.store.postgresql.nodes import SELECT_LOST_NODES, retire
 from voicemem.store.postgresql.schema import LOCK_META, add_partitions, check_version, migrate
 from voicemem.store.stream_rows import label_digest
 from voicemem.store.streams import SESSION_KIND
@@ -96,8 +96,9 @@ class PostgresqlCopy(CopyEnd):
         """Raise `CannotStart` while a node serves the database; lost ones are retired, so that none comes back."""
         with self.transaction():
             now_ms = self.refuse_living()
-            for (token,) in () if only_look else self.session.rows(SELECT_LOST_NODES, (now_ms,)):
-                retire(self.session, token, now_ms)
+            connection = PostgresqlConnection(self.session)
+            for (token,) in () if only_look else connection.rows(SELECT_LOST_NODES, now_ms=now_ms):
+                retire(connection, token, now_ms)
 
     def refuse_living(self) -> int:
         """The time; no node starts until the end of the transaction. Raises `CannotStart`."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import psycopg
 
@@ -21,6 +21,7 @@ from voicemem.config.service import shown_store
 from voicemem.errors import CannotStart, Refused, StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.batch_append import BatchAppend
+from voicemem.store.copying import why_not_served
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.append_connections import AppendConnection
@@ -52,6 +53,8 @@ from voicemem.store.postgresql.schema import (
     identity_of,
     migrate,
     misses_any,
+    note_server,
+    renew_incarnation,
 )
 from voicemem.store.postgresql.writer import Idle, Reader, Writer
 from voicemem.store.records import Quotas
@@ -61,6 +64,10 @@ from voicemem.store.upkeep import no_store
 
 T = TypeVar("T")
 CLOSED = "The store was closed."
+JOIN_LANES = """
+    with alive as (select token from nodes where token = $1 for share)
+    update lanes set node = alive.token from alive where lanes.token = $2
+"""
 SELECT_NOW = "select (extract(epoch from clock_timestamp()) * 1000)::bigint"
 
 
@@ -331,6 +338,46 @@ class PostgresqlDatabase:
         return await self.database.read(lambda session: job(PostgresqlConnection(session)))
 
     read_inline = scan = read
+
+    @property
+    def is_displaced(self) -> bool:
+        return self.database.displaced
+
+    async def settle(self, free: Callable[[PostgresqlConnection], None]) -> None:
+        # Not one of the threads of jobs: these wait for this, to find out what became of their commits.
+        await asyncio.to_thread(self.database.settle, lambda session: free(PostgresqlConnection(session)))
+        self.database.go_on()  # on the loop, so that nothing is read before the caller has returned
+
+    def adopt(self, connection: Any) -> bool:
+        session = connection.session
+        session.execute(LOCK_META)
+        if reason := why_not_served(identity_of(session)):
+            raise StoreUnavailable(reason)  # it was moved while this node was away
+        return adopt(session, Lineage(session.server, self.database.trusted, is_missing=False))
+
+    def renew_incarnation(self, connection: Any) -> None:
+        session = connection.session
+        session.execute(LOCK_META)
+        renew_incarnation(session)
+        note_server(session, session.server)
+
+    async def register_node(self, token: str, job: Callable[[PostgresqlConnection], None]) -> None:
+        def register(rows: Rows) -> dict[str, bytes]:
+            job(PostgresqlConnection(rows.session, rows))
+            return identity_of(rows.session)
+
+        self.database.identity = await self.database.register(register)
+        self.database.node = token  # from now on lanes are opened for it
+        await self.database.register(lambda rows: rows.session.execute(JOIN_LANES, (token, self.database.token)))
+        self.database.cached_versions.clear()
+
+    async def try_again(self, job: Callable[[PostgresqlConnection], None]) -> None:
+        with suppress(StoreUnavailable):  # that some connections do not work stops no one from using the others
+            await self.database.try_again(lambda rows: job(PostgresqlConnection(rows.session, rows)))
+
+    async def keep_up(self) -> None:
+        await self.database.save_stored_bytes()
+        await self.database.keep_partitions()
 
     commit_shards = APPEND_CONNECTIONS
 

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from voicemem.errors import QuotaExceeded
+from voicemem.store.database import NodeRetired
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.postgresql.connection import NodeRetired, PostgresqlConnection, Session
+from voicemem.store.postgresql.connection import PostgresqlConnection, Session
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JournalRun, checksum
 from voicemem.store.stream_rows import StreamRows, label_digest

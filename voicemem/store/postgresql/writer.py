@@ -18,9 +18,9 @@ from typing import Literal, Protocol, TypeVar
 import psycopg
 
 from voicemem.errors import StoreUnavailable
+from voicemem.store.database import NodeRetired
 from voicemem.store.postgresql.connection import (
     Fenced,
-    NodeRetired,
     Session,
     is_lost,
     is_ours,

@@ -47,6 +47,9 @@ class SqliteConnection:
     def hold_node(self, token: str) -> None:
         return
 
+    def fence(self, token: str | None) -> None:
+        self.streams.invalidate()
+
     def draw_key(self) -> int:
         return int(self.streams.keys.draw())
 

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
-from voicemem.errors import CannotStart, StoreUnavailable
+from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.files import (
     BUSY_TIMEOUT_MS,
+    IDENTITY_BYTES,
     REDO_SUFFIX,
     SELECT_IDENTITY,
+    UPDATE_INCARNATION,
     Opening,
     is_complete,
     lock_file,
@@ -34,7 +37,7 @@ from voicemem.store.sqlite.files import (
     rewrite_log,
 )
 from voicemem.store.sqlite.rows import RowCache
-from voicemem.store.sqlite.writer import CLOSED, QueuedJob, Writer
+from voicemem.store.sqlite.writer import CLOSED, RUINED, QueuedJob, Writer
 from voicemem.store.streams import Stream
 
 T = TypeVar("T")
@@ -244,6 +247,28 @@ class SqliteDatabase:
     def with_connection(self, job: Callable[[SqliteConnection], T]) -> Callable[[apsw.Connection], T]:
         rows = self.database.rows
         return lambda raw: job(SqliteConnection(raw, rows))
+
+    is_displaced = False
+
+    async def settle(self, free: Callable[[SqliteConnection], None]) -> None:
+        return
+
+    def adopt(self, connection: Any) -> bool:
+        return True
+
+    def renew_incarnation(self, connection: Any) -> None:
+        connection.raw.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
+
+    async def register_node(self, token: str, job: Callable[[SqliteConnection], None]) -> None:
+        await self.write(job)
+        self.database.identity = await self.database.read(lambda raw: dict(raw.execute(SELECT_IDENTITY)))
+
+    async def try_again(self, job: Callable[[SqliteConnection], None]) -> None:
+        if self.database.ruined:
+            raise StoreRuined(RUINED)
+
+    async def keep_up(self) -> None:
+        return
 
     commit_shards = 1
 

@@ -34,7 +34,7 @@ SELECT_BATCH = f"select number, {COLUMNS} from memories m where number > :after 
 BATCH = 1_000
 SELECT_WORDS = "select value from meta where name = 'memory_words'"
 SAVE_WORDS = "insert or replace into meta values ('memory_words', :version)"
-NOTE_REMOVED = "insert or replace into meta values ('memories_removed', randomblob(8))"
+NOTE_REMOVED = "insert or replace into meta values ('removed', randomblob(8))"
 """That a text was removed, of which traces are still in the log."""
 
 

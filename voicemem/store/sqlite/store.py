@@ -8,50 +8,22 @@ from collections.abc import Callable
 
 import apsw
 
-from voicemem.errors import CannotStart, StoreRuined
+from voicemem.errors import CannotStart
+from voicemem.store.database import Connection
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.records import Figures, Quotas
+from voicemem.store.records import Quotas
 from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, Database, SqliteDatabase
 from voicemem.store.sqlite.memory_words import SqliteMemoryWords
-from voicemem.store.sqlite.nodes import SqliteNodes
-from voicemem.store.sqlite.overviews import SqliteOverviews
-from voicemem.store.sqlite.retention import SqliteErasure
-from voicemem.store.sqlite.rows import begin_counting, fetch_one, forget_counts
+from voicemem.store.sqlite.rows import begin_counting, forget_counts
+from voicemem.store.sqlite.traces import SqliteTraces
 from voicemem.store.sqlite.transcript_file import IndexFile
 from voicemem.store.sqlite.transcript_words import SqliteMessageWords
 from voicemem.store.sqlite.vectors import SqliteVectors
-from voicemem.store.sqlite.writer import RUINED
-
-PROBE_BYTES = 64 * 1024
-"""The size of a usual commit."""
-WRITE_PROBE = "insert or replace into meta values ('probe', zeroblob(?))"
-DELETE_PROBE = "delete from meta where name = 'probe'"
-COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
-"""Every running session has a time at which it is due, if only for its greatest length; other streams have none."""
-COUNT_PENDING_DELIVERIES = "select count(*) from deliveries where due_ms is not null"
-COUNT_DUE_DELIVERIES = "select count(*), min(due_ms) from deliveries where due_ms <= ? and leased_until_ms <= ?"
 
 
-class SqliteFigures:
-    """The method is documented in `voicemem.store.port.Operations`."""
-
-    database: Database
-
-    async def read_figures(self, now_ms: int) -> Figures:
-        path = self.database.path
-
-        def job(connection: apsw.Connection) -> Figures:
-            (running,) = fetch_one(connection, COUNT_RUNNING)
-            (pending,) = fetch_one(connection, COUNT_PENDING_DELIVERIES)
-            due, oldest = fetch_one(connection, COUNT_DUE_DELIVERIES, (now_ms, now_ms))
-            return Figures(running, pending, due, oldest, size_of(path), size_of(f"{path}-wal"))
-
-        return await self.database.read(job)
-
-
-class SqliteStore(SqliteOverviews, SqliteErasure, SqliteNodes, SqliteFigures, Store):
+class SqliteStore(Store):
     """A `voicemem.store.port.Store` on one SQLite file.
 
     With `exclusive` the file is locked for this process; commands that run while a server has it open do without.
@@ -67,7 +39,8 @@ class SqliteStore(SqliteOverviews, SqliteErasure, SqliteNodes, SqliteFigures, St
         self.index_file = IndexFile(seam, secrets["incarnation"])
         self.memory_words = SqliteMemoryWords(secrets["cursor_secret"])
         words = SqliteMessageWords(secrets["incarnation"])
-        super().__init__(seam, self.memory_words, self.index_file, words, SqliteVectors())
+        traces = SqliteTraces(self.database, self.index_file)
+        super().__init__(seam, self.memory_words, self.index_file, words, SqliteVectors(), traces)
         self.counts_bytes: bool | None = None
         """Whether the bytes of projects are counted; None until somebody has said it."""
         if exclusive:
@@ -86,9 +59,8 @@ class SqliteStore(SqliteOverviews, SqliteErasure, SqliteNodes, SqliteFigures, St
     def healthy(self) -> bool:
         return self.database.healthy
 
-    @property
-    def trouble(self) -> str | None:
-        return None
+    def measure(self, connection: Connection) -> tuple[int, int]:
+        return size_of(self.database.path), size_of(f"{self.database.path}-wal")
 
     def set_quotas(self, quotas: Quotas, count_refusal: Callable[[str], None] | None = None) -> None:
         if self.counts_bytes != bool(quotas.stored_bytes):  # else nothing is to do, and the writer may be at work
@@ -97,19 +69,6 @@ class SqliteStore(SqliteOverviews, SqliteErasure, SqliteNodes, SqliteFigures, St
         self.database.rows.quotas = quotas
         if count_refusal is not None:
             self.database.rows.count_quota_refusal = count_refusal
-
-    async def read_clock(self) -> int | None:
-        return None
-
-    async def probe(self) -> None:
-        if self.database.ruined:
-            raise StoreRuined(RUINED)
-
-        def job(connection: apsw.Connection) -> None:
-            connection.execute(WRITE_PROBE, (PROBE_BYTES,))
-            connection.execute(DELETE_PROBE)
-
-        await self.database.write(job)
 
     async def close_store(self) -> None:
         await asyncio.to_thread(self.index_file.close)

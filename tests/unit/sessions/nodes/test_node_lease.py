@@ -54,7 +54,7 @@ async def test_a_node_that_dies_does_not_count_for_long(store: InMemoryStore) ->
         await one.beat()
     assert HEARD_MS < MOST_MS
     assert (2, 1) == (counts[1], counts[-1])
-    assert 2 == len(await store.list_nodes())
+    assert 2 == len(await store.nodes.list_nodes())
 
 
 async def test_a_library_has_no_callers(store: InMemoryStore) -> None:
@@ -64,10 +64,10 @@ async def test_a_library_has_no_callers(store: InMemoryStore) -> None:
     await one.start("127.0.0.1:1")
     async with registered(library):
         await one.beat()
-        assert {one.token, library.token} == {node.token for node in await store.list_nodes()}
+        assert {one.token, library.token} == {node.token for node in await store.nodes.list_nodes()}
     await one.beat()
     assert [1, 1, 1] == counts
-    assert [one.token] == [node.token for node in await store.list_nodes()]
+    assert [one.token] == [node.token for node in await store.nodes.list_nodes()]
 
 
 async def test_a_file_that_is_locked_needs_no_node() -> None:
@@ -75,7 +75,7 @@ async def test_a_file_that_is_locked_needs_no_node() -> None:
     store = InMemoryStore()
     node, counts = node_of(store, ManualClock())
     async with registered(node):
-        assert ("", []) == (node.token, await store.list_nodes())
+        assert ("", []) == (node.token, await store.nodes.list_nodes())
     await node.start("127.0.0.1:1")
     assert [] == counts
     await store.close_store()

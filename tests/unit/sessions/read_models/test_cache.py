@@ -357,7 +357,7 @@ async def test_an_erased_session_ends_a_read(store: InMemoryStore, read_models: 
     """A read that meets an erase comes to an end, with nothing."""
     stream = await begin(store)
     await append(store, stream, *talk(4))
-    await store.erase(stream.key, NOW)
+    await store.retention.erase(stream.key, NOW)
     assert [] == (await read_models.get(stream)).messages()
     assert [] == await read_models.compute_as_of(stream.key, 4, ReadModel.messages)
 

@@ -94,7 +94,7 @@ async def test_a_configuration_that_changes_is_weighed_again(store: InMemoryStor
     small = budget.rows
     await store.journal.change_config(key, validate_config(CONFIG), b"{}", NOW)
     assert CONFIG_BYTES < budget.rows - small + 1_000
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
     assert small >= budget.rows
 
 

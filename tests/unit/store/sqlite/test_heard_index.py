@@ -161,11 +161,11 @@ def on_disk(path: Path, word: bytes = b"quixotic") -> dict[str, int]:
 
 async def erase(store: SqliteStore, *keys: int) -> None:
     for key in keys:
-        await store.erase(key, NOW)
-    while claimed := await store.claim_erased("", NOW, 1, 50):
-        while await store.delete_erased(claimed):
+        await store.retention.erase(key, NOW)
+    while claimed := await store.retention.claim_erased("", NOW, 1, 50):
+        while await store.retention.delete_erased(claimed):
             pass
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
 
 
 async def test_no_word_of_an_erased_session_is_in_any_file(store: SqliteStore, path: Path) -> None:

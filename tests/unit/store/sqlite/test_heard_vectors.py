@@ -94,11 +94,11 @@ async def test_no_vector_of_an_erased_session_is_in_any_file(store: SqliteStore,
     pieces = [vector_of(text)[place : place + 16] for text in TEXTS for place in range(0, 1024, 16)]
     assert count_on_disk(tmp_path, pieces) > len(pieces) * 0.9
     for key in keys:
-        await store.erase(key, NOW)
-    while claimed := await store.claim_erased("", NOW, 1, 50):
-        while await store.delete_erased(claimed):
+        await store.retention.erase(key, NOW)
+    while claimed := await store.retention.claim_erased("", NOW, 1, 50):
+        while await store.retention.delete_erased(claimed):
             pass
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
     assert count_on_disk(tmp_path, pieces) == 0
     assert (await nearest(store, "walnut7"))[0] == ("walnut7", 1.0)
 
@@ -154,9 +154,9 @@ async def test_no_vector_of_a_removed_memory_is_in_any_file(store: SqliteStore, 
         after = tombstone(row, position, NOW + 1) if place % 2 else changed
         assert await write(store, stream, after, now_ms=NOW + 1) is not None
     for user in ("user1", "user2"):
-        await store.erase((await stream_of(store, user)).key, NOW)
-    while claimed := await store.claim_erased("", NOW, 1, 50):
-        while await store.delete_erased(claimed):
+        await store.retention.erase((await stream_of(store, user)).key, NOW)
+    while claimed := await store.retention.claim_erased("", NOW, 1, 50):
+        while await store.retention.delete_erased(claimed):
             pass
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
     assert count_on_disk(tmp_path, pieces) == 0

@@ -14,10 +14,10 @@ from voicemem.search.words import query_words
 from voicemem.store.journal import LIST_STREAMS, conditions_of
 from voicemem.store.memories import LIST as LIST_MEMORIES
 from voicemem.store.memory_filters import AnyOf, Conditions, MemoryFilter, NoneOf, single_scope
+from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_of
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.connection import to_bindings, to_sqlite
-from voicemem.store.sqlite.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_query
 from voicemem.store.stream_changes import COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
@@ -47,14 +47,14 @@ async def test_a_list_is_read_in_the_order_of_an_index(
     """A page costs what is on it: sessions in another state are not looked at, and nothing is sorted."""
     everything = SessionFilter(project="p", **wanted)
     clauses, named = conditions_of(everything, "sqlite")
-    look, positional = look_query(LOOK, everything)
+    look = look_of(everything, "sqlite")
     for listing, given in (
         (to_sqlite(LIST_STREAMS.format(conditions=clauses)), {**named, "limit": 10}),
-        (look, (*positional, 10)),
+        (to_sqlite(look.text(LOOK)), {**look.values, "size": 10}),
     ):
         found = await sqlite.database.write(partial(explain, query=f"explain query plan {listing}", values=given))
         assert found_by == found[0].replace("COVERING INDEX", "INDEX").replace("SEARCH s ", "SEARCH streams ")
-        assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN streams")]
+        assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN s ")]
 
 
 @pytest.mark.parametrize(
@@ -73,22 +73,21 @@ async def test_slim_rows_are_found_by_what_was_saved_of_memories(
 ) -> None:
     """Other calls are not looked at, and nothing is sorted."""
     for listing in (LOOK, COUNT_LOOKS):
-        query, values = look_query(listing, SessionFilter(project="p", **wanted))
-        found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=(*values, 10)))
-        (step,) = (step for step in found if step.startswith("SEARCH streams"))
+        look = look_of(SessionFilter(project="p", **wanted), "sqlite")
+        query, values = to_sqlite(look.text(listing)), {**look.values, "size": 10}
+        found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=values))
+        (step,) = (step for step in found if step.startswith("SEARCH s "))
         assert f"USING INDEX {found_by}" in step.replace("COVERING INDEX", "INDEX")
-        assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN streams")]
+        assert [] == [step for step in found if "TEMP B-TREE" in step or step.startswith("SCAN s ")]
 
 
 async def test_sessions_of_given_keys_are_found_by_these(sqlite: SqliteStore) -> None:
     """Then the order comes last, and a list of rows reads no other session."""
-    query, values = look_query(LOOK, SessionFilter(project="p", keys=(1, 2), user_id="u"))
-    found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=(*values, 10)))
-    rows = await sqlite.database.write(
-        partial(explain, query=f"explain query plan {LIST_OVERVIEWS}", values=("[1,2]",))
-    )
-    for steps in (found, rows):
-        assert "SEARCH streams USING INTEGER PRIMARY KEY (rowid=?)" in steps
+    look = look_of(SessionFilter(project="p", keys=(1, 2), user_id="u"), "sqlite")
+    for text, values in ((look.text(LOOK), {**look.values, "size": 10}), (LIST_OVERVIEWS, {"keys": (1, 2)})):
+        query = f"explain query plan {to_sqlite(text)}"
+        steps = await sqlite.database.write(partial(explain, query=query, values=to_bindings(values)))
+        assert "SEARCH s USING INTEGER PRIMARY KEY (rowid=?)" in steps
 
 
 @pytest.mark.parametrize(

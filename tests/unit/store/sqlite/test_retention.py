@@ -21,10 +21,9 @@ from voicemem.store.deliveries import Attempt
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.retention import JsonPortion
 from voicemem.store.sqlite.store import InMemoryStore
 from voicemem.store.streams import SessionEnding
-from voicemem.store.upkeep import PORTION_BYTES, PORTION_ROWS
+from voicemem.store.upkeep import PORTION_BYTES, PORTION_ROWS, Portion
 
 NOW = 1_778_390_400_000
 END = SessionEnding(NOW, "MARK reason")
@@ -98,10 +97,10 @@ async def archive(store: Store, key: int) -> int:
 async def sweep(store: Store) -> int:
     """Everything that the background does for erased sessions; the number of its steps."""
     steps = 0
-    while keys := await store.claim_erased("", NOW, 1, 50):
-        while await store.delete_erased(keys):
+    while keys := await store.retention.claim_erased("", NOW, 1, 50):
+        while await store.retention.delete_erased(keys):
             steps += 1
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
     return steps
 
 
@@ -118,7 +117,7 @@ async def test_the_files_hold_nothing_of_erased_sessions(store: SqliteStore, pat
     ]
     assert sum(on_disk(path).values()) > 100
     for key in keys:
-        await store.erase(key, NOW)
+        await store.retention.erase(key, NOW)
     await sweep(store)
     assert {} == on_disk(path)
     assert {"", "-shm"} >= on_disk(path, b"delivered").keys() > set()
@@ -141,7 +140,7 @@ async def test_what_is_not_erased_stays(store: SqliteStore, path: str) -> None:
         await store.deliveries.list_deliveries(kept),
         await store.journal.find_session("p", "kept"),
     )
-    await store.erase(gone, NOW)
+    await store.retention.erase(gone, NOW)
     await sweep(store)
     assert before == (
         await store.journal.read_rows(kept, 0, 100),
@@ -158,7 +157,7 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
     assert await store.journal.close_session(key, END, "notice", NOW) is not None
     (delivery,) = await store.outbox.claim_deliveries(NOW, 0, {}, 1)
     before = store.database.writer.total_changes()
-    await store.erase(key, NOW)
+    await store.retention.erase(key, NOW)
     assert store.database.writer.total_changes() - before <= 3
     assert await store.journal.find_session("p", "s") is None
     assert ([], [], None) == (
@@ -188,12 +187,12 @@ async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> Non
     for one in marked(range(1, 9), size=PORTION_BYTES // 3):
         await append_batch(store.journal, opened.stream.key, "main", None, [one], NOW)
     for key in keys:
-        await store.erase(key, NOW)
+        await store.retention.erase(key, NOW)
     writer, changed = store.database.writer, [0]
 
     async def step() -> bool:
         before = writer.total_changes()
-        left = await store.delete_erased(keys)
+        left = await store.retention.delete_erased(keys)
         changed.append(writer.total_changes() - before)
         return left
 
@@ -205,12 +204,12 @@ async def test_content_is_deleted_a_portion_at_a_time(store: SqliteStore) -> Non
 
 def test_a_portion_is_bounded_by_rows_and_by_bytes() -> None:
     """The row that goes over the bound is the last one; over several tables the bound is one."""
-    portion = JsonPortion()
-    assert "[1, 2]" == portion.select_keys([(1, PORTION_BYTES - 1), (2, 10), (3, 10)])
-    assert ("", True) == (portion.select_keys([(4, 1)]), portion.is_full)
-    portion = JsonPortion()
-    portion.select_keys((number, 1) for number in range(PORTION_ROWS - 1))
-    assert ("[7]", True) == (portion.select_keys([(7, 1), (8, 1)]), portion.has_begun)
+    portion = Portion()
+    assert [1, 2] == portion.select([(1, PORTION_BYTES - 1), (2, 10), (3, 10)])
+    assert ([], True) == (portion.select([(4, 1)]), portion.is_full)
+    portion = Portion()
+    portion.select((number, 1) for number in range(PORTION_ROWS - 1))
+    assert ([7], True) == (portion.select([(7, 1), (8, 1)]), portion.has_begun)
 
 
 @pytest.mark.slow
@@ -220,17 +219,17 @@ async def test_a_sweep_goes_on_after_a_crash(store: SqliteStore, path: str) -> N
         await end(store, await begin(store, name, events=2 * PORTION_ROWS))
     keys = [stream.key for name in ("one", "two") if (stream := await store.journal.find_session("p", name))]
     for key in keys:
-        await store.erase(key, NOW)
+        await store.retention.erase(key, NOW)
     for _ in range(100):
         await store.close_store()  # as far as the file is concerned, a kill between two transactions
         store = SqliteStore(path)
         assert [[], []] == [await store.journal.read_rows(key, 0, 10) for key in keys]
-        if not await store.delete_erased(await store.claim_erased("", NOW, 1, 50)):
+        if not await store.retention.delete_erased(await store.retention.claim_erased("", NOW, 1, 50)):
             break
     await store.close_store()
     store = SqliteStore(path)
-    assert [] == await store.claim_erased("", NOW, 1, 50)
-    assert await store.finish_erased()
+    assert [] == await store.retention.claim_erased("", NOW, 1, 50)
+    assert await store.retention.finish_erased()
     assert {} == on_disk(path)
     await store.close_store()
 
@@ -241,14 +240,14 @@ async def test_a_reader_holds_up_the_log_but_not_the_writer(store: SqliteStore, 
     with closing(apsw.Connection(path)) as reader:
         reader.execute("begin")
         reader.execute("select * from streams").fetchall()
-        await store.erase(key, NOW)
-        while await store.delete_erased([key]):
+        await store.retention.erase(key, NOW)
+        while await store.retention.delete_erased([key]):
             pass
-        assert not await store.finish_erased()
+        assert not await store.retention.finish_erased()
         await begin(store, "other", given={}, events=1)
         reader.execute("commit")
     assert {} != on_disk(path, b"MARK name")
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
     assert {} == on_disk(path, b"MARK name")
 
 
@@ -260,13 +259,13 @@ async def test_two_workers_do_no_harm(kind: str, path: str) -> None:
     keys = [await begin(first, name, given={"reopen_window": 0}) for name in ("gone", "kept")]
     assert await first.journal.close_session(keys[1], END, "notice", NOW) is not None
     before = await first.journal.read_rows(keys[1], 0, 100)
-    await first.erase(keys[0], NOW)
+    await first.retention.erase(keys[0], NOW)
     for _ in range(4):
         for each in (first, second):
-            await each.delete_erased(keys[:1])
+            await each.retention.delete_erased(keys[:1])
             await each.compaction.compact(keys[1])
     for each in (first, second):
-        assert await each.finish_erased()
+        assert await each.retention.finish_erased()
         assert (before, [], []) == (
             await each.journal.read_rows(keys[1], 0, 100),
             await each.journal.read_rows(keys[0], 0, 10),
@@ -315,7 +314,7 @@ async def test_no_session_leaves_a_trace_among_many(store: SqliteStore, path: st
         if number % 2:
             await archive(store, key)
     for key in chance.sample([key for number, key in enumerate(keys) if number % 3], 100):
-        await store.erase(key, NOW)
+        await store.retention.erase(key, NOW)
     await sweep(store)
     assert on_disk(path).keys() <= {""}
     store.database.writer.execute("vacuum").fetchall()

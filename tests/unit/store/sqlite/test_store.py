@@ -143,8 +143,8 @@ async def test_an_erased_session_leaves_only_its_name(sqlite: SqliteStore) -> No
     await sqlite.outbox.finish_delivery(delivery, Attempt(NOW, 12, 500, "MARK", "MARK"), "pending", NOW)
     assert len(marked(sqlite)) > 10
     for key in (closed, ended):
-        await sqlite.erase(key, NOW)
-    while await sqlite.delete_erased([closed, ended]):
+        await sqlite.retention.erase(key, NOW)
+    while await sqlite.retention.delete_erased([closed, ended]):
         pass
 
     assert [] == marked(sqlite)

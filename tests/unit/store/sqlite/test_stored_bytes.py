@@ -45,7 +45,7 @@ async def test_the_count_follows_the_journal(path: str) -> None:
             pass
         counted, true = await counted_and_true(store)
         assert (True, True) == (counted == true, 0 < true < 10_000)
-        await store.erase(key, NOW)
-        while await store.delete_erased([key]):
+        await store.retention.erase(key, NOW)
+        while await store.retention.delete_erased([key]):
             pass
         assert (0, 0) == await counted_and_true(store)

@@ -103,13 +103,12 @@ create table archives (
 create unique index archives_by_position on archives (stream, position);
 
 -- What is still to be done with a session: when its journal may be compacted, when it is to be erased, since when it is
--- erased but not yet gone from the file (`deleted`: from the tables it is). A session with nothing to do has no row.
+-- erased but its content not deleted. A session with nothing to do has no row.
 create table retention (
     stream integer primary key,
     compact_ms integer,
     expires_ms integer,
     erased_ms integer,
-    deleted integer not null default 0,
     node text,
     leased_until_ms integer not null default 0
 ) strict;

@@ -61,21 +61,21 @@ async def test_no_word_of_an_erased_session_is_in_any_file(store: SqliteStore) -
     await fill(store, "later", 60, "almond")
     assert sum(on_disk(store).values()) > 100
     for key in keys:
-        await store.erase(key, NOW)
-    assert await store.claim_erased("", NOW, 1, 50)
+        await store.retention.erase(key, NOW)
+    assert await store.retention.claim_erased("", NOW, 1, 50)
     assert await delete_content(store, keys) >= 2 * 60 / rows_in_a_portion()
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
     assert {} == on_disk(store)
     assert ["kept 7"] == await found(store, "walnut7")
     assert 100 == len([one for one in await found(store, "walnut", limit=1000) if one.startswith("kept")])
     assert 160 == await indexed(store)
-    await store.erase(kept, NOW)
+    await store.retention.erase(kept, NOW)
     await delete_content(store, [kept])
     assert 60 == await indexed(store)
 
 
 def rows_in_a_portion() -> int:
-    from voicemem.store.sqlite.retention import MEMORIES
+    from voicemem.store.retention import MEMORIES
 
     return MEMORIES
 
@@ -89,7 +89,7 @@ async def test_no_word_of_a_removed_memory_is_in_any_file(store: SqliteStore) ->
         changed = tombstone(row, stream.position + 1, NOW) if number % 2 else memory_of(stream, row.id, "pecans")
         assert await write(store, stream, changed) is not None
     await fill(store, "later", 60, "almond")
-    assert await store.finish_erased()
+    assert await store.retention.finish_erased()
     assert {} == on_disk(store)
     assert 30 == len(await found(store, "pecans"))
     assert 190 == await indexed(store)
@@ -97,14 +97,14 @@ async def test_no_word_of_a_removed_memory_is_in_any_file(store: SqliteStore) ->
 
 async def test_single_removals_clear_the_file_now_and_then(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is read as a whole for that, so not for each of them; the next time is not forgotten."""
-    monkeypatch.setattr("voicemem.store.sqlite.retention.SCRUB_AGAIN_S", float("inf"))
+    monkeypatch.setattr("voicemem.store.sqlite.traces.CLEAR_AGAIN_S", float("inf"))
     for number in range(2):
         row = await remember(store, "m", f"quixotic{number}")
         await write(store, await stream_of(store), tombstone(row, row.position + 1, NOW))
-        assert await store.finish_erased()
+        assert await store.retention.finish_erased()
     assert {} != on_disk(store)
-    monkeypatch.setattr("voicemem.store.sqlite.retention.SCRUB_AGAIN_S", 0.0)
-    assert await store.finish_erased()
+    monkeypatch.setattr("voicemem.store.sqlite.traces.CLEAR_AGAIN_S", 0.0)
+    assert await store.retention.finish_erased()
     assert {} == on_disk(store)
 
 
@@ -167,8 +167,8 @@ async def test_a_store_in_memory_forgets_too() -> None:
     store = InMemoryStore()
     row = await remember(store, "m")
     await write(store, await stream_of(store), tombstone(row, 2, NOW))
-    assert await store.finish_erased()
-    assert [] == [name for name in await names_in_meta(store) if name == "memories_removed"]
+    assert await store.retention.finish_erased()
+    assert [] == [name for name in await names_in_meta(store) if name == "removed"]
     await store.close_store()
 
 

@@ -1,0 +1,238 @@
+"""Nodes: the processes that work on one store, what they hold, and how it is freed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import asdict
+
+from voicemem.errors import StoreUnavailable
+from voicemem.store.database import Connection, Database, NodeRetired, Row
+from voicemem.store.records import Node
+from voicemem.store.stream_rows import POSITION, STORED_COLUMNS, to_stream
+from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
+
+NODE_COLUMNS = ", ".join(Node.__struct_fields__)
+INSERT_NODE = f"""
+    insert into nodes ({NODE_COLUMNS}) values ({", ".join(f":{name}" for name in Node.__struct_fields__)})
+    on conflict (token) do update set expires_ms = excluded.expires_ms
+"""
+RENEW_NODE = "update nodes set expires_ms = :expires_ms where token = :token"
+SELECT_NODES = f"select {NODE_COLUMNS} from nodes order by started_ms, token"
+SELECT_LIVING_NODE = "select 1 from nodes where expires_ms > :now_ms and token <> :token limit 1"
+SELECT_LOST_NODES = "select token from nodes where expires_ms <= :now_ms"
+LOCK_LOST_NODE = f"{SELECT_LOST_NODES} and token = :token for update"
+DELETE_NODE = "delete from nodes where token = :token"
+DELETE_ALL_NODES = "delete from nodes"
+SELECT_RUNNING = f"select {STORED_COLUMNS} from streams s where s.state = 'running' and s.kind = '{SESSION_KIND}'"
+SELECT_LEFT = f"""
+    {SELECT_RUNNING} and s.key in (select stream from producers where node = :node)
+    and not exists (select 1 from producers p where p.stream = s.key and p.node is not null and p.node <> :node)
+"""
+"""Sessions of which no producer is connected to another node."""
+SELECT_EXPECTED_NOT_ENDED = """
+    select 1 from producers where stream = :key and not ended
+    and (node is not null or expected_until_ms > :now_ms) limit 1
+"""
+UPDATE_TIMES = "update streams set silent_since_ms = :silent, ending_ms = :ending, due_ms = :due where key = :key"
+MAX_WAITING_MS = 600_000
+"""How much later than a start a delivery is due that waits for its session: there may be thousands."""
+RELEASE_DELIVERIES = """
+    update deliveries set leased_until_ms = 0, due_ms = least(due_ms, :now_ms), node = null
+    where due_ms is not null and node = :node
+"""
+RELEASE_ALL_DELIVERIES = f"""
+    update deliveries set leased_until_ms = 0, node = null,
+    due_ms = least(due_ms, case when waiting_for is null then :now_ms else :now_ms + {MAX_WAITING_MS} end)
+    where due_ms is not null and (leased_until_ms > 0 or (attempts = 0 and due_ms > :now_ms))
+"""
+DISCONNECT = "update producers set node = null, expected_until_ms = :until_ms where {held}"
+RELEASES = (
+    "update retention set node = null, leased_until_ms = 0 where {held}",
+    "delete from claims where {held}",
+    "update observations set node = null where {held}",
+    "delete from replies where {held}",
+)
+BY_NODE, BY_ANY = "node = :node", "node is not null"
+SELECT_POSITIONS = f"select s.key, {POSITION} from streams s where s.key in :keys and s.state <> 'erased'"
+SELECT_EPOCHS = "select stream, name, epoch from producers where stream in :streams and name in :names"
+
+
+class Nodes:
+    """The running processes that serve a store, each under a token that is never used again.
+
+    What a node holds names its token: connected producers, leases of deliveries, claims, replies under way. A node that
+    stops gives all of it back (`retire_node`); another node does that for one that stopped without a word
+    (`retire_lost_nodes`). A process that is no node, such as the library, uses the empty token.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def start_node(self, node: Node, now_ms: int) -> None:
+        """Register a node; its lease runs until `node.expires_ms`.
+
+        Where no other node lives (of an exclusive store, none does), what all others held is freed first, and time
+        without a server does not count as silence: every running session is silent from now on. Deliveries that were
+        never attempted are due now then, except those that wait for something: a due time in the future may be of a
+        clock that was ahead. Where another node lives, nothing else changes.
+        """
+
+        def job(connection: Connection) -> None:
+            is_same = self.database.adopt(connection)
+            living = connection.row(SELECT_LIVING_NODE, now_ms=now_ms, token=node.token)
+            if not is_same or living is None or self.database.is_exclusive:
+                free_everything(connection, now_ms)
+            connection.execute(INSERT_NODE, **asdict(node))
+
+        await self.database.register_node(node.token, job)
+
+    @property
+    def is_displaced(self) -> bool:
+        """Whether another server than before answers, or one that lacks what this process has seen committed.
+
+        That is so after a failover, or where a backup was restored. Until `settle` nothing is read or written. An
+        exclusive store never is.
+        """
+        return self.database.is_displaced
+
+    async def settle(self, now_ms: int) -> None:
+        """Go on with the server that answers now, as a node; nothing that was known of the store before is known then.
+
+        Where events may be missing that were acknowledged, it becomes another incarnation, as by `renew_incarnation`.
+        Raises `StoreUnavailable`.
+        """
+        await self.database.settle(lambda connection: free_everything(connection, now_ms))
+
+    async def renew_incarnation(self, now_ms: int) -> None:
+        """Make the store another incarnation, in which the positions and seqs that callers know do not hold.
+
+        Every node is retired, so it starts again under another token; what all of them held is freed, as at a first
+        start (`start_node`).
+        """
+
+        def job(connection: Connection) -> None:
+            self.database.renew_incarnation(connection)
+            free_everything(connection, now_ms)
+
+        await self.database.write(job)
+
+    async def renew_node(self, token: str, expires_ms: int) -> bool:
+        """Prolong a node's lease; False when it was retired, and must start again under another token.
+
+        An exclusive store writes nothing.
+        """
+        if self.database.is_exclusive:
+            return True
+        values = {"token": token, "expires_ms": expires_ms}
+        try:
+            await self.database.keep_up()
+            return bool(await self.database.write(lambda connection: connection.execute(RENEW_NODE, **values)))
+        except NodeRetired:
+            return False
+
+    async def retire_node(self, token: str, now_ms: int) -> bool:
+        """Forget a node and free what it holds, in one transaction; False when it is unknown.
+
+        - Its producers are not connected any more, and expected back for `streams.AWAITED_MS`. A session falls silent
+          if none of its producers is connected to another node.
+        - Of those sessions that have a committed `session.end`, one whose expected producers have all ended is due now;
+          for the others the grace (`streams.END_GRACE_MS`) starts again.
+        - Deliveries that it leased are due now. Its claims and its replies under way are gone, and what
+          it observes is free.
+        """
+        return await self.database.write(lambda connection: retire(connection, token, now_ms))
+
+    async def retire_lost_nodes(self, now_ms: int) -> list[str]:
+        """Do the same for every node whose lease is over; their tokens. Of several callers at once only one gets each.
+
+        Asked once a second: it writes only when there is one.
+        """
+        rows = await self.database.read(lambda connection: connection.rows(SELECT_LOST_NODES, now_ms=now_ms))
+        retired = []
+        for (token,) in rows:
+            with suppress(NodeRetired):  # this one was lost itself
+                if await self.database.write(retire_lost(token, now_ms)):
+                    retired.append(token)
+        return retired
+
+    async def list_nodes(self) -> list[Node]:
+        """The nodes that are registered, the oldest first, those with an old lease included."""
+        rows = await self.database.read(lambda connection: connection.rows(SELECT_NODES))
+        return [Node(**dict(zip(Node.__struct_fields__, row, strict=True))) for row in rows]
+
+    # What changed elsewhere
+
+    async def read_positions(self, keys: Sequence[int]) -> dict[int, int]:
+        """Where the journals of these streams end, without erased and unknown ones.
+
+        Asked many times a second on a store that is not exclusive, for the streams that are followed.
+        """
+        return dict(await self.database.read(lambda connection: connection.rows(SELECT_POSITIONS, keys=list(keys))))
+
+    async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
+        """Which of these leases (key, producer, epoch) are no longer the newest of their producer."""
+        values = {"streams": [key for key, *_ in leases], "names": [name for _, name, _ in leases]}
+        rows = await self.database.read(lambda connection: connection.rows(SELECT_EPOCHS, **values))
+        newest = {(key, name): epoch for key, name, epoch in rows}
+        return [(key, name, epoch) for key, name, epoch in leases if epoch < newest.get((key, name), 0)]
+
+
+def free_everything(connection: Connection, now_ms: int) -> None:
+    """Free what all nodes held; every running session is silent from now on."""
+    connection.execute(DELETE_ALL_NODES)
+    connection.fence(None)
+    running = connection.rows(SELECT_RUNNING)
+    connection.execute(DISCONNECT.format(held=BY_ANY), until_ms=now_ms + AWAITED_MS)
+    fall_silent(connection, running, now_ms)
+    connection.execute(RELEASE_ALL_DELIVERIES, now_ms=now_ms)
+    for release in RELEASES:
+        connection.execute(release.format(held=BY_ANY))
+
+
+def retire_lost(token: str, now_ms: int) -> Callable[[Connection], bool]:
+    """A job that retires a node if its lease is still over: it may have been renewed since someone looked."""
+
+    def job(connection: Connection) -> bool:
+        is_lost = connection.row(LOCK_LOST_NODE, now_ms=now_ms, token=token) is not None
+        return is_lost and retire(connection, token, now_ms)
+
+    return job
+
+
+def retire(connection: Connection, token: str, now_ms: int) -> bool:
+    """Free what a node holds, unless another has done it.
+
+    Its row is deleted first, then it is fenced off. Only then does this look at what the node held.
+    """
+    if not connection.execute(DELETE_NODE, token=token):
+        return False
+    connection.fence(token)
+    left = connection.rows(SELECT_LEFT, node=token)
+    connection.execute(DISCONNECT.format(held=BY_NODE), until_ms=now_ms + AWAITED_MS, node=token)
+    fall_silent(connection, left, now_ms)
+    connection.execute(RELEASE_DELIVERIES, now_ms=now_ms, node=token)
+    for release in RELEASES:
+        connection.execute(release.format(held=BY_NODE), node=token)
+    return True
+
+
+def fall_silent(connection: Connection, rows: Iterable[Row], now_ms: int) -> None:
+    """Let running sessions fall silent whose connections have broken; their producers are disconnected already.
+
+    The end of one that has committed it waits for those that are expected back, as if it had just been committed.
+    """
+
+    def is_awaited(key: int) -> bool:
+        return connection.row(SELECT_EXPECTED_NOT_ENDED, key=key, now_ms=now_ms) is not None
+
+    changes: list[dict[str, Any]] = []
+    for row in rows:
+        with suppress(StoreUnavailable):  # a damaged row concerns its own session only
+            stream = to_stream(row)
+            due = break_off(stream, now_ms, is_awaited)
+            times = {"silent": stream.silent_since_ms, "ending": stream.ending_ms, "due": due}
+            changes.append({"key": stream.key, **times})
+    connection.many(UPDATE_TIMES, changes)

@@ -1,0 +1,212 @@
+"""Slim rows of sessions: a list of a thousand must not read a configuration, nor fold a memory.
+
+A page is found by one condition that has an index, in the order of the list. The other conditions are checked for each
+session that it finds. That ends after so many sessions, whether the page is full or not, so that no page costs more in
+a larger store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from voicemem.store.database import Connection, Database
+from voicemem.store.journal import CONDITIONS, IS_LISTED, clauses_of
+from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionFilter, SessionOverview
+from voicemem.store.stream_rows import POSITION
+from voicemem.store.streams import MAX_OVERVIEW_TEXT, SESSION_KIND
+
+MAX_LOOKS = 5_000
+"""Sessions that are looked at for a page."""
+MAX_COUNT_LOOKS = 20_000
+"""The same for a count."""
+MAX_CANDIDATES = 10_000
+"""Sessions with deliveries in a state that are looked at all together; where more have some, they are soon met."""
+FIRST_LOOKS = 4
+"""How many sessions are looked at first, for each one that the page has room for."""
+PLACE_FIELDS = ("started_after", "started_before", "after")
+"""The conditions that only say where in the order the page is."""
+INDEXED = ("keys", "user_id", "interrupted", "slow_ms", "state")
+"""The fields by which an index finds sessions, in the order of a list, the one that finds the fewest first."""
+INDEX_CONDITIONS = {"interrupted": " and s.interruptions > 0", "slow_ms": f" and s.slowest_ms >= {SLOW_MS}"}
+"""The conditions of partial indexes."""
+SOURCES = {
+    "sqlite": {
+        "keys": "streams s not indexed",
+        "interrupted": "streams s indexed by streams_interrupted",
+        "state": "streams s indexed by streams_by_state",
+        "slow_ms": "streams s indexed by streams_slow",
+    },
+    "postgresql": {"keys": "(select * from streams s where {found} offset 0) s"},
+}
+"""Where sessions come from, by engine and field, where it might not choose the index: of few keys, these come first."""
+LOOK = """
+    select s.key, s.started_ms, {checked} from {source} where {found}
+    order by s.started_ms desc, s.key desc limit :size
+"""
+COUNT_LOOKS = """
+    select count(*), count(*) filter (where matches)
+    from (select {checked} as matches from {source} where {found} limit :size) looked
+"""
+LAST_CHARACTER = chr(0x10FFFF)
+FIND_NAMED = tuple(
+    f"select key from streams where project = :project and kind = '{SESSION_KIND}'"
+    f" and {name} >= :beginning and {name} < :end limit :limit"
+    for name in ("id", "user_id")
+)
+SELECT_CANDIDATES = "select distinct stream from deliveries where state = '{state}' limit :most"
+LIST_OVERVIEWS = f"""
+    select s.key, s.id, s.state, substr(s.reason, 1, {MAX_OVERVIEW_TEXT}), s.started_ms, s.ended_ms, coalesce(
+        (select j.received_ms from journal j where j.stream = s.key order by j.position desc limit 1),
+        s.ended_ms, s.started_ms
+    ), {POSITION}, o.name, o.user_id, o.labels, o.position, o.figures, s.interruptions, s.slowest_ms,
+    case when exists (select 1 from deliveries x where x.stream = s.key and x.state = 'failed') then 'failed'
+        when exists (select 1 from deliveries x where x.stream = s.key and x.state = 'pending') then 'pending'
+        when exists (select 1 from deliveries x where x.stream = s.key) then 'delivered' end,
+    (select min(x.due_ms) from deliveries x where x.stream = s.key)
+    from streams s left join overviews o on o.stream = s.key
+    where s.key in :keys and s.state <> 'erased' order by s.started_ms desc, s.key desc
+"""
+"""The journal of a session that ended long ago is in the archive: then its end is when it was last active."""
+SAVE_FIGURES = """
+    insert into overviews (stream, position, figures)
+    select key, cast(:position as bigint), :figures from streams where key = :key and state <> 'erased'
+    on conflict (stream) do update set position = excluded.position, figures = excluded.figures
+"""
+SAVE_FILTERED = """
+    update streams set interruptions = :interruptions, slowest_ms = :slowest_ms where key = :key and state <> 'erased'
+    and (interruptions is distinct from :interruptions or slowest_ms is distinct from :slowest_ms)
+"""
+Place = tuple[int, int]
+"""Start and key of a session: where a page ends."""
+
+
+class OverviewPage(NamedTuple):
+    """Slim rows in the order of the list, and the place behind which there may be more; None at the end."""
+
+    rows: list[SessionOverview]
+    after: Place | None
+
+
+class Look(NamedTuple):
+    """How the sessions of a filter are found: the text and the values of a query, less the number of sessions."""
+
+    source: str
+    found: str
+    """The conditions by which an index finds them."""
+    checked: str
+    """Those that are checked for each of these; empty where there are none."""
+    values: dict[str, Any]
+
+    def text(self, query: str) -> str:
+        source = self.source.format(found=self.found)
+        return query.format(checked=self.checked or "true", source=source, found=self.found)
+
+
+class Overviews:
+    """Slim rows of sessions."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def list_overviews(self, query: SessionFilter, most_looks: int | None = None) -> OverviewPage:
+        """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories.
+
+        A page ends early, with a place to go on from, when so many sessions were looked at (`MAX_LOOKS` unless given).
+        """
+
+        def job(connection: Connection) -> OverviewPage:
+            chosen = with_candidates(connection, query)
+            keys, after = self.find_keys(connection, chosen, most_looks or MAX_LOOKS)
+            return OverviewPage([SessionOverview(*row) for row in connection.rows(LIST_OVERVIEWS, keys=keys)], after)
+
+        is_checked = bool(look_of(query, self.database.engine).checked)
+        return await (self.database.scan(job) if is_checked else self.database.read(job))
+
+    async def count_overviews(self, query: SessionFilter, most: int) -> int | None:
+        """How many sessions match over all pages, up to `most`; None where too many would have to be looked at."""
+
+        def job(connection: Connection) -> int | None:
+            look = look_of(replace(with_candidates(connection, query), after=None), self.database.engine)
+            bound = MAX_COUNT_LOOKS if look.checked else most
+            looked, count = connection.one(look.text(COUNT_LOOKS), size=bound, **look.values)
+            return None if looked == bound and count < most else min(count, most)
+
+        return await self.database.scan(job)
+
+    async def find_named(self, project: str, beginning: str, limit: int) -> list[int]:
+        """The keys of sessions whose id, or whose user's id, begins so: at most `limit` of each kind."""
+        values = {"project": project, "beginning": beginning, "end": beginning + LAST_CHARACTER, "limit": limit}
+
+        def job(connection: Connection) -> list[int]:
+            return [key for query in FIND_NAMED for (key,) in connection.rows(query, **values)]
+
+        return await self.database.read(job) if beginning else []
+
+    async def save_figures(self, figures: Sequence[SavedFigures]) -> None:
+        """Save what slim rows show of memories, in place of what was saved before; nothing of erased sessions."""
+
+        def job(connection: Connection) -> None:
+            for values in (one._asdict() for one in sorted(figures)):
+                connection.execute(SAVE_FIGURES, **values)
+                connection.execute(SAVE_FILTERED, **values)
+
+        await self.database.write(job)
+
+    def find_keys(self, connection: Connection, query: SessionFilter, most: int) -> tuple[list[int], Place | None]:
+        """The keys of a page, and where the next page begins; None at the end. At most so many sessions are looked at.
+
+        The first look is at a few sessions for each that has room on the page, the next one at all the others.
+        """
+        keys: list[int] = []
+        place, looked, size = query.after, 0, min(most, FIRST_LOOKS * (query.limit + 1))
+        while size > 0:
+            look = look_of(replace(query, after=place), self.database.engine)
+            rows = connection.rows(look.text(LOOK), size=size, **look.values)
+            for key, started_ms, matches in rows:
+                if matches and len(keys) == query.limit:
+                    return keys, place
+                place = (started_ms, key)
+                if matches:
+                    keys.append(key)
+            if len(rows) < size:
+                return keys, None
+            looked += len(rows)
+            size = most - looked
+        return keys, place
+
+
+def look_of(query: SessionFilter, engine: str) -> Look:
+    """How the sessions of a filter are found."""
+    fields = [field for field in ("label", *CONDITIONS) if getattr(query, field) is not None]
+    by_client_id = engine == "sqlite" and query.label is not None and query.label[0] == CLIENT_ID_LABEL
+    indexed = ("keys", "label", *INDEXED[1:]) if by_client_id else INDEXED
+    by = next((field for field in indexed if field in fields and has_index(query, field)), "")
+    finding = [field for field in fields if field == by or field in PLACE_FIELDS]
+    found, values = clauses_of(query, engine, finding)
+    checked, more_values = clauses_of(query, engine, [field for field in fields if field not in finding])
+    return Look(
+        SOURCES[engine].get(by, "streams s"),
+        " and ".join([IS_LISTED, *found]) + INDEX_CONDITIONS.get(by, ""),
+        " and ".join(f"({check})" for check in checked),
+        {"project": query.project, "kind": SESSION_KIND, **values, **more_values},
+    )
+
+
+def has_index(query: SessionFilter, field: str) -> bool:
+    """Whether an index leads to the sessions of a condition for the value that it has."""
+    if field == "interrupted":
+        return bool(query.interrupted)
+    return field != "slow_ms" or (query.slow_ms or 0) >= SLOW_MS
+
+
+def with_candidates(connection: Connection, query: SessionFilter) -> SessionFilter:
+    """The filter by the sessions that have deliveries in its state, where these are not too many."""
+    if query.webhook is None or query.keys is not None:
+        return query
+    rows = connection.rows(SELECT_CANDIDATES.format(state=query.webhook), most=MAX_CANDIDATES + 1)
+    if len(rows) > MAX_CANDIDATES:
+        return query
+    return replace(query, keys=tuple(key for (key,) in rows), webhook=None)

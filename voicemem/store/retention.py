@@ -1,0 +1,217 @@
+"""What happens to sessions after their end: expiry, and erasure.
+
+A mark makes a session unreadable at once, then its content is deleted a portion at a time. What an engine keeps of it
+outside of its tables is cleared at last (docs/storage.md, docs/postgresql.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from voicemem.store.database import Connection, Database
+from voicemem.store.memories import Memories
+from voicemem.store.stream_rows import StreamRows
+from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
+from voicemem.store.transcript_index import TranscriptIndex
+from voicemem.store.upkeep import Portion
+
+
+class ContentTable(NamedTuple):
+    """A table that holds content of sessions."""
+
+    name: str
+    key: str
+    """Tells apart the rows of a session."""
+    size: str
+    """The bytes of a row; a key may have several rows."""
+    is_counted: bool = False
+    """Whether these are bytes that a project has stored."""
+
+    @property
+    def select(self) -> str:
+        return f"select {self.key}, {self.size} from {self.name} where stream = :stream order by {self.key} limit :rows"
+
+    @property
+    def delete(self) -> str:
+        return f"delete from {self.name} where stream = :stream and {self.key} in :keys"
+
+
+ATTEMPTS = """
+    select x.key, 0 from deliveries x where x.stream = :stream
+    and exists (select 1 from attempts a where a.delivery = x.key) limit :rows
+"""
+DELETE_ATTEMPTS = "delete from attempts where delivery in :keys"
+CONTENT_TABLES = (
+    ContentTable("deliveries", "key", "octet_length(header) + coalesce(octet_length(payload), 0)"),
+    ContentTable("superseded", "by_id", "octet_length(old_id)"),
+    ContentTable("journal", "position", "octet_length(payload)", is_counted=True),
+    ContentTable("archives", "position", "octet_length(runs)", is_counted=True),
+    ContentTable("snapshots", "version", "octet_length(state)"),
+    ContentTable("overviews", "stream", "coalesce(octet_length(figures), 0)"),
+    ContentTable("extracted", "stream", "0"),
+    ContentTable("observations", "stream", "octet_length(call)"),
+    ContentTable("quarantined", "stream", "0"),
+    ContentTable("secrets", "name", "octet_length(value)"),
+    ContentTable("replies", "item", "octet_length(item)"),
+    ContentTable("endpoints", "key", "octet_length(url)"),
+    ContentTable("producers", "name", "octet_length(name)"),
+)
+"""In the order of deletion; attempts are found by their deliveries, so they are deleted before these."""
+INDEX_TABLES = (
+    ContentTable("transcript_messages", "turn", "octet_length(text) + octet_length(before)"),
+    ContentTable("transcript_sessions", "stream", "0"),
+)
+"""Where the transcript index is in the same database."""
+MEMORIES = 5
+"""Memories in a portion: each may take milliseconds, where its words are overwritten."""
+CLAIMABLE = """
+    select stream from retention where {is_due} and (node is null or node = :node or leased_until_ms <= :now_ms)
+    order by {column} limit :limit
+"""
+EXPIRED = CLAIMABLE.format(is_due="expires_ms <= :now_ms", column="expires_ms")
+ERASED = CLAIMABLE.format(is_due="erased_ms is not null", column="erased_ms")
+LEASE = "update retention set node = :node, leased_until_ms = :until_ms where stream in :keys"
+SELECT_IS_EXPIRED = "select 1 from retention where stream = :key and expires_ms <= :now_ms"
+FORGET_FIGURES = """
+    update streams set interruptions = null, slowest_ms = null
+    where key = :key and coalesce(interruptions, slowest_ms) is not null
+"""
+RENAME_STREAM = "update streams set kind = :kind, id = :id where key = :key"
+MARK_ERASED = """
+    insert into retention (stream, erased_ms) values (:key, :now_ms)
+    on conflict (stream) do update set compact_ms = null, expires_ms = null, erased_ms = excluded.erased_ms,
+    node = null, leased_until_ms = 0
+"""
+DELETE_PLANS = "delete from retention where stream in :keys and erased_ms is not null"
+
+
+class Traces:
+    """What deletion leaves behind outside of tables, such as a log: here, nothing that could be cleared."""
+
+    def note(self, connection: Connection) -> None:
+        """Record that content was deleted."""
+
+    async def clear(self) -> bool:
+        """Remove the traces of what was noted; False when that cannot be done now, and must be tried again."""
+        return True
+
+
+class Retention:
+    """What happens to sessions after their end. Every step is short, so that appends never wait for long.
+
+    Several workers may call these methods at a time. What one of them claims for a node, no other node gets until it
+    is done, the lease is over or the node is retired; the node itself may claim it again. A claim with nothing to do
+    writes nothing.
+    """
+
+    def __init__(self, database: Database, memories: Memories, index: TranscriptIndex, traces: Traces) -> None:
+        self.database = database
+        self.memories = memories
+        self.transcript_index = index
+        self.traces = traces
+        self.tables = CONTENT_TABLES if index.index.is_apart else (*INDEX_TABLES, *CONTENT_TABLES)
+
+    async def erase(self, key: int, now_ms: int) -> None:
+        """Make everything of a session unreadable, in one step.
+
+        Its row stays without content, in the state `erased`, so that a producer that comes back late cannot create it
+        again. The content itself is deleted through `delete_erased`. The row of a user's stream loses the id too, since
+        it identifies a person; a later user of that id gets a new stream.
+        """
+
+        def job(connection: Connection) -> None:
+            stream = connection.streams.stream(key)
+            if stream is not None:
+                erase(connection.streams, stream, now_ms)
+
+        await self.database.write(job)
+
+    async def claim_expired(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        """Claim sessions whose `ttl_seconds`, counted from their end, are over; the earliest expiry first."""
+        return await claim(self.database, EXPIRED, node, now_ms, lease_ms, limit)
+
+    async def expire(self, key: int, now_ms: int) -> bool:
+        """Erase a session if its `ttl_seconds` are over; whether it was erased."""
+
+        def job(connection: Connection) -> bool:
+            stream = connection.streams.stream(key)
+            if stream is None or connection.row(SELECT_IS_EXPIRED, key=key, now_ms=now_ms) is None:
+                return False
+            erase(connection.streams, stream, now_ms)
+            return True
+
+        return await self.database.write(job)
+
+    async def claim_erased(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+        """Claim erased sessions whose content is not deleted yet, the oldest erasure first."""
+        return await claim(self.database, ERASED, node, now_ms, lease_ms, limit)
+
+    async def delete_erased(self, keys: Sequence[int]) -> bool:
+        """Delete a portion of their content: journal, deliveries, snapshots, secrets, endpoints, producers.
+
+        Returns False when none is left.
+        """
+
+        def job(connection: Connection) -> bool:
+            connection.streams.flush()
+            if self.delete_portion(connection, keys):
+                return True
+            if connection.execute(DELETE_PLANS, keys=list(keys)):
+                self.traces.note(connection)
+            return False
+
+        return await self.transcript_index.delete_portion(keys) or await self.database.write(job)
+
+    async def finish_erased(self) -> bool:
+        """Remove what deletion leaves behind outside of tables; False when that must be tried again."""
+        return await self.traces.clear()
+
+    def delete_portion(self, connection: Connection, keys: Sequence[int]) -> bool:
+        """Delete a portion of the content of erased sessions; False when none is left.
+
+        A job that deleted a journal of a million events at once would stop all calls.
+        """
+        if any(self.memories.delete_portion(connection, key, MEMORIES) for key in keys):
+            return True
+        portion = Portion()
+        for key in keys:
+            if found := portion.select(connection.rows(ATTEMPTS, stream=key, rows=portion.rows)):
+                connection.execute(DELETE_ATTEMPTS, keys=found)
+            for table in self.tables:
+                if portion.is_full:
+                    return True
+                if found := portion.select(connection.rows(table.select, stream=key, rows=portion.rows)):
+                    connection.execute(table.delete, stream=key, keys=found)
+                    if table.is_counted:
+                        connection.streams.count_stored(key, -portion.selected_bytes)
+        return portion.has_begun
+
+
+async def claim(database: Database, query: str, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
+    """Claim sessions that a query finds for a node. Where it finds none, nothing is written."""
+    values = {"now_ms": now_ms, "node": node, "limit": limit}
+
+    def job(connection: Connection) -> list[int]:
+        connection.hold_node(node)
+        keys = [key for (key,) in connection.rows(f"{query} for no key update skip locked", **values)]
+        connection.execute(LEASE, node=node, until_ms=now_ms + lease_ms, keys=keys)
+        return keys
+
+    return await database.write(job) if await database.read(lambda connection: connection.rows(query, **values)) else []
+
+
+def erase(rows: StreamRows, stream: Stream, now_ms: int) -> None:
+    """Make a session unreadable."""
+    if stream.state == "erased":
+        return
+    key, connection = stream.key, rows.connection
+    mark_erased(stream, now_ms)
+    rows.save_stream(stream)
+    rows.save_overview(stream)
+    connection.execute(FORGET_FIGURES, key=key)
+    if stream.kind == USER_KIND:  # its id identifies a person, and the next user of this id is a new one
+        rows.forget_name(stream)
+        stream.kind, stream.id = ERASED_USER_KIND, str(key)
+        connection.execute(RENAME_STREAM, kind=stream.kind, id=stream.id, key=key)
+    connection.execute(MARK_ERASED, key=key, now_ms=now_ms)
