@@ -6,6 +6,7 @@ import click
 
 from voicemem.cli.backup import backup, restore
 from voicemem.cli.calls import demo, history, receive, replay
+from voicemem.cli.common import Commands
 from voicemem.cli.copy import copy
 from voicemem.cli.exports import export, export_user
 from voicemem.cli.inbound_webhooks import hooks
@@ -23,7 +24,7 @@ from voicemem.compat.agora.commands import agora
 from voicemem.version import __version__
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="voicemem")
 def main() -> None:
     """The memory of voice agents: what was really said, and what was really heard.

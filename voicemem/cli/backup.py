@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import click
 
-from voicemem.cli.common import CommandFailed, audit_to_terminal, sqlite_path
+from voicemem.cli.common import audit_to_terminal, progress, sqlite_path
 from voicemem.cli.service_settings import store_option
-from voicemem.errors import CannotStart
 from voicemem.security.audit import COMMAND_LINE, audit
-from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up, restore_backup
+from voicemem.store.sqlite.backup import Progress, back_up, restore_backup
 
+IN_MEMORY = "A store in memory ends with its server, so it cannot be copied; write sqlite:PATH."
 FORCE = click.option("--force", is_flag=True, help="Replace what exists already.")
 
 
@@ -30,7 +29,7 @@ def backup(store: str, force: bool, file: str) -> None:
     Example:
       voicemem backup --store sqlite:calls.db calls-2026-11-21.db
     """
-    path = copied_store_path(store)
+    path = sqlite_path(store, IN_MEMORY)
     copy_with_progress("copying", lambda progress: back_up(path, file, force, progress))
     audit("backup", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{file} is a backup of {path}")
@@ -49,28 +48,19 @@ def restore(store: str, force: bool, file: str) -> None:
     Example:
       voicemem restore --store sqlite:calls.db --force calls-2026-11-21.db
     """
-    path = copied_store_path(store)
+    path = sqlite_path(store, IN_MEMORY)
     copy_with_progress("restoring", lambda progress: restore_backup(file, path, force, progress))
     audit("restore", COMMAND_LINE, None, store=path, file=file)
     click.echo(f"{path} is restored from {file}")
 
 
-def copied_store_path(store: str) -> str:
-    return sqlite_path(store, "A store in memory ends with its server, so it cannot be copied; write sqlite:PATH.")
-
-
 def copy_with_progress(label: str, work: Callable[[Progress], None]) -> None:
     """Do the work with a progress bar that counts pages. The label also stands before the error, if there is one."""
     audit_to_terminal()
-    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+    with progress(1, label) as bar:
 
         def show(done: int, total: int) -> None:
             bar.length = max(total, 1)
             bar.update(done - bar.pos)
 
-        try:
-            work(show)
-        except CannotStart as error:
-            raise CommandFailed(error.detail) from None
-        except CopyFailed as error:
-            raise CommandFailed(str(error)) from None
+        work(show)

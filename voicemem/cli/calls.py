@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 
-from voicemem.cli.common import CommandFailed, end_on_interrupt, json_shown, rest_options, run
+from voicemem.cli.common import Server, end_on_interrupt, json_shown, progress, rest_options, run, until_interrupted
 from voicemem.cli.demo.nodes import demo_nodes
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
 from voicemem.cli.truth.kinds import KINDS, Kind
 from voicemem.cli.truth.replay import LONGEST_PAUSE_S, read_true_call, stage
-from voicemem.client import Options
 from voicemem.client.replay import Replay, load_recording
 from voicemem.client.transport.connection import PATH
-from voicemem.client.transport.rest import RestClient, query_params, session_path
+from voicemem.client.transport.rest import session_path
 from voicemem.config.secrets import check_webhook_secret
 from voicemem.config.service import Settings, parse_address
-from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject
 from voicemem.webhooks.signing import WebhookEvent, WebhookReceiver
-
-READ_ONCE = Options(read_attempts=1)
-"""A person at a terminal can repeat a command; a wrong address should be reported at once."""
 
 
 @click.command(short_help="Show what voicemem does, with a recorded call.")
@@ -118,22 +111,19 @@ def replay(
             raise click.UsageError("--truth needs the FILE of a true call, such as those in fixtures/truth/calls.")
         at_home = context.get_parameter_source("url") is click.core.ParameterSource.DEFAULT
         rest_url = rest_url or (f"http://{Settings().rest}" if at_home else None)
-        run(send_truth(file, KINDS[evidence or "words"], session, url, rest_url, key, pace or 1.0))
+        rest = Server(rest_url, key) if rest_url else None
+        run(send_truth(file, KINDS[evidence or "words"], session, url, rest, key, pace or 1.0))
     else:
-        run(send_recording(file, session, url, key, pace))
-
-
-async def send_recording(file: Path | None, session: str | None, url: str, key: str | None, pace: float | None) -> None:
-    await send_events(recorded_call() if file is None else load_recording(file), session, url, key, pace)
+        run(send_events(recorded_call() if file is None else load_recording(file), session, url, key, pace))
 
 
 async def send_truth(
-    file: Path, kind: Kind, session: str | None, url: str, rest_url: str | None, key: str | None, pace: float
+    file: Path, kind: Kind, session: str | None, url: str, rest: Server | None, key: str | None, pace: float
 ) -> None:
     """Send what an engine would have sent about a true call, then print what was heard of it."""
-    staged = await stage(read_true_call(file), kind, session, rest_url, key, pace)
-    await send_events(staged.events, staged.session, url, key, pace, LONGEST_PAUSE_S)
-    for reply in staged.call.cut_replies:
+    call, session, events = await stage(read_true_call(file), kind, session, rest, pace)
+    await send_events(events, session, url, key, pace, LONGEST_PAUSE_S)
+    for reply in call.cut_replies:
         click.echo(f"{reply.item}: {reply.heard()!r} was heard of {reply.text!r}")
 
 
@@ -145,9 +135,8 @@ async def send_events(
     pace: float | None,
     longest_pause_s: float | None = None,
 ) -> None:
-    with click.progressbar(length=len(events), label=f"sending {len(events)} events to {url}", file=sys.stderr) as bar:
-        replay = Replay(events, lambda event: bar.update(1), longest_pause_s)
-        result = await replay.run(url, session, key, pace)
+    with progress(len(events), f"sending {len(events)} events to {url}") as bar:
+        result = await Replay(events, lambda event: bar.update(1), longest_pause_s).run(url, session, key, pace)
     for error in result.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)
     skipped = f", {result.skipped} were there already" if result.skipped else ""
@@ -159,7 +148,7 @@ async def send_events(
 @rest_options
 @click.option("--open", "unfinished", is_flag=True, help="Also show replies and transcripts in progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of the REST API.")
-def history(session: str, url: str, key: str | None, unfinished: bool, as_json: bool) -> None:
+def history(session: str, server: Server, unfinished: bool, as_json: bool) -> None:
     """Show the memory of a session, during the call or after it.
 
     What an interruption kept from being heard is struck out.
@@ -169,7 +158,8 @@ def history(session: str, url: str, key: str | None, unfinished: bool, as_json: 
       voicemem history call-1
       voicemem history call-1 --open --json
     """
-    body = run(fetch_history(session, url, key, unfinished))
+    query = {"open": "true"} if unfinished else {}
+    body = server.ask("GET", session_path(session, "/history"), query=query)
     if as_json:
         click.echo(json_shown(body, 2))
         return
@@ -178,15 +168,6 @@ def history(session: str, url: str, key: str | None, unfinished: bool, as_json: 
     console.print(f"[bold]{body['session_id']}[/] {body['state']}, {len(body['contents'])} messages", soft_wrap=in_pipe)
     for message in body["contents"]:
         console.print(render_message(message, console.is_terminal), soft_wrap=in_pipe)
-
-
-async def fetch_history(session: str, url: str, key: str | None, unfinished: bool) -> Any:
-    rest = RestClient(url, key, READ_ONCE)
-    try:
-        query = query_params({"open": unfinished or None})
-        return await rest.get(session_path(session, "/history"), query, READ_ONCE.request_timeout_s)
-    finally:
-        await rest.close()
 
 
 @click.command(short_help="Receive webhooks, verify and print them.")
@@ -207,11 +188,8 @@ def receive(listen: str, secret: str | None) -> None:
       voicemem receive --secret my-secret
       voicemem serve --webhook-url http://127.0.0.1:9000/ --webhook-secret my-secret
     """
-    try:
-        check_webhook_secret(secret)
-    except Refused as refused:
-        raise CommandFailed(refused.detail) from None
-    with suppress(KeyboardInterrupt):
+    check_webhook_secret(secret)
+    with until_interrupted():
         run(receive_until_stopped(listen, secret))
 
 

@@ -1,33 +1,41 @@
-"""What the commands share: errors, Ctrl-C, flags and their environment variables."""
+"""Shared by the commands: errors, Ctrl-C, flags and their environment variables, the REST client, bars."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import click
+import msgspec
 import uvloop
 
 from voicemem.cli.logs import TextFormatter
-from voicemem.client import ClientError, Unreachable
+from voicemem.client import ClientError, Options, Unreachable
 from voicemem.client.replay import ReplayFailed
 from voicemem.client.transport.failures import check_of
+from voicemem.client.transport.rest import RestClient
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, Settings
 from voicemem.errors import VoicememError
 from voicemem.exports.text import HIDDEN, without_hidden
 from voicemem.protocol.checks import did_you_mean, known_names
 from voicemem.security.audit import LOG as AUDIT
+from voicemem.store.copying import CopyFailed
+from voicemem.store.sqlite.backup import CopyFailed as BackupFailed
 
 VARIABLE = re.compile(r"VOICEMEM_[A-Z0-9_]{1,100}\Z")
 ALIKE = 0.92
 """How alike two variables are of which one is meant; all of them begin alike."""
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class TerminalHandler(logging.Handler):
@@ -52,18 +60,34 @@ class CommandFailed(click.ClickException):
         click.secho(f"voicemem: {self.message}", fg="red", err=True)
 
 
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a command's coroutine. Errors that are not bugs become a `CommandFailed`."""
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn errors that are not bugs into a `CommandFailed`."""
     try:
-        return uvloop.run(work)
+        yield
     except BrokenPipeError:
         raise
     except ClientError as error:
         raise CommandFailed(f"{with_help(error)} ({error.code})") from None
     except VoicememError as error:
         raise CommandFailed(error.detail) from None
-    except (OSError, ReplayFailed, aiohttp.ClientError) as error:
-        raise CommandFailed(without_number(error)) from None
+    except (OSError, ReplayFailed, aiohttp.ClientError, CopyFailed, BackupFailed) as error:
+        # Python puts the number of an error in front of the system's words.
+        raise CommandFailed(re.sub(r"\A\[Errno \d+\] ", "", str(error))) from None
+
+
+class Commands(click.Group):
+    """All commands; their errors are shown in one plain sentence."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with plain_errors():
+            return super().invoke(ctx)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine. Errors that are not bugs become a `CommandFailed`."""
+    with plain_errors():
+        return uvloop.run(work)
 
 
 def with_help(error: ClientError) -> str:
@@ -74,11 +98,6 @@ def with_help(error: ClientError) -> str:
     return error.detail if helps in error.detail else f"{error.detail} {helps}"
 
 
-def without_number(error: BaseException) -> str:
-    """The words of an error, without the number that Python puts in front of those of the system."""
-    return re.sub(r"\A\[Errno \d+\] ", "", str(error))
-
-
 def end_on_interrupt() -> None:
     """Let SIGINT raise `KeyboardInterrupt` at once, in a command whose only end is Ctrl-C.
 
@@ -87,6 +106,17 @@ def end_on_interrupt() -> None:
     without job control starts `command &` with SIGINT ignored, in which case neither Python nor the runner handles it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """A command that Ctrl-C ends, and a reader that has seen enough (`| head`): neither is an error."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_rest_url(_: click.Context, __: click.Parameter, url: str) -> str:
@@ -107,22 +137,75 @@ URL_OPTION = click.option(
     callback=check_rest_url,
     help="Address of the REST API.",
 )
-REST_OPTIONS = (
-    URL_OPTION,
-    click.option(
-        "--key",
-        envvar="VOICEMEM_KEY",
-        show_envvar=True,
-        help="A key, if keys are used; with the scope read, unless the text above says which.",
-    ),
+KEY_OPTION = click.option(
+    "--key",
+    envvar="VOICEMEM_KEY",
+    show_envvar=True,
+    help="A key, if keys are used; with the scope read, unless the text above says which.",
 )
+READ_ONCE = Options(read_attempts=1)
+"""A person at a terminal can repeat a command; a wrong address should be reported at once."""
 
 
-def rest_options(command: Command) -> Command:
-    """The flags of commands that read over REST."""
-    for option in reversed(REST_OPTIONS):
-        command = option(command)
-    return command
+class Server(NamedTuple):
+    """A running service, and the key for it."""
+
+    url: str
+    key: str | None
+
+    @asynccontextmanager
+    async def client(self, options: Options = READ_ONCE) -> AsyncIterator[RestClient]:
+        rest = RestClient(self.url, self.key, options)
+        try:
+            yield rest
+        finally:
+            await rest.close()
+
+    def ask(self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None) -> Any:
+        """Send one request, and return the answer."""
+
+        async def send() -> Any:
+            async with self.client() as rest:
+                encoded = None if body is None else msgspec.json.encode(body)
+                return await rest.request(method, path, query, encoded)
+
+        return run(send())
+
+
+def rest_options(command: Command) -> Callable[..., Any]:
+    """The flags of commands that ask the REST API; a command gets them as `server`."""
+
+    @wraps(command)
+    def with_server(*values: Any, url: str, key: str | None, **options: Any) -> Any:
+        return command(*values, server=Server(url, key), **options)
+
+    return URL_OPTION(KEY_OPTION(with_server))
+
+
+def options(*several: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """One decorator for several options."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(several):
+            command = option(command)
+        return command
+
+    return add
+
+
+def progress(length: int, label: str) -> Any:
+    """A bar on standard error."""
+    return click.progressbar(length=max(length, 1), label=label, file=sys.stderr)
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are set."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def read_secret(prompt: str) -> str:
+    """A secret that is typed unseen, or a line of standard input."""
+    return (click.prompt(prompt, hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
 
 
 def unknown_variables(context: click.Context, environment: Iterable[str]) -> list[str]:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 
 import click
 
 from voicemem.cli.common import CommandFailed, audit_to_terminal, run
 from voicemem.config.service import MEMORY_STORE, POSTGRESQL_PREFIXES, SQLITE_PREFIX, shown_store
-from voicemem.errors import CannotStart, DamagedEntry
+from voicemem.errors import DamagedEntry
 from voicemem.security.audit import COMMAND_LINE, audit
 from voicemem.sessions.read_models.read_model import decode_rows
 from voicemem.store.copying import (
     CopyEnd,
-    CopyFailed,
     CopyMark,
     Differs,
     Report,
@@ -63,13 +62,18 @@ def copy(source: str, target: str, dry_run: bool) -> None:
     """
     check_stores(source, target)
     audit_to_terminal()
-    with failing_plainly(), opened_end(source, False, dry_run) as ours, opened_end(target, True, dry_run) as theirs:
+    with ExitStack() as ends:
+        ours = ends.enter_context(closing(open_copy_end(source, False, dry_run)))
+        theirs = ends.enter_context(closing(open_copy_end(target, True, dry_run)))
         mark = begin_copy(ours, theirs)
         show_volume(mark.volume, previous_target(ours))
         if dry_run:
             click.echo(f"nothing was copied to {shown_store(target)}: this was a dry run")
             return
-        move(ours, theirs, mark, target)
+        try:
+            move(ours, theirs, mark, target)
+        except Differs as error:
+            raise CopyDiffers(str(error)) from None
     audit("copy", COMMAND_LINE, None, store=shown_store(source), to=shown_store(target))
     click.echo(f"{shown_store(target)} is the store now; {shown_store(source)} is no longer served")
 
@@ -101,28 +105,6 @@ def check_stores(source: str, target: str) -> None:
         raise CommandFailed("Both are files: copy one with voicemem backup and restore.")
     if not source.startswith(SQLITE_PREFIX) and not target.startswith(SQLITE_PREFIX):
         raise CommandFailed("Both are PostgreSQL: copy a database with its own tools (docs/postgresql.md).")
-
-
-@contextmanager
-def opened_end(store: str, is_target: bool, dry_run: bool) -> Iterator[CopyEnd]:
-    end = open_copy_end(store, is_target, dry_run)
-    try:
-        yield end
-    finally:
-        end.close()
-
-
-@contextmanager
-def failing_plainly() -> Iterator[None]:
-    """Turn what may fail into one sentence, and an exit code."""
-    try:
-        yield
-    except CannotStart as error:
-        raise CommandFailed(error.detail) from None
-    except Differs as error:
-        raise CopyDiffers(str(error)) from None
-    except CopyFailed as error:
-        raise CommandFailed(str(error)) from None
 
 
 def show_volume(volume: Volume, before: str | None) -> None:

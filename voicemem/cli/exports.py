@@ -6,16 +6,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 import msgspec
 
-from voicemem.cli.common import CommandFailed, rest_options, run
-from voicemem.client.options import Options
-from voicemem.client.transport.rest import RestClient, read_calls, read_export, session_path
+from voicemem.cli.common import CommandFailed, Server, given, progress, rest_options, run
+from voicemem.client.transport.rest import read_calls, read_export, session_path
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
 from voicemem.protocol.types import JsonObject
 
@@ -56,8 +55,7 @@ PATHS = click.Path(path_type=Path)
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def export(
     session: str | None,
-    url: str,
-    key: str | None,
+    server: Server,
     form: FormatName,
     everything: bool,
     output: Path | None,
@@ -75,37 +73,30 @@ def export(
       voicemem export --user-id ann --format webvtt --output subtitles/
       voicemem export --all --format csv --output calls.csv
     """
-    filters = {name: condition(value) for name, value in conditions.items() if value is not None}
+    filters = given(conditions)
+    for name in filters.keys() & {"started_after", "started_before"}:
+        filters[name] = int(filters[name].replace(tzinfo=UTC).timestamp() * 1000)
     if (session is not None) + bool(filters) + everything != 1:
         raise click.UsageError("Give either a SESSION, or conditions such as --user-id, or --all.")
     if session is not None:
-        document = run(fetch_call(session, url, key, form))
-        write_one(document, session, form, output, force)
+        write_one(run(fetch_call(session, server, form)), session, form, output, force)
         return
     if (output is None or not output.is_dir()) and not FORMATS[form].is_joinable:
         raise click.UsageError(f"Several calls as {form} are a file each: give --output an existing folder.")
     if output is None or output.is_dir():
-        end = run(write_calls(Documents(form, output or sys.stdout.buffer, force), url, key, filters))
+        end = run(write_calls(Documents(form, output or sys.stdout.buffer, force), server, filters))
     else:
         with written_file(output, force) as file:
-            end = run(write_calls(Documents(form, file, force), url, key, filters))
+            end = run(write_calls(Documents(form, file, force), server, filters))
     if output is not None:
         click.echo(f"{output} has {end['calls']} calls")
     if end["unreadable"]:
         click.secho(f"{end['unreadable']} more are stored but cannot be read", fg="yellow", err=True)
 
 
-def condition(value: Any) -> Any:
-    """A condition as the service takes it: a date, which is meant in UTC, is Unix ms."""
-    return int(value.replace(tzinfo=UTC).timestamp() * 1000) if isinstance(value, datetime) else value
-
-
-async def fetch_call(session: str, url: str, key: str | None, form: FormatName) -> str:
-    rest = RestClient(url, key, Options())
-    try:
-        return await rest.text(session_path(session, "/export"), {"format": form}, Options().read_timeout_s)
-    finally:
-        await rest.close()
+async def fetch_call(session: str, server: Server, form: FormatName) -> str:
+    async with server.client() as rest:
+        return await rest.text(session_path(session, "/export"), {"format": form}, rest.options.read_timeout_s)
 
 
 def write_one(document: str, session: str, form: FormatName, output: Path | None, force: bool) -> None:
@@ -141,24 +132,17 @@ class Documents:
         self.count += 1
 
 
-async def write_calls(documents: Documents, url: str, key: str | None, filters: JsonObject) -> JsonObject:
+async def write_calls(documents: Documents, server: Server, filters: JsonObject) -> JsonObject:
     """Write documents as they come, with a bar that counts calls; the last line of the export."""
-    rest = RestClient(url, key, Options())
-    bar = click.progressbar(length=1, label="exporting", file=sys.stderr)
     line: JsonObject = {}
-    try:
-        with bar:
-            async with aclosing(read_calls(rest, documents.form, filters)) as lines:
-                async for line in lines:
-                    if line["type"] == "calls":
-                        bar.length = max(1, line["sessions"])
-                    elif line["type"] == "call":
-                        documents.write(line["session_id"], line["document"])
-                    bar.update(line["type"] in ("call", "unreadable"))
-    finally:
-        await rest.close()
-        if not isinstance(documents.output, Path):
-            documents.output.flush()
+    with progress(1, "exporting") as bar:
+        async with server.client() as rest, aclosing(read_calls(rest, documents.form, filters)) as lines:
+            async for line in lines:
+                if line["type"] == "calls":
+                    bar.length = max(1, line["sessions"])
+                elif line["type"] == "call":
+                    documents.write(line["session_id"], line["document"])
+                bar.update(line["type"] in ("call", "unreadable"))
     if not line:
         raise CommandFailed("The service answered nothing.")
     return line
@@ -172,7 +156,7 @@ async def write_calls(documents: Documents, url: str, key: str | None, filters: 
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @click.option("--events", is_flag=True, help="With the journals: every event as it was taken.")
-def export_user(user_id: str, url: str, key: str | None, output: Path | None, force: bool, events: bool) -> None:
+def export_user(user_id: str, server: Server, output: Path | None, force: bool, events: bool) -> None:
     """Export all data of a user, as JSON lines: docs/privacy.md explains them.
 
     It needs a key with the scope admin. The file gets its name once it is complete, and only its owner may read it.
@@ -183,29 +167,23 @@ def export_user(user_id: str, url: str, key: str | None, output: Path | None, fo
       voicemem export-user ann | jq -r 'select(.type == "message") | .content'
     """
     if output is None:
-        run(write_export(sys.stdout.buffer, user_id, url, key, events))
+        run(write_export(sys.stdout.buffer, user_id, server, events))
         return
     with written_file(output, force) as file:
-        end = run(write_export(file, user_id, url, key, events))
+        end = run(write_export(file, user_id, server, events))
     click.echo(f"{output} has {end['sessions']} sessions and {end['messages']} messages of {user_id}")
 
 
-async def write_export(file: BinaryIO, user_id: str, url: str, key: str | None, events: bool) -> JsonObject:
+async def write_export(file: BinaryIO, user_id: str, server: Server, events: bool) -> JsonObject:
     """Write an export with a progress bar that counts sessions; its last line."""
-    rest = RestClient(url, key, Options())
-    bar = click.progressbar(length=1, label="exporting", file=sys.stderr)
     line: JsonObject = {}
-    try:
-        with bar:
-            async with aclosing(read_export(rest, user_id, events)) as lines:
-                async for line in lines:
-                    file.write(msgspec.json.encode(line) + b"\n")
-                    if line["type"] == "export":
-                        bar.length = max(1, line["sessions"])
-                    bar.update(line["type"] == "session")
-    finally:
-        await rest.close()
-        file.flush()
+    with progress(1, "exporting") as bar:
+        async with server.client() as rest, aclosing(read_export(rest, user_id, events)) as lines:
+            async for line in lines:
+                file.write(msgspec.json.encode(line) + b"\n")
+                if line["type"] == "export":
+                    bar.length = max(1, line["sessions"])
+                bar.update(line["type"] == "session")
     if line["unreadable"]:
         click.secho("some of it is stored but cannot be read: lines of the type unreadable", fg="yellow", err=True)
     return line

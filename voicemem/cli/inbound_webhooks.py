@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 
 import click
 
-from voicemem.cli.common import run
-from voicemem.cli.keys import existing, new_or_existing, with_store
+from voicemem.cli.common import read_secret
+from voicemem.cli.keys import in_store, project_option
 from voicemem.cli.service_settings import store_option
 from voicemem.runtime import now_ms
-from voicemem.security.access import DEFAULT_PROJECT, check_project
+from voicemem.security.access import check_project
 from voicemem.security.audit import COMMAND_LINE, audit
-from voicemem.security.hook_secrets import (
-    MAX_OVERLAP_S,
-    OVERLAP_S,
-    HookSecrets,
-    ShownHookSecret,
-    check_hook_secret,
-    new_hook_secret,
-)
+from voicemem.security.hook_secrets import MAX_OVERLAP_S, OVERLAP_S, HookSecrets, check_hook_secret, new_hook_secret
 from voicemem.store.port import Store
 
-project_option = click.option(
-    "--project", default=DEFAULT_PROJECT, show_default=True, help="The project whose webhooks it signs."
-)
+of_project = project_option("The project whose webhooks it signs.")
 
 
 @click.group(short_help="Manage signing secrets of inbound webhooks.")
@@ -48,7 +38,7 @@ def secrets_in(store: Store) -> HookSecrets:
 
 @hooks.command("set", short_help="Set a secret, or rotate it.")
 @store_option
-@project_option
+@of_project
 @click.option("--generate", is_flag=True, help="Make a secret and print it, for platforms that let you choose it.")
 @click.option(
     "--overlap",
@@ -68,15 +58,11 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, dialect: 
       voicemem hooks set --store sqlite:calls.db --project shop elevenlabs-agents
       voicemem hooks set --store sqlite:calls.db --generate --overlap 0 elevenlabs-agents
     """
-    secret = new_hook_secret() if generate else read_secret()
-
-    async def work(opened: Store) -> None:
-        check_project(project)
-        check_hook_secret(secret)
-        await secrets_in(opened).set(project, dialect, secret, overlap)
-        audit("hook_secret_set", COMMAND_LINE, project, dialect=dialect)
-
-    run(with_store(new_or_existing(store), work, make=True))
+    secret = new_hook_secret() if generate else read_secret("Secret")
+    check_project(project)
+    check_hook_secret(secret)
+    in_store(store, lambda opened: secrets_in(opened).set(project, dialect, secret, overlap), make=True)
+    audit("hook_secret_set", COMMAND_LINE, project, dialect=dialect)
     click.echo(f"webhooks of {dialect} in the project {project} are signed with the new secret", err=generate)
     if generate:
         click.echo(secret)
@@ -84,7 +70,7 @@ def set_secret(store: str, project: str, generate: bool, overlap: int, dialect: 
 
 @hooks.command("list", short_help="List the dialects of a project that have a secret.")
 @store_option
-@project_option
+@of_project
 def list_secrets(store: str, project: str) -> None:
     """List the dialects that have a secret in a project, and until when the one before verifies; never the secrets.
 
@@ -94,18 +80,14 @@ def list_secrets(store: str, project: str) -> None:
     Example:
       voicemem hooks list --store sqlite:calls.db --project shop
     """
-
-    async def work(opened: Store) -> list[ShownHookSecret]:
-        return await secrets_in(opened).list(project)
-
-    for one in run(with_store(existing(store), work)):
+    for one in in_store(store, lambda opened: secrets_in(opened).list(project)):
         old = "" if one.old_until_ms is None else f"  the one before verifies until {shown_time(one.old_until_ms)}"
         click.echo(f"{one.dialect}  set {shown_time(one.set_ms or 0)}{old}")
 
 
 @hooks.command("remove", short_help="Remove a secret.")
 @store_option
-@project_option
+@of_project
 @click.argument("dialect")
 def remove_secret(store: str, project: str, dialect: str) -> None:
     """Remove the secret that signs the webhooks of DIALECT in a project, and the one before it.
@@ -116,20 +98,9 @@ def remove_secret(store: str, project: str, dialect: str) -> None:
     Example:
       voicemem hooks remove --store sqlite:calls.db elevenlabs-agents
     """
-
-    async def work(opened: Store) -> None:
-        await secrets_in(opened).remove(project, dialect)
-        audit("hook_secret_removed", COMMAND_LINE, project, dialect=dialect)
-
-    run(with_store(existing(store), work))
+    in_store(store, lambda opened: secrets_in(opened).remove(project, dialect))
+    audit("hook_secret_removed", COMMAND_LINE, project, dialect=dialect)
     click.echo(f"webhooks of {dialect} in the project {project} have no secret in the store any more")
-
-
-def read_secret() -> str:
-    """A secret that is typed unseen, or a line of standard input."""
-    if sys.stdin.isatty():
-        return str(click.prompt("Secret", hide_input=True)).strip()
-    return sys.stdin.readline().strip()
 
 
 def shown_time(ms: int) -> str:

@@ -2,32 +2,80 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import click
 
-from voicemem.cli.common import CommandFailed, audit_to_terminal, run, sqlite_path
+from voicemem.cli.common import Command, CommandFailed, audit_to_terminal, given, options, run, sqlite_path
 from voicemem.cli.service_settings import store_option
-from voicemem.config.service import POSTGRESQL_PREFIXES, SQLITE_PREFIX
+from voicemem.config.service import POSTGRESQL_PREFIXES
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.runtime import now_ms
 from voicemem.security.access import ASK_AGAIN_MS, DEFAULT_PROJECT, SCOPES, Access
-from voicemem.security.audit import COMMAND_LINE, audit
+from voicemem.security.audit import COMMAND_LINE, Act, audit
 from voicemem.store.directory import ApiKey, KeyLimits
 from voicemem.store.engines import open_store
 from voicemem.store.port import Store
 from voicemem.store.upkeep import no_store
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-def limit_option(name: str, text: str, default: int | None = 0) -> Callable[[F], F]:
-    """A limit of a key; without a limit of its own it has those of the service."""
-    return click.option(name, type=click.IntRange(0, MAX_INTEGER), default=default, help=text)
+LIMITS = {
+    "--events-per-second": "Events per second.",
+    "--bytes-per-second": "Bytes of events per second.",
+    "--open-sessions": "Sessions begun with the key that may run at a time.",
+    "--sessions-per-day": "Sessions that may be begun with the key in a day (UTC).",
+}
+
+
+def limit_options(default: int | None) -> Callable[[Command], Command]:
+    """The limits of a key; without one of its own it has those of the service."""
+    kind = click.IntRange(0, MAX_INTEGER)
+    return options(*(click.option(flag, type=kind, default=default, help=text) for flag, text in LIMITS.items()))
+
+
+def project_option(text: str) -> Callable[[Command], Command]:
+    return click.option("--project", default=DEFAULT_PROJECT, show_default=True, help=text)
+
+
+def scope_option(default: tuple[str, ...], text: str) -> Callable[[Command], Command]:
+    kind = click.Choice(SCOPES)
+    return click.option("--scope", "scopes", multiple=True, type=kind, default=default, show_default=True, help=text)
+
+
+def checked_store(store: str, make: bool = False) -> str:
+    """The store of a --store. A file must exist, lest a mistyped one is made, unless it is to be made."""
+    if not store.startswith(POSTGRESQL_PREFIXES):
+        path = sqlite_path(store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
+        if not os.path.exists(path):
+            if not make:
+                raise CommandFailed(no_store(path))
+            click.echo(f"{path} does not exist yet; it is created, as a new store.", err=True)
+    return store
+
+
+def in_store(store: str, work: Callable[[Store], Awaitable[T]], make: bool = False) -> T:
+    """Work with the store of a --store, on which a server may be running."""
+    url = checked_store(store, make)
+
+    async def work_there() -> T:
+        audit_to_terminal()
+        opened = open_store(url, exclusive=False, make=make)
+        try:
+            return await work(opened)
+        finally:
+            await opened.close_store()
+
+    return run(work_there())
+
+
+def wait_for_services() -> None:
+    """Wait until a service on the same store requires keys, if this is the first: it looks for one this often."""
+    time.sleep(ASK_AGAIN_MS / 1000)
 
 
 @click.group(short_help="Create, list and revoke API keys; register apps of Agora's.")
@@ -45,23 +93,10 @@ def keys() -> None:
 
 @keys.command("create", short_help="Create a key and show it, this one time.")
 @store_option
-@click.option(
-    "--project", default=DEFAULT_PROJECT, show_default=True, help="Its project; keys see only sessions of their own."
-)
+@project_option("Its project; keys see only sessions of their own.")
 @click.option("--name", default="", help="What the key is for, as `keys list` shows it.")
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    type=click.Choice(SCOPES),
-    default=("ingest", "read"),
-    show_default=True,
-    help="What the key may do; may be repeated. admin includes the others.",
-)
-@limit_option("--events-per-second", "Events per second.")
-@limit_option("--bytes-per-second", "Bytes of events per second.")
-@limit_option("--open-sessions", "Sessions begun with the key that may run at a time.")
-@limit_option("--sessions-per-day", "Sessions that may be begun with the key in a day (UTC).")
+@scope_option(("ingest", "read"), "What the key may do; may be repeated. admin includes the others.")
+@limit_options(0)
 def create_key(store: str, project: str, name: str, scopes: tuple[str, ...], **limits: int) -> None:
     """Create a key and show it, this one time: the store keeps only a hash.
 
@@ -72,16 +107,15 @@ def create_key(store: str, project: str, name: str, scopes: tuple[str, ...], **l
     Example:
       voicemem keys create --store sqlite:calls.db --scope read --name dashboard
     """
-    path = new_or_existing(store)
-
-    async def work(opened: Store) -> str:
-        key, text = await Access(opened.directory).create_key(project, name, scopes, KeyLimits(**limits))
-        await wait_for_services()
-        audit("key_created", COMMAND_LINE, project, key=key.id, scopes=key.scopes)
-        click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
-        return text
-
-    click.echo(run(with_store(path, work, make=True)))
+    key, text = in_store(
+        store,
+        lambda opened: Access(opened.directory).create_key(project, name, scopes, KeyLimits(**limits)),
+        make=True,
+    )
+    wait_for_services()
+    audit("key_created", COMMAND_LINE, project, key=key.id, scopes=key.scopes)
+    click.echo(f"key {key.id} of project {key.project}, scopes {', '.join(key.scopes)}; shown only now:", err=True)
+    click.echo(text)
 
 
 @keys.command("list", short_help="List the keys of all projects.")
@@ -93,11 +127,7 @@ def list_keys(store: str) -> None:
     Example:
       voicemem keys list --store sqlite:calls.db
     """
-
-    async def work(opened: Store) -> list[ApiKey]:
-        return await opened.directory.list_keys()
-
-    for key in run(with_store(existing(store), work)):
+    for key in in_store(store, lambda opened: opened.directory.list_keys()):
         state = "revoked" if key.revoked_ms is not None else "active"
         limits = "".join(f"  {name}={limit}" for name, limit in key.limits._asdict().items() if limit)
         click.echo(f"{key.id}  {state:8}{key.project}  {','.join(key.scopes)}  {key.name}".rstrip() + limits)
@@ -106,10 +136,7 @@ def list_keys(store: str) -> None:
 @keys.command("limits", short_help="Change the limits of a key.")
 @store_option
 @click.argument("key_id")
-@limit_option("--events-per-second", "Events per second.", default=None)
-@limit_option("--bytes-per-second", "Bytes of events per second.", default=None)
-@limit_option("--open-sessions", "Sessions begun with the key that may run at a time.", default=None)
-@limit_option("--sessions-per-day", "Sessions that may be begun with the key in a day (UTC).", default=None)
+@limit_options(None)
 def change_limits(store: str, key_id: str, **limits: int | None) -> None:
     """Change the limits of the key with the id KEY_ID; those that are not given stay, and 0 is no limit.
 
@@ -119,17 +146,13 @@ def change_limits(store: str, key_id: str, **limits: int | None) -> None:
     Example:
       voicemem keys limits --store sqlite:calls.db 3f9a0c1d2e4b --events-per-second 50
     """
-    given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
+    changes = given(limits)
 
-    async def work(opened: Store) -> bool:
+    async def change(opened: Store) -> bool:
         key = await opened.directory.find_key(key_id)
-        if key is None or not await opened.directory.set_key_limits(key_id, key.limits._replace(**given)):
-            return False
-        audit("key_limits_changed", COMMAND_LINE, key.project, key=key_id, limits=given)
-        return True
+        return key is not None and await opened.directory.set_key_limits(key_id, key.limits._replace(**changes))
 
-    if not run(with_store(existing(store), work)):
-        raise CommandFailed(f"There is no active key with the id {key_id}.")
+    audit_change(store, key_id, change, "key_limits_changed", limits=changes)
     click.echo(f"the limits of key {key_id} are changed")
 
 
@@ -145,53 +168,18 @@ def revoke_key(store: str, key_id: str) -> None:
     Example:
       voicemem keys revoke --store sqlite:calls.db 3f9a0c1d2e4b
     """
-
-    async def work(opened: Store) -> bool:
-        key = await opened.directory.find_key(key_id)
-        revoked = key is not None and await opened.directory.revoke_key(key_id, now_ms())
-        if key is not None and revoked:
-            audit("key_revoked", COMMAND_LINE, key.project, key=key_id)
-        return revoked
-
-    if not run(with_store(existing(store), work)):
-        raise CommandFailed(f"There is no active key with the id {key_id}.")
+    audit_change(store, key_id, lambda opened: opened.directory.revoke_key(key_id, now_ms()), "key_revoked")
     click.echo(f"key {key_id} is revoked")
 
 
-def keys_store_path(store: str) -> str:
-    return sqlite_path(store, "A store in memory belongs to its server; set VOICEMEM_ADMIN_KEY there instead.")
+def audit_change(store: str, key_id: str, change: Callable[[Store], Awaitable[bool]], act: Act, **fields: Any) -> None:
+    """Change a key; `change` returns False for one that is not active. Raises `CommandFailed`."""
 
+    async def work(opened: Store) -> ApiKey | None:
+        key = await opened.directory.find_key(key_id)
+        return key if key is not None and await change(opened) else None
 
-def new_or_existing(store: str) -> str:
-    """The store of a --store; a file is announced if it does not exist yet."""
-    if store.startswith(POSTGRESQL_PREFIXES):
-        return store
-    path = keys_store_path(store)
-    if not os.path.exists(path):
-        click.echo(f"{path} does not exist yet; it is created, as a new store.", err=True)
-    return f"{SQLITE_PREFIX}{path}"
-
-
-async def wait_for_services() -> None:
-    """Wait until a service on the same store requires keys, if this is the first: it looks for one this often."""
-    await asyncio.sleep(ASK_AGAIN_MS / 1000)
-
-
-def existing(store: str) -> str:
-    """The store of a --store, which must exist if it is a file: opening a mistyped one would create it."""
-    if store.startswith(POSTGRESQL_PREFIXES):
-        return store
-    path = keys_store_path(store)
-    if not os.path.exists(path):
-        raise CommandFailed(no_store(path))
-    return f"{SQLITE_PREFIX}{path}"
-
-
-async def with_store(url: str, work: Callable[[Store], Awaitable[T]], make: bool = False) -> T:
-    """Work with a store on which a server may be running; without `make` it must exist."""
-    audit_to_terminal()
-    store = open_store(url, exclusive=False, make=make)
-    try:
-        return await work(store)
-    finally:
-        await store.close_store()
+    key = in_store(store, work)
+    if key is None:
+        raise CommandFailed(f"There is no active key with the id {key_id}.")
+    audit(act, COMMAND_LINE, key.project, key=key_id, **fields)

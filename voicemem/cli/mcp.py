@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from voicemem.cli.common import CommandFailed, rest_options, run
+from voicemem.cli.common import CommandFailed, Server, rest_options, run
 from voicemem.config.service import parse_address
-from voicemem.errors import VoicememError
 
 NO_SDK = "`voicemem mcp` needs the extra `mcp`: pip install 'voicemem-core[server,mcp]'"
 HTTP_ONLY = "--mcp-url, --mcp-issuer and --insecure are for --http."
@@ -43,7 +42,7 @@ KEY_PER_CALLER = "Over HTTP every client sends its own key, and one for all woul
 @click.option("--insecure", is_flag=True, help="With --http beyond loopback: also serve a memory that has no keys.")
 @click.pass_context
 def mcp(
-    context: click.Context, /, url: str, key: str | None, http_address: str | None, insecure: bool, **urls: str | None
+    context: click.Context, /, server: Server, http_address: str | None, insecure: bool, **urls: str | None
 ) -> None:
     """Give LLMs the memory as tools: search_memories, get_context, get_history, remember, forget, recent_calls.
 
@@ -66,10 +65,10 @@ def mcp(
         raise CommandFailed(NO_SDK) from None
 
     async def serve() -> None:
-        service = Service(url)
+        service = Service(server.url)
         try:
             if http_address is None:
-                await serve_stdio(service, key)
+                await serve_stdio(service, server.key)
             else:
                 await serve_http(service, settings, show_url)
         finally:
@@ -83,11 +82,7 @@ def mcp(
             raise click.UsageError(KEY_PER_CALLER)
         for name, value in urls.items():
             check_url(name, value)
-        try:
-            address = parse_address(http_address)
-        except VoicememError as error:
-            raise CommandFailed(error.detail) from None
-        settings = HttpSettings(address, urls["mcp_url"], urls["mcp_issuer"], insecure)
+        settings = HttpSettings(parse_address(http_address), urls["mcp_url"], urls["mcp_issuer"], insecure)
     run(serve())
 
 

@@ -1,25 +1,20 @@
-"""`voicemem search` and `voicemem reindex`."""
+"""`voicemem search`, `memories` and `reindex`."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
-import msgspec
 
-from voicemem.cli.common import CommandFailed, json_shown, rest_options, run
-from voicemem.cli.keys import existing
-from voicemem.cli.service_settings import embeddings_options, embeddings_settings, store_option
-from voicemem.client.memories import Memories, MemoryFields
-from voicemem.client.options import Options
-from voicemem.client.transport.rest import RestClient
+from voicemem.cli.common import CommandFailed, Server, given, json_shown, options, progress, rest_options, run
+from voicemem.cli.keys import checked_store
+from voicemem.cli.service_settings import EMBEDDINGS_OPTIONS, store_option
+from voicemem.client.memories import memory_path, user_path
+from voicemem.client.transport.rest import query_params
 from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings
 from voicemem.context.policies import Policies
-from voicemem.errors import CannotStart, LlmFailed
+from voicemem.errors import LlmFailed
 from voicemem.exports.text import one_line
 from voicemem.memory.search import MAX_PAGE
 from voicemem.memory.vectors import VectorMaker
@@ -30,17 +25,14 @@ from voicemem.store.engines import open_store
 from voicemem.store.port import Store
 from voicemem.telemetry import Telemetry
 
-T = TypeVar("T")
 KINDS: tuple[str, ...] = get_args(GivenKind)
-READ_ONCE = Options(read_attempts=1)
-"""A person at a terminal can repeat a command; a wrong address should be reported at once."""
 
 
 @click.command(short_help="Find what was said in any call, and memories.")
 @click.argument("query")
 @rest_options
 @click.option("--user-id", help="Search the calls of this user only.")
-@click.option("--session", help="Search this session only.")
+@click.option("--session", "session_id", help="Search this session only.")
 @click.option("--namespace", help="Search the sessions with this label `namespace` only.")
 @click.option(
     "--mode",
@@ -50,17 +42,7 @@ READ_ONCE = Options(read_attempts=1)
 )
 @click.option("--limit", type=click.IntRange(1, MAX_PAGE), default=10, show_default=True, help="How much to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document of the REST API.")
-def search(
-    query: str,
-    url: str,
-    key: str | None,
-    user_id: str | None,
-    session: str | None,
-    namespace: str | None,
-    mode: str,
-    limit: int,
-    as_json: bool,
-) -> None:
+def search(server: Server, as_json: bool, **body: Any) -> None:
     """Find what was said in any call, as it was heard, and memories that were kept; the best first.
 
     \b
@@ -68,39 +50,18 @@ def search(
       voicemem search "which nuts is she allergic to?" --user-id ann
       voicemem search 核桃 --json
     """
-    scope = {"user_id": user_id, "session_id": session, "namespace": namespace}
-    body = {
-        "query": query,
-        "mode": mode,
-        "limit": limit,
-        **{name: value for name, value in scope.items() if value is not None},
-    }
-    found = run(post_search(body, url, key))
+    found = server.ask("POST", "/v1/memories/search", given(body))
     if as_json:
         click.echo(json_shown(found, 2))
         return
     if not found["complete"]:
         click.secho("the index is being made; something may be missing", fg="yellow", err=True)
     for memory in found["memories"]:
-        click.echo(found_line(memory))
+        place = [] if memory["session_id"] is None else [memory["session_id"]]
+        what = f"{memory.get('role', memory['kind'])}: {one_line(memory['text'])}"
+        click.echo("  ".join([day_of(memory["said_at"]), *place, what]))
     if not found["memories"]:
         click.echo("nothing was found", err=True)
-
-
-def found_line(found: Any) -> str:
-    """A message or a memory in one line."""
-    place = [found["session_id"]] if found["session_id"] is not None else []
-    return "  ".join(
-        [day_of(found["said_at"]), *place, f"{found.get('role', found['kind'])}: {one_line(found['text'])}"]
-    )
-
-
-async def post_search(body: dict[str, Any], url: str, key: str | None) -> Any:
-    rest = RestClient(url, key, Options())
-    try:
-        return await rest.request("POST", "/v1/memories/search", None, msgspec.json.encode(body))
-    finally:
-        await rest.close()
 
 
 def day_of(said_ms: int | None) -> str:
@@ -131,69 +92,65 @@ def memories() -> None:
 @click.option("--kind", type=click.Choice(KINDS), help="Those of this kind only.")
 @click.option("--superseded", is_flag=True, help="Also those that are out of date.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each.")
-def list_memories(user_id: str, url: str, key: str | None, kind: str | None, superseded: bool, as_json: bool) -> None:
+def list_memories(user_id: str, server: Server, kind: str | None, superseded: bool, as_json: bool) -> None:
     """List the memories of a user, the newest first.
 
     \b
     Examples:
       voicemem memories list ann --kind preference
     """
-    params = {"superseded": superseded or None, "kind": kind}
-    for memory in run(with_memories(url, key, lambda client: all_of_user(client, user_id, params))):
-        click.echo(json_shown(memory) if as_json else line_of(memory))
+    cursor: str | None = ""
+    while cursor is not None:
+        query = query_params({"superseded": superseded or None, "kind": kind, "cursor": cursor or None})
+        page = server.ask("GET", user_path(user_id), query=query)
+        for memory in page["memories"]:
+            click.echo(json_shown(memory) if as_json else line_of(memory))
+        cursor = page["next_cursor"]
+
+
+def line_of(memory: Any) -> str:
+    marks = {"pinned": memory["pinned"], "out of date": memory["superseded_by"]}
+    about = ", ".join([memory["kind"], *(mark for mark, holds in marks.items() if holds)])
+    return f"{memory['id']}  {day_of(memory['said_at'])}  {about}: {one_line(memory['text'])}"
 
 
 @memories.command(short_help="Show a memory, and what it was heard from.")
 @click.argument("memory_id")
 @rest_options
-def show(memory_id: str, url: str, key: str | None) -> None:
+def show(memory_id: str, server: Server) -> None:
     """Show a memory, and the messages that it comes from, as they were heard.
 
     \b
     Examples:
       voicemem memories show mem_4ph3bnmpv7fg3dkmwbivekkxaq
     """
-    memory = run(with_memories(url, key, lambda client: client.read(memory_id, evidence=True)))
-    click.echo(json_shown(memory, 2))
+    click.echo(json_shown(server.ask("GET", memory_path(memory_id), query={"evidence": "true"}), 2))
 
 
 @memories.command(short_help="Keep a memory.")
 @click.argument("text")
 @rest_options
 @click.option("--user-id", help="Whose it is.")
-@click.option("--session", help="The session that it belongs to, and is erased with.")
+@click.option("--session", "session_id", help="The session that it belongs to, and is erased with.")
 @click.option("--namespace", help="Its namespace.")
 @click.option("--kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True, help="What it is.")
 @click.option("--topic", "topics", multiple=True, help="What it is about. May be repeated.")
 @click.option("--event-at", help="When it happened: 2026-05-03, or 2026-05-03T14:30:00Z.")
 @click.option("--pinned", is_flag=True, help="Policies leave it.")
-def add(
-    text: str,
-    url: str,
-    key: str | None,
-    user_id: str | None,
-    session: str | None,
-    namespace: str | None,
-    kind: str,
-    topics: tuple[str, ...],
-    event_at: str | None,
-    pinned: bool,
-) -> None:
+def add(text: str, server: Server, **fields: Any) -> None:
     """Keep a memory: one statement, with names written out and dates in full. The key needs the scope ingest.
 
     \b
     Examples:
       voicemem memories add "Ann is allergic to walnuts." --user-id ann --topic food
     """
-    fields: MemoryFields = {"kind": kind, "topics": topics, "pinned": pinned, "user_id": user_id}
-    fields |= {"session_id": session, "namespace": namespace, "event_at": event_at}
-    click.echo(run(with_memories(url, key, lambda client: client.add(text, **fields)))["id"])
+    click.echo(server.ask("POST", "/v1/memories", {"text": text, **fields})["memories"][0]["id"])
 
 
 @memories.command(short_help="Remove memories.")
 @click.argument("memory_ids", nargs=-1, required=True)
 @rest_options
-def remove(memory_ids: tuple[str, ...], url: str, key: str | None) -> None:
+def remove(memory_ids: tuple[str, ...], server: Server) -> None:
     """Remove memories, and their texts with them. The key needs the scope ingest.
 
     \b
@@ -201,7 +158,7 @@ def remove(memory_ids: tuple[str, ...], url: str, key: str | None) -> None:
       voicemem memories remove mem_4ph3bnmpv7fg3dkmwbivekkxaq
     """
     for memory_id in memory_ids:
-        run(with_memories(url, key, partial(removed, memory_id)))
+        server.ask("DELETE", memory_path(memory_id))
         click.echo(f"{memory_id} is removed")
 
 
@@ -214,14 +171,7 @@ def remove(memory_ids: tuple[str, ...], url: str, key: str | None) -> None:
 @click.option("--everything", is_flag=True, help="All of them.")
 @click.option("--dry-run", is_flag=True, help="Only say how many.")
 def forget(
-    user_id: str,
-    url: str,
-    key: str | None,
-    query: str | None,
-    kinds: tuple[str, ...],
-    max_age_days: float | None,
-    everything: bool,
-    dry_run: bool,
+    user_id: str, server: Server, kinds: tuple[str, ...], everything: bool, dry_run: bool, **conditions: Any
 ) -> None:
     """Forget memories of a user for good. All conditions that are given must hold. The key needs the scope admin.
 
@@ -230,46 +180,14 @@ def forget(
       voicemem memories forget ann --query knee --dry-run
       voicemem memories forget ann --everything
     """
-    given: dict[str, Any] = {"query": query, "kinds": kinds or None, "max_age_days": max_age_days}
-    given = {name: value for name, value in given.items() if value is not None} | {"dry_run": dry_run}
-    conditions: Any = given | ({"everything": True} if everything else {})
-    answer = run(with_memories(url, key, lambda client: client.forget(user_id, **conditions)))
+    body = given({**conditions, "kinds": kinds or None, "everything": everything or None, "dry_run": dry_run})
+    answer = server.ask("POST", f"{user_path(user_id)}/forget", body)
     click.echo(f"{len(answer['ids'])} memories {'would be' if dry_run else 'are'} forgotten")
-
-
-async def with_memories(url: str, key: str | None, use: Callable[[Memories], Awaitable[T]]) -> T:
-    """What a use of the API gives."""
-    rest = RestClient(url, key, READ_ONCE)
-    try:
-        return await use(Memories(rest, READ_ONCE.read_timeout_s))
-    finally:
-        await rest.close()
-
-
-async def all_of_user(client: Memories, user_id: str, params: Any) -> list[Any]:
-    """The memories of all pages."""
-    page = await client.of_user(user_id, **params)
-    found = page["memories"]
-    while page["next_cursor"] is not None:
-        page = await client.of_user(user_id, cursor=page["next_cursor"], **params)
-        found += page["memories"]
-    return list(found)
-
-
-async def removed(memory_id: str, client: Memories) -> None:
-    await client.remove(memory_id)
-
-
-def line_of(memory: Any) -> str:
-    """A memory in one line."""
-    marks = [mark for mark, is_so in (("pinned", memory["pinned"]), ("out of date", memory["superseded_by"])) if is_so]
-    about = ", ".join([memory["kind"], *marks])
-    return f"{memory['id']}  {day_of(memory['said_at'])}  {about}: {one_line(memory['text'])}"
 
 
 @click.command(short_help="Rebuild the transcript index.")
 @store_option
-@embeddings_options
+@options(*EMBEDDINGS_OPTIONS)
 def reindex(store: str, **embedder: Any) -> None:
     """Rebuild the transcript index from the journals.
 
@@ -283,11 +201,8 @@ def reindex(store: str, **embedder: Any) -> None:
     """
     if store == MEMORY_STORE:
         raise CommandFailed("A store in memory ends with its server; there is nothing to index.")
-    settings = Settings(store=existing(store), **embeddings_settings(embedder))
-    try:
-        check_embeddings(settings)
-    except CannotStart as error:
-        raise CommandFailed(error.detail) from None
+    settings = Settings(store=checked_store(store), **embedder)
+    check_embeddings(settings)
     run(make_index(settings))
 
 
@@ -307,7 +222,7 @@ async def index_all(opened: Store, services: Services) -> int:
     """Index all sessions of a store, with a progress bar; returns how many were indexed."""
     await opened.transcript_index.clear_index()
     total, count = await opened.transcript_index.count_sessions_to_index(), 0
-    with click.progressbar(length=max(total, 1), label=f"indexing {total} sessions", file=sys.stderr) as bar:
+    with progress(total, f"indexing {total} sessions") as bar:
         async for looked_at, done in services.indexer.check_all():
             count += done
             bar.update(looked_at)
@@ -322,12 +237,11 @@ async def embed_all(maker: VectorMaker) -> int:
     count = 0
     try:
         total = await maker.count_missing()
-        with click.progressbar(length=max(total, 1), label=f"embedding {total} texts", file=sys.stderr) as bar:
+        with progress(total, f"embedding {total} texts") as bar:
             async for done in maker.check_all():
                 count += done
                 bar.update(done)
     except LlmFailed as failed:
-        raise CommandFailed(
-            f"The embedder failed ({failed.why}) after {count} texts; a server will continue."
-        ) from None
+        why = f"The embedder failed ({failed.why}) after {count} texts; a server will continue."
+        raise CommandFailed(why) from None
     return count

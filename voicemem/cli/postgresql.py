@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 
 import click
 
-from voicemem.cli.common import CommandFailed, run
-from voicemem.cli.keys import with_store
+from voicemem.cli.common import CommandFailed
+from voicemem.cli.keys import in_store
 from voicemem.cli.service_settings import store_option
 from voicemem.config.service import POSTGRESQL_PREFIXES
-from voicemem.errors import CannotStart
+from voicemem.runtime import now_ms
 from voicemem.store.engines import migrate_store
 from voicemem.store.port import Store
 from voicemem.store.records import Node
@@ -28,17 +27,14 @@ def nodes(store: str) -> None:
     Example:
       voicemem nodes --store postgresql://voicemem@db.example/voicemem
     """
+    check_postgresql(store, "A file has one node, the server that has it open; only a PostgreSQL store has several.")
 
-    if not store.startswith(POSTGRESQL_PREFIXES):
-        raise CommandFailed("A file has one node, the server that has it open; only a PostgreSQL store has several.")
+    async def work(opened: Store) -> tuple[int, list[Node]]:
+        return await clock_of(opened), await opened.nodes.list_nodes()
 
-    async def work(opened: Store) -> tuple[list[Node], int]:
-        there = await opened.read_clock()
-        return await opened.nodes.list_nodes(), time.time_ns() // 1_000_000 if there is None else there
-
-    found, now_ms = run(with_store(store, work))
+    time_ms, found = in_store(store, work)
     for node in found:
-        state = "alive" if node.expires_ms > now_ms else "lost"
+        state = "alive" if node.expires_ms > time_ms else "lost"
         since = datetime.fromtimestamp(node.started_ms / 1000, UTC).isoformat(timespec="seconds")
         click.echo(f"{node.token}  {state:5}  {node.address}  {node.version}  {since}")
     if not found:
@@ -57,16 +53,14 @@ def restored(store: str) -> None:
     Example:
       voicemem restored --store postgresql://voicemem@db.example/voicemem
     """
-    if not store.startswith(POSTGRESQL_PREFIXES):
-        raise CommandFailed("voicemem restore records this for a file; the command is for a PostgreSQL database.")
+    check_postgresql(store, "voicemem restore records this for a file; the command is for a PostgreSQL database.")
 
     async def work(opened: Store) -> int:
-        there = await opened.read_clock()
         nodes = await opened.nodes.list_nodes()
-        await opened.nodes.renew_incarnation(time.time_ns() // 1_000_000 if there is None else there)
+        await opened.nodes.renew_incarnation(await clock_of(opened))
         return len(nodes)
 
-    count = run(with_store(store, work))
+    count = in_store(store, work)
     click.echo(f"the store has a new incarnation; nodes that reconnect their producers: {count}")
 
 
@@ -82,19 +76,22 @@ def migrate(store: str) -> None:
     Example:
       voicemem migrate --store postgresql://voicemem@db.example/voicemem
     """
-    if not store.startswith(POSTGRESQL_PREFIXES):
-        raise CommandFailed("Only a PostgreSQL store is migrated by a command; a file is by the server that opens it.")
-
-    try:
-        click.echo(what_was_done(*migrate_store(store)))
-    except CannotStart as error:
-        raise CommandFailed(error.detail) from None
-
-
-def what_was_done(before: int, now: int) -> str:
-    """The sentence for the schema's versions before and now; 0 before is an empty database."""
+    check_postgresql(store, "Only a PostgreSQL store is migrated by a command; a file is by the server that opens it.")
+    before, now = migrate_store(store)
     if not before:
-        return f"the database was empty: its schema is made, of version {now}"
-    if before == now:
-        return f"the schema has version {now} already; nothing was changed"
-    return f"the schema is brought from version {before} to version {now}"
+        click.echo(f"the database was empty: its schema is made, of version {now}")
+    elif before == now:
+        click.echo(f"the schema has version {now} already; nothing was changed")
+    else:
+        click.echo(f"the schema is brought from version {before} to version {now}")
+
+
+def check_postgresql(store: str, otherwise: str) -> None:
+    if not store.startswith(POSTGRESQL_PREFIXES):
+        raise CommandFailed(otherwise)
+
+
+async def clock_of(opened: Store) -> int:
+    """The clock that leases are counted by."""
+    there = await opened.read_clock()
+    return now_ms() if there is None else there

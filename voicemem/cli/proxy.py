@@ -5,143 +5,89 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from voicemem.cli import logs
-from voicemem.cli.common import Command, check_rest_url, run, unknown_variables
-from voicemem.cli.service import notify, tune_interpreter
+from voicemem.cli.common import Command, check_rest_url, options, run
+from voicemem.cli.service import notify, on_signals, start_logging, wait_for_first
 from voicemem.cli.service_settings import LOG_OPTIONS
 from voicemem.config.service import parse_address
 from voicemem.proxy.requests import PREFIX
 from voicemem.proxy.server import ProxyServer
-from voicemem.proxy.settings import (
-    Settings,
-    check_settings,
-    parse_upstream_keys,
-    parse_upstreams,
-)
+from voicemem.proxy.settings import Settings, check_settings, parse_upstream_keys, parse_upstreams
 from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem.proxy")
 DEFAULTS = Settings(upstreams={})
-OPTIONS = (
-    click.option(
-        "--upstream",
-        multiple=True,
-        envvar="VOICEMEM_PROXY_UPSTREAM",
-        show_envvar=True,
-        help="Where calls of a dialect go, DIALECT=URL, such as openai-realtime=wss://api.openai.com/v1. May be"
-        " repeated (in the variable, separate with spaces).",
-    ),
-    click.option(
-        "--upstream-key-env",
-        multiple=True,
-        envvar="VOICEMEM_PROXY_UPSTREAM_KEY_ENV",
-        show_envvar=True,
-        help="Keep the vendor's key here: DIALECT=NAME or DIALECT=HEADER:NAME, with the variable that holds it. Callers"
-        " then show a key of the memory in its place. May be repeated.",
-    ),
-    click.option(
-        "--listen",
-        default=str(DEFAULTS.listen),
-        show_default=True,
-        envvar="VOICEMEM_PROXY_LISTEN",
-        show_envvar=True,
-        help="HOST:PORT to listen on. Beyond loopback, every caller must show a key of the memory.",
-    ),
-    click.option(
-        "--ingest-url",
-        default=DEFAULTS.ingest_url,
-        show_default=True,
-        envvar="VOICEMEM_INGEST_URL",
-        show_envvar=True,
-        help="Address of the memory's ingest.",
-    ),
-    click.option(
-        "--url",
-        default=DEFAULTS.rest_url,
-        show_default=True,
-        envvar="VOICEMEM_URL",
-        show_envvar=True,
-        callback=check_rest_url,
-        help="Address of the memory's REST API.",
-    ),
-    click.option(
-        "--key",
-        envvar="VOICEMEM_KEY",
-        show_envvar=True,
-        help="A key with the scope ingest, for callers on loopback who show none. Use the variable, since other users"
-        " of the machine can see flags.",
-    ),
-    click.option(
-        "--allow-origin",
-        multiple=True,
-        envvar="VOICEMEM_PROXY_ALLOW_ORIGIN",
-        show_envvar=True,
-        help="An origin whose pages may use the proxy, such as https://app.example.com. May be repeated. Default:"
-        " none.",
-    ),
-    click.option(
-        "--tls-cert",
-        envvar="VOICEMEM_PROXY_TLS_CERT",
-        show_envvar=True,
-        help="PEM file with the certificates for wss://, the proxy's own first.",
-    ),
-    click.option("--tls-key", envvar="VOICEMEM_PROXY_TLS_KEY", show_envvar=True, help="PEM file with its private key."),
-    click.option(
-        "--connect-timeout",
-        type=float,
-        default=DEFAULTS.connect_timeout,
-        show_default=True,
-        envvar="VOICEMEM_PROXY_CONNECT_TIMEOUT",
-        show_envvar=True,
-        help="How long the upstream may take to answer a handshake, in seconds.",
-    ),
-    click.option(
-        "--drain-timeout",
-        type=float,
-        envvar="VOICEMEM_PROXY_DRAIN_TIMEOUT",
-        show_envvar=True,
-        help="How long calls may go on after SIGTERM, in seconds. Default: as long as they last.",
-    ),
-    click.option(
-        "--buffer-bytes",
-        type=int,
-        default=DEFAULTS.buffer_bytes,
-        show_default=True,
-        envvar="VOICEMEM_PROXY_BUFFER_BYTES",
-        show_envvar=True,
-        help="How much all calls together may keep for a memory that is away.",
-    ),
-    click.option(
-        "--max-calls",
-        type=int,
-        default=DEFAULTS.max_calls,
-        show_default=True,
-        envvar="VOICEMEM_PROXY_MAX_CALLS",
-        show_envvar=True,
-        help="How many calls may be under way; more are refused with 503.",
-    ),
-    click.option("--insecure", is_flag=True, help="Beyond loopback, also take callers who show no key of the memory."),
-    *LOG_OPTIONS,
+SAME = (
+    *("ingest_url", "key", "insecure", "tls_cert", "tls_key"),
+    *("connect_timeout", "drain_timeout", "buffer_bytes", "max_calls"),
 )
+"""Options that are settings as they are."""
 
 
-def proxy_options(command: Command) -> Command:
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+def setting(flag: str, text: str, variable: str = "", **kind: Any) -> Callable[[Command], Command]:
+    """An option for a flag and its variable: --listen is VOICEMEM_PROXY_LISTEN, unless it has another one."""
+    name = flag.removeprefix("--").replace("-", "_")
+    default = getattr(DEFAULTS, name, None)
+    if default is not None:
+        kind |= {"default": str(default) if name == "listen" else default, "show_default": True}
+    return click.option(flag, envvar=variable or f"VOICEMEM_PROXY_{name.upper()}", show_envvar=True, help=text, **kind)
 
 
 @click.command(short_help="Forward calls to another voice stack, and remember them.")
-@proxy_options
+@setting(
+    "--upstream",
+    "Where calls of a dialect go, DIALECT=URL, such as openai-realtime=wss://api.openai.com/v1. May be repeated (in the"
+    " variable, separate with spaces).",
+    multiple=True,
+)
+@setting(
+    "--upstream-key-env",
+    "Keep the vendor's key here: DIALECT=NAME or DIALECT=HEADER:NAME, with the variable that holds it. Callers then"
+    " show a key of the memory in its place. May be repeated.",
+    multiple=True,
+)
+@setting("--listen", "HOST:PORT to listen on. Beyond loopback, every caller must show a key of the memory.")
+@setting("--ingest-url", "Address of the memory's ingest.", "VOICEMEM_INGEST_URL")
+@click.option(
+    "--url",
+    default=DEFAULTS.rest_url,
+    show_default=True,
+    envvar="VOICEMEM_URL",
+    show_envvar=True,
+    callback=check_rest_url,
+    help="Address of the memory's REST API.",
+)
+@setting(
+    "--key",
+    "A key with the scope ingest, for callers on loopback who show none. Use the variable, since other users of the"
+    " machine can see flags.",
+    "VOICEMEM_KEY",
+)
+@setting(
+    "--allow-origin",
+    "An origin whose pages may use the proxy, such as https://app.example.com. May be repeated. Default: none.",
+    multiple=True,
+)
+@setting("--tls-cert", "PEM file with the certificates for wss://, the proxy's own first.")
+@setting("--tls-key", "PEM file with its private key.")
+@setting("--connect-timeout", "How long the upstream may take to answer a handshake, in seconds.", type=float)
+@setting(
+    "--drain-timeout",
+    "How long calls may go on after SIGTERM, in seconds. Default: as long as they last.",
+    type=float,
+)
+@setting("--buffer-bytes", "How much all calls together may keep for a memory that is away.", type=int)
+@setting("--max-calls", "How many calls may be under way; more are refused with 503.", type=int)
+@click.option("--insecure", is_flag=True, help="Beyond loopback, also take callers who show no key of the memory.")
+@options(*LOG_OPTIONS)
 @click.pass_context
-def proxy(context: click.Context, /, **options: Any) -> None:
+def proxy(context: click.Context, /, **values: Any) -> None:
     """Forward calls to another voice stack, and remember both sides of them, until SIGTERM or Ctrl-C.
 
     Calls come to /v1/proxy/DIALECT, and go to the upstream that is set for that dialect, with the rest of their path.
@@ -154,47 +100,23 @@ def proxy(context: click.Context, /, **options: Any) -> None:
       voicemem proxy --upstream openai-realtime=wss://api.openai.com/v1 \\
           --upstream-key-env openai-realtime=OPENAI_API_KEY
     """
-    unknown = unknown_variables(context, os.environ)
-    logs.configure_logging(options["log_format"], options["log_level"])
-    if unknown:
-        LOG.warning("Ignored, since there is no such setting: %s", ", ".join(unknown))
-    tune_interpreter()
-    run(serve_until_drained(options))
+    start_logging(context, LOG, values)
+    run(serve_until_drained(values))
 
 
-def to_settings(options: dict[str, Any]) -> Settings:
-    """The settings from the command's options, checked. Raises `CannotStart`."""
-    keys = parse_upstream_keys(options["upstream_key_env"], os.environ)
+async def serve_until_drained(values: dict[str, Any]) -> None:
+    """Serve until the first signal, then until the last call has ended or the second signal."""
     settings = Settings(
-        upstreams=parse_upstreams(options["upstream"], keys),
-        listen=parse_address(options["listen"]),
-        ingest_url=options["ingest_url"],
-        rest_url=options["url"],
-        key=options["key"],
-        insecure=options["insecure"],
-        allow_origins=tuple(options["allow_origin"]),
-        tls_cert=options["tls_cert"],
-        tls_key=options["tls_key"],
-        connect_timeout=options["connect_timeout"],
-        drain_timeout=options["drain_timeout"],
-        buffer_bytes=options["buffer_bytes"],
-        max_calls=options["max_calls"],
+        upstreams=parse_upstreams(values["upstream"], parse_upstream_keys(values["upstream_key_env"], os.environ)),
+        listen=parse_address(values["listen"]),
+        rest_url=values["url"],
+        allow_origins=tuple(values["allow_origin"]),
+        **{name: values[name] for name in SAME},
     )
     check_settings(settings)
-    return settings
-
-
-async def serve_until_drained(options: dict[str, Any]) -> None:
-    """Serve until the first signal, then until the last call has ended or the second signal."""
-    settings = to_settings(options)
     logs.log_lost_errors(asyncio.get_running_loop())
     stopped, ended = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (ended if stopped.is_set() else stopped).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    on_signals(lambda: (ended if stopped.is_set() else stopped).set())
     server = ProxyServer(settings)
     try:
         port = await server.start()
@@ -208,13 +130,6 @@ async def serve_until_drained(options: dict[str, Any]) -> None:
         await wait_for_first(server.wait_for_calls(settings.drain_timeout), ended.wait())
     finally:
         await server.close()
-
-
-async def wait_for_first(*waits: Coroutine[Any, Any, Any]) -> None:
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
 
 
 def announce(settings: Settings, port: int) -> None:

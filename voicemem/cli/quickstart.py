@@ -20,7 +20,6 @@ from voicemem.config.service import (
     check_service_settings,
     shown_store,
 )
-from voicemem.errors import CannotStart
 from voicemem.webhooks.endpoints import new_webhook_secret
 
 FILE = "voicemem.toml"
@@ -109,7 +108,7 @@ def ask(question: str, usual: str, asks: bool, kind: click.Choice[str] | None = 
 
 
 def chosen(store: str, reach: str, webhook_url: str) -> Settings:
-    """The settings that the answers mean. Raises `CommandFailed` where `serve` would not take them."""
+    """The settings that the answers mean. Raises `CannotStart` where `serve` would not take them."""
     usual, hooked = Settings(), webhook_url != NO_WEBHOOK
     host = ANY_HOST if reach == "network" else usual.rest.host
     settings = Settings(
@@ -120,10 +119,7 @@ def chosen(store: str, reach: str, webhook_url: str) -> Settings:
         webhook_url=webhook_url if hooked else None,
         webhook_secret=new_webhook_secret() if hooked else None,
     )
-    try:
-        check_service_settings(settings)
-    except CannotStart as error:
-        raise CommandFailed(error.detail) from None
+    check_service_settings(settings)
     return settings
 
 

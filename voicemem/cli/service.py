@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import webbrowser
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,8 +21,8 @@ import click
 
 from voicemem.app import App, running
 from voicemem.cli import logs
-from voicemem.cli.common import URL_OPTION, CommandFailed, run, unknown_variables
-from voicemem.cli.service_settings import REPEATED, serve_options, shown_source, to_settings
+from voicemem.cli.common import URL_OPTION, CommandFailed, options, plain_errors, run, unknown_variables
+from voicemem.cli.service_settings import REPEATED, SERVE_OPTIONS, SOURCES, to_settings
 from voicemem.client.transport.failures import reason_of, with_check
 from voicemem.config.service import (
     MEMORY_STORE,
@@ -31,7 +32,6 @@ from voicemem.config.service import (
     check_binding,
     shown_store,
 )
-from voicemem.errors import VoicememError
 from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.telemetry.tracing import Tracer
 from voicemem.version import __version__
@@ -44,9 +44,9 @@ SECRET_SETTINGS = ("webhook_secret", "admin_key", "llm_api_key", "embeddings_key
 
 
 @click.command(short_help="Run the service.")
-@serve_options
+@options(*SERVE_OPTIONS)
 @click.pass_context
-def serve(context: click.Context, /, **options: Any) -> None:
+def serve(context: click.Context, /, **values: Any) -> None:
     """Run the service (ingest, REST and webhooks) until SIGTERM or Ctrl-C.
 
     Every flag can be set by an environment variable instead, or in a file (--config; `voicemem quickstart` writes one).
@@ -59,33 +59,40 @@ def serve(context: click.Context, /, **options: Any) -> None:
       voicemem serve --webhook-url https://example.com/calls --webhook-secret my-secret
       VOICEMEM_STORE=sqlite:calls.db VOICEMEM_LOG_LEVEL=info voicemem serve
     """
+    handler = start_logging(context, LOG, values)
+    run(serve_until_stopped(values, handler))
+
+
+def start_logging(context: click.Context, log: logging.Logger, options: dict[str, Any]) -> logging.Handler:
+    """Begin a command that serves: log, check its variables, and tune Python."""
     unknown = unknown_variables(context, os.environ)
     handler = logs.configure_logging(options["log_format"], options["log_level"])
     if unknown:
-        LOG.warning("Ignored, since there is no such setting: %s", ", ".join(unknown))
-    tune_interpreter()
-    run(serve_until_stopped(options, handler))
-
-
-def tune_interpreter() -> None:
-    """Tune Python for one busy event loop alongside one thread that commits (measured in bench/README.md)."""
-    # What was imported never becomes garbage. Objects that live as long as their session have no cycles, so a full
-    # collection finds nothing and takes longer than an ack may: make it a hundred times rarer.
+        log.warning("Ignored, since there is no such setting: %s", ", ".join(unknown))
+    # For one busy event loop alongside one thread that commits (measured in bench/README.md). What was imported never
+    # becomes garbage. Objects that live as long as their session have no cycles, so a full collection finds nothing and
+    # takes longer than an ack may: make it a hundred times rarer.
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000, 10, 1_000)
     sys.setswitchinterval(SWITCH_S)
+    return handler
 
 
-async def serve_until_stopped(options: dict[str, Any], handler: logging.Handler) -> None:
-    stopped = asyncio.Event()
+def on_signals(act: Callable[[], None]) -> None:
+    """Act on SIGTERM and Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        asyncio.get_running_loop().add_signal_handler(number, act)
+
+
+async def serve_until_stopped(values: dict[str, Any], handler: logging.Handler) -> None:
+    stopped = asyncio.Event()
+    on_signals(stopped.set)
     logs.log_lost_errors(asyncio.get_running_loop())
     tracer = make_tracer(os.environ)
     logs.name_traces(handler, tracer)
     try:
-        await serve_until(stopped, to_settings(options), tracer, handler)
+        await serve_until(stopped, to_settings(values), tracer, handler)
     finally:
         await asyncio.to_thread(tracer.close)
 
@@ -131,7 +138,7 @@ async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer
         addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
         LOG.info("Started", extra={"version": __version__, **addresses})
         notify("READY=1")
-        await wait_for_first(stopped, app.failed)
+        await wait_for_first(stopped.wait(), app.failed.wait())
         if app.failed.is_set():
             raise CommandFailed("The service cannot continue; the log says why.")
         notify("STOPPING=1")
@@ -157,17 +164,17 @@ def without_user(value: Any) -> Any:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-async def wait_for_first(*events: asyncio.Event) -> None:
-    waiters = [asyncio.ensure_future(event.wait()) for event in events]
-    await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
-    for waiter in waiters:
-        waiter.cancel()
+async def wait_for_first(*waits: Coroutine[Any, Any, Any]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 @click.command("check-config", short_help="Check the settings of `serve`, and show them.")
-@serve_options
+@options(*SERVE_OPTIONS)
 @click.pass_context
-def check_config(context: click.Context, /, **options: Any) -> None:
+def check_config(context: click.Context, /, **values: Any) -> None:
     """Check the settings that `serve` would use, and show them without secrets.
 
     Takes the flags, environment variables and the file of `serve`, and shows where each setting is from. The exit code
@@ -179,18 +186,16 @@ def check_config(context: click.Context, /, **options: Any) -> None:
       voicemem check-config --store sqlite:calls.db --rest 0.0.0.0:8080
     """
     unknown = unknown_variables(context, os.environ)
-    try:
-        settings = to_settings(options)
+    with plain_errors():
+        settings = to_settings(values)
         chosen_exporter(os.environ)
         keys_unknown = not settings.admin_key and settings.store != MEMORY_STORE
         check_binding(settings, keys_needed=keys_unknown or bool(settings.admin_key))
-    except VoicememError as error:
-        raise CommandFailed(error.detail) from None
     for field in settings.__struct_fields__:
         value = getattr(settings, field)
         shown = "(set)" if value and field in SECRET_SETTINGS else value
         several = isinstance(shown, tuple) and not isinstance(shown, Address)
-        source = shown_source(context, REPEATED.get(field, field))
+        source = SOURCES.get(context.get_parameter_source(REPEATED.get(field, field)))
         shown_from = f"  (from the {source})" if source else ""
         click.echo(f"{field:24} {', '.join(shown) if several else without_user(shown)}{shown_from}")
     if unknown:

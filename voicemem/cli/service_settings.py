@@ -36,7 +36,7 @@ REPEATED = {
 """Settings whose option, which may be repeated, has the name of one."""
 ON_OFF = ["on", "off"]
 """What TOML would rather have as true and false, which are taken too."""
-SOURCES = {
+SOURCES: dict[ParameterSource | None, str] = {
     ParameterSource.COMMANDLINE: "flag",
     ParameterSource.ENVIRONMENT: "environment",
     ParameterSource.DEFAULT_MAP: "file",
@@ -95,12 +95,15 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
         return None
     try:
         given = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CommandFailed(f"The settings file {path} cannot be read: {why_not(error)}.") from None
+    except (OSError, ValueError) as error:  # without what stands in it
+        why = (
+            "it is not in UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
+        )
+        raise CommandFailed(f"The settings file {path} cannot be read: {why}.") from None
     options = settings_of_serve(context)
     found = {}
     for key, value in given.items():
-        option = options.get(plain(key))
+        option = options.get(key.replace("_", "-"))
         if option is None:
             question = did_you_mean(key, sorted(options))
             raise CommandFailed(f"{path}: there is no setting `{key}`{question}{known_names(options)}")
@@ -115,11 +118,8 @@ def settings_of_serve(context: click.Context) -> dict[str, click.Parameter]:
     """Return the options of all settings by the keys of the file."""
     root = context.find_root().command
     serve = root.commands["serve"] if isinstance(root, click.Group) else context.command
-    return {plain(option.name or ""): option for option in serve.params if is_setting(option)}
-
-
-def is_setting(option: click.Parameter) -> bool:
-    return option.name != "config" and not isinstance(option, RenamedFlag)
+    settings = [one for one in serve.params if one.name != "config" and not isinstance(one, RenamedFlag)]
+    return {(option.name or "").replace("_", "-"): option for option in settings}
 
 
 config_option = click.option(
@@ -132,18 +132,6 @@ config_option = click.option(
     expose_value=False,
     callback=read_settings_file,
 )
-
-
-def why_not(error: OSError | ValueError) -> str:
-    """Why a file could not be read, or is no TOML, without what stands in it."""
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not in UTF-8"
-    return getattr(error, "strerror", None) or str(error)
-
-
-def plain(key: str) -> str:
-    """A key's name as the file and flags have it, without the dashes in front."""
-    return key.replace("_", "-")
 
 
 def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any:
@@ -162,26 +150,13 @@ def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any
     elif option.name == "memory" and isinstance(value, dict):
         return json.dumps(value, default=str)
     elif option.multiple or option.name in LISTS:
-        words = listed(value)
-        if words is not None:
+        words = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
+        if isinstance(words, list) and all(isinstance(one, str) for one in words):
             return list(words) if option.multiple else ",".join(words)
         wanted, fits = "a list of texts, or a table", option.name in LISTS and isinstance(value, str)
     if not fits:
         raise CommandFailed(f"{path}: `{key}` must be {wanted}.")
     return value
-
-
-def listed(value: Any) -> list[str] | None:
-    """A list of texts as it is, and a table as NAME=VALUE; None for anything else."""
-    if isinstance(value, dict):
-        return [f"{name}={one}" for name, one in value.items()]
-    return value if isinstance(value, list) and all(isinstance(one, str) for one in value) else None
-
-
-def shown_source(context: click.Context, name: str) -> str:
-    """Return where a setting is from; empty for one that is not set."""
-    source = context.get_parameter_source(name)
-    return SOURCES.get(source, "") if source is not None else ""
 
 
 STORE_OPTION = setting("--store", "The server's store, sqlite:PATH or postgresql://…")
@@ -274,24 +249,22 @@ SERVE_OPTIONS = (
         name="memory_budget",
         type=int,
     ),
-    file_setting("webhook-contents"),
-    file_setting("agora-contents"),
-    file_setting("llm-timeout", type=float),
-    file_setting("llm-total-timeout", type=float),
-    file_setting("embeddings-weight", type=float),
-    file_setting("embeddings-wait-ms", type=int),
-    file_setting("request-rate", type=float),
-    file_setting("event-rate", type=float),
-    file_setting("byte-rate", type=float),
-    file_setting("open-sessions", type=int),
-    file_setting("sessions-per-day", type=int),
-    file_setting("stored-bytes", type=int),
-    file_setting("connections-per-address", type=int),
-    file_setting("hook-secret", multiple=True),
-    file_setting("observe-key"),
-    file_setting("observe-url", multiple=True),
-    file_setting("observe-limit", type=int),
-    file_setting("model-window", multiple=True),
+    *(file_setting(name) for name in ("webhook-contents", "agora-contents", "observe-key")),
+    *(file_setting(name, multiple=True) for name in ("hook-secret", "observe-url", "model-window")),
+    *(
+        file_setting(name, type=float)
+        for name in (
+            *("llm-timeout", "llm-total-timeout", "embeddings-weight"),
+            *("request-rate", "event-rate", "byte-rate"),
+        )
+    ),
+    *(
+        file_setting(name, type=int)
+        for name in (
+            *("embeddings-wait-ms", "open-sessions", "sessions-per-day", "stored-bytes"),
+            *("connections-per-address", "observe-limit"),
+        )
+    ),
     renamed("--memory", "--context"),
     renamed("--memory-budget", "--ram-limit-mib"),
     renamed("--memories-budget", "--extraction-tokens-per-day"),
@@ -300,28 +273,9 @@ SERVE_OPTIONS = (
 EMBEDDINGS_SETTINGS = ("embeddings_url", "embeddings_model", "embeddings_dimensions", "embeddings_key")
 
 
-def serve_options(command: Command) -> Command:
-    """Add the options of all settings, for the commands that take them."""
-    for option in reversed(SERVE_OPTIONS):
-        command = option(command)
-    return command
-
-
 def store_option(command: Command) -> Command:
     """Add the store's option, and the file that may set it."""
     return config_option(STORE_OPTION(command))  # type: ignore[no-any-return]
-
-
-def embeddings_options(command: Command) -> Command:
-    """Add the options of the embedder alone."""
-    for option in reversed(EMBEDDINGS_OPTIONS):
-        command = option(command)
-    return command
-
-
-def embeddings_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what the options of the embedder say, by the names of settings."""
-    return {name: options[name] for name in EMBEDDINGS_SETTINGS}
 
 
 def to_settings(options: dict[str, Any]) -> Settings:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +16,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from voicemem.cli.common import CommandFailed, end_on_interrupt, json_shown, rest_options, run
+from voicemem.cli.common import (
+    CommandFailed,
+    Server,
+    end_on_interrupt,
+    given,
+    json_shown,
+    rest_options,
+    run,
+    until_interrupted,
+)
 from voicemem.client import Options
 from voicemem.client.transport.rest import RestClient, query_params, session_path
 from voicemem.exports.text import length, one_line
@@ -41,7 +49,7 @@ Row = dict[str, Any]
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many.")
 @click.option("--follow", is_flag=True, help="Keep running, and show what changes, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines on a terminal too.")
-def sessions(url: str, key: str | None, limit: int, follow: bool, as_json: bool, **conditions: Any) -> None:
+def sessions(server: Server, limit: int, follow: bool, as_json: bool, **conditions: Any) -> None:
     """List calls, the newest first: a table on a terminal, JSON lines in a pipe.
 
     With --follow the table is drawn again when something changes; in a pipe, each call that changed is a line again.
@@ -54,19 +62,12 @@ def sessions(url: str, key: str | None, limit: int, follow: bool, as_json: bool,
     query = query_params({name: value for name, value in conditions.items() if value not in (None, False)})
     console = Console(highlight=False)
     table = None if as_json or not console.is_terminal else console
-    try:
-        run(show(url, key, query, limit, follow, table))
-    except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with until_interrupted():
+        run(show(server, query, limit, follow, table))
 
 
-async def show(
-    url: str, key: str | None, query: dict[str, str], limit: int, follow: bool, console: Console | None
-) -> None:
-    rest = RestClient(url, key, Options())
-    try:
+async def show(server: Server, query: dict[str, str], limit: int, follow: bool, console: Console | None) -> None:
+    async with server.client(Options()) as rest:
         if follow:
             end_on_interrupt()
             await show_changes(rest, query, limit, console)
@@ -76,8 +77,6 @@ async def show(
                     print_row(row)
         else:
             console.print(table_of([row async for row in rows_of(rest, query, limit)]))
-    finally:
-        await rest.close()
 
 
 async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncGenerator[Row, None]:
@@ -95,20 +94,18 @@ async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncG
 
 async def show_changes(rest: RestClient, query: dict[str, str], limit: int, console: Console | None) -> None:
     """Look again and again: draw the table again, or print the rows that are new or have changed."""
-    if console is not None:
-        with Live(console=console, auto_refresh=False) as live:
-            while True:
-                rows = [row async for row in rows_of(rest, query, limit)]
-                live.update(table_of(rows), refresh=True)
-                await asyncio.sleep(LOOK_S)
     known: dict[str, Row] = {}
-    while True:
-        rows = [row async for row in rows_of(rest, query, limit)]
-        for row in reversed(rows):
-            if known.get(row["session_id"]) != row:
-                print_row(row)
-        known = {row["session_id"]: row for row in rows}
-        await asyncio.sleep(LOOK_S)
+    with nullcontext() if console is None else Live(console=console, auto_refresh=False) as live:
+        while True:
+            rows = [row async for row in rows_of(rest, query, limit)]
+            if live is not None:
+                live.update(table_of(rows), refresh=True)
+            else:
+                for row in reversed(rows):
+                    if known.get(row["session_id"]) != row:
+                        print_row(row)
+                known = {row["session_id"]: row for row in rows}
+            await asyncio.sleep(LOOK_S)
 
 
 def print_row(row: Row) -> None:
@@ -155,16 +152,15 @@ def cells(row: Row) -> list[Text]:
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @rest_options
 @click.option("--reason", help="Why; the session shows it.")
-def end(sessions: tuple[str, ...], url: str, key: str | None, reason: str | None) -> None:
+def end(sessions: tuple[str, ...], server: Server, reason: str | None) -> None:
     """End calls and close them at once, with a key of the scope ingest. One that has ended stays as it is.
 
     \b
     Example:
       voicemem end call-1 --reason "caller asked"
     """
-    body = msgspec.json.encode({} if reason is None else {"reason": reason})
     for session in sessions:
-        ended = run(send("POST", session, "/end", url, key, body))
+        ended = server.ask("POST", session_path(session, "/end"), given({"reason": reason}))
         if sys.stdout.isatty():
             why = f" ({one_line(ended['reason'])})" if ended["reason"] else ""
             click.echo(f"{session} {ended['state']}{why}")
@@ -176,7 +172,7 @@ def end(sessions: tuple[str, ...], url: str, key: str | None, reason: str | None
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @rest_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def erase(sessions: tuple[str, ...], url: str, key: str | None, yes: bool) -> None:
+def erase(sessions: tuple[str, ...], server: Server, yes: bool) -> None:
     """Erase calls with all that is stored of them, with a key of the scope admin. It cannot be undone.
 
     It asks before each of them; where no one can answer, --yes must be given.
@@ -188,25 +184,12 @@ def erase(sessions: tuple[str, ...], url: str, key: str | None, yes: bool) -> No
     if not yes and not sys.stdin.isatty():
         raise CommandFailed("No one can be asked here; --yes erases without asking.")
     for session in sessions:
-        found = run(send("GET", session, "", url, key))
-        if not yes and not click.confirm(question(session, found), err=True):
+        found = server.ask("GET", session_path(session))
+        user = found["config"].get("user_id")
+        whose = f"{session} of {one_line(user)}" if user else session
+        question = f"Erase {whose} ({found['state']}, {found['position']} entries), and all that is stored of it?"
+        if not yes and not click.confirm(question, err=True):
             click.echo(f"{session} stays", err=True)
             continue
-        run(send("DELETE", session, "", url, key))
-        shown = f"{session} is erased" if sys.stdout.isatty() else msgspec.json.encode({"erased": session})
-        click.echo(shown)
-
-
-def question(session: str, found: dict[str, Any]) -> str:
-    user = found["config"].get("user_id")
-    whose = f" of {one_line(user)}" if user else ""
-    return f"Erase {session}{whose} ({found['state']}, {found['position']} entries), and all that is stored of it?"
-
-
-async def send(method: str, session: str, path: str, url: str, key: str | None, body: bytes | None = None) -> Any:
-    options = Options()
-    rest = RestClient(url, key, options)
-    try:
-        return await rest.request(method, session_path(session, path), None, body, options.request_timeout_s)
-    finally:
-        await rest.close()
+        server.ask("DELETE", session_path(session))
+        click.echo(f"{session} is erased" if sys.stdout.isatty() else msgspec.json.encode({"erased": session}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack, aclosing
@@ -17,7 +16,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from voicemem.cli.common import end_on_interrupt, json_shown, rest_options, run
+from voicemem.cli.common import Server, end_on_interrupt, given, json_shown, rest_options, run, until_interrupted
 from voicemem.cli.demo.one_call import render_message
 from voicemem.client.tail import TailEvent, TailReader, tail_url
 from voicemem.exports.text import one_line
@@ -135,8 +134,7 @@ WAITING_AFTER_S = 1.0
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, as the REST API sends it.")
 def tail(
     session: str | None,
-    url: str,
-    key: str | None,
+    server: Server,
     messages: bool,
     unfinished: bool,
     label: str | None,
@@ -159,17 +157,14 @@ def tail(
         raise click.UsageError("--label and --user-id choose among sessions; they do not go with SESSION.")
     if unfinished and not messages:
         raise click.UsageError("--open adds messages in progress; it needs --messages.")
-    flags = {"view": messages and "messages", "open": unfinished and "true", "label": label, "user_id": user_id}
-    query = {name: str(value) for name, value in flags.items() if value}
-    reader = TailReader(tail_url(url, session, query), key, single_session=session is not None)
+    query = given({"label": label or None, "user_id": user_id or None})
+    query |= {"view": "messages"} if messages else {}
+    query |= {"open": "true"} if unfinished else {}
+    reader = TailReader(tail_url(server.url, session, query), server.key, single_session=session is not None)
     console = None if as_json else Console(highlight=False, soft_wrap=True)
     is_live = messages and console is not None and console.is_terminal and not console.is_dumb_terminal
-    try:
+    with until_interrupted():
         run(print_tail(reader, console, session is None, is_live))
-    except KeyboardInterrupt:
-        pass
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def print_tail(reader: TailReader, console: Console | None, several: bool, is_live: bool) -> None:

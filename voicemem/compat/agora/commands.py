@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from voicemem.cli.common import run
-from voicemem.cli.keys import existing, new_or_existing, wait_for_services, with_store
+from voicemem.cli.common import read_secret
+from voicemem.cli.keys import in_store, project_option, scope_option, wait_for_services
 from voicemem.cli.service_settings import store_option
 from voicemem.compat.agora.apps import AppRegistry
-from voicemem.security.access import DEFAULT_PROJECT, SCOPES, Access
+from voicemem.security.access import SCOPES, Access
 from voicemem.security.audit import COMMAND_LINE, audit
-from voicemem.store.directory import AgoraApp
 from voicemem.store.port import Store
 
 EVERY_PROJECT = None
@@ -40,16 +37,8 @@ def agora() -> None:
 
 @agora.command("add", short_help="Register an app.")
 @store_option
-@click.option("--project", default=DEFAULT_PROJECT, show_default=True, help="The project that its tokens open.")
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    type=click.Choice(SCOPES),
-    default=SCOPES,
-    show_default=True,
-    help="What its tokens may do; may be repeated. A join that names an LLM's URL or key needs admin.",
-)
+@project_option("The project that its tokens open.")
+@scope_option(SCOPES, "What its tokens may do; may be repeated. A join that names an LLM's URL or key needs admin.")
 @certificate_option
 @click.argument("app_id")
 def add_app(store: str, project: str, scopes: tuple[str, ...], certificate: str | None, app_id: str) -> None:
@@ -61,14 +50,10 @@ def add_app(store: str, project: str, scopes: tuple[str, ...], certificate: str 
     Example:
       voicemem keys agora add --store sqlite:calls.db --project shop 0123456789abcdef0123456789abcdef
     """
-    text = read_certificate(certificate)
-
-    async def work(opened: Store) -> None:
-        app = await AppRegistry(Access(opened.directory)).add(project, app_id, text, scopes)
-        await wait_for_services()
-        audit("agora_app_added", COMMAND_LINE, project, app=app_id, scopes=app.scopes)
-
-    run(with_store(new_or_existing(store), work, make=True))
+    text = read_secret("Certificate") if certificate is None else certificate
+    app = in_store(store, lambda opened: registry(opened).add(project, app_id, text, scopes), make=True)
+    wait_for_services()
+    audit("agora_app_added", COMMAND_LINE, project, app=app_id, scopes=app.scopes)
     click.echo(f"app {app_id} opens the project {project}, scopes {', '.join(scopes)}")
 
 
@@ -81,11 +66,7 @@ def list_apps(store: str) -> None:
     Example:
       voicemem keys agora list --store sqlite:calls.db
     """
-
-    async def work(opened: Store) -> list[AgoraApp]:
-        return await AppRegistry(Access(opened.directory)).list(EVERY_PROJECT)
-
-    for app in run(with_store(existing(store), work)):
+    for app in in_store(store, lambda opened: registry(opened).list(EVERY_PROJECT)):
         certificates = "1 certificate " if app.old_certificate is None else "2 certificates"
         click.echo(f"{app.app_id}  {certificates}  {app.project}  {','.join(app.scopes)}")
 
@@ -101,13 +82,9 @@ def rotate_certificate(store: str, certificate: str | None, app_id: str) -> None
     Example:
       voicemem keys agora rotate --store sqlite:calls.db 0123456789abcdef0123456789abcdef
     """
-    text = read_certificate(certificate)
-
-    async def work(opened: Store) -> None:
-        app = await AppRegistry(Access(opened.directory)).rotate(EVERY_PROJECT, app_id, text)
-        audit("agora_certificate_rotated", COMMAND_LINE, app.project, app=app_id)
-
-    run(with_store(existing(store), work))
+    text = read_secret("Certificate") if certificate is None else certificate
+    app = in_store(store, lambda opened: registry(opened).rotate(EVERY_PROJECT, app_id, text))
+    audit("agora_certificate_rotated", COMMAND_LINE, app.project, app=app_id)
     click.echo(f"app {app_id} has the new certificate; the one before is valid until it is retired")
 
 
@@ -121,12 +98,8 @@ def retire_certificate(store: str, app_id: str) -> None:
     Example:
       voicemem keys agora retire --store sqlite:calls.db 0123456789abcdef0123456789abcdef
     """
-
-    async def work(opened: Store) -> None:
-        app = await AppRegistry(Access(opened.directory)).retire(EVERY_PROJECT, app_id)
-        audit("agora_certificate_retired", COMMAND_LINE, app.project, app=app_id)
-
-    run(with_store(existing(store), work))
+    app = in_store(store, lambda opened: registry(opened).retire(EVERY_PROJECT, app_id))
+    audit("agora_certificate_retired", COMMAND_LINE, app.project, app=app_id)
     click.echo(f"app {app_id} has one certificate")
 
 
@@ -140,19 +113,10 @@ def remove_app(store: str, app_id: str) -> None:
     Example:
       voicemem keys agora remove --store sqlite:calls.db 0123456789abcdef0123456789abcdef
     """
-
-    async def work(opened: Store) -> None:
-        app = await AppRegistry(Access(opened.directory)).remove(EVERY_PROJECT, app_id)
-        audit("agora_app_removed", COMMAND_LINE, app.project, app=app_id)
-
-    run(with_store(existing(store), work))
+    app = in_store(store, lambda opened: registry(opened).remove(EVERY_PROJECT, app_id))
+    audit("agora_app_removed", COMMAND_LINE, app.project, app=app_id)
     click.echo(f"app {app_id} is removed")
 
 
-def read_certificate(given: str | None) -> str:
-    """The certificate of the flag; without it, one that is typed unseen, or a line of standard input."""
-    if given is not None:
-        return given
-    if sys.stdin.isatty():
-        return str(click.prompt("Certificate", hide_input=True)).strip()
-    return sys.stdin.readline().strip()
+def registry(opened: Store) -> AppRegistry:
+    return AppRegistry(Access(opened.directory))
