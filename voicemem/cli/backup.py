@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import click
 
-from voicemem.cli.common import audit_to_terminal, progress, sqlite_path
+from voicemem.cli.common import CommandFailed, audit_to_terminal, progress, sqlite_path
 from voicemem.cli.service_settings import store_option
 from voicemem.security.audit import COMMAND_LINE, audit
-from voicemem.store.sqlite.backup import Progress, back_up, restore_backup
+from voicemem.store.sqlite.backup import CopyFailed, Progress, back_up, restore_backup
 
 IN_MEMORY = "A store in memory ends with its server, so it cannot be copied; write sqlite:PATH."
 FORCE = click.option("--force", is_flag=True, help="Replace what exists already.")
@@ -63,4 +63,7 @@ def copy_with_progress(label: str, work: Callable[[Progress], None]) -> None:
             bar.length = max(total, 1)
             bar.update(done - bar.pos)
 
-        work(show)
+        try:
+            work(show)
+        except CopyFailed as error:
+            raise CommandFailed(str(error)) from None

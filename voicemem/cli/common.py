@@ -29,7 +29,6 @@ from voicemem.exports.text import HIDDEN, without_hidden
 from voicemem.protocol.checks import did_you_mean, known_names
 from voicemem.security.audit import LOG as AUDIT
 from voicemem.store.copying import CopyFailed
-from voicemem.store.sqlite.backup import CopyFailed as BackupFailed
 
 VARIABLE = re.compile(r"VOICEMEM_[A-Z0-9_]{1,100}\Z")
 ALIKE = 0.92
@@ -71,7 +70,7 @@ def plain_errors() -> Iterator[None]:
         raise CommandFailed(f"{with_help(error)} ({error.code})") from None
     except VoicememError as error:
         raise CommandFailed(error.detail) from None
-    except (OSError, ReplayFailed, aiohttp.ClientError, CopyFailed, BackupFailed) as error:
+    except (OSError, ReplayFailed, aiohttp.ClientError, CopyFailed) as error:
         # Python puts the number of an error in front of the system's words.
         raise CommandFailed(re.sub(r"\A\[Errno \d+\] ", "", str(error))) from None
 
