@@ -30,7 +30,7 @@ class Offer(NamedTuple):
     ending: SessionEnding | None = None
 
 
-class Batch(Struct, frozen=True, gc=False):
+class Batch(Struct):
     """What one producer offers to one journal at a time. An `epoch` of None is not checked.
 
     It holds either `payloads`, of plain events whose seqs count up from `first_seq`, or `offers`, of any events.
@@ -39,7 +39,7 @@ class Batch(Struct, frozen=True, gc=False):
     key: int
     producer: str
     epoch: int | None
-    received_ms: int
+    received_ms: int = 0
     payloads: Sequence[bytes] = ()
     first_seq: int = 0
     offers: Sequence[Offer] | None = None

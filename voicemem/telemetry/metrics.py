@@ -6,8 +6,7 @@ things are counted once a commit, not once an event.
 
 from __future__ import annotations
 
-from collections import Counter as Count
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import generate_latest
@@ -38,35 +37,6 @@ REQUEST_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 ATTEMPT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
 TOKEN_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
 ROW_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
-
-
-class CommitCounts:
-    """The numbers of one commit, over all its batches."""
-
-    __slots__ = ("codes", "offered", "refused", "repeated", "size", "stored")
-
-    def __init__(self) -> None:
-        self.stored: Count[str] = Count()
-        """Events by kind of connection, as the next two."""
-        self.repeated: Count[str] = Count()
-        self.refused: Count[str] = Count()
-        self.codes: Count[str] = Count()
-        """Refused events by error code."""
-        self.offered = 0
-        """Events that were offered to the journal."""
-        self.size = 0
-        """Bytes of the payloads that were stored."""
-
-    def add_stored(self, kind: str, stored: int, offered: int, size: int) -> None:
-        self.stored[kind] += stored
-        self.offered += offered
-        self.size += size
-
-    def add_others(self, kind: str, repeated: int, codes: Sequence[str]) -> None:
-        """Add a batch's events that were not stored: repeated ones, and refused ones by their codes."""
-        self.repeated[kind] += repeated
-        self.refused[kind] += len(codes)
-        self.codes.update(codes)
 
 
 class Metrics:
@@ -215,20 +185,17 @@ class Metrics:
 
     # Updates
 
-    def count_commit(self, counts: CommitCounts) -> None:
-        """Count a commit that succeeded."""
-        for result, by_kind in (("stored", counts.stored), ("repeated", counts.repeated), ("refused", counts.refused)):
-            for kind, count in by_kind.items():
-                if count:
-                    self.ingest_events.labels(kind, result).inc(count)
-        for code, count in counts.codes.items():
-            self.count_refused(code, count)
+    def count_commit(self, counts: Mapping[tuple[str, str], int], offered: int, stored_bytes: int) -> None:
+        """Count a commit that succeeded: its events by kind of connection and result, and how many were offered."""
+        for labels, count in counts.items():
+            if count:
+                self.ingest_events.labels(*labels).inc(count)
         self.commits.labels("committed").inc()
-        self.ingest_bytes.inc(counts.size)
-        self.commit_batch_rows.observe(counts.offered)
+        self.ingest_bytes.inc(stored_bytes)
+        self.commit_batch_rows.observe(offered)
 
-    def count_refused(self, code: str, count: int = 1) -> None:
-        self.refused_events.labels(code if code in CODES else "internal").inc(count)
+    def count_refused(self, code: str) -> None:
+        self.refused_events.labels(code if code in CODES else "internal").inc()
 
     def count_quota_refusal(self, quota: str) -> None:
         self.quota_refusals.labels(quota).inc()

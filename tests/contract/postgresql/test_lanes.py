@@ -29,7 +29,7 @@ from voicemem.protocol.events import SessionOpen  # noqa: E402
 from voicemem.protocol.types import JsonObject  # noqa: E402
 from voicemem.runtime import Runtime  # noqa: E402
 from voicemem.sessions.read_models.cache import ReadModelCache  # noqa: E402
-from voicemem.sessions.recording.batches import BatchResult, ProducerLease  # noqa: E402
+from voicemem.sessions.recording.batches import EventBatch, ProducerLease  # noqa: E402
 from voicemem.sessions.recording.recorder import Recorder  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.telemetry import Telemetry  # noqa: E402
@@ -72,10 +72,10 @@ class Service:
             assert 1 == (await self.record(lease, final_transcript(1))).acked
         return [found[lane] for lane in range(self.store.journal.commit_shards)]
 
-    async def record(self, lease: ProducerLease, *events: JsonObject) -> BatchResult:
+    async def record(self, lease: ProducerLease, *events: JsonObject) -> EventBatch:
         return await self.recorder.record(lease, decode_frame(msgspec.json.encode(events)))
 
-    def begin(self, lease: ProducerLease, *events: JsonObject) -> asyncio.Task[BatchResult]:
+    def begin(self, lease: ProducerLease, *events: JsonObject) -> asyncio.Task[EventBatch]:
         return asyncio.create_task(self.record(lease, *events))
 
     def is_apart(self, lease: ProducerLease) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from voicemem.telemetry.metrics import CommitCounts, Metrics
+from voicemem.telemetry.metrics import Metrics
 from voicemem.telemetry.recent import RecentMetrics, percentile
 
 
@@ -15,9 +15,7 @@ def test_rates_are_of_their_span() -> None:
     recent = RecentMetrics(metrics, lambda: now[0])
     for second in range(1, 121):
         now[0] = float(second)
-        counts = CommitCounts()
-        counts.add_stored("http", 10 if second <= 110 else 30, 10, 100)
-        metrics.count_commit(counts)
+        metrics.count_commit({("http", "stored"): 10 if second <= 110 else 30}, 10, 100)
         recent.sample()
     assert (30.0, 1.0) == (recent.rates(10)["events"], recent.rates(10)["commits"])
     assert pytest.approx(800 / 60) == recent.rates(60)["events"]

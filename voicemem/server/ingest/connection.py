@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -27,26 +27,26 @@ from voicemem.protocol.codec import (
     split_frame,
 )
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
-from voicemem.protocol.frames import GOAWAY, Ready
+from voicemem.protocol.frames import GOAWAY, Error, Ready
 from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.security.access import Grant
-from voicemem.security.rate_limits import EventBuckets
-from voicemem.server.http.request import LARGE_BYTES, Decoding
+from voicemem.server.http.request import LARGE_BYTES
 from voicemem.server.ingest.leases import Leases, OpenLease
 from voicemem.server.ingest.throttle import Throttle
-from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket, error_frame
-from voicemem.sessions.lifecycle import Presence, log_session
-from voicemem.sessions.recording.batches import BatchResult, EventProblem, PendingBatch, ProducerLease
+from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket
+from voicemem.sessions.lifecycle import log_session
+from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.recorder import (
     DEFAULT_PRODUCER,
     FLOOD_LIMIT,
     YIELD_EVERY,
-    Recorder,
     give_way,
     is_update,
 )
 from voicemem.store.records import OpenResult
-from voicemem.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from voicemem.server.ingest.server import IngestServer
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
@@ -86,32 +86,10 @@ EXPEL_FLUSH_S = 0.3
 """For answers to what came before a key was revoked; a store that does not answer does not delay the close."""
 
 
-class IngestHost(Protocol):
-    """The server that a connection is part of."""
-
-    recorder: Recorder
-    presence: Presence
-    metrics: Metrics
-    decoding: Decoding
-    waiting_frame_bytes: int
-    """Of frames whose session is not known yet, in all connections."""
-
-    @property
-    def incarnation(self) -> str: ...
-
-    async def grant(self, token: str | None, address: str | None) -> Grant: ...
-
-    def event_buckets(self, grant: Grant) -> EventBuckets: ...
-
-    async def claim(self, connection: Connection, lease: ProducerLease) -> None: ...
-
-    def release(self, lease: ProducerLease) -> None: ...
-
-
 class Connection:
     """Takes messages until the client leaves, the server drains, or an error closes the connection."""
 
-    def __init__(self, websocket: EventSocket, host: IngestHost, grant: Grant | None, origin: object = None) -> None:
+    def __init__(self, websocket: EventSocket, host: IngestServer, grant: Grant | None, origin: object = None) -> None:
         self.websocket = websocket
         self.host = host
         self.origin = origin
@@ -171,8 +149,8 @@ class Connection:
             if self.frame_task is not None or self.throttle.held:
                 self.unanswered += len(message)
                 self.backlog.append(message)
-            elif not self.enqueue_ordinary(message):
-                self.process_frame(message)
+            else:
+                self.take_message(message)
         except VoicememError as error:
             self.fail(error)
         if self.unanswered > WINDOW_BYTES:
@@ -183,29 +161,13 @@ class Connection:
         self.on_message(message, binary)
         self.throttle.charge_bytes(len(message))
 
-    def enqueue_ordinary(self, message: bytes) -> bool:
-        """Take a message that is one ordinary event of an open lease; return False when it is anything else."""
+    def take_message(self, message: bytes) -> None:
+        """Take a message whose turn it is. Raises `InvalidFrame`."""
         event = decode_fast(message)
-        if event is None:
-            return False
-        leases = self.leases
-        open_lease = leases.only if event.session_id is None and event.producer is None else leases.find(event)
-        if open_lease is None or open_lease.dead:
-            return False
-        batch = open_lease.batch
-        if batch is None or batch.is_sealed:
-            batch = self.begin_batch(open_lease)
-        batch.add_ordinary(event, message)
-        batch.size += len(message)
-        self.unanswered += len(message)
-        throttle = self.throttle
-        throttle.allowance -= 1
-        if throttle.allowance < 0:
-            throttle.charge_taken()
-        return True
-
-    def process_frame(self, message: bytes) -> None:
-        """Take a message of any kind. Raises `InvalidFrame`."""
+        if event is not None and (open_lease := self.leases.find(event)) is not None:
+            self.throttle.count(1)
+            self.add_to_batch(open_lease, DecodedEvent(event, message), len(message))
+            return
         # Events are stored in the order in which they were sent. So from a frame that must wait for the store on,
         # the rest of its message goes to a task and later messages into the backlog, until the task is through them;
         # beyond the window the socket is not read, and TCP holds the sender back. A long message goes to the task
@@ -282,7 +244,7 @@ class Connection:
 
     def pause_reading(self, notify: bool) -> None:
         if notify:
-            self.websocket.send_nowait(error_frame(EventProblem(None, "rate_limited", OVER_RATE)))
+            self.send_error(Refused("rate_limited", OVER_RATE))
         self.websocket.set_reading(False)
 
     def resume(self) -> None:
@@ -290,8 +252,7 @@ class Connection:
             while self.backlog and self.frame_task is None and not self.throttle.held and not self.reading_stopped:
                 message = self.backlog.popleft()
                 self.unanswered -= len(message)
-                if not self.enqueue_ordinary(message):
-                    self.process_frame(message)
+                self.take_message(message)
         except VoicememError as error:
             self.fail(error)
         self.resume_if_room()
@@ -307,38 +268,44 @@ class Connection:
         event = arrival.event if isinstance(arrival, DecodedEvent) else arrival
         open_lease = self.leases.find(event)
         if open_lease is None:
-            if isinstance(arrival, DecodedEvent):
-                refused = Refused(self.leases.code_for_misplaced(arrival.event))
-            else:
+            if isinstance(arrival, RejectedEvent):
                 refused = Refused(arrival.code, arrival.detail)
+            else:
+                refused = Refused(self.leases.code_for_misplaced(arrival.event))
             self.refuse(refused, event.session_id, event.producer, event.seq)
             return
-        if open_lease.dead:
-            return
-        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, FrameEvent):
-            arrival = with_timestamp(arrival, open_lease.dialect, self.host.recorder.clock())
-        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, NEEDS_VALIDATION):
+        if isinstance(event, NEEDS_VALIDATION) and isinstance(arrival, DecodedEvent):
+            if isinstance(event, FrameEvent):
+                arrival = with_timestamp(arrival, open_lease.dialect, self.host.recorder.clock())
             validated = self.host.recorder.validate(open_lease.lease, arrival)
             if validated is None:
                 return
             arrival = validated
+        self.add_to_batch(open_lease, arrival, size)
+
+    def add_to_batch(self, open_lease: OpenLease, arrival: DecodedEvent | RejectedEvent, size: int) -> None:
+        if open_lease.dead:
+            return
         batch = open_lease.batch
         if batch is None or batch.is_sealed:
-            batch = self.begin_batch(open_lease)
+            lease = open_lease.lease
+            batch = open_lease.batch = EventBatch(
+                lease.key,
+                lease.producer,
+                lease.epoch,
+                lease=lease,
+                on_result=partial(self.on_result, open_lease),
+                kind="websocket",
+                origin=self.origin,
+            )
+            open_lease.shard.enqueue(batch)
+            self.in_flight += 1
         batch.add(arrival)
-        batch.size += size
+        batch.received_bytes += size
         self.unanswered += size
 
-    def begin_batch(self, open_lease: OpenLease) -> PendingBatch:
-        batch = open_lease.batch = PendingBatch(
-            open_lease.lease, partial(self.on_result, open_lease), "websocket", self.origin
-        )
-        open_lease.shard.enqueue(batch)
-        self.in_flight += 1
-        return batch
-
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
-        self.websocket.send_nowait(error_frame(EventProblem(seq, refused.code, refused.detail), session_id, producer))
+        self.send_error(refused, session_id, producer, seq)
         self.host.metrics.count_refused(refused.code)
         if self.grant is not None:
             self.host.recorder.refusals.note(self.grant.project, session_id, refused.code, refused.detail)
@@ -351,39 +318,38 @@ class Connection:
 
     # Answers out
 
-    def on_result(self, open_lease: OpenLease, batch: PendingBatch, answer: BatchResult | VoicememError) -> None:
+    def on_result(self, open_lease: OpenLease, batch: EventBatch, error: VoicememError | None) -> None:
         """Report what became of a batch, after its commit."""
         self.in_flight -= 1
-        self.unanswered -= batch.size
+        self.unanswered -= batch.received_bytes
         if open_lease.batch is batch:
             open_lease.batch = None  # otherwise its events would stay in memory until the next batch
-        if isinstance(answer, VoicememError):
+        if error is not None:
             open_lease.dead = True
-            self.fail(answer)
-        elif any(problem.code == "superseded" for problem in answer.problems):
+            self.fail(error)
+        elif any(problem.code == "superseded" for problem in batch.problems):
             self.run_in_background(self.supersede(open_lease.lease))
         elif not open_lease.dead:
             try:
-                self.report_result(open_lease, answer)
+                self.report_result(open_lease, batch)
             except InvalidFrame as flood:
                 self.fail(flood)
         if not self.in_flight:
             self.all_answered.set()
         self.resume_if_room()
 
-    def report_result(self, open_lease: OpenLease, result: BatchResult) -> None:
+    def report_result(self, open_lease: OpenLease, batch: EventBatch) -> None:
         """Send the errors of a batch, then its ack. Raises `InvalidFrame` for a flood."""
-        lease = open_lease.lease
-        if result.taken:
+        if batch.taken:
             self.unstored_in_a_row = 0
-        for problem in result.problems:
-            self.websocket.send_nowait(error_frame(problem, lease.session_id, lease.producer))
-            if not result.taken and problem.code != "seq_gap":
+        for problem in batch.problems:
+            self.websocket.send_nowait(msgspec.json.encode(problem))
+            if not batch.taken and problem.code != "seq_gap":
                 self.count_unstored()
-        if result.acked is not None:
-            self.websocket.send_nowait(b"%b%d}" % (open_lease.ack_prefix, result.acked))
-        if result.ended:
-            self.run_in_background(self.close_when_ended(lease))
+        if batch.acked is not None:
+            self.websocket.send_nowait(b"%b%d}" % (open_lease.ack_prefix, batch.acked))
+        if batch.ended:
+            self.run_in_background(self.close_when_ended(batch.lease))
 
     def resume_if_room(self) -> None:
         if self.unanswered <= WINDOW_BYTES and not (self.throttle.held and not self.reading_stopped):
@@ -462,8 +428,7 @@ class Connection:
             return
         open_lease.dead = True
         log_session("superseded", lease.project, lease.session_id, producer=lease.producer)
-        problem = EventProblem(None, "superseded", CODES["superseded"].sentence)
-        self.websocket.send_nowait(error_frame(problem, lease.session_id, lease.producer))
+        self.send_error(Refused("superseded"), lease.session_id, lease.producer)
         await self.release(open_lease)
 
     async def release(self, open_lease: OpenLease, lost: bool = False) -> None:
@@ -529,9 +494,12 @@ class Connection:
         for open_lease in self.leases:
             await self.release(open_lease, lost=self.websocket.close_code not in CLEAN_CLOSES)
 
-    def send_error(self, error: VoicememError) -> None:
-        """Send an error that is about the connection, and not about one event."""
-        self.websocket.send_nowait(error_frame(EventProblem(None, error.code, error.detail)))
+    def send_error(
+        self, error: VoicememError, session_id: str | None = None, producer: str | None = None, seq: int | None = None
+    ) -> None:
+        """Send an error; one about the connection, and not about one event, names nothing."""
+        problem = Error(session_id=session_id, producer=producer, seq=seq, code=error.code, detail=error.detail)
+        self.websocket.send_nowait(msgspec.json.encode(problem))
 
     def count_rejected(self, code: str) -> None:
         self.host.metrics.connections_rejected.labels(code).inc()

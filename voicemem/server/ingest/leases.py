@@ -9,7 +9,7 @@ import msgspec
 from voicemem.protocol.codec import RejectedEvent
 from voicemem.protocol.events import IncomingEvent
 from voicemem.protocol.frames import AckFrame
-from voicemem.sessions.recording.batches import PendingBatch, ProducerLease
+from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.commits import CommitShard
 
 
@@ -22,7 +22,7 @@ class OpenLease:
         """Where its batches wait for the next commit."""
         self.dialect = dialect
         """Whose frames come in envelopes next to events."""
-        self.batch: PendingBatch | None = None
+        self.batch: EventBatch | None = None
         self.ack_prefix = ack_prefix(lease)
         self.dead = False
         """Superseded or failed: what still comes for it is ignored."""
@@ -59,6 +59,8 @@ class Leases:
 
     def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
         """Return the lease that an event belongs to, if that is clear."""
+        if event.session_id is None and event.producer is None:
+            return self.only
         if event.session_id is not None:
             of_session = self.by_session.get(event.session_id, {})
         else:

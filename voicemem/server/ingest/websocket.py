@@ -28,7 +28,6 @@ from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.server.http.connections import PortConnections
 from voicemem.server.http.paced_reading import AT_ONCE, ReadingTurns, Unread
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
-from voicemem.sessions.recording.batches import EventProblem
 
 apply_mask: Callable[[bytes, bytes], bytes] | None = getattr(frames, "apply_mask", None)
 """The library's own, written in C where that is installed. Where it is missing, the library parses all frames."""
@@ -146,7 +145,7 @@ class EventSocket(ServerConnection):
         if self.protocol.state is CONNECTING:
             self.transport.write(turned_away())
         elif self.protocol.state is OPEN:
-            self.send_nowait(error_frame(EventProblem(None, FULL, CODES[FULL].sentence)))
+            self.send_nowait(msgspec.json.encode(Error(code=FULL, detail=CODES[FULL].sentence)))
             self.protocol.send_close(CODES[FULL].close, FULL)
             self.send_data()
         self.transport.close()
@@ -334,11 +333,6 @@ def handshake_problem(status: HTTPStatus, code: str, detail: str, headers: dict[
     all_headers = Headers({"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"})
     all_headers.update(headers)
     return Response(status.value, status.phrase, all_headers, body)
-
-
-def error_frame(problem: EventProblem, session_id: str | None = None, producer: str | None = None) -> bytes:
-    """Encode an `error`; what is unknown about the event is left out."""
-    return msgspec.json.encode(Error(session_id=session_id, producer=producer, **problem._asdict()))
 
 
 class FastFrames(NamedTuple):

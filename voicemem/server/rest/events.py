@@ -16,6 +16,7 @@ from voicemem.dialects.envelope import decode_message, split_frame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, on_one_line, split_lines
+from voicemem.protocol.frames import Error
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber, matching
 from voicemem.server.http.openapi import reference
@@ -41,7 +42,7 @@ from voicemem.server.rest.tails import (
 )
 from voicemem.sessions.journal_pages import JournalFilter, native_rows, pages_after, pages_before, parts_of
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.recording.batches import EventProblem, ProducerLease
+from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import DEFAULT_PRODUCER, FLOOD_LIMIT, YIELD_EVERY
 from voicemem.store.journal import Journal
 from voicemem.store.records import JournalRow
@@ -193,7 +194,7 @@ def refusal_response(code: str, next_seq: int, errors: list[EventError]) -> web.
     return web.Response(status=CODES[code].status, body=body, content_type=MEDIA_TYPE)
 
 
-def event_error(problem: EventProblem) -> EventError:
+def event_error(problem: Error) -> EventError:
     expected = UNSET if problem.expected is None else problem.expected
     return EventError(problem.seq, problem.code, problem.detail, expected)
 

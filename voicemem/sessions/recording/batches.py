@@ -1,24 +1,19 @@
-"""A producer's lease on a session, the batch of its events that waits for the next commit, and the result of it."""
+"""A producer's lease on a session, and the batch of its events, which waits for the next commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import cast, get_args
+
+import msgspec
 
 from voicemem.config.secrets import SECRETS, SessionPatch
 from voicemem.config.session import validate_config
 from voicemem.dialects.dialect import Openings
 from voicemem.errors import VoicememError
+from voicemem.protocol import events
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent
-from voicemem.protocol.events import (
-    FrameEvent,
-    IncomingEvent,
-    RefusalMarker,
-    SessionEnd,
-    SessionUpdate,
-    TranscriptEvent,
-    update_patch,
-)
+from voicemem.protocol.frames import Error
 from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.sessions.recording.frames import ReducedFrame, merge_audio_counts
 from voicemem.store.admission import AppendResult, Batch, Offer, Outcome, outcome_sentence
@@ -31,9 +26,9 @@ class ConfigUpdate(DecodedEvent, frozen=True):
     patch: SessionPatch
 
 
-def validated_update(event: SessionUpdate, payload: bytes) -> ConfigUpdate:
+def validated_update(event: events.SessionUpdate, payload: bytes) -> ConfigUpdate:
     """Validate the patch of an update, and take its secrets out of the payload. Raises `Refused` (`invalid_field`)."""
-    patch = validate_config(update_patch(event))
+    patch = validate_config(events.update_patch(event))
     values = JSON_DECODER.decode(payload)  # always encoded again, since a doubled key could hide a secret
     for section, key in SECRETS:
         if isinstance(values.get(section), dict):
@@ -45,56 +40,7 @@ RESERVED_PRODUCERS = frozenset({"agora.rest", "api", "gateway"})
 """Names under which the service itself journals what arrives otherwise than as events; their events have no seq."""
 DEFAULT_END_REASON = "ended"
 """The reason of a `session.end` that gives none."""
-
-
-class EventProblem(NamedTuple):
-    """One event that was refused, as it is reported to its sender. `expected` is the seq that a gap waits for."""
-
-    seq: int | None
-    code: str
-    detail: str
-    expected: int | None = None
-
-
-class FoldEntry(NamedTuple):
-    """An event at its position in the journal."""
-
-    position: int
-    event: IncomingEvent | RefusalMarker
-
-
-class BatchResult(NamedTuple):
-    """What became of a batch: `acked` is the highest seq that is on disk, and `problems` are sent before its ack."""
-
-    acked: int | None
-    problems: Sequence[EventProblem]
-    next_seq: int
-    stream: Stream
-    offered: int
-    """Events that were offered to the journal."""
-    stored: int
-    """Events that were stored."""
-    position: int | None = None
-    """The position of the first event of a batch that was stored whole; `entries` is empty then."""
-    size: int = 0
-    """Bytes of the payloads that were stored."""
-    repeated: int = 0
-    """Events that had been stored before."""
-    ended: bool = False
-    """Whether the batch held the producer's end."""
-    entries: Sequence[FoldEntry] = ()
-    """What the fold takes, one event each, of a batch that was not stored whole."""
-    updates: Sequence[ConfigUpdate] = ()
-    """The configuration changes among the stored events."""
-    reopened: bool = False
-    """Whether the batch opened its session again."""
-    position_taken: bool = False
-    """Whether nothing was looked at, since the journal did not end at the expected position."""
-
-    @property
-    def taken(self) -> bool:
-        """Whether any event of the batch is in the journal, by this batch or an earlier one."""
-        return self.stored + self.repeated > 0
+PLAIN_KINDS = frozenset(get_args(events.TranscriptEvent))
 
 
 class ProducerLease:
@@ -109,11 +55,9 @@ class ProducerLease:
         may_set: bool = True,
         key_id: str | None = None,
     ) -> None:
-        self.key = stream.key
+        self.key, self.project, self.session_id = stream.key, stream.project, stream.id
         self.position = stream.position
         """Where the journal ended when this was last seen."""
-        self.project = stream.project
-        self.session_id = stream.id
         self.producer = producer
         self.epoch = epoch
         self.may_call_out = may_call_out
@@ -128,93 +72,116 @@ class ProducerLease:
         """The seq that a reported gap waits for; higher ones are ignored without another error."""
 
 
-ResultCallback = Callable[["PendingBatch", BatchResult | VoicememError], None]
+class EventBatch(Batch, kw_only=True, eq=False, gc=True):
+    """Events of one lease. They gather until the next commit; after it the batch says what became of them."""
 
+    lease: ProducerLease
+    on_result: Callable[[EventBatch, VoicememError | None], None]
+    """Called after the commit; with an error if nothing of it is known to be stored."""
+    kind: str = "http"
+    """How the events came in: `websocket` or `http`."""
+    origin: object = None
+    """The trace that its commit continues (see `voicemem.telemetry.tracing`)."""
+    received_bytes: int = 0
+    """Set and used by the sender's side only."""
+    arrivals: list[DecodedEvent | RejectedEvent] = msgspec.field(default_factory=list)
+    is_plain: bool = True
+    """Whether all events change nothing but the transcript and their seqs are consecutive, so that the store need not
+    look at each (see `voicemem.store.admission.admits_all`)."""
+    is_sealed: bool = False
+    """Whether it has been offered to the journal, so that nothing can be added any more."""
+    is_redacted: bool = False
+    """Whether what must not be kept has been taken out of it."""
+    next_seq: int = 0
+    """The seq that follows its plain events; after the commit, the one that its producer must send next."""
 
-class PendingBatch:
-    """Events of one lease that wait for the next commit, and the function that gets their result."""
+    stream: Stream = cast(Stream, None)
+    """After the commit, as all that follows."""
+    position: int | None = None
+    """The position of the first event of a batch that was stored whole."""
+    acked: int | None = None
+    """The highest seq that is on disk."""
+    problems: list[Error] = msgspec.field(default_factory=list)
+    """What is reported to the sender, before the ack."""
+    offered: int = 0
+    """Events that were offered to the journal."""
+    stored: int = 0
+    stored_bytes: int = 0
+    repeated: int = 0
+    """Events that had been stored before."""
+    ended: bool = False
+    """Whether it held the producer's end."""
+    entries: list[tuple[int, events.IncomingEvent | events.RefusalMarker]] = msgspec.field(default_factory=list)
+    """What the fold takes of a batch that was not stored whole: events with their positions."""
+    updates: list[SessionPatch] = msgspec.field(default_factory=list)
+    """The configuration changes among the stored events."""
+    reopened: bool = False
+    """Whether it opened its session again."""
+    position_taken: bool = False
+    """Whether nothing was looked at, since the journal did not end at the expected position."""
 
-    def __init__(
-        self, lease: ProducerLease, on_result: ResultCallback, kind: str = "http", origin: object = None
-    ) -> None:
-        self.lease = lease
-        self.on_result = on_result
-        self.kind = kind
-        """How the events came in: `websocket` or `http`."""
-        self.origin = origin
-        """The trace that its commit continues (see `voicemem.telemetry.tracing`)."""
-        self.size = 0
-        """In bytes, set and used by the sender's side only."""
-        self.events: list[IncomingEvent] = []
-        self.payloads: list[bytes] = []
-        self.first_seq = 0
-        self.next_seq = 0
-        self.arrivals: list[DecodedEvent | RejectedEvent] | None = None
-        """None while all events are ordinary and their seqs consecutive: then `events` and `payloads` have them.
-
-        With the first other event it becomes the list of all. The plain form needs no object and no look at each event,
-        neither here nor in the store (see `voicemem.store.admission.admits_all`).
-        """
-        self.from_seq: int | None = None
-        """The lowest seq that its producer can still send; only events over HTTP say so, others at their open."""
-        self.expected_until_ms: int | None = None
-        """Until when a producer without a connection is expected back."""
-        self.expected_position: int | None = None
-        """Where the journal must end for this to be stored."""
-        self.is_sealed = False
-        """Whether it has been offered to the journal, so that nothing can be added any more."""
-
-        self.is_redacted = False
-        """Whether what must not be kept has been taken out of it."""
-
-    def add_ordinary(self, event: TranscriptEvent, payload: bytes) -> None:
-        """Add an event that changes nothing but the transcript."""
-        seq = event.seq
-        if self.arrivals is None and seq is not None and (seq == self.next_seq or not self.events):
-            if not self.events:
-                self.first_seq = seq
-            self.next_seq = seq + 1
-            self.events.append(event)
-            self.payloads.append(payload)
-        else:
-            self.add_other(DecodedEvent(event, payload))
+    @property
+    def taken(self) -> bool:
+        """Whether any event is in the journal, by this batch or an earlier one."""
+        return self.stored + self.repeated > 0
 
     def add(self, arrival: DecodedEvent | RejectedEvent) -> None:
-        if isinstance(arrival, DecodedEvent) and isinstance(arrival.event, TranscriptEvent):
-            self.add_ordinary(arrival.event, arrival.payload)
-        else:
-            self.add_other(arrival)
-
-    def add_other(self, arrival: DecodedEvent | RejectedEvent) -> None:
-        if self.arrivals is None:
-            self.arrivals = [*map(DecodedEvent, self.events, self.payloads)]
-        if isinstance(arrival, ReducedFrame) and self.arrivals and isinstance(self.arrivals[-1], ReducedFrame):
+        if self.is_plain:
+            seq = arrival.event.seq if type(arrival) is DecodedEvent and type(arrival.event) in PLAIN_KINDS else None
+            if seq == self.next_seq:
+                self.next_seq = seq + 1
+            elif seq is not None and not self.arrivals:
+                self.first_seq, self.next_seq = seq, seq + 1
+            else:
+                self.is_plain = False
+        elif isinstance(arrival, ReducedFrame) and isinstance(self.arrivals[-1], ReducedFrame):
             both = merge_audio_counts(self.arrivals[-1], arrival)
             if both is not None:
                 self.arrivals[-1] = both
                 return
         self.arrivals.append(arrival)
 
-    def events_so_far(self) -> Iterator[IncomingEvent]:
-        """Its events, but for those that were rejected."""
-        if self.arrivals is None:
-            return iter(self.events)
-        return (one.event for one in self.arrivals if isinstance(one, DecodedEvent))
+    def seal(self, now_ms: int) -> None:
+        """Offer it to the journal, as it is now."""
+        self.is_sealed, self.received_ms = True, now_ms
+        if self.is_plain:
+            self.payloads = [arrival.payload for arrival in cast(list[DecodedEvent], self.arrivals)]
+        else:
+            self.offers = [to_offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
 
-    def payloads_so_far(self) -> Iterator[bytes]:
-        if self.arrivals is None:
-            return iter(self.payloads)
-        return (one.payload for one in self.arrivals if isinstance(one, DecodedEvent))
+    def settle(self, appended: AppendResult) -> None:
+        """Note what became of its events. Most batches are plain, and are stored whole. An error counts as an ack."""
+        self.stream, self.next_seq, self.position = appended.stream, appended.next_seq, appended.position
+        self.reopened, self.position_taken = appended.reopened, appended.position_taken
+        if appended.position is not None:
+            self.lease.reported_gap = None
+            self.acked, self.offered = appended.next_seq - 1, len(self.arrivals)
+            self.stored, self.stored_bytes = self.offered, sum(map(len, self.payloads))
+        elif not appended.position_taken:
+            self.offered = len(appended.outcomes)
+            offered = iter(zip(self.as_offers(), appended.outcomes, strict=True))
+            for arrival in self.arrivals:
+                offer, outcome = next(offered) if is_offered(arrival) else (None, None)
+                problem = problem_of(self.lease, arrival, outcome)
+                if problem is not None:
+                    self.problems.append(problem)
+                if offer is not None and outcome is not None:
+                    self.settle_offer(arrival, offer, outcome)
 
-    def seal(self, now_ms: int) -> Batch:
-        """The batch in the journal's form. Nothing may be added after this."""
-        lease, self.is_sealed = self.lease, True
-        conditions = self.from_seq, self.expected_until_ms, self.expected_position
-        if self.arrivals is None:
-            ordinary = self.payloads, self.first_seq, None
-            return Batch(lease.key, lease.producer, lease.epoch, now_ms, *ordinary, *conditions)
-        offers = [to_offer(arrival, now_ms) for arrival in self.arrivals if is_offered(arrival)]
-        return Batch(lease.key, lease.producer, lease.epoch, now_ms, (), 0, offers, *conditions)
+    def settle_offer(self, arrival: DecodedEvent | RejectedEvent, offer: Offer, outcome: Outcome) -> None:
+        if outcome.position is not None:
+            is_kept = isinstance(arrival, DecodedEvent) and outcome.code is None
+            self.entries.append((outcome.position, cast(DecodedEvent, arrival).event if is_kept else REFUSED))
+            self.stored_bytes += len(offer.payload) if is_kept else 0
+        if outcome.code is not None:
+            return
+        self.stored += not outcome.duplicate
+        self.repeated += outcome.duplicate
+        if offer.seq is not None:
+            self.acked = max(self.acked or 0, offer.seq)
+        self.ended = self.ended or offer.ending is not None
+        if offer.update is not None and not outcome.duplicate:
+            self.updates.append(offer.update)
 
 
 def is_offered(arrival: DecodedEvent | RejectedEvent) -> bool:
@@ -226,86 +193,23 @@ def to_offer(arrival: DecodedEvent | RejectedEvent, now_ms: int) -> Offer:
     if isinstance(arrival, RejectedEvent):
         return Offer(arrival.seq, now_ms, b"", refusal=arrival.code)
     event = arrival.event
-    assert isinstance(arrival, ConfigUpdate) or not isinstance(event, SessionUpdate)  # its secrets would be journaled
-    assert isinstance(arrival, ReducedFrame) or not isinstance(event, FrameEvent)  # and all that a vendor sends
+    assert isinstance(arrival, ConfigUpdate) or not isinstance(event, events.SessionUpdate)  # secrets stay out of it
+    assert isinstance(arrival, ReducedFrame) or not isinstance(event, events.FrameEvent)  # and all that a vendor sends
+    reason = None
+    if isinstance(arrival, ReducedFrame):
+        reason = None if arrival.reduced is None else arrival.reduced.end
+    elif isinstance(event, events.SessionEnd):
+        reason = event.reason or DEFAULT_END_REASON
+    ending = None if reason is None else SessionEnding(now_ms if event.ts is None else event.ts, reason)
     patch = arrival.patch if isinstance(arrival, ConfigUpdate) else None
-    ending = None
-    if isinstance(arrival, ReducedFrame) and arrival.reduced is not None and arrival.reduced.end is not None:
-        ending = SessionEnding(now_ms if event.ts is None else event.ts, arrival.reduced.end)
-    elif isinstance(event, SessionEnd):
-        ending = SessionEnding(now_ms if event.ts is None else event.ts, event.reason or DEFAULT_END_REASON)
     return Offer(event.seq, now_ms, arrival.payload, update=patch, ending=ending)
 
 
-REFUSED = RefusalMarker(code="")
+REFUSED = events.RefusalMarker(code="")
 """Stands for any refused event in the fold, where it takes a position and changes nothing."""
 
 
-def result_of(batch: PendingBatch, appended: AppendResult) -> BatchResult:
-    """The result of a batch. Most batches are of ordinary events in order, and are stored whole."""
-    if appended.position is None:
-        return result_by_event(batch, appended)
-    batch.lease.reported_gap = None
-    count = len(batch.events)
-    size = sum(map(len, batch.payloads))
-    next_seq, stream = appended.next_seq, appended.stream
-    return BatchResult(batch.next_seq - 1, (), next_seq, stream, count, count, appended.position, size)
-
-
-def result_by_event(batch: PendingBatch, appended: AppendResult) -> BatchResult:
-    """The result of a batch whose events were stored, known or refused one by one. An error counts as an ack."""
-    if appended.position_taken:
-        return BatchResult(None, (), appended.next_seq, appended.stream, 0, 0, position_taken=True)
-    acked, problems, entries, updates, stored, repeated, size, ended = None, [], [], [], 0, 0, 0, False
-    for arrival, outcome in outcomes_of(batch, appended):
-        problem = problem_of(batch.lease, arrival, outcome)
-        if problem is not None:
-            problems.append(problem)
-        if outcome is None:
-            continue
-        if outcome.position is not None:
-            kept = arrival if isinstance(arrival, DecodedEvent) and outcome.code is None else None
-            entries.append(FoldEntry(outcome.position, REFUSED if kept is None else kept.event))
-            size += 0 if kept is None else len(kept.payload)
-        if outcome.code is not None:
-            continue
-        stored, repeated = stored + (not outcome.duplicate), repeated + outcome.duplicate
-        seq = seq_of(arrival)
-        acked = max(acked or 0, seq) if seq is not None else acked
-        ended = ended or ends_session(arrival)
-        if isinstance(arrival, ConfigUpdate) and not outcome.duplicate:
-            updates.append(arrival)
-    offered, next_seq, stream = len(appended.outcomes), appended.next_seq, appended.stream
-    return BatchResult(
-        *(acked, problems, next_seq, stream, offered, stored, None, size, repeated, ended, entries, updates),
-        reopened=appended.reopened,
-    )
-
-
-def ends_session(arrival: DecodedEvent | RejectedEvent) -> bool:
-    """Whether an event is its producer's end: a `session.end`, or what another stack has for it."""
-    if isinstance(arrival, ReducedFrame):
-        return arrival.reduced is not None and arrival.reduced.end is not None
-    return isinstance(arrival, DecodedEvent) and isinstance(arrival.event, SessionEnd)
-
-
-def outcomes_of(
-    batch: PendingBatch, appended: AppendResult
-) -> Iterator[tuple[DecodedEvent | RejectedEvent, Outcome | None]]:
-    """Each event with its outcome, which is None for an event that was not offered."""
-    arrivals = batch.arrivals if batch.arrivals is not None else map(DecodedEvent, batch.events, batch.payloads)
-    offered = iter(appended.outcomes)
-    for arrival in arrivals:
-        yield arrival, next(offered) if is_offered(arrival) else None
-
-
-def seq_of(arrival: DecodedEvent | RejectedEvent) -> int | None:
-    return arrival.event.seq if isinstance(arrival, DecodedEvent) else arrival.seq
-
-
-def problem_of(
-    lease: ProducerLease, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None
-) -> EventProblem | None:
+def problem_of(lease: ProducerLease, arrival: DecodedEvent | RejectedEvent, outcome: Outcome | None) -> Error | None:
     """The error to report for one event; None when there is none, or when its gap was reported before.
 
     A producer that sends on after a gap would get an error for each event. So one error names the seq that is expected,
@@ -314,11 +218,15 @@ def problem_of(
     if outcome is not None and outcome.position is not None:
         lease.reported_gap = None
     if isinstance(arrival, RejectedEvent) and (outcome is None or outcome.code == arrival.code):
-        return EventProblem(arrival.seq, arrival.code, arrival.detail)
-    if outcome is None or outcome.code is None:
+        code, detail, expected = arrival.code, arrival.detail, None
+    elif outcome is None or outcome.code is None:
         return None
-    if outcome.code == "seq_gap":
-        if lease.reported_gap == outcome.expected:
+    else:
+        code, detail, expected = outcome.code, outcome_sentence(outcome), outcome.expected
+    if code == "seq_gap":
+        if lease.reported_gap == expected:
             return None
-        lease.reported_gap = outcome.expected
-    return EventProblem(seq_of(arrival), outcome.code, outcome_sentence(outcome), outcome.expected)
+        lease.reported_gap = expected
+    seq = arrival.event.seq if isinstance(arrival, DecodedEvent) else arrival.seq
+    where = lease.session_id, lease.producer
+    return Error(session_id=where[0], producer=where[1], seq=seq, code=code, detail=detail, expected=expected)

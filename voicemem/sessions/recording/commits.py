@@ -6,22 +6,23 @@ import asyncio
 import logging
 import re
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
+from typing import cast
 
 from voicemem.config.secrets import patch_changes_outbound
 from voicemem.errors import VoicememError
+from voicemem.protocol.codec import DecodedEvent
 from voicemem.runtime import Clock
 from voicemem.security.audit import audit
 from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.recording.batches import BatchResult, PendingBatch, result_of
+from voicemem.sessions.recording.batches import EventBatch
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.journal import Journal
 from voicemem.telemetry import Telemetry
-from voicemem.telemetry.metrics import CommitCounts
 
 CommitListener = Callable[[Sequence[AppendResult]], None]
 """Runs right after each commit, in the recorder's task, so it must be quick and must not raise."""
@@ -77,8 +78,8 @@ class Commits:
         return self.shards[self.journal.shard_of(key)]
 
     async def commit(
-        self, batches: Sequence[PendingBatch], since: float, append: Append, may_differ: Callable[[int], bool]
-    ) -> list[PendingBatch]:
+        self, batches: Sequence[EventBatch], since: float, append: Append, may_differ: Callable[[int], bool]
+    ) -> list[EventBatch]:
         """Journal batches, answer them, then fold them; returns those that `append` has left out.
 
         `since` is when the oldest of them began to wait. After an error nothing is trusted that is known of sessions
@@ -90,12 +91,14 @@ class Commits:
             try:
                 if self.redaction is not None:
                     await self.redaction.redact(batches)
-                appended = await append([batch.seal(now) for batch in batches], now)
+                for batch in batches:
+                    batch.seal(now)
+                appended = await append(batches, now)
             except Exception as error:  # whatever it is, nothing is acknowledged, and the log says why
                 span.fail("store_unavailable")
                 self.fail(batches, error, may_differ)
                 return []
-            left: list[PendingBatch] = []
+            left: list[EventBatch] = []
             if None in appended:
                 left = [batch for batch, one in zip(batches, appended, strict=True) if one is None]
                 batches = [batch for batch, one in zip(batches, appended, strict=True) if one is not None]
@@ -104,7 +107,7 @@ class Commits:
                 self.settle(batches, [one for one in appended if one is not None], now, since)
         return left
 
-    def fail(self, batches: Sequence[PendingBatch], error: Exception, may_differ: Callable[[int], bool]) -> None:
+    def fail(self, batches: Sequence[EventBatch], error: Exception, may_differ: Callable[[int], bool]) -> None:
         """Tell the senders of batches that nothing of them is known to be stored."""
         self.read_models.discard_all(may_differ)
         if self.redaction is not None:
@@ -115,48 +118,50 @@ class Commits:
         for batch in batches:
             batch.on_result(batch, error if isinstance(error, VoicememError) else VoicememError("internal"))
 
-    def settle(self, batches: Sequence[PendingBatch], appended: Sequence[AppendResult], now: int, since: float) -> None:
+    def settle(self, batches: Sequence[EventBatch], appended: Sequence[AppendResult], now: int, since: float) -> None:
         """Answer batches that are on disk, then fold them.
 
         Answers go out before the fold, since producers wait for them. Nothing is awaited in between, so no reader can
         see an acknowledged event missing from the memory.
         """
-        results = []
         for batch, outcome in zip(batches, appended, strict=True):
             if self.redaction is not None:
                 self.redaction.settle(batch, outcome)
-            results.append(result_of(batch, outcome))
-            batch.on_result(batch, results[-1])
+            batch.settle(outcome)
+            batch.on_result(batch, None)
         answered = time.monotonic()
         self.metrics.ack_latency_seconds.observe(answered - since)
-        counts = CommitCounts()
-        for batch, result in zip(batches, results, strict=True):
-            self.apply_result(batch, result, now, counts)
+        fold = self.read_models.fold_committed
+        counts: Counter[tuple[str, str]] = Counter()
+        for batch in batches:
+            counts[batch.kind, "stored"] += batch.stored
+            if batch.position is not None:  # nearly every batch of a call
+                events = [arrival.event for arrival in cast(list[DecodedEvent], batch.arrivals)]
+                fold(batch.key, batch.position, now, events, batch.producer, batch.stored_bytes)
+            else:
+                size = batch.stored_bytes  # counted with the first entry: if that one waits for the journal, all do
+                for position, event in batch.entries:
+                    fold(batch.key, position, now, [event], batch.producer, size)
+                    size = 0
+                self.note_others(batch, counts)
         self.read_models.note_commit(time.monotonic() - answered, len(batches))
-        self.metrics.count_commit(counts)
-        self.feed.publish(appended)
+        offered, stored_bytes = sum(one.offered for one in batches), sum(one.stored_bytes for one in batches)
+        self.metrics.count_commit(counts, offered, stored_bytes)
+        for listener in self.feed.listeners:
+            listener(appended)
 
-    def apply_result(self, batch: PendingBatch, result: BatchResult, received_ms: int, counts: CommitCounts) -> None:
-        """Fold the stored events of a batch, count them, and audit its configuration changes."""
+    def note_others(self, batch: EventBatch, counts: Counter[tuple[str, str]]) -> None:
+        """Count and log what of a batch was not stored, and audit its configuration changes."""
         lease = batch.lease
-        counts.add_stored(batch.kind, result.stored, result.offered, result.size)
-        if result.position is not None:  # nearly every batch of a call
-            self.read_models.fold_committed(
-                lease.key, result.position, received_ms, batch.events, lease.producer, result.size
-            )
-            return
-        if result.reopened:
+        if batch.reopened:
             log_session("reopened", lease.project, lease.session_id)
-        size = result.size  # counted with the first entry: if that one waits for the journal, all do
-        for entry in result.entries:
-            self.read_models.fold_committed(lease.key, entry.position, received_ms, [entry.event], lease.producer, size)
-            size = 0
-        counts.add_others(batch.kind, result.repeated, [problem.code for problem in result.problems])
-        for problem in result.problems:
+        counts[batch.kind, "repeated"] += batch.repeated
+        counts[batch.kind, "refused"] += len(batch.problems)
+        for problem in batch.problems:
+            self.metrics.count_refused(problem.code)
             self.refusals.note(lease.project, lease.session_id, problem.code, problem.detail)
-        for update in result.updates:
-            if patch_changes_outbound(update.patch):  # an administrative act
-                audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)
+        if any(map(patch_changes_outbound, batch.updates)):  # an administrative act
+            audit("calling_out_changed", lease.key_id, lease.project, lease.session_id)
 
 
 class CommitShard:
@@ -172,15 +177,15 @@ class CommitShard:
         self.commits = commits
         self.journal = commits.journal
         self.number = number
-        self.pending: list[PendingBatch] = []
+        self.pending: list[EventBatch] = []
         self.since = 0.0
         """When the first of these was added, by the monotonic clock."""
         self.task: asyncio.Task[None] | None = None
-        self.apart: dict[int, list[PendingBatch]] = {}
+        self.apart: dict[int, list[EventBatch]] = {}
         """What waits behind sessions that are appended apart, by key."""
         self.apart_tasks: set[asyncio.Task[None]] = set()
 
-    def enqueue(self, batch: PendingBatch) -> None:
+    def enqueue(self, batch: EventBatch) -> None:
         if self.apart and self.waits_apart(batch):
             return
         if not self.pending:
@@ -189,7 +194,7 @@ class CommitShard:
         if self.task is None:
             self.task = asyncio.create_task(self.commit_pending())
 
-    def waits_apart(self, batch: PendingBatch) -> bool:
+    def waits_apart(self, batch: EventBatch) -> bool:
         """Let a batch wait behind its session if that is appended apart; whether it does."""
         behind = self.apart.get(batch.lease.key)
         if behind is None:
@@ -216,9 +221,9 @@ class CommitShard:
         """Whether a session is of this shard."""
         return self.journal.shard_of(key) == self.number
 
-    def set_apart(self, batches: Sequence[PendingBatch], since: float) -> None:
+    def set_apart(self, batches: Sequence[EventBatch], since: float) -> None:
         """Append batches apart, those of some sessions together."""
-        by_key: dict[int, list[PendingBatch]] = {}
+        by_key: dict[int, list[EventBatch]] = {}
         for batch in batches:
             by_key.setdefault(batch.lease.key, []).append(batch)
         self.apart.update((key, []) for key in by_key)
@@ -229,7 +234,7 @@ class CommitShard:
             self.apart_tasks.add(task)
             task.add_done_callback(self.apart_tasks.discard)
 
-    async def commit_apart(self, keys: Sequence[int], batches: Sequence[PendingBatch], since: float) -> None:
+    async def commit_apart(self, keys: Sequence[int], batches: Sequence[EventBatch], since: float) -> None:
         """Commit batches of some sessions; what has come behind them goes back to the shard."""
         await self.commits.commit(batches, since, self.journal.append, keys.__contains__)
         for key in keys:
@@ -248,10 +253,6 @@ class CommitFeed:
 
     def unsubscribe(self, listener: CommitListener) -> None:
         self.listeners.remove(listener)
-
-    def publish(self, appended: Sequence[AppendResult]) -> None:
-        for listener in self.listeners:
-            listener(appended)
 
 
 class RefusalLog:

@@ -20,9 +20,8 @@ from voicemem.sessions.lifecycle import log_session
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.recording.batches import (
     RESERVED_PRODUCERS,
-    BatchResult,
     ConfigUpdate,
-    PendingBatch,
+    EventBatch,
     ProducerLease,
     validated_update,
 )
@@ -125,16 +124,24 @@ class Recorder:
         from_seq: int | None = None,
         expected_until_ms: int | None = None,
         expected_position: int | None = None,
-    ) -> BatchResult:
-        """Journal events in one batch, and return its result after the commit; `from_seq` as in `session.open`.
+    ) -> EventBatch:
+        """Journal events in one batch, and return it after the commit; `from_seq` as in `session.open`.
 
         `expected_until_ms` says until when a producer without a connection is expected back. With an
         `expected_position` nothing is stored unless the journal ends there. Raises `StoreUnavailable`, `Refused`.
         """
-        answered: asyncio.Future[BatchResult | VoicememError] = asyncio.get_running_loop().create_future()
-        batch = PendingBatch(lease, lambda _, answer: None if answered.done() else answered.set_result(answer))
-        batch.origin, batch.from_seq = self.tracer.current(), from_seq
-        batch.expected_until_ms, batch.expected_position = expected_until_ms, expected_position
+        answered: asyncio.Future[VoicememError | None] = asyncio.get_running_loop().create_future()
+        batch = EventBatch(
+            lease.key,
+            lease.producer,
+            lease.epoch,
+            lease=lease,
+            on_result=lambda _, error: None if answered.done() else answered.set_result(error),
+            origin=self.tracer.current(),
+            from_seq=from_seq,
+            expected_until_ms=expected_until_ms,
+            expected_position=expected_position,
+        )
         for arrival in arrivals:
             if is_update(arrival):
                 arrival = await self.check_update(lease, arrival)
@@ -142,10 +149,10 @@ class Recorder:
             if validated is not None:
                 batch.add(validated)
         self.commits.shard_of(lease.key).enqueue(batch)
-        result = await answered
-        if isinstance(result, VoicememError):
-            raise result
-        return result
+        error = await answered
+        if error is not None:
+            raise error
+        return batch
 
     def validate(
         self, lease: ProducerLease, arrival: DecodedEvent | RejectedEvent

@@ -15,7 +15,7 @@ from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_journale
 from voicemem.protocol.events import Event
 from voicemem.redaction.events import Speech, redact_event
 from voicemem.redaction.texts import Finder, Rules, rules_of
-from voicemem.sessions.recording.batches import PendingBatch, ProducerLease
+from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.frames import ReducedFrame
 from voicemem.store.admission import AppendResult
 from voicemem.store.port import Store
@@ -64,11 +64,11 @@ class Redaction:
         self.count = count
         self.remembered: OrderedDict[tuple[int, str], Remembered] = OrderedDict()
 
-    def slow_sessions(self, batches: Sequence[PendingBatch]) -> set[int]:
+    def slow_sessions(self, batches: Sequence[EventBatch]) -> set[int]:
         """The keys of sessions of which much is to be redacted."""
         return {batch.lease.key for batch in batches if not batch.is_redacted and size_of(batch) > LARGE_BYTES}
 
-    async def redact(self, batches: Sequence[PendingBatch]) -> None:
+    async def redact(self, batches: Sequence[EventBatch]) -> None:
         """Redact batches that are about to be committed; none can grow from now on. Raises `StoreUnavailable`.
 
         A batch that the commit leaves out stays redacted, and is committed before anything else of its session.
@@ -91,7 +91,7 @@ class Redaction:
                 done = 0
                 await asyncio.sleep(0)
 
-    def settle(self, batch: PendingBatch, appended: AppendResult) -> None:
+    def settle(self, batch: EventBatch, appended: AppendResult) -> None:
         """Note what became of a batch: what is remembered holds only if all of it was stored."""
         lease, key = batch.lease, key_of(batch.lease)
         lease.position = appended.stream.position
@@ -102,12 +102,12 @@ class Redaction:
             known.position = appended.stream.position
             known.next_seq = appended.next_seq if appended.next_seq > 1 else known.next_seq
 
-    def forget(self, batches: Sequence[PendingBatch]) -> None:
+    def forget(self, batches: Sequence[EventBatch]) -> None:
         """Forget what was said in batches of which it is unknown whether they were stored."""
         for batch in batches:
             self.remembered.pop(key_of(batch.lease), None)
 
-    async def find(self, batch: PendingBatch) -> Remembered:
+    async def find(self, batch: EventBatch) -> Remembered:
         """What the producer of a batch has said so far."""
         lease, key = batch.lease, key_of(batch.lease)
         known = self.remembered.get(key)
@@ -122,12 +122,13 @@ class Redaction:
             self.remembered.popitem(last=False)
         return known
 
-    def is_current(self, known: Remembered, batch: PendingBatch) -> bool:
+    def is_current(self, known: Remembered, batch: EventBatch) -> bool:
         """Whether no other node can have stored something of this producer since."""
         epoch = batch.lease.epoch
         if self.store.is_exclusive or (epoch is not None and epoch == known.epoch):
             return True
-        first = next((event.seq for event in batch.events_so_far() if event.seq is not None), None)
+        events = (arrival.event for arrival in batch.arrivals if isinstance(arrival, DecodedEvent))
+        first = next((event.seq for event in events if event.seq is not None), None)
         return first is not None and first == known.next_seq
 
     async def catch_up(self, known: Remembered, lease: ProducerLease) -> None:
@@ -156,8 +157,8 @@ def redact_rows(rows: Sequence[JournalRow], rules: Rules) -> list[JournalRow]:
     return found
 
 
-def size_of(batch: PendingBatch) -> int:
-    return sum(map(len, batch.payloads_so_far()))
+def size_of(batch: EventBatch) -> int:
+    return sum(len(arrival.payload) for arrival in batch.arrivals if isinstance(arrival, DecodedEvent))
 
 
 def key_of(lease: ProducerLease) -> tuple[int, str]:
@@ -174,33 +175,19 @@ def recall_row(row: JournalRow, known: Remembered) -> None:
         known.next_seq = row.seq + 1
 
 
-def redact_batch(batch: PendingBatch, known: Remembered) -> int:
+def redact_batch(batch: EventBatch, known: Remembered) -> int:
     """Redact the events of a batch in place; how many were changed."""
     changed = 0
-    for place, event in enumerate(batch.events if batch.arrivals is None else ()):
-        redacted = redact_event(event, batch.payloads[place], known.take(event))
+    for place, arrival in enumerate(batch.arrivals):
+        if isinstance(arrival, RejectedEvent):
+            continue
+        redacted = redact_event(arrival.event, arrival.payload, known.take(arrival.event))
         if redacted is not None:
-            batch.events[place], batch.payloads[place] = redacted
-            changed += 1
-    arrivals = batch.arrivals or []
-    for place, arrival in enumerate(arrivals):
-        redacted_arrival = redact_arrival(arrival, known)
-        if redacted_arrival is not None:
-            arrivals[place] = redacted_arrival
+            batch.arrivals[place] = DecodedEvent(*redacted)
+            if isinstance(arrival, ReducedFrame):
+                batch.arrivals[place] = ReducedFrame(*redacted, arrival.reduced)
             changed += 1
     return changed
-
-
-def redact_arrival(arrival: DecodedEvent | RejectedEvent, known: Remembered) -> DecodedEvent | None:
-    """An event or a frame as it may be kept; None if it stays as it is."""
-    if isinstance(arrival, RejectedEvent):
-        return None
-    redacted = redact_event(arrival.event, arrival.payload, known.take(arrival.event))
-    if redacted is None:
-        return None
-    if isinstance(arrival, ReducedFrame):
-        return ReducedFrame(*redacted, arrival.reduced)
-    return DecodedEvent(*redacted)
 
 
 def load_rules(settings: Settings) -> Rules | None:

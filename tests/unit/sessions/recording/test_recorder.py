@@ -23,7 +23,7 @@ from voicemem.protocol.events import SessionOpen
 from voicemem.protocol.types import JsonObject
 from voicemem.runtime import Runtime
 from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.sessions.recording.batches import DEFAULT_END_REASON, BatchResult, EventProblem, ProducerLease
+from voicemem.sessions.recording.batches import DEFAULT_END_REASON, EventBatch, ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
@@ -57,7 +57,7 @@ class Node(NamedTuple):
         opened, _ = await self.recorder.open_producer("p", session_id, frame, admin)
         return ProducerLease(opened.stream, producer, opened.epoch, admin)
 
-    async def record(self, line: ProducerLease, *events: JsonObject) -> BatchResult:
+    async def record(self, line: ProducerLease, *events: JsonObject) -> EventBatch:
         """What becomes of events that come in one batch."""
         return await self.recorder.record(line, decode_frame(msgspec.json.encode(events)))
 
@@ -107,7 +107,7 @@ async def one() -> AsyncIterator[Node]:
     await store.close_store()
 
 
-def codes(recorded: BatchResult) -> list[tuple[int | None, str]]:
+def codes(recorded: EventBatch) -> list[tuple[int | None, str]]:
     """Seq and code of every problem."""
     return [(problem.seq, problem.code) for problem in recorded.problems]
 
@@ -144,7 +144,8 @@ async def test_problems_hold_no_payload(one: Node) -> None:
 async def test_an_empty_batch_is_nothing(one: Node) -> None:
     """Nothing is stored, nothing acknowledged."""
     line = await one.open()
-    assert (None, [], 1) == (await one.record(line))[:3]
+    recorded = await one.record(line)
+    assert (None, [], 1) == (recorded.acked, recorded.problems, recorded.next_seq)
 
 
 async def test_only_the_bad_without_seq(one: Node) -> None:
@@ -321,7 +322,8 @@ async def test_after_a_failed_commit_everything_is_forgotten(one: Node) -> None:
 async def test_problems_are_plain(one: Node) -> None:
     """A problem is its seq, a stable code, and a sentence."""
     recorded = await one.record(await one.open(), final_transcript(2))
-    assert [EventProblem(2, "seq_gap", recorded.problems[0].detail, 1)] == [*recorded.problems]
+    (problem,) = recorded.problems
+    assert (2, "seq_gap", 1) == (problem.seq, problem.code, problem.expected)
     assert recorded.problems[0].detail.endswith("Expected seq 1.")
 
 
