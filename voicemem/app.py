@@ -55,12 +55,7 @@ class App:
         self.decoding = Decoding()
         per_address = settings.connections_per_address
         self.ingest = IngestServer(
-            services.recorder,
-            services.presence,
-            gate,
-            services.store.directory,
-            self.decoding,
-            ingest_limits(per_address),
+            services.recorder, services.presence, gate, self.decoding, ingest_limits(per_address)
         )
         self.rest_connections = PortConnections(rest_limits(per_address), self.count_rest_refused)
         rest = application(services, gate)

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -26,13 +26,10 @@ from voicemem.protocol.types import SESSION_ID_PATTERN
 from voicemem.security.access import Grant
 from voicemem.security.session_tokens import looks_like_token
 from voicemem.server.http.request import LARGE_BYTES
-from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection
+from voicemem.server.ingest.connection import CLEAN_CLOSES, WINDOW_BYTES, Connection, IngestHost
 from voicemem.server.ingest.leases import OpenLease
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.recording.frames import ReducedFrame
-
-if TYPE_CHECKING:
-    from voicemem.server.ingest.server import IngestServer
 
 MAX_WAITING, MAX_WAITING_BYTES, MAX_WAIT_S = 64, 1024 * 1024, 10.0
 """Frames that wait for the one that says the vendor's id of the session, and for how long."""
@@ -95,7 +92,7 @@ class BareConnection(Connection):
     """Takes bare frames, and envelopes, of one session."""
 
     def __init__(
-        self, websocket: EventSocket, host: IngestServer, grant: Grant | None, door: Door, origin: object = None
+        self, websocket: EventSocket, host: IngestHost, grant: Grant | None, door: Door, origin: object = None
     ) -> None:
         self.door = door
         self.received: deque[Received] = deque()

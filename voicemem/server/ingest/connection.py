@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -29,24 +29,21 @@ from voicemem.protocol.codec import (
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
 from voicemem.protocol.frames import GOAWAY, Error, Ready
 from voicemem.protocol.strict_json import JSON_DECODER
-from voicemem.security.access import Grant
-from voicemem.server.http.request import LARGE_BYTES
+from voicemem.security.access import Gate, Grant
+from voicemem.server.http.request import LARGE_BYTES, Decoding
 from voicemem.server.ingest.leases import Leases, OpenLease
 from voicemem.server.ingest.throttle import Throttle
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket
-from voicemem.sessions.lifecycle import log_session
+from voicemem.sessions.lifecycle import Presence, log_session
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
 from voicemem.sessions.recording.recorder import (
     DEFAULT_PRODUCER,
     FLOOD_LIMIT,
     YIELD_EVERY,
+    Recorder,
     give_way,
     is_update,
 )
-from voicemem.store.records import OpenResult
-
-if TYPE_CHECKING:
-    from voicemem.server.ingest.server import IngestServer
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
@@ -57,23 +54,6 @@ OF_THE_LEASE = "-"
 AUTH_TIMEOUT_S = 10.0
 BEFORE_KEY = "Before a key a frame may be at most 16 KiB; send the key first, in the header or an auth frame."
 OVER_RATE = "The key is over its rate; nothing is lost, and events are taken at the key's rate."
-
-
-def ready_frame(opened: OpenResult, producer: str, next_turn: int, incarnation: str, window: int) -> bytes:
-    """Encode the answer to `session.open`; `window` is in bytes."""
-    stream = opened.stream
-    frame = Ready(
-        session_id=stream.id,
-        producer=producer,
-        state=stream.state,
-        epoch=opened.epoch,
-        next_seq=opened.next_seq,
-        next_turn=next_turn,
-        incarnation=incarnation,
-        window=window,
-        warnings=warnings_about(stream.config) or UNSET,
-    )
-    return msgspec.json.encode(frame)
 
 
 WINDOW_BYTES = 1024 * 1024
@@ -89,7 +69,7 @@ EXPEL_FLUSH_S = 0.3
 class Connection:
     """Takes messages until the client leaves, the server drains, or an error closes the connection."""
 
-    def __init__(self, websocket: EventSocket, host: IngestServer, grant: Grant | None, origin: object = None) -> None:
+    def __init__(self, websocket: EventSocket, host: IngestHost, grant: Grant | None, origin: object = None) -> None:
         self.websocket = websocket
         self.host = host
         self.origin = origin
@@ -365,7 +345,8 @@ class Connection:
     async def authenticate(self, token: str | None) -> None:
         """Accept a key, or continue without one where none is needed. Raises `InvalidFrame` to close the connection."""
         try:
-            grant = await self.host.grant(token, self.websocket.address)
+            grant = await self.host.gate.grant_token(token, self.websocket.address)
+            grant.require("ingest", grant.session_id)
         except Refused as refused:
             raise InvalidFrame(refused.code, refused.detail) from None
         if self.grant is not None and not grant.includes(self.grant):
@@ -378,7 +359,7 @@ class Connection:
         """Make this grant the connection's, and charge its events and bytes to the grant's rates."""
         is_first = self.grant is None
         self.grant = grant
-        self.throttle.meter(self.host.event_buckets(grant))
+        self.throttle.meter(self.host.gate.limits.event_buckets(grant.caller))
         if self.throttle.bytes is not None and self.websocket.listener is not None:  # the key came in a frame
             self.websocket.listener = self.on_metered_message
             self.throttle.charge_bytes(sum(map(len, self.backlog)) if is_first else 0)
@@ -418,7 +399,18 @@ class Connection:
         before = self.leases.put(lease, shard, frame.dialect)
         if before is not None:
             await self.release(before)
-        self.websocket.send_nowait(ready_frame(opened, producer, next_turn, self.host.incarnation, WINDOW_BYTES))
+        ready = Ready(
+            session_id=opened.stream.id,
+            producer=producer,
+            state=opened.stream.state,
+            epoch=opened.epoch,
+            next_seq=opened.next_seq,
+            next_turn=next_turn,
+            incarnation=sessions.store.directory.incarnation,
+            window=WINDOW_BYTES,
+            warnings=warnings_about(opened.stream.config) or UNSET,
+        )
+        self.websocket.send_nowait(msgspec.json.encode(ready))
         await self.host.claim(self, lease)
 
     async def supersede(self, lease: ProducerLease) -> None:
@@ -532,3 +524,50 @@ def with_timestamp(arrival: DecodedEvent, dialect: str | None, ts: int) -> Decod
     if event.ts is None and event.seq is None:
         event = msgspec.structs.replace(event, ts=ts)
     return arrival if event is arrival.event else DecodedEvent(event, arrival.payload)
+
+
+class LeaseHolder(NamedTuple):
+    """The connection that has a producer's newest epoch."""
+
+    connection: Connection
+    lease: ProducerLease
+
+
+class IngestHost:
+    """What all connections of a server share, and which of them holds each lease."""
+
+    def __init__(self, recorder: Recorder, presence: Presence, gate: Gate, decoding: Decoding) -> None:
+        self.recorder = recorder
+        self.metrics = recorder.telemetry.metrics
+        self.presence = presence
+        self.gate = gate
+        self.decoding = decoding
+        self.holders: dict[tuple[int, str], LeaseHolder] = {}
+        self.waiting_frame_bytes = 0
+        """Of frames whose session is not known yet, in all connections."""
+
+    async def claim(self, connection: Connection, lease: ProducerLease) -> None:
+        """Note the connection as holder of its producer, and supersede the one with the older epoch."""
+        # By epoch, not by arrival: two opens are committed in one order, and may come back in the other.
+        newest = LeaseHolder(connection, lease)
+        before = self.holders.get((lease.key, lease.producer), newest)
+        older, newest = sorted((before, newest), key=lambda holder: holder.lease.epoch or 0)
+        self.holders[lease.key, lease.producer] = newest
+        if older.connection is not newest.connection:
+            await older.connection.supersede(older.lease)
+
+    def held_leases(self) -> list[tuple[int, str, int]]:
+        """Session key, producer and epoch of every lease that a connection of this node holds."""
+        return [(*held, holder.lease.epoch or 0) for held, holder in self.holders.items()]
+
+    def supersede(self, held: tuple[int, str, int]) -> None:
+        """Supersede a lease that was opened again on another node."""
+        key, producer, epoch = held
+        holder = self.holders.get((key, producer))
+        if holder is not None and holder.lease.epoch == epoch:
+            holder.connection.run_in_background(holder.connection.supersede(holder.lease))
+
+    def release(self, lease: ProducerLease) -> None:
+        holder = self.holders.get((lease.key, lease.producer))
+        if holder is not None and holder.lease is lease:
+            del self.holders[lease.key, lease.producer]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import signature
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -23,17 +23,14 @@ from voicemem.errors import Refused, StoreUnavailable
 from voicemem.protocol.frames import PROTOCOL
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Gate, Grant
-from voicemem.security.rate_limits import EventBuckets
 from voicemem.server.http.connections import BACKLOG, ConnectionLimits, PortConnections
 from voicemem.server.http.problems import SERVER
 from voicemem.server.http.request import Decoding
 from voicemem.server.ingest.bare import BareConnection, Door, find_door
-from voicemem.server.ingest.connection import Connection
+from voicemem.server.ingest.connection import Connection, IngestHost
 from voicemem.server.ingest.websocket import EventSocket, rejection_response
 from voicemem.sessions.lifecycle import Presence
-from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.directory import Directory
 
 LOG = logging.getLogger("voicemem.websockets")
 LOG.setLevel(logging.WARNING)  # below that the library logs every connection, and at DEBUG what was said
@@ -57,46 +54,26 @@ GOODBYE: dict[str, Any] = {"code": 1012, "reason": "draining"} if CAN_SAY_WHY el
 """Closes the connections that do not have a `Connection` yet. Before version 16 `websockets` always says 1001."""
 
 
-class LeaseHolder(NamedTuple):
-    """The connection that has a producer's newest epoch."""
-
-    connection: Connection
-    lease: ProducerLease
-
-
-class IngestServer:
-    """The websocket server: the connections, and which of them holds each lease."""
+class IngestServer(IngestHost):
+    """The websocket server."""
 
     def __init__(
         self,
         recorder: Recorder,
         presence: Presence,
         gate: Gate,
-        directory: Directory,
         decoding: Decoding,
         limits: ConnectionLimits,
     ) -> None:
-        self.recorder = recorder
-        self.presence = presence
-        self.metrics = recorder.telemetry.metrics
-        self.gate = gate
-        self.directory = directory
-        self.waiting_frame_bytes = 0
-        self.decoding = decoding
+        super().__init__(recorder, presence, gate, decoding)
         self.port = PortConnections(limits, self.count_refused)
         self.connections: set[Connection] = set()
-        self.holders: dict[tuple[int, str], LeaseHolder] = {}
         self.grants: WeakKeyDictionary[ServerConnection, Grant] = WeakKeyDictionary()
         """By connections between their handshake and `handle`."""
         self.doors: WeakKeyDictionary[ServerConnection, Door] = WeakKeyDictionary()
         """The same for those on a path of bare frames."""
         self.draining = False
         self.server: Server | None = None
-
-    @property
-    def incarnation(self) -> str:
-        """The store's, which changes when events of it were lost."""
-        return self.directory.incarnation
 
     async def start(self, address: Address) -> Address:
         """Listen; return the address with the port that was taken. Raises `OSError`."""
@@ -172,16 +149,6 @@ class IngestServer:
             self.connections.discard(connection)
             await connection.wind_down()
 
-    async def grant(self, token: str | None, address: str | None) -> Grant:
-        """Return the grant for the key or token of an `auth` frame. Raises `Refused`."""
-        grant = await self.gate.grant_token(token, address)
-        grant.require("ingest", grant.session_id)
-        return grant
-
-    def event_buckets(self, grant: Grant) -> EventBuckets:
-        """Return what the events of a grant are charged to."""
-        return self.gate.limits.event_buckets(grant.caller)
-
     async def enforce_grants(self) -> None:
         """Background task: close connections whose key was revoked (also by another process) or whose token is over."""
         revoked = self.gate.access.key_revoked
@@ -195,32 +162,6 @@ class IngestServer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRANT_CHECK_S):
                     await revoked.wait()
-
-    async def claim(self, connection: Connection, lease: ProducerLease) -> None:
-        """Note the connection as holder of its producer, and supersede the one with the older epoch."""
-        # By epoch, not by arrival: two opens are committed in one order, and may come back in the other.
-        newest = LeaseHolder(connection, lease)
-        before = self.holders.get((lease.key, lease.producer), newest)
-        older, newest = sorted((before, newest), key=lambda holder: holder.lease.epoch or 0)
-        self.holders[lease.key, lease.producer] = newest
-        if older.connection is not newest.connection:
-            await older.connection.supersede(older.lease)
-
-    def held_leases(self) -> list[tuple[int, str, int]]:
-        """Session key, producer and epoch of every lease that a connection of this node holds."""
-        return [(*held, holder.lease.epoch or 0) for held, holder in self.holders.items()]
-
-    def supersede(self, held: tuple[int, str, int]) -> None:
-        """Supersede a lease that was opened again on another node."""
-        key, producer, epoch = held
-        holder = self.holders.get((key, producer))
-        if holder is not None and holder.lease.epoch == epoch:
-            holder.connection.run_in_background(holder.connection.supersede(holder.lease))
-
-    def release(self, lease: ProducerLease) -> None:
-        holder = self.holders.get((lease.key, lease.producer))
-        if holder is not None and holder.lease is lease:
-            del self.holders[lease.key, lease.producer]
 
     def reconnect_all(self) -> None:
         """Let every producer open again, as the store does not know these connections any more."""
