@@ -148,21 +148,19 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.Respons
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if not tags.isdisjoint({etag, "*"}):
         return web.Response(status=304, headers={"ETag": etag})
-    if query == HistoryQuery():
-        stream, encoded = await read_at_once(
-            request, stream, ReadModel.encode_messages, attrgetter("has_large_encoding")
-        )
-        return json_response(EncodedHistory(*head_of(stream), Raw(encoded)), headers={"ETag": etag})
-    stream, encoded = await read_at_once(
-        request, stream, partial(encode_selected, query), partial(has_large_selection, query)
-    )
-    return json_response(EncodedHistory(*head_of(stream), Raw(encoded)), headers={"ETag": etag})
+    encode: Callable[[ReadModel], bytes] = ReadModel.encode_messages
+    is_large: Callable[[ReadModel], bool] = attrgetter("has_large_encoding")
+    if query != HistoryQuery():
+        encode, is_large = partial(encode_selected, query), partial(has_large_selection, query)
+    stream, encoded = await read_at_once(request, stream, encode, is_large)
+    head = stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position
+    return json_response(EncodedHistory(*head, Raw(encoded)), headers={"ETag": etag})
 
 
 async def read_at_once(
     request: web.Request, stream: Stream, make: Callable[[ReadModel], T], is_large: Callable[[ReadModel], bool]
 ) -> tuple[Stream, T]:
-    """What `make` returns for the memory, and the session's row of the same moment."""
+    """Return what `make` returns for the read model, and the session's row of the same moment."""
     read_models = services_of(request).read_models
     position, made = await read_models.read(
         stream, lambda read_model: (read_model.position, make(read_model)), is_large
@@ -173,14 +171,13 @@ async def read_at_once(
     return stream, made
 
 
-def head_of(stream: Stream) -> tuple[str, str, int, int | None, int]:
-    """The fields of `SessionMemory`."""
-    return stream.id, stream.state, stream.started_ms, stream.ended_ms, stream.position
-
-
 def encode_selected(query: HistoryQuery, read_model: ReadModel) -> bytes:
-    """The messages that a query asks for, as a JSON array."""
-    messages = select(read_model.messages(unfinished=True) if query.open else read_model.current_messages(), query)
+    """Encode the messages that a query asks for as a JSON array."""
+    messages = read_model.messages(unfinished=True) if query.open else read_model.current_messages()
+    if query.after_turn is not None:
+        messages = [message for message in messages if message.turn_id > query.after_turn]
+    if query.limit is not None:
+        messages = messages[-query.limit :]
     if query.fields == "full":
         return msgspec.json.encode(messages)
     return msgspec.json.encode([Spoken(message.role, message.content) for message in messages])
@@ -191,12 +188,6 @@ def has_large_selection(query: HistoryQuery, read_model: ReadModel) -> bool:
     if query.open or query.after_turn is not None or query.limit is None or query.limit > LARGE_ROWS:
         return read_model.is_large
     return read_model.has_large_messages
-
-
-def select(messages: list[Message], query: HistoryQuery) -> list[Message]:
-    if query.after_turn is not None:
-        messages = [message for message in messages if message.turn_id > query.after_turn]
-    return messages if query.limit is None else messages[-query.limit :]
 
 
 def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from aiohttp import web
-from msgspec import UNSET, Meta, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import Refused
 from voicemem.protocol.types import JsonObject, Name, Reason, SessionId
-from voicemem.security.access import DEFAULT_PROJECT, bearer_token
-from voicemem.security.audit import Act, audit
-from voicemem.security.hook_secrets import ShownHookSecret, find_hooked, new_hook_secret
+from voicemem.security.access import DEFAULT_PROJECT, Gate
+from voicemem.security.audit import audit
+from voicemem.security.hook_secrets import find_hooked, new_hook_secret
 from voicemem.server.http.request import (
     DECODING,
     GRANT,
@@ -67,9 +67,8 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
     secrets = await services.hook_secrets.verifying(project, dialect.name)
     if not secrets:
         project = await project_of_key(request, query)
-        body = await read_body(request, MAX_HOOK_BYTES)
-    else:
-        body = await read_body(request, MAX_HOOK_BYTES)
+    body = await read_body(request, MAX_HOOK_BYTES)
+    if secrets:
         try:
             services.inbound_webhooks.verify(dialect, body, request.headers, secrets)
         except Refused:
@@ -82,20 +81,13 @@ async def take_hook(request: web.Request, query: HookQuery) -> web.Response:
 
 
 async def project_of_key(request: web.Request, query: HookQuery) -> str:
-    """The project of the caller's key. Raises `Refused`."""
-    services = services_of(request)
-    authorization = request.headers.get("Authorization")
-    needed = await services.access.needs_key()
-    try:
-        grant = await services.access.grant(bearer_token(authorization) if needed else None)
-    except Refused as refused:
-        if authorization is not None and refused.code == "unauthorized":
-            services.limits.count_wrong_key(request.remote)
-        raise
+    """Return the project of the caller's key. Raises `Refused`, and `RateLimited`."""
+    access, limits = services_of(request).access, services_of(request).limits
+    gate, authorization = Gate(access, limits=limits), request.headers.get("Authorization")
+    grant = await gate.grant(authorization, await access.needs_key(), request.remote)
     grant.require("ingest", query.session_id)
     if query.project not in (None, grant.project):
         raise Refused("forbidden", "The key is of another project.")
-    services.limits.count_request(grant.caller)
     return grant.project
 
 
@@ -124,19 +116,11 @@ class HookSecretList(Struct, frozen=True):
     hooks: list[HookSecret]
 
 
-def view(shown: ShownHookSecret) -> HookSecret:
-    return HookSecret(shown.dialect, shown.set_ms, shown.old_until_ms, shown.in_settings)
-
-
-def audit_hook(request: web.Request, act: Act) -> None:
-    audit(act, request[GRANT], request[GRANT].project, None, dialect=request.match_info["dialect"])
-
-
 @ROUTES.add("GET /v1/hooks", "admin", HookSecretList)
 async def list_hook_secrets(request: web.Request, _: NoQuery) -> web.Response:
     """List the dialects whose webhooks are signed in the project, without the secrets."""
     shown = await services_of(request).hook_secrets.list(request[GRANT].project)
-    return json_response(HookSecretList([view(one) for one in shown]))
+    return json_response(HookSecretList([HookSecret(*one) for one in shown]))
 
 
 @ROUTES.add(f"PUT {PLACE}", "admin", HookSecretSet, optional(NewSecret), "invalid_field unknown_dialect")
@@ -149,14 +133,14 @@ async def set_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
     secret = new_hook_secret() if body.secret is UNSET else body.secret
     project, dialect = request[GRANT].project, request.match_info["dialect"]
     shown = await services_of(request).hook_secrets.set(project, dialect, secret, body.overlap_seconds)
-    audit_hook(request, "hook_secret_set")
-    made = secret if body.secret is UNSET else UNSET
-    return json_response(HookSecretSet(**structs.asdict(view(shown)), secret=made))
+    audit("hook_secret_set", request[GRANT], dialect=dialect)
+    return json_response(HookSecretSet(*shown, secret=secret if body.secret is UNSET else UNSET))
 
 
 @ROUTES.add(f"DELETE {PLACE}", "admin", None, codes="unknown_hook_secret")
 async def remove_hook_secret(request: web.Request, _: NoQuery) -> web.Response:
     """Remove what the project has set; without another secret, webhooks of the dialect need a key."""
-    await services_of(request).hook_secrets.remove(request[GRANT].project, request.match_info["dialect"])
-    audit_hook(request, "hook_secret_removed")
+    dialect = request.match_info["dialect"]
+    await services_of(request).hook_secrets.remove(request[GRANT].project, dialect)
+    audit("hook_secret_removed", request[GRANT], dialect=dialect)
     return web.Response(status=204)

@@ -17,6 +17,7 @@ from voicemem.server.http.request import (
     GRANT,
     NoQuery,
     fields_given,
+    fields_of,
     get_stream,
     json_response,
     read_struct,
@@ -115,7 +116,7 @@ async def create_key(request: web.Request, _: NoQuery) -> web.Response:
     check_text(body.name)
     if grant.key_id is None:
         raise Refused("no_keys")
-    limits = KeyLimits(body.events_per_second, body.bytes_per_second, body.open_sessions, body.sessions_per_day)
+    limits = KeyLimits(**fields_of(ChangedLimits, body))
     key, text = await services_of(request).access.create_key(grant.project, body.name, body.scopes, limits)
     audit("key_created", grant, key=key.id, scopes=key.scopes)
     return json_response(MadeKey(**structs.asdict(key_view(key)), key=text), 201)

@@ -50,24 +50,14 @@ class ShownObservation(Struct, frozen=True):
     ended_at: int | None
 
 
-def view(stream: Stream, observation: Observation) -> ShownObservation:
-    return ShownObservation(
-        session_id=stream.id,
-        dialect=observation.dialect,
-        call_id=observation.call,
-        state=observation.state,
-        reason=observation.reason,
-        status=observation.status,
-        connections=observation.connections,
-        started_at=observation.started_ms,
-        changed_at=observation.changed_ms,
-        ended_at=observation.ended_ms,
-    )
+def answer(stream: Stream, one: Observation, status: int = 200) -> web.Response:
+    shown = (one.dialect, one.call, one.state, one.reason, one.status, one.connections)
+    times = (one.started_ms, one.changed_ms, one.ended_ms)
+    return json_response(ShownObservation(stream.id, *shown, *times), status)
 
 
-def audit_observation(request: web.Request, act: Act, observation: Observation) -> None:
-    grant = request[GRANT]
-    audit(act, grant, grant.project, request.match_info["id"], dialect=observation.dialect, call=observation.call)
+def audit_observation(request: web.Request, act: Act, one: Observation) -> None:
+    audit(act, request[GRANT], session=request.match_info["id"], dialect=one.dialect, call=one.call)
 
 
 @ROUTES.add(
@@ -92,14 +82,14 @@ async def begin_observation(request: web.Request, _: NoQuery) -> web.Response:
     observation, is_new = await services_of(request).observers.begin(stream, body.dialect, call)
     if is_new:
         audit_observation(request, "observation_started", observation)
-    return json_response(view(stream, observation), 201 if is_new else 200)
+    return answer(stream, observation, 201 if is_new else 200)
 
 
 @ROUTES.add(f"GET {PLACE}", "admin", ShownObservation, codes="unknown_observation")
 async def read_observation(request: web.Request, _: NoQuery) -> web.Response:
     """Show how the observation of this session stands, also when it is over."""
     stream = await get_stream(request)
-    return json_response(view(stream, await services_of(request).observers.get(stream)))
+    return answer(stream, await services_of(request).observers.get(stream))
 
 
 @ROUTES.add(f"DELETE {PLACE}", "admin", ShownObservation, codes="unknown_observation")
@@ -108,4 +98,4 @@ async def stop_observation(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     observation = await services_of(request).observers.stop(stream)
     audit_observation(request, "observation_stopped", observation)
-    return json_response(view(stream, observation))
+    return answer(stream, observation)
