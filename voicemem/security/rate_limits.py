@@ -177,15 +177,15 @@ class RateLimits:
             if wait_s:
                 raise RateLimited(wait_s)
 
-    def take_events(self, caller: Caller | None, amount: int, size: int) -> float:
-        """Take this many events, of `size` bytes, and return 0.0; or take none, and return the seconds to wait."""
+    def count_events(self, caller: Caller | None, amount: int, size: int) -> None:
+        """Count this many events, of `size` bytes. Raises `RateLimited`, and counts none then."""
         now, taken = self.clock(), self.event_buckets(caller)
         charges = [(bucket, cost) for bucket, cost in zip(taken, (amount, size), strict=True) if bucket is not None]
         wait_s = max((bucket.wait_s(now) for bucket, _ in charges), default=0.0)
-        if not wait_s:
-            for bucket, cost in charges:
-                bucket.take(cost, now)
-        return wait_s
+        if wait_s:
+            raise RateLimited(wait_s)
+        for bucket, cost in charges:
+            bucket.take(cost, now)
 
     def event_buckets(self, caller: Caller | None) -> EventBuckets:
         """The buckets to which a caller's events are charged."""

@@ -6,6 +6,7 @@ A working memory is a session's messages, data and summary as one object.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from aiohttp import web
@@ -50,7 +51,6 @@ from voicemem.compat.agent_memory_server.views import (
     ViewTask,
 )
 from voicemem.compat.agent_memory_server.working_memory import WorkingMemories, window_of
-from voicemem.errors import RateLimited
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
@@ -158,11 +158,7 @@ async def put_working_memory(request: web.Request, query: PutQuery) -> web.Respo
     given = await read_struct(request, GivenWorkingMemory)
     owner = named_owner(request, given.namespace, query.user_id or given.user_id)
 
-    def admit(events: int, size: int) -> None:
-        wait_s = services.limits.take_events(grant.caller, events, size)
-        if wait_s:
-            raise RateLimited(wait_s)
-
+    admit = partial(services.limits.count_events, grant.caller)
     stream = await agent_memory(request).working.write(grant.project, owner, given, grant.key_id, admit)
     view = await agent_memory(request).working.view(stream, window_of(query.model_name, query.context_window_max))
     if not grant.allows("read"):
@@ -284,9 +280,7 @@ async def create_long_term_memory(request: web.Request, query: NamespaceQuery) -
     """Keep memories; the answer comes when they are on disk and can be found. Those that name no namespace get it."""
     services, grant = services_of(request), request[GRANT]
     given = await read_struct(request, GivenRecords)
-    wait_s = services.limits.take_events(grant.caller, len(given.memories), len(await read_body(request)))
-    if wait_s:
-        raise RateLimited(wait_s)
+    services.limits.count_events(grant.caller, len(given.memories), len(await read_body(request)))
     await agent_memory(request).records.create(grant.project, given.within(query.namespace))
     return json_response(AgentMemoryAck("ok"))
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct, structs
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.checks import describe_error
 from voicemem.protocol.strict_json import decode_body
-from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, matching
+from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, matching
 from voicemem.security.access import Grant
 from voicemem.server.http.listener import BROKEN_BODY, decompress
 from voicemem.server.http.routes import Route
@@ -145,6 +145,15 @@ def check_session_id(value: Any) -> str:
     if not isinstance(value, str) or not SESSION_ID.match(value):
         raise Refused("invalid_field", "A session id is 1 to 128 characters of A-Za-z0-9._:-.")
     return value
+
+
+def name_in_path(request: web.Request, placeholder: Literal["user_id", "memory_id"]) -> str:
+    """Return the id of a user or a memory that the path names. Raises `Refused`."""
+    try:
+        return msgspec.convert(request.match_info[placeholder], Name)
+    except msgspec.ValidationError:
+        subject = "A user id" if placeholder == "user_id" else "The id of a memory"
+        raise Refused("invalid_field", f"{subject} is 1 to 128 characters.") from None
 
 
 async def get_stream(request: web.Request) -> Stream:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from voicemem.dialects.dialect import MalformedFrame
 from voicemem.dialects.envelope import decode_message, split_frame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
-from voicemem.errors import CODES, InvalidFrame, RateLimited, Refused
+from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, on_one_line, split_lines
 from voicemem.protocol.frames import Error
 from voicemem.protocol.sse import EVENT_STREAM
@@ -145,9 +145,7 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     body = await read_body(request)
     decoding = request.app[DECODING]
     pieces = await decoding.decode(len(body), lambda: split_lines(body))
-    wait_s = services.limits.take_events(grant.caller, len(pieces), len(body))
-    if wait_s:
-        raise RateLimited(wait_s)
+    services.limits.count_events(grant.caller, len(pieces), len(body))
     errors: list[EventError] = []
     taken = ended = False
     for first in range(0, max(1, len(pieces)), YIELD_EVERY):

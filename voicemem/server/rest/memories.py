@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, structs
 
-from voicemem.errors import RateLimited, Refused
+from voicemem.errors import Refused
 from voicemem.memory.extraction.extractor import ExtractionState
 from voicemem.memory.long_term.forgetting import ForgetMemories, forget, policy_of
 from voicemem.memory.long_term.memories import MemoriesQuery, MemoryPage, list_filter, memory_page
 from voicemem.memory.long_term.records import MAX_GIVEN, GivenMemory, KnownMemory, Memory, MemoryPatch, draft_of
 from voicemem.memory.search import FoundMemories, MemorySearch
-from voicemem.protocol.types import JsonObject, Name
+from voicemem.protocol.types import JsonObject
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
@@ -23,6 +24,7 @@ from voicemem.server.http.request import (
     convert_body,
     get_stream,
     json_response,
+    name_in_path,
     read_body,
     read_object,
     read_struct,
@@ -30,7 +32,6 @@ from voicemem.server.http.request import (
 )
 from voicemem.server.http.routes import Routes
 from voicemem.server.rest.token_reach import token_reach
-from voicemem.server.rest.users import user_id_of
 from voicemem.store.memory_filters import AnyOf
 from voicemem.store.scopes import scope_of
 
@@ -95,7 +96,7 @@ async def keep_memories(request: web.Request, _: NoQuery) -> web.Response:
     reach = await token_reach(request)
     if reach is not None:
         given = [reach.own(one) for one in given]
-    await take_events(request, len(given))
+    services.limits.count_events(grant.caller, len(given), len(await read_body(request)))
     kept = await services.long_term.add(grant.project, [draft_of(one) for one in given])
     if grant.allows("read", grant.session_id) and (reach is None or reach.user_id is not None):
         return json_response(KeptMemories(kept))
@@ -109,31 +110,19 @@ def given_in(body: JsonObject) -> list[GivenMemory]:
     try:
         return convert_body(body, GivenMemories).memories
     except Refused as refused:
-        given = body["memories"] if isinstance(body["memories"], list) else []
-        place = next((place for place, one in enumerate(given) if not is_memory(one)), 0)
+        place = 0
+        with suppress(Refused, TypeError):
+            for one in body["memories"]:
+                convert_body(one, GivenMemory)
+                place += 1
         raise Refused(refused.code, refused.detail.replace("memories[...]", f"memories[{place}]")) from None
-
-
-def is_memory(value: Any) -> bool:
-    try:
-        msgspec.convert(value, GivenMemory)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-async def take_events(request: web.Request, count: int) -> None:
-    """Count this as so many events of the caller. Raises `RateLimited`."""
-    wait_s = services_of(request).limits.take_events(request[GRANT].caller, count, len(await read_body(request)))
-    if wait_s:
-        raise RateLimited(wait_s)
 
 
 @ROUTES.add(f"GET {PATH}", "read", KnownMemory, codes="unknown_memory invalid_field")
 async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
     """Read a memory, and on request the messages that it comes from, as they were heard."""
     long_term, project = services_of(request).long_term, request[GRANT].project
-    memory = await long_term.find(project, memory_id_of(request))
+    memory = await long_term.find(project, name_in_path(request, "memory_id"))
     lines = await long_term.evidence(project, memory) if query.evidence else UNSET
     return json_response(KnownMemory(**msgspec.structs.asdict(memory), lines=lines))
 
@@ -147,16 +136,16 @@ async def read_memory(request: web.Request, query: MemoryQuery) -> web.Response:
 )
 async def change_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Change a memory: the fields that are given; null takes a value away. `metadata` is replaced as a whole."""
-    patch = await read_struct(request, MemoryPatch)
-    await take_events(request, 1)
-    memory = await services_of(request).long_term.edit(request[GRANT].project, memory_id_of(request), patch)
-    return json_response(memory if request[GRANT].allows("read", None) else MemoryId(memory.id))
+    services, grant, patch = services_of(request), request[GRANT], await read_struct(request, MemoryPatch)
+    services.limits.count_events(grant.caller, 1, len(await read_body(request)))
+    memory = await services.long_term.edit(grant.project, name_in_path(request, "memory_id"), patch)
+    return json_response(memory if grant.allows("read", None) else MemoryId(memory.id))
 
 
 @ROUTES.add(f"DELETE {PATH}", "ingest", None, codes="unknown_memory invalid_field", for_tokens=True)
 async def remove_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Remove a memory: no one can read or find it any more, and its text leaves the store."""
-    long_term, project, id = services_of(request).long_term, request[GRANT].project, memory_id_of(request)
+    long_term, project, id = services_of(request).long_term, request[GRANT].project, name_in_path(request, "memory_id")
     reach = await token_reach(request)
     if reach is not None and not reach.has(await long_term.find(project, id)):
         raise Refused("unknown_memory")
@@ -165,18 +154,10 @@ async def remove_memory(request: web.Request, _: NoQuery) -> web.Response:
     return web.Response(status=204)
 
 
-def memory_id_of(request: web.Request) -> str:
-    """Return the id of the memory that the path names. Raises `Refused`."""
-    try:
-        return msgspec.convert(request.match_info["memory_id"], Name)
-    except msgspec.ValidationError:
-        raise Refused("invalid_field", "The id of a memory is 1 to 128 characters.") from None
-
-
 @ROUTES.add("GET /v1/users/{user_id}/memories", "read", MemoryPage, codes="invalid_cursor", for_tokens=True)
 async def list_user_memories(request: web.Request, query: MemoriesQuery) -> web.Response:
     """List the memories of a user, the newest first."""
-    user_id, reach = user_id_of(request), await token_reach(request)
+    user_id, reach = name_in_path(request, "user_id"), await token_reach(request)
     if reach is not None:
         scope = reach.scope(user_id, None, query.namespace)
         query = structs.replace(query, namespace=scope["namespace"])
@@ -192,8 +173,8 @@ async def list_session_memories(request: web.Request, query: MemoriesQuery) -> w
 
 
 async def answer_page(request: web.Request, query: MemoriesQuery, **conditions: AnyOf) -> web.Response:
-    wanted = list_filter(request[GRANT].project, query, **conditions)
-    return json_response(await memory_page(services_of(request).long_term, wanted, query.cursor))
+    conditions_of_all = list_filter(request[GRANT].project, query, **conditions)
+    return json_response(await memory_page(services_of(request).long_term, conditions_of_all, query.cursor))
 
 
 @ROUTES.add("POST /v1/users/{user_id}/memories/forget", "admin", ForgottenMemories, ForgetMemories, "missing_field")
@@ -202,12 +183,11 @@ async def forget_user_memories(request: web.Request, _: NoQuery) -> web.Response
 
     What was heard stays in the sessions that it comes from.
     """
-    project, long_term = request[GRANT].project, services_of(request).long_term
-    body = await read_struct(request, ForgetMemories)
-    policy = policy_of(body, project, user_id_of(request))
-    ids = await forget(long_term, project, policy, body.dry_run)
+    project, body = request[GRANT].project, await read_struct(request, ForgetMemories)
+    policy = policy_of(body, project, name_in_path(request, "user_id"))
+    ids = await forget(services_of(request).long_term, project, policy, body.dry_run)
     if not body.dry_run:
-        audit("memories_forgotten", request[GRANT], project, memories=len(ids))
+        audit("memories_forgotten", request[GRANT], memories=len(ids))
     return json_response(ForgottenMemories(ids, body.dry_run))
 
 

@@ -7,7 +7,7 @@ from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from voicemem.context.builder import ContextOptions, select_context
-from voicemem.errors import InvalidFrame, RateLimited, Refused
+from voicemem.errors import InvalidFrame, Refused
 from voicemem.memory.add import API_PRODUCER, Added, AddedAt, ForgetRequest, Forgot, forget, record_messages
 from voicemem.memory.statistics import Statistics, statistics_of
 from voicemem.protocol.checks import describe_error
@@ -66,9 +66,7 @@ async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
     stream = await get_stream(request)
     services, grant = services_of(request), request[GRANT]
     messages = await read_messages(request)
-    wait_s = services.limits.take_events(grant.caller, len(messages), len(await read_body(request)))
-    if wait_s:
-        raise RateLimited(wait_s)
+    services.limits.count_events(grant.caller, len(messages), len(await read_body(request)))
     lease = ProducerLease(stream, API_PRODUCER, None, may_call_out=False, may_set=False, key_id=grant.key_id)
     added = await record_messages(services.recorder, services.read_models, lease, messages, services.sessions.new_id)
     if stream.state != "running":  # it runs again

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from voicemem.errors import Refused
 from voicemem.memory.exports import ExportLine, export_user
 from voicemem.memory.long_term.forgetting import forget_user
-from voicemem.protocol.types import Name
 from voicemem.security.audit import audit
-from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of, session_filter, stream_body
+from voicemem.server.http.request import (
+    GRANT,
+    NoQuery,
+    json_response,
+    name_in_path,
+    services_of,
+    session_filter,
+    stream_body,
+)
 from voicemem.server.http.routes import JSON_LINES, Routes
 from voicemem.server.rest.sessions import SessionPage
 from voicemem.sessions.lifecycle import info_of
@@ -39,17 +44,9 @@ class ExportQuery(Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES.add("GET /v1/users/{user_id}/sessions", "read", SessionPage, codes="invalid_cursor")
 async def list_user_sessions(request: web.Request, query: UserSessionsQuery) -> web.Response:
     """List the sessions of a user in the project, the newest first."""
-    conditions = session_filter(request, query, user_id=user_id_of(request))
+    conditions = session_filter(request, query, user_id=name_in_path(request, "user_id"))
     page, cursor = await services_of(request).sessions.list(conditions, query.cursor)
     return json_response(SessionPage([info_of(stream) for stream in page], cursor))
-
-
-def user_id_of(request: web.Request) -> str:
-    """Return the id of the user that the path names. Raises `Refused`."""
-    try:
-        return msgspec.convert(request.match_info["user_id"], Name)
-    except msgspec.ValidationError:
-        raise Refused("invalid_field", "A user id is 1 to 128 characters.") from None
 
 
 @ROUTES.add("GET /v1/users/{user_id}/export", "admin", {JSON_LINES: list[ExportLine]})
@@ -59,7 +56,7 @@ async def export_user_memory(request: web.Request, query: ExportQuery) -> web.St
     The last line is of the type `end`; without it the export was cut short. A user of whom nothing is stored has an
     export too, which says so.
     """
-    services, grant, user_id = services_of(request), request[GRANT], user_id_of(request)
+    services, grant, user_id = services_of(request), request[GRANT], name_in_path(request, "user_id")
     lines = export_user(
         services.store, services.read_models, grant.project, user_id, services.runtime.clock, query.events
     )
@@ -70,9 +67,9 @@ async def export_user_memory(request: web.Request, query: ExportQuery) -> web.St
 @ROUTES.add("DELETE /v1/users/{user_id}", "admin", None)
 async def erase_user_memory(request: web.Request, _: NoQuery) -> web.Response:
     """Erase a user: the document, and all sessions with this `user_id`. Nothing of them can be read any more."""
-    services, grant = services_of(request), request[GRANT]
+    services, grant, user_id = services_of(request), request[GRANT], name_in_path(request, "user_id")
     clock = services.working_memory.clock
-    sessions = await erase_user(services.store, services.read_models, grant.project, user_id_of(request), clock)
-    await forget_user(services.long_term, grant.project, user_id_of(request))
+    sessions = await erase_user(services.store, services.read_models, grant.project, user_id, clock)
+    await forget_user(services.long_term, grant.project, user_id)
     audit("user_erased", grant, sessions=sessions)
     return web.Response(status=204)

@@ -27,12 +27,12 @@ from voicemem.server.http.request import (
     NoQuery,
     get_stream,
     json_response,
+    name_in_path,
     read_object,
     read_struct,
     services_of,
 )
 from voicemem.server.http.routes import Route, Routes, optional
-from voicemem.server.rest.users import user_id_of
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 
 ROUTES = Routes()
@@ -164,7 +164,7 @@ def expected_versions(request: web.Request) -> Collection[int] | None:
 async def owner_of(request: web.Request) -> DocumentOwner:
     """Return the owner of the document that the path names. Raises `Refused`."""
     if "user_id" in request.match_info:
-        return DocumentOwner("user", request[GRANT].project, user_id_of(request))
+        return DocumentOwner("user", request[GRANT].project, name_in_path(request, "user_id"))
     return owner_of_session(await get_stream(request))
 
 
