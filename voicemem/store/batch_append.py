@@ -41,10 +41,8 @@ class BatchAppend:
         """Of the newest run, which grows while positions and seqs are consecutive."""
         self.stored: dict[int, bytes] = {}
         """Payloads by seq: of this batch, which may repeat itself, and the originals of events that were resent."""
-        self.unpacked_seqs: list[range] = []
-        """Seqs of the archives that were read; of these, what `stored` lacks is in a declared gap."""
-        self.known_gap = range(0)
-        """Seqs of the declared gap that was found last."""
+        self.known_seqs: list[range] = []
+        """Of these seqs `stored` has all that are; what it lacks is in a declared gap."""
 
     def run(self) -> AppendResult:
         if self.expected_position not in (None, self.stream.position):
@@ -165,8 +163,12 @@ class BatchAppend:
 
         The same event is acknowledged again, a refused one is refused again, and a different one is a conflict.
         """
-        if not (seq in self.stored or seq in self.known_gap or any(seq in seqs for seqs in self.unpacked_seqs)):
-            self.stored |= self.load_originals(seq)
+        if not (seq in self.stored or any(seq in seqs for seqs in self.known_seqs)):
+            # A whole gap is noted: a producer that resends thousands of events from it costs one search.
+            self.open_run = None  # it is written now, and cannot grow any more
+            originals, known = self.rows.load_originals(self.stream.key, self.producer, seq)
+            self.stored |= originals
+            self.known_seqs.append(known)
         payload = self.stored.get(seq)
         if payload is None:  # in a declared gap: it can no longer be stored, so it must not be acknowledged
             return Outcome(code="seq_conflict")
@@ -175,17 +177,3 @@ class BatchAppend:
         if offer.refusal is None and is_same_event(payload, offer.payload):
             return Outcome(duplicate=True)
         return Outcome(code="seq_conflict")
-
-    def load_originals(self, seq: int) -> dict[int, bytes]:
-        """The payloads around a seq, by seq: of the archive that covers it, or of the run that holds or precedes it.
-
-        A seq between two runs lies in a gap that the producer declared. The whole gap is noted in `known_gap`, so
-        that a producer that resends thousands of events from it costs one search and not thousands.
-        """
-        self.open_run = None  # it is written now, and cannot grow any more
-        found = self.rows.load_originals(self.stream.key, self.producer, seq)
-        if found.unpacked is not None:
-            self.unpacked_seqs.append(found.unpacked)
-        if found.gap:
-            self.known_gap = found.gap
-        return found.payloads

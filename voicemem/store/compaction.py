@@ -13,11 +13,12 @@ import msgspec
 from voicemem.errors import DamagedEntry
 from voicemem.store.database import Connection, Database
 from voicemem.store.retention import CLAIMABLE, claim
-from voicemem.store.run_queries import RUN_COLUMNS, to_run
-from voicemem.store.runs import ARCHIVE_BYTES, RunRow, compress_runs, seqs_of
+from voicemem.store.runs import RUN_COLUMNS, RunRow, compress_runs, to_run
 from voicemem.store.upkeep import Portion
 
 ARCHIVE_RUNS = 500
+ARCHIVE_BYTES = 1024 * 1024
+"""Payload bytes in one archive: a page of a long journal can be read without unpacking all of it."""
 SELECT_RUNS_AFTER = f"""
     select {RUN_COLUMNS} from journal j where j.stream = :stream and j.position > :after
     order by j.position limit {ARCHIVE_RUNS}
@@ -90,10 +91,13 @@ def add_archive(connection: Connection, key: int, begun: int, runs: list[RunRow]
     planned = connection.row(LOCK_COMPACT_MS, stream=key)
     if planned is None or planned[0] is None or last_archived(connection, key) != begun:
         return False
-    seqs = msgspec.json.encode(seqs_of(runs))
-    connection.execute(
-        INSERT_ARCHIVE, stream=key, position=runs[0].position, last=runs[-1].last, seqs=seqs, runs=packed
-    )
+    seqs: dict[str, tuple[int, int]] = {}  # the first and the last of each producer
+    for run in runs:
+        if run.producer is not None and run.seq is not None:
+            first, _ = seqs.get(run.producer, (run.seq, 0))
+            seqs[run.producer] = first, run.seq + run.events - 1
+    place = {"position": runs[0].position, "last": runs[-1].last}
+    connection.execute(INSERT_ARCHIVE, stream=key, **place, seqs=msgspec.json.encode(seqs), runs=packed)
     connection.streams.count_stored(key, len(packed))
     return True
 

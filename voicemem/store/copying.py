@@ -25,8 +25,7 @@ from voicemem.errors import DamagedEntry
 from voicemem.protocol.types import JsonObject
 from voicemem.store.database import Connection, Row
 from voicemem.store.records import JournalRow
-from voicemem.store.run_queries import runs_after
-from voicemem.store.runs import decompress_runs, page_of, verify_checksum
+from voicemem.store.runs import decompress_runs, page_of, runs_after, verify_checksum
 from voicemem.store.stream_rows import POSITION as JOURNAL_END
 
 PORTION_ROWS, PORTION_BYTES = 5_000, 4 * 1024 * 1024

@@ -22,23 +22,21 @@ from voicemem.store.records import (
     SessionFilter,
     Snapshot,
 )
-from voicemem.store.run_queries import IS_READABLE, find_last_seq, runs_after
-from voicemem.store.runs import page_of
+from voicemem.store.runs import IS_READABLE, find_last_seq, page_of, runs_after
 from voicemem.store.stream_changes import (
-    append_expected,
     change_config,
-    close_if_complete,
-    close_if_due,
+    close,
     compare,
     connect,
     create_session,
-    create_user_stream,
     disconnect,
+    find,
+    new_stream,
     refuse_erased,
     restore_session,
 )
 from voicemem.store.stream_rows import STREAM_COLUMNS, StreamRows, label_digest, to_stream
-from voicemem.store.streams import SESSION_KIND, USER_KIND, SessionEnding, Stream
+from voicemem.store.streams import SESSION_KIND, USER_KIND, SessionEnding, Stream, ending_if_due
 
 T = TypeVar("T")
 SELECT_STREAM_BY_NAME = f"""
@@ -267,7 +265,16 @@ class Journal:
 
         Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`).
         """
-        return await self.change(lambda rows: append_expected(rows, key, payload, expected, now_ms))
+
+        def job(rows: StreamRows) -> Stream | None:
+            stream = find(rows, key)
+            if stream.position != expected:
+                return None
+            rows.append_server_event(stream, now_ms, payload)
+            rows.save_stream(stream)
+            return stream
+
+        return await self.change(job)
 
     # When sessions end
 
@@ -296,7 +303,13 @@ class Journal:
         Without one it is closed if it is due, with the ending of `streams.ending_if_due`, or as by `close_ended`.
         `notice_id` becomes the id of the history's delivery.
         """
-        return await self.change(lambda rows: close_if_due(rows, key, ending, notice_id, now_ms, if_silent))
+
+        def job(rows: StreamRows) -> Stream | None:
+            stream = rows.stream(key)
+            due = ending or (None if stream is None else ending_if_due(stream, now_ms))
+            return close(rows, key, due, notice_id, now_ms, if_silent)
+
+        return await self.change(job)
 
     async def close_ended(self, key: int, notice_id: str, now_ms: int) -> Stream | None:
         """Close a session with a committed `session.end` if no one's last words are awaited; None otherwise.
@@ -304,7 +317,7 @@ class Journal:
         They are while a producer that has not ended is connected to any node, or expected back
         (`streams.is_expected`).
         """
-        return await self.change(lambda rows: close_if_complete(rows, key, notice_id, now_ms))
+        return await self.change(lambda rows: close(rows, key, None, notice_id, now_ms))
 
     # Reads
 
@@ -395,7 +408,11 @@ class Journal:
         """The same, created when it does not exist. It is not a session: never due, closed, listed or counted."""
 
         def job(rows: StreamRows) -> Stream:
-            return rows.find_by_name(project, USER_KIND, user_id) or create_user_stream(rows, project, user_id, now_ms)
+            stream = rows.find_by_name(project, USER_KIND, user_id)
+            if stream is None:
+                stream = new_stream(project, USER_KIND, user_id, {}, now_ms)
+                rows.add_stream(stream)
+            return stream
 
         return await self.change(job)
 

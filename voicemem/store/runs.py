@@ -7,7 +7,7 @@ waypoints are indexed by seq: an index of every row would double the pages that 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,17 +16,58 @@ import msgspec
 from voicemem.errors import DamagedEntry
 from voicemem.protocol.codec import split_array
 from voicemem.protocol.strict_json import MALFORMED
+from voicemem.store.database import Connection, Row
 from voicemem.store.records import JournalRow
-from voicemem.store.streams import Stream
 
 WAYPOINT_STRIDE = 256
 MAX_SEQ = 2**63 - 1
-ARCHIVE_BYTES = 1024 * 1024
-"""Payload bytes in one archive: a page of a long journal can be read without unpacking all of it."""
 PAGE_BYTES = 4 * 1024 * 1024
 """Payload bytes in a page of entries: one that exceeds them is its last."""
 ZLIB_LEVEL = 6
 """Of zlib; level 9 saves 2 % more for five times the work."""
+JOURNAL_COLUMNS = "stream, position, producer, seq, received_ms, count, checksum, waypoint, payload"
+RUN_COLUMNS = "j.position, j.producer, j.seq, j.received_ms, j.payload, j.count, j.checksum"
+IS_WAYPOINT = "j.stream = :stream and j.producer = :producer and j.seq is not null and j.waypoint"
+FIRST_POSITION = f"""coalesce(
+    (select j.position from journal j where {IS_WAYPOINT} and j.seq <= :seq order by j.seq desc limit 1),
+    (select min(j.position) from journal j where j.stream = :stream)
+)"""
+"""The position of the waypoint at or before a seq; if that was archived, of the first row left in the journal."""
+ROWS_FROM_WAYPOINT = f"""
+    from (select {FIRST_POSITION} as first) w join journal j on j.stream = :stream and j.position >= w.first
+    and j.position < w.first + {WAYPOINT_STRIDE} where j.producer = :producer and j.seq is not null
+"""
+"""The producer's rows within the reach of this waypoint."""
+SELECT_RUN_AT_OR_BEFORE = f"""
+    select {RUN_COLUMNS} {ROWS_FROM_WAYPOINT} and j.seq <= :seq
+    order by j.position desc limit 1
+"""
+SELECT_NEXT_SEQ_IN_REACH = f"select j.seq {ROWS_FROM_WAYPOINT} and j.seq > :seq order by j.position limit 1"
+SELECT_NEXT_WAYPOINT = f"select j.seq from journal j where {IS_WAYPOINT} and j.seq > :seq order by j.seq limit 1"
+SELECT_LAST_SEQ = f"select j.seq + j.count - 1 {ROWS_FROM_WAYPOINT} order by j.position desc limit 1"
+IS_READABLE = "exists (select 1 from streams where key = :stream and state <> 'erased')"
+"""Whether a stream is there; the content of an erased one is deleted later."""
+SELECT_ARCHIVES_AFTER = f"""
+    select runs, last from archives where stream = :stream and last > :after and {IS_READABLE}
+    order by position limit 1
+"""
+RUNS_FROM = f"""
+    from journal j where j.stream = :stream and j.position >= coalesce((
+        select position from journal where stream = :stream and position <= :after + 1 order by position desc limit 1
+    ), 0) and {IS_READABLE} order by j.position
+"""
+"""The run that holds position `after` + 1, which may begin before it, and all later ones."""
+SELECT_RUNS_FROM = f"""
+    select {RUN_COLUMNS}, (select count(*) from (select 1 {RUNS_FROM} limit :runs) c) {RUNS_FROM} limit (
+        select greatest(1, least(:runs, :bytes / greatest(1, coalesce(max(size), 0))))
+        from (select octet_length(j.payload) as size {RUNS_FROM} limit :runs) s
+    )
+"""
+"""Some of these, so few that they have no more than these bytes, and how many there are of at most `runs`."""
+SELECT_ARCHIVED_SEQS = "select position, seqs from archives where stream = :stream order by position"
+SELECT_ARCHIVE = "select runs from archives where stream = :stream and position = :position"
+FIRST_RUNS, PAGE_RUNS = 50, 500
+"""Read at once, at first and at most: few callers want more, and a journal can be much larger than memory allows."""
 
 
 class JournalRun(NamedTuple):
@@ -39,17 +80,12 @@ class JournalRun(NamedTuple):
     received_ms: int
     payloads: Sequence[bytes]
 
-    @property
-    def encoded(self) -> bytes:
-        """The payload of its row; those of several events become one JSON array."""
-        payloads = self.payloads
-        return payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
-
-    @property
-    def size(self) -> int:
-        """The bytes of that."""
-        count = len(self.payloads)
-        return sum(map(len, self.payloads)) + (count + 1 if count > 1 else 0)
+    def columns(self, waypoint: bool) -> tuple[Any, ...]:
+        """The values of `JOURNAL_COLUMNS`; the payloads of several events become one JSON array."""
+        stream, position, producer, seq, received_ms, payloads = self
+        payload = payloads[0] if len(payloads) == 1 else b"[" + b",".join(payloads) + b"]"
+        checked = checksum(stream, position, payload)
+        return stream, position, producer, seq, received_ms, len(payloads), checked, waypoint, payload
 
 
 def checksum(stream: int, position: int, payload: bytes) -> int:
@@ -78,47 +114,20 @@ class RunRow(NamedTuple):
         """The position of its last event."""
         return self.position + self.events - 1
 
-
-def rows_of(run: RunRow) -> Iterator[JournalRow]:
-    """The entries of one run. Raises `DamagedEntry`."""
-    position, producer, seq, received_ms, payload, count = run
-    try:
-        payloads = split_array(payload) if count > 1 else [payload]
-    except MALFORMED:
-        raise DamagedEntry from None
-    for index, event in enumerate(payloads):
-        yield JournalRow(position + index, producer, None if seq is None else seq + index, received_ms, event)
-
-
-def page_of(runs: Iterable[RunRow], after: int, limit: int) -> list[JournalRow]:
-    """Entries after a position: at most `limit`, and about `PAGE_BYTES`. Raises `DamagedEntry`."""
-    rows: list[JournalRow] = []
-    size = 0
-    for run in runs:
-        rows.extend(row for row in rows_of(run) if row.position > after)
-        size += len(run.payload)
-        if size > PAGE_BYTES or len(rows) >= limit:
-            break
-    return rows[:limit]
-
-
-class StoredRun(NamedTuple):
-    """A run of a producer as it is stored: its first seq, its number of events, and their payload."""
-
-    seq: int
-    events: int
-    payload: bytes
-
     @property
     def payloads(self) -> list[bytes]:
-        return [self.payload] if self.events == 1 else split_array(self.payload)
+        """The payload of each event. Raises `DamagedEntry`."""
+        try:
+            return split_array(self.payload) if self.events > 1 else [self.payload]
+        except MALFORMED:
+            raise DamagedEntry from None
 
 
-def server_run(stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> JournalRun:
-    """The run of an event of the server's own, at the next position of a stream, which it takes."""
-    stream.position += 1
-    payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
-    return JournalRun(stream.key, stream.position, None, None, now_ms, [payload])
+def to_run(stream: int, row: Row) -> RunRow:
+    """The run of a row of `RUN_COLUMNS`. Raises `DamagedEntry`."""
+    run = RunRow(*row[:-1])
+    verify_checksum(stream, run.position, run.payload, row[-1])
+    return run
 
 
 def group_runs(key: int, rows: Iterable[JournalRow]) -> Iterator[JournalRun]:
@@ -139,12 +148,6 @@ SEQS_DECODER = msgspec.json.Decoder(dict[str, tuple[int, int]])
 RUNS_DECODER = msgspec.msgpack.Decoder(list[RunRow])
 
 
-def payloads_of(run: RunRow) -> Iterator[tuple[int, bytes]]:
-    """The seq and payload of each event of a run; nothing for a run without seqs."""
-    if run.seq is not None:
-        yield from enumerate(split_array(run.payload) if run.events > 1 else [run.payload], run.seq)
-
-
 def compress_runs(runs: list[RunRow]) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(runs), ZLIB_LEVEL)
 
@@ -157,82 +160,95 @@ def decompress_runs(packed: bytes) -> list[RunRow]:
         raise DamagedEntry("An archive of the journal is damaged in the store.") from None
 
 
-def seqs_of(runs: list[RunRow]) -> dict[str, tuple[int, int]]:
-    """The first and the last seq of each producer."""
-    ranges: dict[str, tuple[int, int]] = {}
-    for run in runs:
-        if run.producer is not None and run.seq is not None:
-            first, _ = ranges.get(run.producer, (run.seq, 0))
-            ranges[run.producer] = first, run.seq + run.events - 1
-    return ranges
+# By the seqs of a producer
 
 
-class ArchivedSeqs(NamedTuple):
-    """What the archives know about seqs of one producer: of the range `seqs`, those in `payloads` are stored."""
+def find_run(connection: Connection, stream: int, producer: str, seq: int) -> RunRow | None:
+    """The run that holds a seq, or else the last one before it. Raises `DamagedEntry`."""
+    row = connection.row(SELECT_RUN_AT_OR_BEFORE, stream=stream, producer=producer, seq=seq)
+    return None if row is None else to_run(stream, row)
 
-    payloads: dict[int, bytes]
-    seqs: range
+
+def next_stored_seq(connection: Connection, stream: int, producer: str, seq: int) -> int | None:
+    """The lowest seq above one with which a run starts; None when no run does."""
+    queries = SELECT_NEXT_SEQ_IN_REACH, SELECT_NEXT_WAYPOINT
+    rows = (connection.row(query, stream=stream, producer=producer, seq=seq) for query in queries)
+    return min((row[0] for row in rows if row is not None), default=None)
 
 
-def archived_around(
-    archives: Iterable[tuple[int, bytes]], load: Callable[[int], bytes], producer: str, seq: int
-) -> ArchivedSeqs:
-    """The payloads of the archive that covers a seq; without one, the range of seqs around it that no archive has.
+def find_last_seq(connection: Connection, stream: int, producer: str) -> int:
+    """The last seq that the journal has of a producer; 0 when it has none."""
+    row = connection.row(SELECT_LAST_SEQ, stream=stream, producer=producer, seq=MAX_SEQ)
+    return 0 if row is None else int(row[0])
 
-    `archives` are those of one stream, in order: what `load` finds the runs of one by, and `seqs_of` it as JSON.
+
+def load_originals(
+    connection: Connection, stream: int, producer: str, seq: int, next_seq: int
+) -> tuple[dict[int, bytes], range]:
+    """The payloads around a seq, by seq, and a range of seqs of which these are all that are stored.
+
+    They are those of the archive that covers it, or of the run that holds or precedes it. A seq between two runs lies
+    in a gap that the producer declared, and the range is the whole gap. `next_seq` ends the last gap.
     """
-    start, stop = 1, 2**63
-    for archive, encoded in archives:
+    start, stop = 1, next_seq
+    for archive, encoded in connection.rows(SELECT_ARCHIVED_SEQS, stream=stream):
         first, last = SEQS_DECODER.decode(encoded).get(producer, (1, 0))
         if first <= seq <= last:
-            runs = [run for run in decompress_runs(load(archive)) if run.producer == producer]
-            return ArchivedSeqs(dict(numbered for run in runs for numbered in payloads_of(run)), range(first, last + 1))
+            (packed,) = connection.one(SELECT_ARCHIVE, stream=stream, position=archive)
+            runs = [run for run in decompress_runs(bytes(packed)) if run.producer == producer and run.seq is not None]
+            return dict(one for run in runs for one in enumerate(run.payloads, run.seq or 0)), range(first, last + 1)
         if first <= last < seq:
             start = last + 1
         elif seq < first <= last:
             stop = min(stop, first)
-    return ArchivedSeqs({}, range(start, stop))
+    run = find_run(connection, stream, producer, seq)
+    payloads: dict[int, bytes] = {}
+    if run is not None and run.seq is not None:
+        payloads = dict(enumerate(run.payloads, run.seq))
+        start = max(start, run.seq + run.events)
+    if seq in payloads:
+        return payloads, range(0)
+    return payloads, range(start, min(next_stored_seq(connection, stream, producer, seq) or stop, stop))
 
 
-class Originals(NamedTuple):
-    """What is stored around a seq of a producer."""
-
-    payloads: dict[int, bytes]
-    """By seq."""
-    unpacked: range | None
-    """Seqs of which `payloads` has all that are stored; None where that is not known."""
-    gap: range
-    """Seqs around it of which none is stored."""
+# By position
 
 
-def originals_around(archived: ArchivedSeqs, run: StoredRun | None, seq: int, next_seq: Callable[[], int]) -> Originals:
-    """The payloads around a seq: those of the run that holds it or comes before it, and the gap when none holds it.
+def runs_after(connection: Connection, stream: int, after: int) -> Iterator[RunRow]:
+    """The runs above position `after` of a stream that is not erased, in order, from the archives and then the journal.
 
-    `archived` has none of its payloads. `next_seq` finds the seq behind the gap.
+    What is read was mostly written just now, so the journal is asked first. Each query may see its own moment, and
+    compaction may move rows in between: so what the journal lacks is looked for in the archives after that.
     """
-    after = 1 if run is None else run.seq + run.events
-    stored = [] if run is None else run.payloads
-    gap = range(max(after, archived.seqs.start), min(next_seq(), archived.seqs.stop)) if seq >= after else range(0)
-    return Originals(dict(enumerate(stored, after - len(stored))), None, gap)
+    most = FIRST_RUNS
+    while True:
+        values = {"stream": stream, "after": after}
+        rows = connection.rows(SELECT_RUNS_FROM, **values, runs=most, bytes=PAGE_BYTES)
+        runs = [run for run in (to_run(stream, row[:-1]) for row in rows) if run.last > after]
+        if runs and runs[0].position <= after + 1:
+            yield from runs
+            if len(rows) == rows[0][-1] < most:
+                return  # the query had room for more
+            after, most = runs[-1].last, min(2 * most, PAGE_RUNS)
+            continue
+        archive = connection.row(SELECT_ARCHIVES_AFTER, **values)
+        if archive is None:
+            return
+        packed, last = archive
+        yield from (run for run in decompress_runs(packed) if run.last > after)
+        after = last
 
 
-class Waypoints:
-    """The newest waypoint of each producer, as far as this writer knows them."""
-
-    def __init__(self) -> None:
-        self.newest: dict[tuple[int, str], int] = {}
-        """Positions, by stream and producer."""
-
-    def mark(self, run: JournalRun) -> bool:
-        """Whether a run that is about to be inserted is a waypoint.
-
-        After a start nothing is known, so a producer's first run is one: a waypoint too many costs a page, and one too
-        few would hide a seq.
-        """
-        if run.producer is None or run.seq is None:
-            return False
-        newest = self.newest.get((run.stream, run.producer))
-        if newest is not None and run.position - newest < WAYPOINT_STRIDE:
-            return False
-        self.newest[run.stream, run.producer] = run.position
-        return True
+def page_of(runs: Iterable[RunRow], after: int, limit: int) -> list[JournalRow]:
+    """Entries after a position: at most `limit`, and about `PAGE_BYTES`. Raises `DamagedEntry`."""
+    rows: list[JournalRow] = []
+    size = 0
+    for run in runs:
+        for index, payload in enumerate(run.payloads):
+            if run.position + index > after:
+                seq = None if run.seq is None else run.seq + index
+                rows.append(JournalRow(run.position + index, run.producer, seq, run.received_ms, payload))
+        size += len(run.payload)
+        if size > PAGE_BYTES or len(rows) >= limit:
+            break
+    return rows[:limit]

@@ -22,28 +22,22 @@ from voicemem.store.streams import (
     IN_OVERVIEW,
     NAME_TAKEN,
     SESSION_KIND,
-    USER_KIND,
     ProducerState,
     SessionEnding,
     Stream,
-    ending_if_due,
     is_expected,
     may_reopen,
     retention_times,
 )
 
 DAY_MS = 86_400_000
-IS_OWN = "project = :whose and kind = 'session'"
-COUNT_OPEN = f"select count(*) from (select 1 from streams where {IS_OWN} and state = 'running' limit :most) c"
-COUNT_SINCE = f"select count(*) from (select 1 from streams where {IS_OWN} and started_ms >= :since limit :most) c"
-IS_OF_KEY = "key_id = :whose and key_id is not null"
-COUNT_OPEN_OF_KEY = (
-    f"select count(*) from (select 1 from streams where {IS_OF_KEY} and state = 'running' limit :most) c"
-)
-COUNT_SINCE_OF_KEY = f"""
-    select count(*) from (select 1 from streams where {IS_OF_KEY} and started_ms >= :since limit :most) c
+COUNT_SESSIONS = """
+    select count(*) from (
+        select 1 from streams where {whose} and {which} limit :most
+    ) c
 """
-"""All read an index only, and no more of it than the quota."""
+"""Reads an index only, and no more of it than the quota."""
+IS_OWN, IS_OF_KEY = "project = :name and kind = 'session'", "key_id = :name and key_id is not null"
 SELECT_QUOTAS_OF_KEY = "select open_sessions, sessions_per_day from keys where id = :id"
 SAVE_KEY_ID = "update streams set key_id = :key_id where key = :key"
 SELECT_IS_NAME_TAKEN = f"""
@@ -61,62 +55,10 @@ PLAN_RETENTION = """
 DELETE_PLAN = "delete from retention where stream = :stream"
 
 
-# New streams
-
-
 def new_stream(project: str, kind: str, name: str, config: JsonObject, now_ms: int) -> Stream:
     """A stream that starts now; it gets its key when it is added."""
-    return Stream(
-        key=0,
-        project=project,
-        kind=kind,
-        id=name,
-        state="running",
-        position=0,
-        started_ms=now_ms,
-        ended_ms=None,
-        reason=None,
-        config=config,
-        silent_since_ms=now_ms if kind == SESSION_KIND else None,
-        ending_ms=None,
-        ending_ts=None,
-        ending_reason=None,
-    )
-
-
-def new_session(project: str, session_id: str, session_patch: SessionPatch, now_ms: int) -> Stream:
-    """A session that starts now, with the settings of a patch."""
-    return new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
-
-
-def restored_session(
-    project: str, session_id: str, session_patch: SessionPatch, restored: RestoredSession, now_ms: int
-) -> Stream:
-    """A session that stands where its restored journal ends."""
-    stream = new_session(project, session_id, session_patch, now_ms)
-    stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
-    if restored.ended_ms is not None:
-        stream.state, stream.silent_since_ms = "ended", None
-        stream.ended_ms, stream.reason, stream.provisional = restored.ended_ms, restored.reason, restored.provisional
-    elif restored.ending is not None:
-        stream.ending_ms, (stream.ending_ts, stream.ending_reason, _) = now_ms, restored.ending
-    return stream
-
-
-def source_of_secrets(rows: StreamRows, restored: RestoredSession) -> Stream | None:
-    """The session whose secrets a restored one gets, if any. Raises `Refused` (`unknown_session`)."""
-    if restored.secrets_of is None:
-        return None
-    source = rows.stream(restored.secrets_of)
-    if source is None or source.state == "erased":
-        raise Refused("unknown_session")
-    return source
-
-
-def create_user_stream(rows: StreamRows, project: str, user_id: str, now_ms: int) -> Stream:
-    stream = new_stream(project, USER_KIND, user_id, {}, now_ms)
-    rows.add_stream(stream)
-    return stream
+    silent_since_ms = now_ms if kind == SESSION_KIND else None
+    return Stream(0, project, kind, name, "running", 0, now_ms, None, None, config, silent_since_ms, None, None, None)
 
 
 def create_session(
@@ -129,7 +71,7 @@ def create_session(
     takes_name: bool = False,
 ) -> Stream:
     """Create an empty session. Raises `Refused` (`session_exists`) if its name is taken, and `QuotaExceeded`."""
-    stream = new_session(project, session_id, session_patch, now_ms)
+    stream = new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
     if takes_name:
         refuse_taken_name(rows, stream)
     is_counted = check_quotas(rows, project, key_id, now_ms)
@@ -164,9 +106,15 @@ def restore_session(
     Raises `Refused` (`unknown_session`, of the one that has the secrets), and `QuotaExceeded`, before anything
     is written.
     """
-    source = source_of_secrets(rows, restored)
+    source = None if restored.secrets_of is None else find(rows, restored.secrets_of)
     is_counted = check_quotas(rows, project, key_id, now_ms)
-    stream = restored_session(project, session_id, session_patch, restored, now_ms)
+    stream = new_stream(project, SESSION_KIND, session_id, apply_patch({}, session_patch.public), now_ms)
+    stream.started_ms, stream.position = restored.started_ms, len(restored.rows)
+    if restored.ended_ms is not None:
+        stream.state, stream.silent_since_ms = "ended", None
+        stream.ended_ms, stream.reason, stream.provisional = restored.ended_ms, restored.reason, restored.provisional
+    elif restored.ending is not None:
+        stream.ending_ms, (stream.ending_ts, stream.ending_reason, _) = now_ms, restored.ending
     rows.add_stream(stream)
     if is_counted:
         rows.connection.execute(SAVE_KEY_ID, key_id=key_id, key=stream.key)
@@ -198,29 +146,32 @@ def check_quotas(rows: StreamRows, project: str, key_id: str | None, now_ms: int
                 f"The project may store {quotas.stored_bytes} bytes (stored_bytes); erase sessions, or let them"
                 " expire.",
             )
-        check_sessions(rows, quotas, "project", project, COUNT_OPEN, COUNT_SINCE, now_ms)
+        check_sessions(rows, quotas, "project", project, now_ms)
         own = None if key_id is None else rows.connection.row(SELECT_QUOTAS_OF_KEY, id=key_id)
         if own is None or not any(own):
             return False
-        check_sessions(rows, Quotas(*own), "key", str(key_id), COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY, now_ms)
+        check_sessions(rows, Quotas(*own), "key", str(key_id), now_ms)
     except QuotaExceeded as exceeded:
         rows.count_refusal(exceeded.quota)
         raise
     return True
 
 
-def check_sessions(
-    rows: StreamRows, quotas: Quotas, whose: str, name: str, count_open: str, count_since: str, now_ms: int
-) -> None:
+def check_sessions(rows: StreamRows, quotas: Quotas, whose: str, name: str, now_ms: int) -> None:
+    """Raise `QuotaExceeded` if a project or a key may not begin another session now."""
+    midnight_ms = now_ms - now_ms % DAY_MS
+
+    def has(which: str, most: int) -> bool:
+        query = COUNT_SESSIONS.format(whose=IS_OWN if whose == "project" else IS_OF_KEY, which=which)
+        return bool(rows.connection.one(query, name=name, most=most, since=midnight_ms)[0] >= most)
+
     if quotas.open or quotas.per_day:
         rows.connection.lock(f"sessions of {whose} {name}")
-    if quotas.open and rows.connection.one(count_open, whose=name, most=quotas.open)[0] >= quotas.open:
+    if quotas.open and has("state = 'running'", quotas.open):
         raise QuotaExceeded(
             "open_sessions", f"The {whose} may have {quotas.open} open sessions (open_sessions); end one first."
         )
-    midnight_ms = now_ms - now_ms % DAY_MS
-    values = {"whose": name, "since": midnight_ms, "most": quotas.per_day}
-    if quotas.per_day and rows.connection.one(count_since, **values)[0] >= quotas.per_day:
+    if quotas.per_day and has("started_ms >= :since", quotas.per_day):
         raise QuotaExceeded(
             "sessions_per_day",
             f"The {whose} may begin {quotas.per_day} sessions a day (sessions_per_day), from midnight UTC on.",
@@ -305,13 +256,9 @@ def change_config(rows: StreamRows, key: int, session_patch: SessionPatch, paylo
     if stream.state == "ended":
         raise Refused("session_ended")
     apply_session_patch(rows, stream, session_patch, now_ms)
-    return journal(rows, stream, payload, now_ms)
-
-
-def append_expected(rows: StreamRows, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
-    """Journal an event of the server's own, if the journal ends where it should. Raises `Refused`."""
-    stream = find(rows, key)
-    return journal(rows, stream, payload, now_ms) if stream.position == expected else None
+    rows.append_server_event(stream, now_ms, payload)
+    rows.save_stream(stream)
+    return stream
 
 
 def find(rows: StreamRows, key: int) -> Stream:
@@ -319,12 +266,6 @@ def find(rows: StreamRows, key: int) -> Stream:
     stream = rows.stream(key)
     if stream is None or stream.state == "erased":
         raise Refused("unknown_session")
-    return stream
-
-
-def journal(rows: StreamRows, stream: Stream, payload: bytes, now_ms: int) -> Stream:
-    rows.append_server_event(stream, now_ms, payload)
-    rows.save_stream(stream)
     return stream
 
 
@@ -352,45 +293,25 @@ def reopen(rows: StreamRows, stream: Stream, now_ms: int) -> None:
     enqueue_start(rows.connection, stream, now_ms)
 
 
-# The close
-
-
-def close_if_due(
-    rows: StreamRows, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool
+def close(
+    rows: StreamRows, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
 ) -> Stream | None:
-    """Close a running session with an ending, or with the one that is due; see `Journal.close_session`."""
+    """Close a running session with an ending, or else with the committed one if nothing more is expected."""
     stream = rows.stream(key)
     if stream is None or stream.state != "running" or (if_silent and stream.silent_since_ms is None):
         return None
-    return close(rows, stream, ending or ending_if_due(stream, now_ms), notice_id, now_ms)
-
-
-def close_if_complete(rows: StreamRows, key: int, notice_id: str, now_ms: int) -> Stream | None:
-    """Close a running session whose producers have all ended; see `Journal.close_ended`."""
-    stream = rows.stream(key)
-    return None if stream is None or stream.state != "running" else close(rows, stream, None, notice_id, now_ms)
-
-
-def close(rows: StreamRows, stream: Stream, ending: SessionEnding | None, notice_id: str, now_ms: int) -> Stream | None:
-    """Close a session with an ending, or else with the committed one if nothing more is expected."""
-    ending = ending or ending_if_complete(rows, stream, now_ms)
     if ending is None:
-        return None
+        ending = stream.ending
+        names = () if ending is None else rows.names_not_ended(key)
+        if ending is None or any(is_expected(rows.producer(key, name), now_ms) for name in names):
+            return None
     event = {"type": "session.closed", "ts": ending.ts, "reason": ending.reason}
     rows.append_server_event(stream, now_ms, event)
     stream.state, stream.ended_ms = "ended", now_ms
     stream.reason, stream.provisional = ending.reason, ending.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)
-    rows.save_producers(stream.key)
+    rows.save_producers(key)
     plan_retention(rows, stream)
     enqueue_close(rows.connection, stream, notice_id, now_ms)
     return stream
-
-
-def ending_if_complete(rows: StreamRows, stream: Stream, now_ms: int) -> SessionEnding | None:
-    """The committed end of a session for whose producers nothing more is expected; otherwise None."""
-    if stream.ending is None:
-        return None
-    awaited = any(is_expected(rows.producer(stream.key, name), now_ms) for name in rows.names_not_ended(stream.key))
-    return None if awaited else stream.ending

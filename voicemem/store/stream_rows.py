@@ -16,8 +16,7 @@ import msgspec
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection, Row
 from voicemem.store.records import Quotas
-from voicemem.store.run_queries import find_archived, find_last_seq, find_run, next_stored_seq
-from voicemem.store.runs import JournalRun, Originals, originals_around, server_run
+from voicemem.store.runs import JournalRun, find_last_seq, load_originals
 from voicemem.store.streams import IN_OVERVIEW, SESSION_KIND, ProducerState, Stream, close_due_ms, overview_values
 
 STORED_COLUMNS = ", ".join(f"s.{name}" for name in Stream.__struct_fields__)
@@ -177,19 +176,14 @@ class StreamRows(ABC):
 
     def append_server_event(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
         """Journal an event of the server's own. The caller saves the stream's row."""
-        self.add_run(server_run(stream, now_ms, event))
+        stream.position += 1
+        payload = event if isinstance(event, bytes) else msgspec.json.encode(event)
+        self.add_run(JournalRun(stream.key, stream.position, None, None, now_ms, [payload]))
 
-    def load_originals(self, key: int, producer: ProducerState, seq: int) -> Originals:
-        """Return the payloads around a seq, with those of runs that were just added; these cannot grow any more."""
+    def load_originals(self, key: int, producer: ProducerState, seq: int) -> tuple[dict[int, bytes], range]:
+        """See `runs.load_originals`; runs that were just added are written for it, and cannot grow any more."""
         self.flush()
-        connection, name = self.connection, producer.name
-        archived = find_archived(connection, key, name, seq)
-        if archived.payloads:
-            return Originals(archived.payloads, archived.seqs, range(0))
-        run = find_run(connection, key, name, seq)
-        return originals_around(
-            archived, run, seq, lambda: next_stored_seq(connection, key, name, seq) or producer.next_seq
-        )
+        return load_originals(self.connection, key, producer.name, seq, producer.next_seq)
 
 
 def stream_values(stream: Stream) -> dict[str, Any]:

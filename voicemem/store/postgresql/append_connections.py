@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import psycopg
@@ -31,10 +31,10 @@ from voicemem.store.postgresql.connection import (
     is_retried,
     unavailable,
 )
-from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVersions, Rows, RunColumns
+from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVersions, Rows
 from voicemem.store.postgresql.schema import DISPLACED
 from voicemem.store.postgresql.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
-from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun
+from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE, JournalRun
 
 RUNS_WITH_GENS = RUN_ARRAYS.replace(") as r", ", $10::bigint[]) as r").replace("payload)", "payload, version)")
 APPEND = f"""
@@ -45,7 +45,7 @@ APPEND = f"""
         on h.stream = run.stream and h.version = run.version
         for no key update of h skip locked
     )
-    insert into journal (stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
+    insert into journal ({JOURNAL_COLUMNS})
     select run.stream, run.position, run.producer, run.seq, run.received_ms, run.count, run.checksum,
     run.waypoint, run.payload from run join free on free.stream = run.stream
     on conflict do nothing returning stream
@@ -71,11 +71,11 @@ class Waiting(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A batch that is in order by a cached version, and its run."""
+    """A batch that is in order by a cached version, and the row of its run."""
 
     number: int
     cached: CachedVersion
-    run: JournalRun
+    row: tuple[Any, ...]
     waypoint: bool
 
 
@@ -206,7 +206,8 @@ class AppendConnection:
         first = cached.stream.position + 1
         run = JournalRun(batch.key, first, batch.producer, batch.first_seq, batch.received_ms, batch.payloads)
         newest = cached.waypoints.get(batch.producer)
-        return Candidate(index, cached, run, newest is None or first - newest >= WAYPOINT_STRIDE)
+        waypoint = newest is None or first - newest >= WAYPOINT_STRIDE
+        return Candidate(index, cached, run.columns(waypoint), waypoint)
 
     def is_full(self, project: str) -> bool:
         """Whether a project has used up its bytes, as far as is known: then each event is looked at."""
@@ -215,21 +216,19 @@ class AppendConnection:
 
     def accept(self, candidate: Candidate, batch: Batch) -> AppendResult:
         """The result of a batch that was stored, which becomes the cached version."""
-        cached, run, count = candidate.cached, candidate.run, len(batch.payloads)
-        self.writer.database.stored_bytes.add(cached.stream.project, run.size)
+        cached, count, position = candidate.cached, len(batch.payloads), candidate.cached.stream.position + 1
+        self.writer.database.stored_bytes.add(cached.stream.project, len(candidate.row[-1]))
         stream = msgspec.structs.replace(cached.stream, position=cached.stream.position + count)
         before = cached.producers[batch.producer]
         producer = msgspec.structs.replace(before, next_seq=before.next_seq + count)
-        waypoints = {**cached.waypoints, batch.producer: run.position} if candidate.waypoint else cached.waypoints
+        waypoints = {**cached.waypoints, batch.producer: position} if candidate.waypoint else cached.waypoints
         producers = {**cached.producers, batch.producer: producer}
         self.cached_versions.replace(cached._replace(stream=stream, producers=producers, waypoints=waypoints))
-        return AppendResult(stream, producer.next_seq, run.position)
+        return AppendResult(stream, producer.next_seq, position)
 
     def insert(self, candidates: list[Candidate]) -> set[int]:
         """Insert runs in one transaction; the streams whose run was stored. Raises `StoreUnavailable`."""
-        columns = RunColumns()
-        for candidate in candidates:
-            columns.add(candidate.run, candidate.waypoint)
+        columns = [list(column) for column in zip(*(candidate.row for candidate in candidates), strict=True)]
         versions = [candidate.cached.version for candidate in candidates]
         reconnected = False
         for attempt in range(ATTEMPTS):
@@ -238,7 +237,7 @@ class AppendConnection:
                 session = self.writer.open()
                 if session.generation != self.generation:
                     raise StoreUnavailable(DISPLACED)  # a cached version of before might lie behind the journal's end
-                rows = session.rows(APPEND, (*columns.values, versions, *self.writer.place))
+                rows = session.rows(APPEND, (*columns, versions, *self.writer.place))
                 self.writer.succeeded()
                 if not rows:
                     self.writer.check_place(session)
@@ -258,11 +257,11 @@ class AppendConnection:
                 time.sleep(pause_s(attempt))
         raise StoreUnavailable("The store cannot be written: others hold what is to be changed.")
 
-    def find_stored(self, columns: RunColumns) -> set[int]:
+    def find_stored(self, columns: list[list[Any]]) -> set[int]:
         """What a statement stored whose answer never came. Raises `StoreUnavailable` where nobody answers."""
         self.writer.drop()
         deadline = time.monotonic() + UNKNOWN_S
-        stream, position, producer, seq, _, _, checked, *_ = columns.values
+        stream, position, producer, seq, _, _, checked, *_ = columns
         while True:
             try:
                 session = self.writer.open()  # its new fencing_token waits for the old statement, and fences it

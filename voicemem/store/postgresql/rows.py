@@ -17,7 +17,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -27,7 +27,7 @@ from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.connection import PostgresqlConnection, Session
 from voicemem.store.records import Quotas
-from voicemem.store.runs import JournalRun, checksum
+from voicemem.store.runs import JOURNAL_COLUMNS, JournalRun
 from voicemem.store.stream_rows import StreamRows, label_digest
 from voicemem.store.streams import ProducerState, Stream
 
@@ -173,7 +173,7 @@ RUN_ARRAYS = """
     $8::boolean[], $9::bytea[]) as r (stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
 """
 INSERT_RUNS = f"""
-    insert into journal (stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
+    insert into journal ({JOURNAL_COLUMNS})
     select r.* from {RUN_ARRAYS}
 """
 HOLD_NODE = "select 1 from nodes where token = $1 for share"
@@ -281,11 +281,10 @@ class Rows(StreamRows):
 
     def flush(self) -> None:
         if self.runs:
-            columns = RunColumns()
-            for run in self.runs:
-                columns.add(run, waypoint=run.seq is not None)
-                self.stored[run.stream] += run.size
-            self.session.execute(INSERT_RUNS, columns.values)
+            rows = [run.columns(run.seq is not None) for run in self.runs]
+            for row in rows:
+                self.stored[row[0]] += len(row[-1])
+            self.session.execute(INSERT_RUNS, [list(column) for column in zip(*rows, strict=True)])
             self.runs.clear()
 
     # The end of the transaction
@@ -309,27 +308,3 @@ class Rows(StreamRows):
         for key, stream in self.streams.items():
             known = {name: producer for (stream_key, name), producer in self.producers.items() if stream_key == key}
             self.shared.cached_versions.put(stream, self.versions[key], known)
-
-
-class RunColumns:
-    """Runs as the arrays of `RUN_ARRAYS`; the payloads of several events become one JSON array."""
-
-    def __init__(self) -> None:
-        self.values: list[list[Any]] = [[] for _ in range(9)]
-
-    def add(self, run: JournalRun, waypoint: bool) -> None:
-        payload = run.encoded
-        checked = checksum(run.stream, run.position, payload)
-        row = (
-            run.stream,
-            run.position,
-            run.producer,
-            run.seq,
-            run.received_ms,
-            len(run.payloads),
-            checked,
-            waypoint,
-            payload,
-        )
-        for column, value in zip(self.values, row, strict=True):
-            column.append(value)

@@ -24,7 +24,7 @@ from voicemem.store.batch_append import BatchAppend
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.records import Quotas
-from voicemem.store.runs import JournalRun, Waypoints, checksum
+from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE, JournalRun
 from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.stream_rows import StreamRows
 from voicemem.store.streams import SESSION_KIND, USER_KIND, ProducerState, Stream
@@ -199,10 +199,7 @@ def weigh_config(config: JsonObject) -> int:
 SELECT_NEW_KEY = "select ifnull(max(key), 0) + 1 from streams"
 MAX_ROWS = 1_000
 """Rows in one statement: SQLite takes at most 32,766 values."""
-INSERT_RUNS = (
-    "insert or rollback into journal"
-    " (stream, position, producer, seq, received_ms, count, payload, checksum, waypoint) values "
-)
+INSERT_RUNS = f"insert or rollback into journal ({JOURNAL_COLUMNS}) values "
 """`or rollback` spares SQLite a copy of every page that the statement touches; a row that cannot be inserted ends the
 transaction anyway."""
 RUN_VALUES = "(?,?,?,?,?,?,?,?,?)"
@@ -344,6 +341,28 @@ class RowCache(StreamRows):
         self.job_start = 0
 
 
+class Waypoints:
+    """The newest waypoint of each producer, as far as this writer knows them."""
+
+    def __init__(self) -> None:
+        self.newest: dict[tuple[int, str], int] = {}
+        """Positions, by stream and producer."""
+
+    def mark(self, run: JournalRun) -> bool:
+        """Return whether a run that is about to be inserted is a waypoint.
+
+        After a start nothing is known, so a producer's first run is one: a waypoint too many costs a page, and one too
+        few would hide a seq.
+        """
+        if run.producer is None or run.seq is None:
+            return False
+        newest = self.newest.get((run.stream, run.producer))
+        if newest is not None and run.position - newest < WAYPOINT_STRIDE:
+            return False
+        self.newest[run.stream, run.producer] = run.position
+        return True
+
+
 def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bool]]) -> None:
     """Insert runs, each with whether it is a waypoint.
 
@@ -353,17 +372,7 @@ def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bo
     for first in range(0, len(runs), MAX_ROWS):
         some = runs[first : first + MAX_ROWS]
         marks = ",".join([RUN_VALUES] * len(some))
-        connection.execute(
-            INSERT_RUNS + marks, [value for run, waypoint in some for value in columns_of(run, waypoint)]
-        )
-
-
-def columns_of(run: JournalRun, waypoint: bool) -> tuple[str | bytes | int | None, ...]:
-    """The values of a row, in the order of `INSERT_RUNS`; the payloads of several events become one JSON array."""
-    stream, position, producer, seq, received_ms, payloads = run
-    payload = run.encoded
-    checked = checksum(stream, position, payload)
-    return stream, position, producer, seq, received_ms, len(payloads), payload, checked, waypoint
+        connection.execute(INSERT_RUNS + marks, [value for run, waypoint in some for value in run.columns(waypoint)])
 
 
 def fetch_one(connection: apsw.Connection, query: str, values: tuple[Any, ...] = ()) -> tuple[Any, ...]:

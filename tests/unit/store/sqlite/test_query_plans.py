@@ -18,7 +18,7 @@ from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_of
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite.connection import to_bindings, to_sqlite
-from voicemem.store.stream_changes import COUNT_OPEN_OF_KEY, COUNT_SINCE_OF_KEY
+from voicemem.store.stream_changes import COUNT_SESSIONS, IS_OF_KEY
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
 BY_USER = "SEARCH streams USING INDEX streams_by_user (project=? AND kind=? AND user_id=?"
@@ -91,15 +91,16 @@ async def test_sessions_of_given_keys_are_found_by_these(sqlite: SqliteStore) ->
 
 
 @pytest.mark.parametrize(
-    ("query", "found_by"),
+    ("which", "found_by"),
     [
-        (COUNT_OPEN_OF_KEY, "SEARCH streams USING COVERING INDEX streams_open_by_key_id (key_id=?)"),
-        (COUNT_SINCE_OF_KEY, "SEARCH streams USING COVERING INDEX streams_by_key_id (key_id=? AND started_ms>?)"),
+        ("state = 'running'", "SEARCH streams USING COVERING INDEX streams_open_by_key_id (key_id=?)"),
+        ("started_ms >= :since", "SEARCH streams USING COVERING INDEX streams_by_key_id (key_id=? AND started_ms>?)"),
     ],
 )
-async def test_quotas_of_keys_read_an_index_only(sqlite: SqliteStore, query: str, found_by: str) -> None:
+async def test_quotas_of_keys_read_an_index_only(sqlite: SqliteStore, which: str, found_by: str) -> None:
     """What a key has begun is counted without a look at any session."""
-    values = {"whose": "k", "since": NOW, "most": 1}
+    query = COUNT_SESSIONS.format(whose=IS_OF_KEY, which=which)
+    values = {"name": "k", "since": NOW, "most": 1}
     found = await sqlite.database.write(partial(explain, query=f"explain query plan {query}", values=values))
     assert found_by in found
 

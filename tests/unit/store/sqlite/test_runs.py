@@ -6,11 +6,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voicemem.store.run_queries import find_last_seq, find_run, next_stored_seq
-from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun, Waypoints
+from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun, find_last_seq, find_run, next_stored_seq
 from voicemem.store.sqlite.connection import SqliteConnection
 from voicemem.store.sqlite.driver import IN_MEMORY, Database
-from voicemem.store.sqlite.rows import insert_runs
+from voicemem.store.sqlite.rows import Waypoints, insert_runs
 
 STREAM = 7
 rows = Database(IN_MEMORY).rows
