@@ -29,7 +29,7 @@ from bench.harness.servers import Server, serving
 from voicemem.config.context import RecallConfig
 from voicemem.config.service import SQLITE_PREFIX
 from voicemem.config.session import validate_config
-from voicemem.context.builder import ContextOptions, build_context
+from voicemem.context.builder import ContextOptions, render_body, select_context
 from voicemem.context.policies import ContextConfig, Policies
 from voicemem.context.recall import Recall
 from voicemem.llm.tokens import counter
@@ -92,7 +92,8 @@ async def contexts(turns: int, count: int) -> list[Measured]:
             for entry in following:
                 read_model.fold([entry])
                 begin = time.perf_counter()
-                await build_context(read_models, Policies(), opened.stream, ContextOptions(memory=wanted))
+                options = ContextOptions(memory=wanted)
+                render_body(await select_context(read_models, Policies(), opened.stream, options), options)
                 taken.append(time.perf_counter() - begin)
             value = statistics.median(taken) * 1e6
             goal = at_most(value, GOAL_US) if name in WITH_GOAL and turns == 100 else None
@@ -123,7 +124,8 @@ async def with_memories(store: Store, turns: int) -> Measured:
         wanted = RecallConfig(max_tokens=300 if number % 2 else 0)
         options = ContextOptions(memory=ContextConfig(memories=wanted), peek=True)
         begin = time.perf_counter()
-        await build_context(read_models, Policies(), opened.stream, options, recall, "Do you have the table for me?")
+        said = "Do you have the table for me?"
+        render_body(await select_context(read_models, Policies(), opened.stream, options, recall, said), options)
         taken[bool(number % 2)].append(time.perf_counter() - begin)
     shown, without = (statistics.median(taken[key]) * 1e6 for key in (True, False))
     goal = at_most(shown - without, KNOWN_GOAL_US)

@@ -20,7 +20,7 @@ from bench.harness.folding import check, decode, entries, fold_into
 from bench.harness.load import calls
 from bench.harness.report import Goal, Measured, at_most, best, machine, seconds, show
 from voicemem.config.session import validate_config
-from voicemem.context.builder import ContextOptions, build_context
+from voicemem.context.builder import ContextOptions, render_body, select_context
 from voicemem.context.policies import Policies
 from voicemem.protocol import codec
 from voicemem.runtime import Runtime, now_ms
@@ -194,7 +194,7 @@ async def contexts() -> list[Measured]:
 
 async def context_time(read_models: ReadModelCache, stream: Stream, options: ContextOptions) -> float:
     begin = time.perf_counter()
-    await build_context(read_models, Policies(), stream, options)
+    render_body(await select_context(read_models, Policies(), stream, options), options)
     return time.perf_counter() - begin
 
 

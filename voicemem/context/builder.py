@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
@@ -13,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.context import ContextConfig, overlay
+from voicemem.config.context import ContextConfig, overlay, settle_recall
 from voicemem.config.session import MemoryFrom, SessionConfig, parse_config
 from voicemem.context.formats import RequestFormat, json_text, request_body
 from voicemem.context.policies import (
@@ -25,7 +26,7 @@ from voicemem.context.policies import (
     render_messages,
     render_summary,
 )
-from voicemem.context.recall import Recall, RecalledMessage, last_words, wanted_memories
+from voicemem.context.recall import Recall, RecalledMessage
 from voicemem.documents.document import (
     Document,
     WorkingMemoryConfig,
@@ -67,7 +68,7 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     data: bool = False
     """Whether to show the session's data."""
     peek: bool = False
-    """Whether to journal nothing. What earlier sessions leave is missing until another context puts it together."""
+    """Journal nothing. What earlier sessions leave is missing until another context puts it together."""
     at: int | None = None
     """A journal position: the context as it was there."""
     at_turn: int | None = None
@@ -80,7 +81,7 @@ class ContextSelection(NamedTuple):
     history: Sequence[Message]
     """All messages, including forgotten ones."""
     indexes: Sequence[int]
-    """The indexes of the remembered messages in `history`."""
+    """Of the remembered messages in `history`."""
     carried: tuple[str, ...]
     """Texts carried over from the user's earlier sessions."""
     session_config: SessionConfig
@@ -100,7 +101,7 @@ class ContextSelection(NamedTuple):
 
     @property
     def summary_source(self) -> Remembered:
-        """What a summary is made from: tool uses belong to it even if this context does not show them."""
+        """Tool uses belong to a summary even if this context does not show them."""
         return msgspec.structs.replace(self.remembered, tools=self.tool_uses())
 
     @property
@@ -137,22 +138,6 @@ class ContextSelection(NamedTuple):
         return (*configured, *({"role": "system", "content": text} for text in texts)) if texts else configured
 
 
-async def build_context(
-    read_models: ReadModelCache,
-    policies: Policies,
-    stream: Stream,
-    options: ContextOptions,
-    recall: Recall | None = None,
-    said: str | None = None,
-) -> dict[str, Any]:
-    """The whole body of the next LLM request. Raises `Refused` for an unknown enricher or policy.
-
-    The first context of a session with `memory_from` journals what is carried over. `recall` finds what is shown of
-    earlier calls, for what the caller has `said` last, by default his last message.
-    """
-    return render_body(await select_context(read_models, policies, stream, options, recall, said), options)
-
-
 async def select_context(
     read_models: ReadModelCache,
     policies: Policies,
@@ -163,11 +148,18 @@ async def select_context(
 ) -> ContextSelection:
     """What the policy chooses: the options' policy, else the session's, from the memory of now or of `options.at`.
 
-    Journals as `build_context`, unless it peeks or is of an earlier moment. The settings are those that the session has
-    now, and so are the memories of earlier calls and the document of a user. Raises `Refused` (`invalid_query` for a
-    position that is not there yet, `unknown_turn`).
+    The first context of a session with `memory_from` journals what is carried over, unless it peeks or is of an earlier
+    moment. `recall` finds what is shown of earlier calls, for what the caller has `said` last, by default his last
+    message. Settings, memories of earlier calls and the document of a user are always those of now. Raises `Refused`
+    (`invalid_query` for a position that is not there yet, `unknown_turn`).
     """
-    position = await requested_position(read_models, stream, options)
+    if options.at is not None and options.at_turn is not None:
+        raise Refused("invalid_query", "A context is of a position or of a turn, not of both.")
+    position = options.at
+    if options.at_turn is not None:
+        position = first_request(await read_models.get_state(stream), options.at_turn)
+    if position is not None and position > stream.position:
+        raise Refused("invalid_query", f"The journal ends at position {stream.position}.")
     peek = options.peek or position is not None
     session_config = parse_config(stream.config)
     user_document_message = await make_user_document_message(read_models, stream.project, session_config)
@@ -176,30 +168,22 @@ async def select_context(
         read_model = await read_models.get(stream)
     else:
         read_model = await load_earlier(read_models, stream, position, counter)
-    carries = read_model.state.carried is None and may_carry_over(stream, session_config)
+    has_source = session_config.memory_from is not None and session_config.user_id is not None
+    carries = read_model.state.carried is None and has_source and stream.state == "running"
     if carries and not peek:
         read_model = await carry_over(read_models, stream, session_config)
-    recall_settings = None if recall is None else wanted_memories(policies, session_config, options.memory)
+    asked = None if options.memory is None else options.memory.memories
+    recall_settings = settle_recall(asked, session_config.memory.memories, policies.default.memories)
     recalled = None
     if recall is not None and recall_settings is not None:
-        said = last_words(read_model) if said is None else said
+        if said is None:
+            messages = reversed(read_model.current_messages())
+            said = next((message.content for message in messages if message.role == "user"), "")
         recalled = await recall.message(stream, recall_settings, said, counter.count, note=not peek)
         if position is None:
             read_model = await read_models.get(stream)  # it may have changed while the store was asked
     selection = select_from(read_model, policies, session_config, options, user_document_message, stream.id, recalled)
     return selection._replace(carries_later=carries and peek)
-
-
-async def requested_position(read_models: ReadModelCache, stream: Stream, options: ContextOptions) -> int | None:
-    """The journal position that a context is asked for; None for now. Raises `Refused`."""
-    if options.at is not None and options.at_turn is not None:
-        raise Refused("invalid_query", "A context is of a position or of a turn, not of both.")
-    position = options.at
-    if options.at_turn is not None:
-        position = first_request(await read_models.get_state(stream), options.at_turn)
-    if position is not None and position > stream.position:
-        raise Refused("invalid_query", f"The journal ends at position {stream.position}.")
-    return position
 
 
 def first_request(state: State, number: int) -> int:
@@ -289,17 +273,18 @@ def remembered_of(
     read_model: ReadModel, tools: Sequence[ToolUse], counter: TokenCounter, window: int | None
 ) -> Remembered:
     """The memory without what is forgotten, as policies see it."""
-    messages, tokens, indexes = (
-        read_model.current_messages(),
-        read_model.token_counter(counter),
-        read_model.remembered_indexes(),
-    )
+    messages, tokens = read_model.current_messages(), read_model.token_counter(counter)
+    indexes = read_model.remembered_indexes()
     nothing_forgotten = len(indexes) == len(messages)
+
+    def tool_tokens(use: ToolUse) -> int:
+        return sum(map(counter.count, (use.name, json_text(use.arguments), json_text(use.result))))
+
     return Remembered(
         messages=messages if nothing_forgotten else [messages[index] for index in indexes],
         tools=tools,
         tokens=tokens if nothing_forgotten else lambda index: tokens(indexes[index]),
-        tool_tokens=lambda use: tool_tokens(use, counter),
+        tool_tokens=tool_tokens,
         text_tokens=counter.count,
         summary=read_model.state.summary,
         window=window,
@@ -324,10 +309,6 @@ def model_of(session_config: SessionConfig, policies: Policies) -> str | None:
     llm = session_config.llm
     model = llm.model or llm.params.get("model") or (policies.default_model if llm.url is None else None)
     return model if isinstance(model, str) else None
-
-
-def tool_tokens(use: ToolUse, counter: TokenCounter) -> int:
-    return sum(counter.count(text) for text in (use.name, json_text(use.arguments), json_text(use.result)))
 
 
 def render_body(selection: ContextSelection, options: ContextOptions) -> dict[str, Any]:
@@ -390,14 +371,8 @@ def document_message(document: Document | None, section: WorkingMemoryConfig) ->
 # Carry-over: what a session knows from earlier sessions of its user, journaled once so that it never changes
 
 
-def may_carry_over(stream: Stream, session_config: SessionConfig) -> bool:
-    """Whether a session may carry something over: not one that has ended, or has no user."""
-    has_source = session_config.memory_from is not None and session_config.user_id is not None
-    return has_source and stream.state == "running"
-
-
 async def carry_over(read_models: ReadModelCache, stream: Stream, session_config: SessionConfig) -> ReadModel:
-    """Journal what a session carries over, which it must be allowed to (`may_carry_over`); its memory after that."""
+    """Journal what a running session with a user and `memory_from` carries over; its memory after that."""
     memory_from, user_id = session_config.memory_from, session_config.user_id
     assert memory_from is not None
     assert user_id is not None
@@ -420,28 +395,19 @@ async def collect_carried_sessions(
     for _ in range(MAX_PAGES):
         page = await read_models.journal.journal.list_sessions(ended)
         for earlier in page:
-            text = await earlier_text(read_models, earlier, memory_from)
+            text = ""
+            with suppress(SessionQuarantined):  # that must not stop this one
+                text = session_text(await read_models.get(earlier), memory_from)
             if text:
-                carried.append(CarriedSession(earlier.id, f"{heading(earlier)}\n{text}"))
+                began = f"{datetime.fromtimestamp(earlier.started_ms / 1000, UTC):%Y-%m-%d %H:%M}"
+                heading = f"From an earlier call with this user, begun {began} UTC:"
+                carried.append(CarriedSession(earlier.id, f"{heading}\n{text}"))
             if len(carried) == memory_from.sessions:
                 return tuple(reversed(carried))
         if len(page) < PAGE:
             break
         ended = msgspec.structs.replace(ended, after=(page[-1].started_ms, page[-1].key))
     return tuple(reversed(carried))
-
-
-async def earlier_text(read_models: ReadModelCache, earlier: Stream, memory_from: MemoryFrom) -> str:
-    """What an earlier session adds; nothing if it is quarantined, since that must not stop this one."""
-    try:
-        return session_text(await read_models.get(earlier), memory_from)
-    except SessionQuarantined:
-        return ""
-
-
-def heading(stream: Stream) -> str:
-    began = datetime.fromtimestamp(stream.started_ms / 1000, UTC)
-    return f"From an earlier call with this user, begun {began:%Y-%m-%d %H:%M} UTC:"
 
 
 def session_text(read_model: ReadModel, memory_from: MemoryFrom) -> str:

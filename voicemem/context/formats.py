@@ -10,8 +10,10 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from math import inf
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -89,11 +91,6 @@ def custom_fields(message: Message) -> dict[str, Any]:
     return {"turn_id": message.turn_id, "timestamp": message.timestamp, "metadata": message.metadata}
 
 
-def is_left_out(message: Message, vendor: str | None) -> bool:
-    """Whether a message is left out for being blank (in the OpenAI style, without enrichers)."""
-    return not message.content.strip() and vendor != CUSTOM
-
-
 # Enrichers add to the messages, if a reader asks for it: when and by whom they were said, and what was never heard.
 # They write into user messages only, since models imitate marks that they find in their own lines. They return new
 # messages and leave the memory unchanged.
@@ -101,17 +98,25 @@ def is_left_out(message: Message, vendor: str | None) -> bool:
 
 Enricher = Callable[[Sequence[Message]], Sequence[Message]]
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 def timestamps(messages: Sequence[Message]) -> list[Message]:
-    """Put `[2026-05-10T05:20:00.000Z] ` before what the user said."""
+    """Put `[2026-05-10T05:20:00.000Z] ` before what the user said; the number itself where it is beyond all dates."""
+
+    def iso_time(timestamp: int) -> str:
+        try:
+            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp)
+        except OverflowError:
+            return str(timestamp)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
     return [prefixed(message, f"[{iso_time(message.timestamp)}] ") for message in messages]
 
 
 def users(messages: Sequence[Message]) -> list[Message]:
     """Put `NAME: ` before what the user said, if the speaker is known."""
-    return [prefixed(message, speaker_prefix(message)) for message in messages]
+    names = (message.metadata.get("user") for message in messages)
+    prefixes = (f"{name}: " if isinstance(name, str) and name.strip() else "" for name in names)
+    return list(map(prefixed, messages, prefixes))
 
 
 def originals(messages: Sequence[Message]) -> list[Message]:
@@ -144,20 +149,6 @@ def prefixed(message: Message, prefix: str) -> Message:
     if message.role != "user" or not prefix:
         return message
     return replace(message, content=prefix + message.content)
-
-
-def iso_time(timestamp: int) -> str:
-    """A time in Unix ms as ISO 8601, or the number itself if it is beyond all dates: producers may send any number."""
-    try:
-        moment = EPOCH + timedelta(milliseconds=timestamp)
-    except OverflowError:
-        return str(timestamp)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def speaker_prefix(message: Message) -> str:
-    user = message.metadata.get("user")
-    return f"{user}: " if isinstance(user, str) and user.strip() else ""
 
 
 def unheard_note(message: Message) -> str:
@@ -208,7 +199,8 @@ def interleave(memory: Sequence[Message], tools: Sequence[ToolUse], *, cut: bool
     waiting = deque(sorted((use for use in tools if use.answered), key=lambda use: (use.turn_id, use.timestamp)))
     parts: list[Part] = []
     for index, message in enumerate(memory):
-        while waiting and comes_before(waiting[0], message):
+        begins = message.timestamp if message.role == "assistant" else -inf
+        while waiting and (waiting[0].turn_id, waiting[0].timestamp) < (message.turn_id, begins):
             use = waiting.popleft()
             if index or not cut:
                 parts.append(use)
@@ -237,27 +229,19 @@ def alternate_roles(runs: Sequence[RoleRun]) -> list[RoleRun]:
 
     No runs stay no runs: an empty conversation gets no filler.
     """
-    joined = [joined_run(role, list(group)) for role, group in groupby(runs, key=attrgetter("role"))]
+    joined: list[RoleRun] = []
+    for role, neighbours in groupby(runs, key=attrgetter("role")):
+        first, *rest = group = list(neighbours)
+        if rest:  # one run, with the fields of the newest message among them
+            text = "\n".join(run.text for run in group if run.text is not None)
+            fields = next((run.fields for run in reversed(group) if run.fields), {})
+            first = RoleRun(role, text, fields, first.result, rest[-1].call)
+        joined.append(first)
     if joined and joined[0].role == "assistant":
         joined.insert(0, RoleRun("user", CALL_STARTED))
     if joined and joined[-1].role == "assistant":
         joined.append(RoleRun("user", SILENCE))
     return joined
-
-
-def comes_before(use: ToolUse, message: Message) -> bool:
-    if use.turn_id != message.turn_id:
-        return use.turn_id < message.turn_id
-    return message.role == "assistant" and message.timestamp > use.timestamp
-
-
-def joined_run(role: Role, group: list[RoleRun]) -> RoleRun:
-    """One run from several neighbours, with the fields of the newest message among them."""
-    if len(group) == 1:
-        return group[0]
-    texts = [run.text for run in group if run.text is not None]
-    fields = next((run.fields for run in reversed(group) if run.fields), {})
-    return RoleRun(role, "\n".join(texts), fields, group[0].result, group[-1].call)
 
 
 # OpenAI's Chat Completions: https://platform.openai.com/docs/api-reference/chat/create
@@ -272,23 +256,15 @@ def openai_conversation(runs: Sequence[RoleRun], system_messages: Sequence[dict[
                 {"role": "tool", "tool_call_id": run.result.call_id, "content": json_text(run.result.result)}
             )
         if run.call:
-            call = openai_tool_call(run.call)
-            messages.append({"role": run.role, "content": run.text, **run.fields, "tool_calls": [call]})
+            # Servers that render a prompt from the arguments iterate over them, so none become an empty object.
+            arguments = json_text({} if run.call.arguments is None else run.call.arguments)
+            function = {"name": run.call.name, "arguments": arguments}
+            calls = [{"id": run.call.call_id, "type": "function", "function": function}]
+            messages.append({"role": run.role, "content": run.text, **run.fields, "tool_calls": calls})
         elif run.text is not None:
             said = {"role": run.role, "content": run.text}
             messages.append(said | run.fields if run.fields else said)
     return {"messages": messages}
-
-
-def openai_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Params unchanged, at the top level."""
-    return params
-
-
-def openai_tool_call(use: ToolUse) -> dict[str, Any]:
-    # Servers that render a prompt from the arguments iterate over them, so none become an empty object, not null.
-    arguments = json_text({} if use.arguments is None else use.arguments)
-    return {"id": use.call_id, "type": "function", "function": {"name": use.name, "arguments": arguments}}
 
 
 # Anthropic's Messages: https://docs.anthropic.com/en/api/messages
@@ -369,7 +345,7 @@ class Style(NamedTuple):
     conversation: Callable[[Sequence[RoleRun], Sequence[dict[str, Any]]], dict[str, Any]]
     """Make the part of the body with the conversation and the system messages."""
     params: Callable[[dict[str, Any]], dict[str, Any]]
-    """Make the part of the body that comes from params."""
+    """Make the part of the body that comes from params; OpenAI's are at the top level, unchanged."""
     alternates: bool
     """Whether the API refuses a conversation in which user and assistant do not alternate."""
     takes_blank: bool
@@ -377,7 +353,7 @@ class Style(NamedTuple):
 
 
 STYLES = {
-    "openai": Style(openai_conversation, openai_params, alternates=False, takes_blank=True),
+    "openai": Style(openai_conversation, dict, alternates=False, takes_blank=True),
     "anthropic": Style(anthropic_conversation, anthropic_params, alternates=True, takes_blank=False),
     "gemini": Style(gemini_conversation, gemini_params, alternates=True, takes_blank=False),
 }
@@ -396,7 +372,12 @@ def json_text(value: Any) -> str:
 
 def as_object(value: Any, name: str) -> dict[str, Any]:
     """A value as a JSON object: itself, the object in its text (as OpenAI sends arguments), or wrapped as `name`."""
-    parsed = parse_json(value) if isinstance(value, str) else value
+    parsed = value
+    if isinstance(value, str):
+        with suppress(orjson.JSONDecodeError):
+            parsed = orjson.loads(value)
+            # orjson reads deeper JSON than it writes, and the body must be written.
+            parsed = parsed if is_within(parsed, MAX_DEPTH) else None
     return parsed if isinstance(parsed, dict) else {name: value}
 
 
@@ -412,26 +393,13 @@ def system_text(system_messages: Sequence[dict[str, Any]]) -> str:
 
     Reads OpenAI's content (a string, or parts of type `text`) and Gemini's `parts`; everything else is ignored.
     """
-    texts = (text for message in system_messages for text in texts_of(message.get("content", message.get("parts"))))
-    return "\n".join(text for text in texts if text.strip())
-
-
-def texts_of(content: Any) -> list[str]:
-    if isinstance(content, str):
-        return [content]
-    parts = content if isinstance(content, list | tuple) else ()
-    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
-    return [text for text in texts if isinstance(text, str)]
-
-
-def parse_json(text: str) -> Any:
-    """The JSON value in a text; None if it is not JSON, or nested too deeply."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    # orjson reads deeper JSON than it writes, and the body must be written.
-    return value if is_within(value, MAX_DEPTH) else None
+    texts: list[str] = []
+    for message in system_messages:
+        content = message.get("content", message.get("parts"))
+        parts = [content] if isinstance(content, str) else content if isinstance(content, list | tuple) else ()
+        found = (part.get("text") if isinstance(part, dict) else part for part in parts)
+        texts += (text for text in found if isinstance(text, str) and text.strip())
+    return "\n".join(texts)
 
 
 def is_within(value: Any, depth: int) -> bool:

@@ -229,24 +229,16 @@ class SummaryPolicy(Struct, frozen=True):
         leaving = [turn for turn in reversed(turns) if turn[0] < first]
         if not leaving:
             return None
-        return make_due_summary(remembered, since, leaving_end(leaving, first, limit))
-
-
-def leaving_end(leaving: Sequence[tuple[int, int]], end: int, limit: float) -> int:
-    """The end of the first of these turns (begin, tokens) that take at most `limit` tokens; at least one turn."""
-    taken = leaving[0][1]
-    for begin, cost in leaving[1:]:
-        taken += cost
-        if taken > limit:
-            return begin
-    return end
-
-
-def make_due_summary(remembered: Remembered, since: int, end: int) -> DueSummary:
-    messages, previous = remembered.messages[since:end], remembered.summary
-    before, last = -1 if previous is None else previous.through_turn, messages[-1].turn_id
-    tools = [use for use in remembered.tools if before < use.turn_id <= last]
-    return DueSummary(previous, messages, tools, last, (previous.messages if previous else 0) + len(messages))
+        end, taken = first, leaving[0][1]
+        for begin, cost in leaving[1:]:
+            taken += cost
+            if taken > limit:
+                end = begin
+                break
+        messages, previous = remembered.messages[since:end], remembered.summary
+        before, last = -1 if previous is None else previous.through_turn, messages[-1].turn_id
+        tools = [use for use in remembered.tools if before < use.turn_id <= last]
+        return DueSummary(previous, messages, tools, last, (previous.messages if previous else 0) + len(messages))
 
 
 def summarised_count(remembered: Remembered) -> int:
@@ -270,22 +262,16 @@ def render_messages(messages: Sequence[Message], tools: Sequence[ToolUse] = ()) 
 
     A message is what was heard; an interrupted reply is marked as such.
     """
-    return "\n".join(map(render_line, interleave(messages, tools, cut=False)))
-
-
-def render_line(part: Part) -> str:
-    if isinstance(part, Message):
-        return f"{speaker(part)}: {part.content}{interruption_mark(part)}"
-    return f"tool {part.name} {json_text(part.arguments)}: {json_text(part.result)}"
-
-
-def speaker(message: Message) -> str:
-    user = message.metadata.get("user")
-    return f"{message.role} ({user})" if isinstance(user, str) and user.strip() else message.role
-
-
-def interruption_mark(message: Message) -> str:
-    return " [interrupted here]" if message.metadata.get("interrupted") else ""
+    lines = []
+    for part in interleave(messages, tools, cut=False):
+        if isinstance(part, Message):
+            user = part.metadata.get("user")
+            speaker = f"{part.role} ({user})" if isinstance(user, str) and user.strip() else part.role
+            mark = " [interrupted here]" if part.metadata.get("interrupted") else ""
+            lines.append(f"{speaker}: {part.content}{mark}")
+        else:
+            lines.append(f"tool {part.name} {json_text(part.arguments)}: {json_text(part.result)}")
+    return "\n".join(lines)
 
 
 def is_same(parts: Sequence[Part], others: Sequence[Part]) -> bool:
@@ -317,16 +303,10 @@ class PriorityPolicy(Struct, frozen=True):
             limit = MAX_MESSAGES if self.max_tokens is None else len(messages)
         if self.max_tokens is None:
             return Choice(sorted(ranked[:limit]), "max_messages")
-        return self.choose_fitting(remembered, ranked, limit, self.max_tokens)
-
-    def choose_fitting(self, remembered: Remembered, ranked: list[int], limit: int, budget: int) -> Choice:
-        """The messages that fit, in this order of rank. The newest is kept even if it does not fit.
-
-        The tool calls of a turn are paid for by the first of its messages that is kept.
-        """
+        # The tool calls of a turn are paid for by the first of its messages that is kept.
         kept: list[int] = []
         turns: set[int] = set()
-        left = budget
+        left = self.max_tokens
         tools: dict[int, int] = {}
         for use in remembered.tools:
             tools[use.turn_id] = tools.get(use.turn_id, 0) + remembered.tool_tokens(use)
@@ -386,14 +366,15 @@ class Policies(Struct, frozen=True):
             unknown = sorted(set().union(*PARAMETERS.values()) & given_names(msgspec.structs.asdict(memory)))
             if unknown:
                 raise Refused("invalid_field", f"The policy {name} has no `{unknown[0]}`; it takes `parameters`.")
-            return make_policy(self.custom_policies[name], name, memory.parameters)
+            try:
+                return self.custom_policies[name](**memory.parameters)
+            except (TypeError, ValueError) as error:
+                raise Refused("invalid_field", f"The policy {name} does not take these parameters.") from error
         if name not in BUILT_IN:
-            raise Refused("invalid_field", f"The policy must be one of {', '.join(self.names())}.")
+            names = ", ".join([*BUILT_IN, *self.custom_policies])
+            raise Refused("invalid_field", f"The policy must be one of {names}.")
         parameters = {key: getattr(memory, key) for key in sorted(PARAMETERS[name] - SUMMARY_WRITER_PARAMETERS)}
         return BUILT_IN[name](**{key: value for key, value in parameters.items() if value is not None})
-
-    def names(self) -> list[str]:
-        return [*BUILT_IN, *self.custom_policies]
 
     def check(self, section: Any) -> None:
         """Check the policy of a section `memory`, and its parameters. Raises `Refused`."""
@@ -413,14 +394,6 @@ class Policies(Struct, frozen=True):
 known_encoding = lru_cache(maxsize=1024)(encoding_of)
 
 
-def make_policy(policy_class: Callable[..., Policy], name: str, parameters: Mapping[str, Any]) -> Policy:
-    """Create one of the operator's own policies. Raises `Refused` for parameters that it does not take."""
-    try:
-        return policy_class(**parameters)
-    except (TypeError, ValueError) as error:
-        raise Refused("invalid_field", f"The policy {name} does not take these parameters.") from error
-
-
 def load_policies(settings: Settings) -> Policies:
     """The policies that the settings configure. Raises `CannotStart` if they cannot be imported or used."""
     custom_policies: dict[str, Callable[..., Policy]] = {}
@@ -429,7 +402,12 @@ def load_policies(settings: Settings) -> Policies:
         if name in custom_policies:
             raise CannotStart(f"The policy {name} is defined twice.")
         custom_policies[name] = policy_class
-    windows = dict(map(parse_model_window, settings.model_windows))
+    windows: dict[str, int] = {}
+    for text in settings.model_windows:
+        model, _, tokens = text.rpartition("=")
+        if not (model and tokens.isdecimal() and int(tokens)):
+            raise CannotStart(f"{text!r} is not a model's window; write MODEL=TOKENS, such as my-model=32000.")
+        windows[model] = int(tokens)
     return check_policies(
         Policies(default_memory_config(settings.memory), custom_policies, windows, settings.llm_model)
     )
@@ -494,11 +472,3 @@ def check_policy_class(policy_class: Any, path: str) -> None:
     """Check that a class can be a policy. Raises `CannotStart`; `path` names the class in it."""
     if not (callable(policy_class) and callable(getattr(policy_class, "choose", None))):
         raise CannotStart(f"{path} is not a policy: it has no method `choose`.")
-
-
-def parse_model_window(text: str) -> tuple[str, int]:
-    """Parse MODEL=TOKENS. Raises `CannotStart`."""
-    model, _, tokens = text.rpartition("=")
-    if not (model and tokens.isdecimal() and int(tokens)):
-        raise CannotStart(f"{text!r} is not a model's window; write MODEL=TOKENS, such as my-model=32000.")
-    return model, int(tokens)

@@ -7,18 +7,15 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.context import ContextConfig, Recalled, settle_recall
-from voicemem.config.session import SessionConfig
-from voicemem.context.policies import Policies
+from voicemem.config.context import Recalled
 from voicemem.errors import StoreUnavailable
 from voicemem.protocol.types import JsonObject
 from voicemem.search.words import QueryWord, query_words
-from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.memory_filters import AnyOf, MemoryFilter, NoneOf
 from voicemem.store.memory_rows import MemoryRow, event_ms_of
 from voicemem.store.port import Store
@@ -94,19 +91,11 @@ class Recall:
 
     async def lines_for(self, stream: Stream, settings: Recalled, words: Sequence[QueryWord]) -> list[RecalledLine]:
         """What may be shown, what matters most first."""
-        filter = self.filter_for(stream, settings)
-        if filter is None:
-            return []
-        kept = lines_of(await self.memories_for(filter, words))
-        return [*kept, *await self.heard_lines(stream, words)] if words and MESSAGE in settings.kinds else kept
-
-    def filter_for(self, stream: Stream, settings: Recalled) -> MemoryFilter | None:
-        """The memories that a session may show; None where there can be none."""
         scope, earlier = scope_of(stream), settings.source == "earlier"
         if scope.user_id is None and earlier:
-            return None
+            return []
         own = AnyOf((stream.id,)) if scope.user_id is None else None
-        return MemoryFilter(
+        filter = MemoryFilter(
             project=stream.project,
             namespaces=AnyOf((scope.namespace,)),
             user_ids=AnyOf((scope.user_id,)),
@@ -115,16 +104,23 @@ class Recall:
             unexpired_at_ms=self.clock(),
             limit=max(LEAST, min(MOST, settings.max_tokens // SHORT_LINE)),
         )
+        rows = await self.memories_for(filter, words)
+        kept = [RecalledLine(f"{day}: {row.text}", at, row.id, row.last_accessed_ms) for row, day, at in dated(rows)]
+        return [*kept, *await self.heard_lines(stream, words)] if words and MESSAGE in settings.kinds else kept
 
     async def memories_for(self, filter: MemoryFilter, words: Sequence[QueryWord]) -> list[MemoryRow]:
         """Pinned memories, those with the caller's words, preferences, and the newest, each once and in this order."""
         if filter.kinds == AnyOf(()):
             return []
+        memories, replace = self.store.memories, msgspec.structs.replace
+        preferences = AnyOf(
+            (PREFERENCE,) if isinstance(filter.kinds, AnyOf) and PREFERENCE in filter.kinds.values else ()
+        )
         newest, pinned, preferred, found = await asyncio.gather(
-            self.store.memories.list_memories(filter),
-            self.store.memories.list_memories(replaced(filter, pinned=True)),
-            self.store.memories.list_memories(replaced(filter, kinds=preferences_of(filter))),
-            self.store.memories.find_memories_by_words(filter, words, FOUND),
+            memories.list_memories(filter),
+            memories.list_memories(replace(filter, pinned=True)),
+            memories.list_memories(replace(filter, kinds=preferences)),
+            memories.find_memories_by_words(filter, words, FOUND),
         )
         rows = (*pinned, *(row for row, _ in found), *preferred, *newest)
         return list({row.id: row for row in rows}.values())
@@ -152,35 +148,21 @@ class Recall:
         """Note in the background that memories were shown: those that no one sees may be forgotten."""
         now = self.clock()
         ids = [line.id for line in shown if line.id and now - (line.accessed_ms or 0) >= TOUCH_AFTER_MS]
+
+        async def touch() -> None:
+            try:
+                await self.store.memories.touch_memories(project, ids, now)
+            except StoreUnavailable as error:
+                LOG.info("What was shown of memories could not be noted: %s", error)
+
         if ids:
-            task = asyncio.create_task(self.touch(project, ids, now))
+            task = asyncio.create_task(touch())
             self.noting.add(task)
             task.add_done_callback(self.noting.discard)
-
-    async def touch(self, project: str, ids: Sequence[str], now_ms: int) -> None:
-        try:
-            await self.store.memories.touch_memories(project, ids, now_ms)
-        except StoreUnavailable as error:
-            LOG.info("What was shown of memories could not be noted: %s", error)
 
     async def finish(self) -> None:
         """Wait until what is being noted is."""
         await asyncio.gather(*self.noting, return_exceptions=True)
-
-
-def wanted_memories(policies: Policies, session_config: SessionConfig, asked: ContextConfig | None) -> Recalled | None:
-    """What a context shows of earlier calls: what it is asked for, over the session's settings, over the service's."""
-    own = None if asked is None else asked.memories
-    return settle_recall(own, session_config.memory.memories, policies.default.memories)
-
-
-def last_words(read_model: ReadModel) -> str:
-    """What the caller said last; empty before the first word."""
-    return next((message.content for message in reversed(read_model.current_messages()) if message.role == "user"), "")
-
-
-def lines_of(rows: Iterable[MemoryRow]) -> list[RecalledLine]:
-    return [RecalledLine(f"{day}: {row.text}", at, row.id, row.last_accessed_ms) for row, day, at in dated(rows)]
 
 
 def dated(rows: Iterable[MemoryRow]) -> Iterator[tuple[MemoryRow, str, int]]:
@@ -226,13 +208,3 @@ def render(lines: Iterable[RecalledLine]) -> str:
 def render_line(line: RecalledLine) -> str:
     """One line, in which nothing can end the block."""
     return CLOSING_TAG.sub(r"<\1\\/", f"- {' '.join(line.text.split())}")
-
-
-def replaced(filter: MemoryFilter, **changes: Any) -> MemoryFilter:
-    return msgspec.structs.replace(filter, **changes)
-
-
-def preferences_of(filter: MemoryFilter) -> AnyOf:
-    """The condition that a memory is a preference, where those are wanted at all."""
-    wanted = isinstance(filter.kinds, AnyOf) and PREFERENCE in filter.kinds.values
-    return AnyOf((PREFERENCE,) if wanted else ())

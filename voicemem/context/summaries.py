@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from operator import attrgetter
-from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from voicemem.backoff import exponential_s, spread
@@ -44,11 +44,9 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.admission import AppendResult
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
-from voicemem.transcript.messages import Summary
 
 LOG = logging.getLogger("voicemem.summaries")
 SUMMARY = METRIC_USE = "summary"
-SummaryStatus = Literal["none", "current", "due", "running", "failing"]
 LOOK_INTERVAL_S = 0.5
 """Between two checks of the sessions that have changed."""
 QUIET_INTERVAL_S = 2.0
@@ -120,43 +118,36 @@ class Summaries:
 
         Unless this is a `peek`, the session is checked again, so a summary may start because of it.
         """
-        policy, remembered = selection.policy, selection.summary_source
-        if not isinstance(policy, SummaryPolicy):
+        policy, settled = selection.policy, settled_state(selection)
+        if not isinstance(policy, SummaryPolicy) or settled is None:
             return None
-        if (
-            self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY
-        ):  # asked for in this context alone
-            return settled_state(selection)
-        job, due = self.jobs.get(stream.key), policy.find_due(remembered)
+        if self.policies.resolve(parse_config(stream.config).memory).policy != SUMMARY:  # in this context alone
+            return settled
+        job, due = self.jobs.get(stream.key), policy.find_due(selection.summary_source)
         if not peek:
             self.changed.setdefault(stream.key, stream)
-        state: SummaryStatus = "none" if remembered.summary is None else "current"
+        state = settled.state
         if job is not None and job.task is not None:
             state = "running"
         elif due is not None:
             state = "failing" if job is not None and job.failures else "due"
         failures, error = (job.failures, job.error) if job else (0, None)
-        return SummaryState(state, *summary_extent(remembered.summary), failures, error)
+        return msgspec.structs.replace(settled, state=state, failures=failures, error=error)
 
     async def check_changed(self) -> None:
         """Start the summaries that are due in the sessions that have changed."""
         changed, self.changed = self.changed, {}
         self.quiet_until = {key: until for key, until in self.quiet_until.items() if until > now_s()}
         for key, stream in changed.items():
-            if self.must_wait(key) or self.limiter.is_full(stream):
+            job = self.jobs.get(key)
+            must_wait = job is not None and (job.task is not None or job.not_before > now_s())
+            if must_wait or key in self.quiet_until or self.limiter.is_full(stream):
                 self.changed.setdefault(key, stream)
                 continue
             # It is checked again when something else is journaled.
             with suppress(StoreUnavailable, SessionQuarantined, Refused):
                 await self.check_session(stream)
             await asyncio.sleep(0)
-
-    def must_wait(self, key: int) -> bool:
-        """Whether a session is being summarised, waits to try again, or is far from its next summary."""
-        job = self.jobs.get(key)
-        if job is not None and (job.task is not None or job.not_before > now_s()):
-            return True
-        return key in self.quiet_until
 
     def max_prompt_tokens(self, selection: ContextSelection) -> float:
         """How many tokens of messages fit into one prompt, together with the previous summary."""
@@ -170,15 +161,20 @@ class Summaries:
 
     async def check_session(self, stream: Stream) -> None:
         """Start the session's next summary if it is due."""
-        selection = await self.select(stream)
-        if selection is None:
+        is_summarised = self.policies.resolve(parse_config(stream.config).memory).policy == SUMMARY
+        now = await self.store.journal.find_session(stream.project, stream.id) if is_summarised else None
+        if now is None:  # or it was erased
             self.jobs.pop(stream.key, None)
             return
+        selection = await select_context(self.read_models, self.policies, now, ContextOptions())
         policy, remembered = selection.policy, selection.summary_source
         assert isinstance(policy, SummaryPolicy)
         due = policy.find_due(remembered, self.max_prompt_tokens(selection))
         if due is not None:
-            self.start_job(stream, selection, due)
+            job = self.jobs.setdefault(stream.key, SummaryJob(stream))
+            job.task = asyncio.create_task(self.run_job(job, selection, due))
+            slot = self.limiter.acquire(stream)
+            job.task.add_done_callback(lambda _: self.limiter.release(slot))
             return
         self.jobs.pop(stream.key, None)
         if policy.used_tokens(remembered) < policy.threshold * policy.budget(remembered) / 2:
@@ -187,22 +183,6 @@ class Summaries:
     def running_jobs(self) -> list[SummaryJob]:
         return [job for job in self.jobs.values() if job.task is not None]
 
-    async def select(self, stream: Stream) -> ContextSelection | None:
-        """What the session's policy chooses now; None if it is not `summary`, or the session was erased."""
-        session_config = parse_config(stream.config)
-        if self.policies.resolve(session_config.memory).policy != SUMMARY:
-            return None
-        now = await self.store.journal.find_session(stream.project, stream.id)
-        if now is None:
-            return None
-        return await select_context(self.read_models, self.policies, now, ContextOptions())
-
-    def start_job(self, stream: Stream, selection: ContextSelection, due: DueSummary) -> None:
-        job = self.jobs.setdefault(stream.key, SummaryJob(stream))
-        job.task = asyncio.create_task(self.run_job(job, selection, due))
-        slot = self.limiter.acquire(stream)
-        job.task.add_done_callback(lambda _: self.limiter.release(slot))
-
     async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
         """Write one summary, unless another node does; note success or failure."""
         node = self.node_token()
@@ -210,9 +190,10 @@ class Summaries:
             if not await self.store.claims.claim_summary(job.stream.key, node, self.clock(), CLAIM_MS):
                 job.not_before = now_s() + ELSEWHERE_S
                 return
-            summary_result = await self.write_summary(
-                job.stream, selection.memory_config.model, build_prompt(selection, due)
-            )
+            previous = NO_SUMMARY_YET if due.previous is None else due.previous.text
+            said = render_messages(due.messages, due.tools)
+            prompt = fill_prompt(selection.memory_config.prompt or PROMPT, previous, said)
+            summary_result = await self.write_summary(job.stream, selection.memory_config.model, prompt)
             check_summary(summary_result.text, selection)
             await self.append_summary(job.stream, due, summary_result)
             job.failures, job.error = 0, None
@@ -266,11 +247,6 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def build_prompt(selection: ContextSelection, due: DueSummary) -> str:
-    previous = NO_SUMMARY_YET if due.previous is None else due.previous.text
-    return fill_prompt(selection.memory_config.prompt or PROMPT, previous, render_messages(due.messages, due.tools))
-
-
 def check_summary(text: str, selection: ContextSelection) -> None:
     """Refuse a summary that is empty, or leaves no room for the conversation. Raises `Refused`."""
     policy = selection.policy
@@ -295,12 +271,7 @@ def settled_state(selection: ContextSelection) -> SummaryState | None:
     summary = selection.remembered.summary
     if not isinstance(selection.policy, SummaryPolicy):
         return None
-    return SummaryState("none" if summary is None else "current", *summary_extent(summary))
-
-
-def summary_extent(summary: Summary | None) -> tuple[int | None, int]:
-    """The last turn that a summary covers, and the number of its messages."""
-    return (None, 0) if summary is None else (summary.through_turn, summary.messages)
+    return SummaryState("none") if summary is None else SummaryState("current", summary.through_turn, summary.messages)
 
 
 def summary_event(due: DueSummary, summary_result: LlmText) -> MemorySummary:

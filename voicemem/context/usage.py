@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from voicemem.context.builder import ContextSelection
-from voicemem.context.formats import is_left_out, system_text
+from voicemem.context.formats import CUSTOM, system_text
 from voicemem.context.policies import SummaryPolicy, render_summary, summarised_count
 from voicemem.transcript.messages import Role
 
@@ -97,7 +97,8 @@ def left_out(selection: ContextSelection) -> Iterator[LeftOut]:
         if index is None:
             reason: str | None = "forgotten"
         elif index in kept:
-            reason = "blank" if is_left_out(message, selection.session_config.llm.vendor) else None
+            is_blank = not message.content.strip() and selection.session_config.llm.vendor != CUSTOM
+            reason = "blank" if is_blank else None  # in the OpenAI style, without enrichers
         else:
             reason = "summarized" if index < covered else choice.reason
         if reason is not None:

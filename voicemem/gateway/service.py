@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from voicemem.config.session import parse_config
-from voicemem.context.builder import ContextOptions, build_context
+from voicemem.context.builder import ContextOptions, render_body, select_context
 from voicemem.context.policies import Policies
 from voicemem.context.recall import Recall
 from voicemem.documents.document import TOOL_NAMES
@@ -207,7 +207,8 @@ class Gateway:
             raise Refused("unknown_session")
         custom = parse_config(stream.config).llm.vendor == "custom"
         options, said = ContextOptions(style="openai", tools=True), prepared.pending_text
-        body = await build_context(self.read_models, self.policies, stream, options, self.recall, said)
+        selection = await select_context(self.read_models, self.policies, stream, options, self.recall, said)
+        body = render_body(selection, options)
         if prepared.pending_text is not None:
             body = self.append_user_text(body, prepared.pending_text, prepared.turn_id, custom)
         body = build_llm_request(body, prepared.chat_turn, prepared.endpoint.model, custom)

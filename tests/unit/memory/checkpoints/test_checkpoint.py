@@ -19,7 +19,7 @@ from tests.support.rows import every_row
 from tests.support.stores.contract import append_batch
 from tests.support.strategies import PRODUCER_EVENTS
 from voicemem.config.secrets import SessionPatch
-from voicemem.context.builder import ContextOptions, build_context
+from voicemem.context.builder import ContextOptions, render_body, select_context
 from voicemem.context.policies import Policies
 from voicemem.errors import Refused
 from voicemem.memory.checkpoints import parse_checkpoint, restore_checkpoint, write_checkpoint
@@ -112,9 +112,9 @@ async def shown(store: InMemoryStore, stream: Stream) -> tuple[bytes, bytes]:
     """The bytes of the history and of the context."""
     read_models = ReadModelCache(store)
     history = (await read_models.get(stream)).encode_messages()
-    return history, msgspec.json.encode(
-        await build_context(read_models, Policies(), stream, ContextOptions(tools=True))
-    )
+    options = ContextOptions(tools=True)
+    body = render_body(await select_context(read_models, Policies(), stream, options), options)
+    return history, msgspec.json.encode(body)
 
 
 # What is no checkpoint
