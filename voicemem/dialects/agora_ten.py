@@ -25,9 +25,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple
 
 from voicemem.dialects.dialect import (
     Dialect,
@@ -42,8 +40,8 @@ from voicemem.dialects.dialect import (
     Text,
     UnknownFrame,
 )
-from voicemem.dialects.reading import Kind, Record, json_object, kept, kind_of, silent
-from voicemem.dialects.translating import utterance_turn
+from voicemem.dialects.reading import Kind, Record, json_object, keep, kept, many, optional, record, silent, speaker
+from voicemem.dialects.translating import turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
 from voicemem.protocol.types import JsonObject
 
@@ -64,86 +62,14 @@ START_MS = itemgetter("start_ms")
 # What is kept
 
 
-class Part(Record):
-    """A piece of a message that was too long for one; its content cannot be read before all are there."""
-
-    id: str
-    index: int
-    data: str
-    parts: int | None = None
+PartFrame = record(part=record("id", index=int, data=str, parts=optional(int)))
+"""A piece of a message that was too long for one; its content cannot be read before all are there."""
+Collected = record("data_type role text", is_final=(bool, False), text_ts=optional(int))
 
 
-class PartFrame(Record):
-    part: Part
-
-
-class UserText(Record):
-    object: str
-    text: str
-    turn_id: int
-    final: bool = False
-    user_id: str | None = None
-    message_id: str | None = None
-    send_ts: int | None = None
-
-
-class TimedWord(Record):
-    word: str
-    start_ms: int
-    duration_ms: int = 0
-
-
-class AgentText(Record):
-    object: str
-    text: str
-    turn_id: int
-    turn_seq_id: int | None = None
-    turn_status: int | None = None
-    words: list[TimedWord] | None = None
-    message_id: str | None = None
-    send_ts: int | None = None
-
-
-class Interruption(Record):
-    object: str
-    turn_id: int
-    start_ms: int
-    message_id: str | None = None
-    send_ts: int | None = None
-
-
-class Latency(Record):
-    object: str
-    module: str
-    metric_name: str
-    latency_ms: float
-    turn_id: int | None = None
-    message_id: str | None = None
-    send_ts: int | None = None
-
-
-class Collected(Record):
-    data_type: str
-    role: str
-    text: str
-    is_final: bool = False
-    text_ts: int | None = None
-
-
-KINDS: dict[str, Kind] = {
-    "user.transcription": Kind("vendor", UserText),
-    "assistant.transcription": Kind("vendor", AgentText),
-    "message.interrupt": Kind("vendor", Interruption),
-    "message.metrics": Kind("vendor", Latency),
-    **silent(
-        "vendor",
-        """
-        user.translation turn.finished message.error message.info message.sal_status message.state message.user
-        state.listening state.thinking state.speaking image.upload user.manual_sos.result user.manual_eos.result
-        assistant.manual_eos.result
-        """,
-    ),
-}
+def message(texts: str, **others: Any) -> type[Record]:
+    """The record of a message of Agora's."""
+    return record(texts, **others, message_id=optional(str), send_ts=optional(int))
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
@@ -155,7 +81,7 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     if not isinstance(frame, str | bytes):
         raise MalformedFrame("A frame of this dialect is an object, or a text.")
     part = part_in(frame)
-    return reduced(decoded(part.data)) if part.parts == 1 else reduced_part({PART: msgspec.to_builtins(part)})
+    return reduced(decoded(part["data"])) if part.get("parts") == 1 else reduced_part({PART: part})
 
 
 def reduced(frame: JsonObject) -> Frame | None:
@@ -163,22 +89,20 @@ def reduced(frame: JsonObject) -> Frame | None:
     if is_collected(frame):
         return reduced_text(frame)
     field = "object" if "object" in frame else "event_type"
-    _, kind = kind_of(frame, KINDS, field=field)
-    content = kind.keep(frame)
+    _, _, content = keep(frame, KINDS, field=field)
     if content is None:
         return None
-    sent = content.get("send_ts")
     id = content.get("message_id")
     if id is not None:
         # No one promises that an update has another id than the text that it updates.
-        said = (
-            content.get("turn_seq_id"),
-            content.get("turn_status"),
-            content.get("final"),
-            len(content.get("text", "")),
-        )
+        said = [*map(content.get, ("turn_seq_id", "turn_status", "final")), len(content.get("text", ""))]
         id = "/".join([id, *(str(one) for one in said if one is not None)])
-    return Frame(content, id=id, ts=sent if sent is not None and sent >= UNIX_MS else None, side="vendor")
+    return Frame(content, id=id, ts=unix_time(content.get("send_ts")), side="vendor")
+
+
+def unix_time(ts: int | None) -> int | None:
+    """A time, where it is one of Unix, in ms."""
+    return ts if ts is not None and ts >= UNIX_MS else None
 
 
 def reduced_part(frame: JsonObject) -> Frame:
@@ -191,12 +115,13 @@ def reduced_part(frame: JsonObject) -> Frame:
     return Frame(content, id=f"{part['id']}/{part['index']}", side="vendor")
 
 
-def part_in(frame: str | bytes) -> Part:
+def part_in(frame: str | bytes) -> JsonObject:
     """The part that a message of the data stream is. Raises `MalformedFrame`."""
     try:
         fields = (frame if isinstance(frame, str) else frame.decode()).split("|")
         id, index, parts, data = fields
-        return Part(id, int(index[:6]), data, None if parts == UNKNOWN_NUMBER else int(parts[:6]))
+        number = {} if parts == UNKNOWN_NUMBER else {"parts": int(parts[:6])}
+        return {"id": id, "index": int(index[:6]), "data": data} | number
     except ValueError:
         raise MalformedFrame("A text of this dialect is ID|PART|PARTS|BASE64.") from None
 
@@ -221,18 +146,13 @@ def reduced_text(frame: JsonObject) -> Frame | None:
         return None
     if content["role"] not in ("user", "assistant"):
         raise MalformedFrame("A text is the user's or the assistant's.")
-    ts = content.get("text_ts")
-    return Frame(content, ts=ts if ts is not None and ts >= UNIX_MS else None, side="vendor")
+    return Frame(content, ts=unix_time(content.get("text_ts")), side="vendor")
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
     """The texts of a message; a part of one has none that could be read."""
     if is_collected(frame):
-        final = frame.get("is_final", False)
-        if frame["role"] == "user":
-            yield Text(frame, "text", "whole", "user", final=final)
-        else:
-            yield Text(frame, "text", "whole", final=final)
+        yield Text(frame, "text", "whole", speaker(frame["role"]), final=frame.get("is_final", False))
     elif frame.get("object") == "user.transcription":
         yield Text(frame, "text", "whole", "user", str(frame["turn_id"]), frame.get("final", False))
     elif frame.get("object") == "assistant.transcription":
@@ -265,16 +185,9 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     if PART in frame:
         return whole_message(frame[PART], ts, known)
     if is_collected(frame):
-        return collected_text(frame, known)
-    match frame["object"]:
-        case "user.transcription":
-            return user_text(frame, known)
-        case "assistant.transcription":
-            return agent_text(frame, ts, known)
-        case "message.interrupt":
-            return interrupted(frame, ts, known)
-        case _:
-            return metric(frame)
+        rule = collected_user_text if frame["role"] == "user" else collected_agent_text
+        return rule(frame["text"], frame.get("is_final", False), known)
+    return KINDS[frame["object"]].rule(frame, ts, known)
 
 
 def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
@@ -299,7 +212,7 @@ def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
     return () if message is None else translate(message.content, ts, known)
 
 
-def user_text(frame: JsonObject, known: Known) -> Made:
+def user_text(frame: JsonObject, ts: int, known: Known) -> Made:
     """Return what the user said, all of the turn so far; a text that comes after the final one is older than it."""
     item, final = f"u{frame['turn_id']}", frame.get("final", False)
     segment = known.segment(item)
@@ -396,7 +309,7 @@ def interrupted(frame: JsonObject, ts: int, known: Known) -> Made:
     yield Interrupt(item=item, turn_id=frame["turn_id"], audio_end_ms=position_ms)
 
 
-def metric(frame: JsonObject) -> Made:
+def metric(frame: JsonObject, ts: int, known: Known) -> Made:
     name = f"{frame['module']}_{frame['metric_name']}"
     yield Metric(name=name, latency_ms=frame["latency_ms"], turn_id=frame.get("turn_id"))
 
@@ -417,12 +330,6 @@ def closed(ts: int, known: Known) -> Made:
 # TEN's message collector
 
 
-def collected_text(frame: JsonObject, known: Known) -> Made:
-    """The events of one text."""
-    rule = collected_user_text if frame["role"] == "user" else collected_agent_text
-    return rule(frame["text"], frame.get("is_final", False), known)
-
-
 def collected_user_text(text: str, final: bool, known: Known) -> Made:
     number = known.notes.get("users", 0)
     segment = known.segment(f"~u{number}")
@@ -435,8 +342,7 @@ def collected_user_text(text: str, final: bool, known: Known) -> Made:
     reply = known.reply(f"~a{known.notes.get('agents', 0)}")
     if text and reply is not None and not reply.complete and reply.cut == "no":
         yield Interrupt(item=reply.item)
-    turn = None if known.turn_of(item) is not None else utterance_turn(known)
-    yield Asr(item=item, text=text, final=final, turn_id=turn)
+    yield Asr(item=item, text=text, final=final, turn_id=turn_of_speech(item, known))
 
 
 def collected_agent_text(text: str, final: bool, known: Known) -> Made:
@@ -462,6 +368,34 @@ def is_other(text: str, before: str) -> bool:
     return not text.startswith(before) and not before.startswith(text)
 
 
+KINDS: dict[str, Kind] = {
+    "user.transcription": Kind(
+        "vendor", message("object text", turn_id=int, final=(bool, False), user_id=optional(str)), user_text
+    ),
+    "assistant.transcription": Kind(
+        "vendor",
+        message(
+            "object text",
+            turn_id=int,
+            turn_seq_id=optional(int),
+            turn_status=optional(int),
+            words=optional(many(record("word", start_ms=int, duration_ms=(int, 0)))),
+        ),
+        agent_text,
+    ),
+    "message.interrupt": Kind("vendor", message("object", turn_id=int, start_ms=int), interrupted),
+    "message.metrics": Kind(
+        "vendor", message("object module metric_name", latency_ms=float, turn_id=optional(int)), metric
+    ),
+    **silent(
+        "vendor",
+        """
+        user.translation turn.finished message.error message.info message.sal_status message.state message.user
+        state.listening state.thinking state.speaking image.upload user.manual_sos.result user.manual_eos.result
+        assistant.manual_eos.result
+        """,
+    ),
+}
 AGORA_TEN = Dialect(
     name="agora-ten",
     version=2,

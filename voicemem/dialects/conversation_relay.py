@@ -25,22 +25,13 @@ from itertools import islice
 from typing import Any
 
 from voicemem.dialects.clock import stopped_at
-from voicemem.dialects.dialect import (
-    Dialect,
-    Frame,
-    Known,
-    KnownReply,
-    Made,
-    RawFrame,
-    Side,
-    Text,
-    Texts,
-    Translate,
-)
-from voicemem.dialects.reading import Kind, Typed, kind_of, require_object, silent
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, SessionEnd
+from voicemem.dialects.dialect import Dialect, Frame, Known, KnownReply, Made, RawFrame, Side, Text, Texts
+from voicemem.dialects.reading import Kind, Typed, keep, optional, silent, translation, typed
+from voicemem.dialects.translating import complete, end_with, plain
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
+SPEAKING = "agentSpeaking"
 ENDED_BY_APP = "end"
 """The reason of a session that the app has ended."""
 GREETING = "~greeting"
@@ -53,53 +44,9 @@ MAX_WAITING = 4
 # What is kept
 
 
-class Setup(Typed, rename="camel"):
-    call_sid: str | None = None
-    session_id: str | None = None
-
-
-class Prompt(Typed, rename="camel"):
-    voice_prompt: str
-    last: bool | None = None
-
-
-class Token(Typed):
-    token: str
-    last: bool | None = None
-
-
-class Interruption(Typed, rename="camel"):
-    utterance_until_interrupt: str | None = None
-    duration_until_interrupt_ms: int | float | str | None = None
-
-
-class Key(Typed):
-    digit: str
-
-
-class Info(Typed):
-    name: str
-    value: str | None = None
-
-
-KINDS: dict[str, Kind] = {
-    "setup": Kind("vendor", Setup),
-    "prompt": Kind("vendor", Prompt),
-    "interrupt": Kind("vendor", Interruption),
-    "dtmf": Kind("vendor", Key),
-    "info": Kind("vendor", Info),
-    "text": Kind("app", Token),
-    "end": Kind("app", Typed),
-    **silent("vendor", "error"),
-    **silent("app", "play sendDigits language"),
-}
-
-
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
-    raw = require_object(frame)
-    name, kind = kind_of(raw, KINDS, side)
-    content = None if name == "info" and raw.get("name") != "agentSpeaking" else kind.keep(raw)
+    name, kind, content = keep(frame, KINDS, side)
     if content is None:
         return None
     session_id = None
@@ -107,20 +54,14 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         session_id = content.get("callSid") or content.get("sessionId")
         content = {"type": name} | ({} if session_id is None else {"callSid": session_id})
     elif name == "interrupt":
-        content = with_whole_duration(content)
+        duration = content.pop("durationUntilInterruptMs", None)
+        try:
+            duration_ms = -1 if duration is None else int(float(duration))
+        except (ValueError, OverflowError):  # older ones of Twilio's have a text
+            duration_ms = -1
+        if 0 <= duration_ms <= MAX_INTEGER:
+            content["durationUntilInterruptMs"] = duration_ms
     return Frame(content, side=kind.side, session_id=session_id, end=ENDED_BY_APP if name == "end" else None)
-
-
-def with_whole_duration(content: JsonObject) -> JsonObject:
-    """An interruption whose duration is an integer; older ones of Twilio's have a text."""
-    duration = content.pop("durationUntilInterruptMs", None)
-    try:
-        duration_ms = None if duration is None else int(float(duration))
-    except (ValueError, OverflowError):
-        duration_ms = None
-    if duration_ms is None or not 0 <= duration_ms <= MAX_INTEGER:
-        return content
-    return content | {"durationUntilInterruptMs": duration_ms}
 
 
 def texts(frame: JsonObject) -> Texts:
@@ -143,12 +84,6 @@ def texts(frame: JsonObject) -> Texts:
 # What it means
 
 
-def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
-    rule = RULES.get(frame["type"])
-    return () if rule is None else rule(frame, ts, known)
-
-
 def hear_user(frame: JsonObject, ts: int, known: Known) -> Made:
     """Return what the user said; with the whole of it the reply before is over, whether or not the app says so."""
     final: bool = frame.get("last", True)
@@ -164,9 +99,7 @@ def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def end_reply(known: Known) -> Made:
     """The next token begins a reply."""
-    reply = newest_reply(known)
-    if reply is not None and not reply.complete:
-        yield LlmDone(item=reply.item)
+    yield from complete(newest(known), known)
     known.note("over", True)
 
 
@@ -186,8 +119,8 @@ def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
         yield LlmDone(item=f"~r{count}")
 
 
-def newest_reply(known: Known) -> KnownReply | None:
-    return known.reply(f"~r{known.notes.get('replies', 0)}")
+def newest(known: Known) -> str:
+    return f"~r{known.notes.get('replies', 0)}"
 
 
 # Interruptions
@@ -196,14 +129,15 @@ def newest_reply(known: Known) -> KnownReply | None:
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     heard: str | None = frame.get("utteranceUntilInterrupt")
     duration_ms: int | None = frame.get("durationUntilInterruptMs")
-    newest = newest_reply(known)
-    if newest is None:
+    item = newest(known)
+    if known.reply(item) is None:
         return interrupt_unknown(heard or "", ts, known)
-    waiting = waiting_replies(known, newest)
-    if not waiting:
+    own = (reply for reply in known.open_replies() if (reply.item or "").startswith("~r"))
+    waiting = [*islice(own, MAX_WAITING)]  # those that may not have been played yet, the newest first
+    if not waiting or waiting[0].item != item:  # the newest has been cut
         return ()
     if heard is None:
-        return (Interrupt(item=newest.item, audio_end_ms=duration_ms),)
+        return (Interrupt(item=item, audio_end_ms=duration_ms),)
     return interrupt_heard(heard, waiting)
 
 
@@ -216,13 +150,6 @@ def interrupt_unknown(heard: str, ts: int, known: Known) -> Made:
     elif known.turn_of(GREETING) is None:
         cut = {"interrupted": True, "interrupt_timestamp": ts, "original": heard}
         yield MessageEvent(item=GREETING, role="assistant", text=heard, source="greeting", turn_id=0, metadata=cut)
-
-
-def waiting_replies(known: Known, newest: KnownReply) -> list[KnownReply]:
-    """The replies that may not have been played yet, the newest first; none if that one has been cut."""
-    own = (reply for reply in known.open_replies() if (reply.item or "").startswith("~r"))
-    waiting = list(islice(own, MAX_WAITING))
-    return waiting if waiting and waiting[0].item == newest.item else []
 
 
 def interrupt_heard(heard: str, waiting: list[KnownReply]) -> Made:
@@ -238,9 +165,9 @@ def interrupt_heard(heard: str, waiting: list[KnownReply]) -> Made:
 
 def ending(heard: str, waiting: list[KnownReply], first: int) -> tuple[int, str] | None:
     """Return where a heard text ends that begins with one of the replies: in which, and what of that was heard."""
-    rest, place = in_one_line(heard), first
+    rest, place = plain(heard), first
     while place >= 0:
-        text = in_one_line(waiting[place].text)
+        text = plain(waiting[place].text)
         if text.startswith(rest):
             return place, heard if place == first else rest
         if not rest.startswith(f"{text} "):
@@ -251,12 +178,8 @@ def ending(heard: str, waiting: list[KnownReply], first: int) -> tuple[int, str]
 
 def cut(reply: KnownReply, heard: str) -> Interrupt:
     """An interruption, which marks unless it came when all had been said."""
-    is_whole = reply.complete and in_one_line(reply.text) == in_one_line(heard)
+    is_whole = reply.complete and plain(reply.text) == plain(heard)
     return Interrupt(item=reply.item, heard_text=heard, more=not is_whole)
-
-
-def in_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 # Playback
@@ -267,11 +190,10 @@ def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
 
     Silence is no evidence that all was heard: the user may have caused it.
     """
-    reply = newest_reply(known)
     if frame.get("value") != "on":
         known.note("speaking", None)
-    elif reply is not None and known.has_clock:
-        known.note("speaking", {"item": reply.item, "since": ts})
+    elif known.reply(newest(known)) is not None and known.has_clock:
+        known.note("speaking", {"item": newest(known), "since": ts})
     return ()
 
 
@@ -284,20 +206,21 @@ def closed(ts: int, known: Known) -> Made:
     yield stopped_at(reply.item, ts - speaking["since"], ts)
 
 
-def end_session(frame: JsonObject, ts: int, known: Known) -> Made:
-    yield SessionEnd(reason=ENDED_BY_APP)
-
-
-RULES: dict[str, Translate] = {
-    "prompt": hear_user,
-    "dtmf": press_key,
-    "text": grow_reply,
-    "interrupt": interrupt,
-    "info": note_speaking,
-    "end": end_session,
+KINDS: dict[str, Kind] = {
+    "setup": Kind("vendor", typed("callSid? sessionId?")),
+    "prompt": Kind("vendor", typed("voicePrompt", last=optional(bool)), hear_user),
+    "interrupt": Kind(
+        "vendor", typed("utteranceUntilInterrupt?", durationUntilInterruptMs=optional(int | float | str)), interrupt
+    ),
+    "dtmf": Kind("vendor", typed("digit"), press_key),
+    "info": Kind(
+        "vendor", typed("name value?"), note_speaking, prepare=lambda raw: raw if raw.get("name") == SPEAKING else None
+    ),
+    "text": Kind("app", typed("token", last=optional(bool)), grow_reply),
+    "end": Kind("app", Typed, end_with("reason", ENDED_BY_APP)),
+    **silent("vendor", "error"),
+    **silent("app", "play sendDigits language"),
 }
-
-
 CONVERSATION_RELAY = Dialect(
-    name="conversation-relay", version=1, reduce=reduce, translate=translate, closed=closed, texts=texts
+    name="conversation-relay", version=1, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
 )

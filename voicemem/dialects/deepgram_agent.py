@@ -47,10 +47,22 @@ from voicemem.dialects.dialect import (
     RawFrame,
     Side,
     Text,
-    Translate,
 )
-from voicemem.dialects.reading import Kind, Record, Typed, bytes_of, kind_of, require_object, silent, values
-from voicemem.dialects.translating import tool_call, tool_result
+from voicemem.dialects.reading import (
+    ANYTHING,
+    Kind,
+    Typed,
+    bytes_of,
+    keep,
+    many,
+    named_by,
+    optional,
+    record,
+    silent,
+    typed,
+    values,
+)
+from voicemem.dialects.translating import complete, tool_call, tool_result
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
@@ -79,94 +91,6 @@ INTERRUPTING = "interrupt"
 # What is kept
 
 
-class Welcome(Typed):
-    request_id: str | None = None
-
-
-class Output(Record):
-    encoding: str | None = None
-    sample_rate: int | None = None
-    bitrate: int | None = None
-
-
-class Audio(Record):
-    output: Output | None = None
-
-
-class Settings(Typed):
-    audio: Audio | None = None
-
-
-class ConversationText(Typed):
-    role: str
-    content: str
-    conversational_behavior: str | None = None
-
-
-class FunctionCall(Record):
-    id: str
-    name: str
-    arguments: Any = ""
-
-
-class FunctionCallRequest(Typed):
-    functions: list[FunctionCall]
-
-
-class FunctionCallResponse(Typed):
-    name: str
-    content: Any = None
-    id: str | None = None
-
-
-class InjectUserMessage(Typed):
-    content: str
-
-
-class InjectAgentMessage(Typed):
-    behavior: str | None = None
-
-
-class SpeechInterrupted(Typed):
-    text_spoken: str | None = None
-    """Of the turn that was cut; its position in the frame counts from the session's start, and is not kept."""
-
-
-def request_id(frame: JsonObject) -> str | None:
-    return ",".join(call["id"] for call in frame["functions"]) or None
-
-
-KINDS: dict[str, Kind] = {
-    "Welcome": Kind("vendor", Welcome, lambda frame: frame.get("request_id")),
-    "ConversationText": Kind("vendor", ConversationText),
-    "UserStartedSpeaking": Kind("vendor", Typed),
-    "AgentThinking": Kind("vendor", Typed),
-    "AgentStartedSpeaking": Kind("vendor", Typed),
-    "AgentAudioDone": Kind("vendor", Typed),
-    "SpeechInterrupted": Kind("vendor", SpeechInterrupted),
-    "FunctionCallRequest": Kind("vendor", FunctionCallRequest, request_id),
-    "FunctionCallResponse": Kind(None, FunctionCallResponse, lambda frame: frame.get("id")),
-    "Settings": Kind("app", Settings),
-    "InjectUserMessage": Kind("app", InjectUserMessage),
-    "InjectAgentMessage": Kind("app", InjectAgentMessage),
-    **silent(None, "History"),
-    **silent(
-        "vendor",
-        """
-        Error FrustrationDetected FunctionCallCancelled InjectionRefused LatencyReport ListenUpdated PromptUpdated
-        SettingsApplied SpeakUpdated ThinkLiveUpdated ThinkUpdated Warning __customFromThinkProvider
-        """,
-    ),
-    **silent(
-        "app",
-        """
-        ForceEndTurn KeepAlive UpdateListen UpdatePrompt UpdateSpeak UpdateThink UpdateThink_Live
-        __customToThinkProvider
-        """,
-    ),
-}
-
-
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     count = bytes_of(frame)
@@ -174,19 +98,21 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
         # What the user says goes to Deepgram in binary frames too.
         is_agents = side != "app" and count
         return Frame({AUDIO_BYTES: count}, side="vendor", counts_audio=True) if is_agents else None
-    raw = require_object(frame)
-    name, kind = kind_of(raw, KINDS, side)
-    content = kind.keep(raw)
+    name, kind, content = keep(frame, KINDS, side)
     if content is None or not says_something(content):
         return None
-    id = kind.id(content)
     return Frame(
         content,
-        id=None if id is None else f"{name}/{id}",
+        id=kind.id(content),
         side=kind.side,
         session_id=content.get("request_id"),
         typed=name == "InjectUserMessage",
     )
+
+
+def request_id(content: JsonObject) -> str | None:
+    ids = ",".join(call["id"] for call in content["functions"])
+    return f"FunctionCallRequest/{ids}" if ids else None
 
 
 def says_something(content: JsonObject) -> bool:
@@ -229,10 +155,6 @@ def reply_item(known: Known) -> str:
     return f"~r{known.notes.get('replies', 1)}"
 
 
-def is_newest(reply: KnownReply, known: Known) -> bool:
-    return reply.item == reply_item(known)
-
-
 def begin(known: Known) -> None:
     """Words or audio come: of the reply under way, or of the next where that is over."""
     if known.notes.get("stopped") == OVER:
@@ -246,13 +168,6 @@ def next_reply(known: Known) -> None:
         known.note("replies", known.notes.get("replies", 1) + 1)
     for key in OF_ONE_REPLY:
         known.note(key, None)
-
-
-def complete(known: Known) -> Made:
-    """The reply under way has all its words."""
-    reply = known.reply(reply_item(known))
-    if reply is not None and not reply.complete:
-        yield LlmDone(item=reply.item)
 
 
 # How long the audio is: it comes faster than it plays, and is that of the newest reply
@@ -318,7 +233,7 @@ def position_ms(ts: int, known: Known) -> int:
 
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     """Return where the audio of a reply stood at a time; where none has come, by the length of its text."""
-    if not is_newest(reply, known):
+    if reply.item != reply_item(known):
         return playing_at(reply, ts)
     silent_ms, unvoiced_ms = known.notes.get("silent", 0), known.notes.get("unvoiced", 0)
     found = playing_at(reply, ts - silent_ms)
@@ -335,43 +250,36 @@ def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The events of one frame."""
-    if AUDIO_BYTES in frame:
-        return count_audio(frame, ts, known)
-    return RULES[frame["type"]](frame, ts, known)
+    return (count_audio if AUDIO_BYTES in frame else KINDS[frame["type"]].rule)(frame, ts, known)
 
 
 def closed(ts: int, known: Known) -> Made:
     """The replies that the caller had not heard to their end."""
     yield from measure(known)
-    yield from close_by_clock(known, ts, is_own, partial(playing, known))
-
-
-def is_own(item: str) -> bool:
-    return item.startswith("~r")
+    yield from close_by_clock(known, ts, lambda item: item.startswith("~r"), partial(playing, known))
 
 
 # What is said
 
 
 def converse(frame: JsonObject, ts: int, known: Known) -> Made:
-    return hear(frame, known) if frame["role"] == "user" else speak(frame, ts, known)
-
-
-def hear(frame: JsonObject, known: Known) -> Made:
-    """The user has spoken; what the agent says next is another reply."""
+    """Someone has spoken; after the user, what the agent says next is another reply."""
+    if frame["role"] != "user":
+        yield from speak(frame, ts, known)
+        return
     text = frame["content"].strip()
     if text == known.notes.get("typed"):
         known.note("typed", None)
         return
     known.note("typed", None)
-    yield from complete(known)
+    yield from complete(reply_item(known), known)
     next_reply(known)
     yield Asr(text=text, final=True)
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
     """The app says something for the user."""
-    yield from complete(known)
+    yield from complete(reply_item(known), known)
     next_reply(known)
     known.note("typed", frame["content"].strip())
     yield MessageEvent(role="user", text=frame["content"], source="message")
@@ -387,14 +295,10 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
     # Words that come after the interruption of their audio were said before it.
     is_late = not last and known.notes.get("stopped") == CUT
     since = known.notes.get("since") if is_late else None
-    yield LlmDelta(item=reply_item(known), text=space_between(last, text) + text, ts=since)
+    between = " " if last and not (SPACELESS.match(last) and SPACELESS.match(text)) else ""
+    yield LlmDelta(item=reply_item(known), text=between + text, ts=since)
     if known.notes.get("sent") and known.notes.get("audio_first"):
         yield LlmDone(item=reply_item(known))
-
-
-def space_between(before: str, text: str) -> str:
-    """Return what stands between two texts of a reply, of which one ends with `before`."""
-    return " " if before and not (SPACELESS.match(before) and SPACELESS.match(text)) else ""
 
 
 def finish_audio(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -404,7 +308,7 @@ def finish_audio(frame: JsonObject, ts: int, known: Known) -> Made:
         if known.notes.get("bytes"):
             known.note("unvoiced", None)
             yield from measure(known, whole=True)
-        yield from complete(known)
+        yield from complete(reply_item(known), known)
 
 
 def measure(known: Known, whole: bool = False) -> Made:
@@ -420,7 +324,7 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     """The user speaks, and the app stops playing. Without times, only what is still being sent is known to play."""
     yield from measure(known)
     for reply in islice(known.open_replies(), MAX_PLAYING):
-        if reply.item is not None and is_own(reply.item) and (known.has_clock or not reply.complete):
+        if reply.item is not None and reply.item.startswith("~r") and (known.has_clock or not reply.complete):
             yield from interrupt_by_clock(known, reply.item, ts, where=partial(playing, known))
     if known.notes.get("begun") and not known.notes.get("stopped"):
         known.note("stopped", CUT if is_cut(ts, known) else OVER)
@@ -492,26 +396,51 @@ def answer_function(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def connect(frame: JsonObject, ts: int, known: Known) -> Made:
     """A connection begins. After another one, nothing more comes of what was under way there."""
-    yield from complete(known)
+    yield from complete(reply_item(known), known)
     next_reply(known)
 
 
-RULES: dict[str, Translate] = {
-    "Welcome": connect,
-    "Settings": note_format,
-    "ConversationText": converse,
-    "UserStartedSpeaking": interrupt,
-    "AgentThinking": say_next,
-    "AgentStartedSpeaking": say_next,
-    "AgentAudioDone": finish_audio,
-    "SpeechInterrupted": state_heard,
-    "FunctionCallRequest": call_functions,
-    "FunctionCallResponse": answer_function,
-    "InjectUserMessage": type_text,
-    "InjectAgentMessage": inject,
+KINDS: dict[str, Kind] = {
+    "Welcome": Kind("vendor", typed("request_id?"), connect, id=named_by("request_id")),
+    "ConversationText": Kind("vendor", typed("role content conversational_behavior?"), converse),
+    "UserStartedSpeaking": Kind("vendor", Typed, interrupt),
+    "AgentThinking": Kind("vendor", Typed, say_next),
+    "AgentStartedSpeaking": Kind("vendor", Typed, say_next),
+    "AgentAudioDone": Kind("vendor", Typed, finish_audio),
+    "SpeechInterrupted": Kind("vendor", typed("text_spoken?"), state_heard),
+    "FunctionCallRequest": Kind(
+        "vendor", typed(functions=many(record("id name", arguments=(Any, "")))), call_functions, id=request_id
+    ),
+    "FunctionCallResponse": Kind(
+        None, typed("name", content=ANYTHING, id=optional(str)), answer_function, id=named_by("id")
+    ),
+    "Settings": Kind(
+        "app",
+        typed(
+            audio=optional(
+                record(output=optional(record("encoding?", sample_rate=optional(int), bitrate=optional(int))))
+            )
+        ),
+        note_format,
+    ),
+    "InjectUserMessage": Kind("app", typed("content"), type_text),
+    "InjectAgentMessage": Kind("app", typed("behavior?"), inject),
+    **silent(None, "History"),
+    **silent(
+        "vendor",
+        """
+        Error FrustrationDetected FunctionCallCancelled InjectionRefused LatencyReport ListenUpdated PromptUpdated
+        SettingsApplied SpeakUpdated ThinkLiveUpdated ThinkUpdated Warning __customFromThinkProvider
+        """,
+    ),
+    **silent(
+        "app",
+        """
+        ForceEndTurn KeepAlive UpdateListen UpdatePrompt UpdateSpeak UpdateThink UpdateThink_Live
+        __customToThinkProvider
+        """,
+    ),
 }
-
-
 DEEPGRAM_AGENT = Dialect(
     name="deepgram-agent", version=1, reduce=reduce, translate=translate, closed=closed, texts=texts
 )

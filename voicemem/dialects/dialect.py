@@ -151,10 +151,10 @@ class Known(Protocol):
     def turn_of(self, item: str) -> int | None:
         """The turn in which an item began."""
 
-    def segment(self, item: str) -> KnownSegment | None:
+    def segment(self, item: str | None) -> KnownSegment | None:
         """Return what an item of the user's says so far."""
 
-    def reply(self, item: str) -> KnownReply | None:
+    def reply(self, item: str | None) -> KnownReply | None:
         """The reply of an item, once it has begun."""
 
     def open_replies(self) -> Iterator[KnownReply]:

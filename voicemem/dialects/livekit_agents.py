@@ -29,18 +29,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.dialect import Dialect, Frame, Known, Made, MalformedFrame, RawFrame, Side, Text, Translate
-from voicemem.dialects.reading import Kind, Record, Typed, kept, kind_of, require_object, silent
-from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
-from voicemem.protocol.events import (
-    Asr,
-    Interrupt,
-    LlmDelta,
-    LlmDone,
-    Resume,
-    SessionEnd,
-    ToolResult,
-)
+from voicemem.dialects.dialect import Dialect, Frame, Known, Made, MalformedFrame, RawFrame, Side, Text
+from voicemem.dialects.reading import Kind, Record, keep, kept, many, optional, record, require_object, silent, typed
+from voicemem.dialects.translating import end_with, tool_call, tool_result, turn_of_answer, utterance_turn
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Resume, ToolResult
 from voicemem.protocol.types import JsonObject
 
 NEWEST_S = 100_000_000_000
@@ -74,88 +66,25 @@ MAX_CALLS = 30
 # What is kept
 
 
-class Transcribed(Typed):
-    transcript: str
-    is_final: bool
-    created_at: float | None = None
+def timed(texts: str, **others: Any) -> type[Record]:
+    """The record of an event or item; a history may have been written without times."""
+    return typed(texts, **others, created_at=optional(float))
 
 
-class UserState(Typed):
-    new_state: str
-    created_at: float | None = None
-
-
-class Spoken(Record):
-    """When an item was spoken, in Unix seconds."""
-
-    started_speaking_at: float | None = None
-    stopped_speaking_at: float | None = None
-
-
-class Item(Typed):
-    """An item of the chat history; a history may have been written without times."""
-
-    id: str
-    role: str | None = None
-    content: list[str] | None = None
-    interrupted: bool = False
-    metrics: Spoken | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    output: str | None = None
-    created_at: float | None = None
-
-
-class Added(Typed):
-    item: Item
-    created_at: float | None = None
-
-
-class Call(Record):
-    call_id: str
-    name: str = ""
-    arguments: str = ""
-
-
-class Output(Record):
-    call_id: str
-    output: str = ""
-
-
-class Executed(Typed):
-    function_calls: list[Call]
-    function_call_outputs: list[Output]
-    created_at: float | None = None
-
-
-class Update(Typed):
-    function_call: Call | None = None
-
-
-class Updated(Typed):
-    update: Update
-    created_at: float | None = None
-
-
-class FalseInterruption(Typed):
-    resumed: bool
-    created_at: float | None = None
-
-
-class Close(Typed):
-    reason: str
-    created_at: float | None = None
-
-
-class StreamText(Record):
-    """One text of a stream. `role` is ours: identities may be phone numbers."""
-
-    topic: str
-    role: str
-    segment: str
-    text: str
-    final: bool = False
+Item = timed(
+    "id role?",
+    content=optional(list[str]),
+    interrupted=(bool, False),
+    metrics=optional(record(started_speaking_at=optional(float), stopped_speaking_at=optional(float))),
+    call_id=optional(str),
+    name=optional(str),
+    arguments=optional(str),
+    output=optional(str),
+)
+Call = record("call_id", name=(str, ""), arguments=(str, ""))
+Output = record("call_id", output=(str, ""))
+StreamText = record("topic role segment text", final=(bool, False))
+"""`role` is ours: identities may be phone numbers."""
 
 
 def ms(seconds: float | None) -> int | None:
@@ -165,53 +94,19 @@ def ms(seconds: float | None) -> int | None:
     return round(seconds if seconds >= NEWEST_S else seconds * 1_000)
 
 
-KINDS: dict[str, Kind] = {
-    "user_state_changed": Kind(None, UserState),
-    "user_input_transcribed": Kind(None, Transcribed),
-    "conversation_item_added": Kind(None, Added),
-    "message": Kind(None, Item),
-    "function_call": Kind(None, Item),
-    "function_call_output": Kind(None, Item),
-    "function_tools_executed": Kind(None, Executed),
-    "tool_execution_updated": Kind(None, Updated),
-    "agent_false_interruption": Kind(None, FalseInterruption),
-    "close": Kind(None, Close),
-    **silent(
-        None,
-        """
-        agent_state_changed user_transcription_timeout overlapping_speech metrics_collected
-        session_usage_updated speech_created error debug_message eot_prediction user_turn_exceeded
-        agent_backchannel_opportunity agent_handoff agent_config_update
-        """,
-    ),
-}
-
-
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     raw = require_object(frame)
     if raw.get("topic") == TRANSCRIPTION:
         return Frame(reduced_text(raw))
-    raw = renamed(raw)
-    name, kind = kind_of(raw, KINDS)
-    record = kind.record
-    if record is Added:
-        item = raw.get("item")
-        if isinstance(item, dict) and is_silent(item):
-            return None
-        raw = raw | {"item": with_texts(item)}
-    elif record is Item:
-        if is_silent(raw):
-            return None
-        raw = with_texts(raw)
-    content = kind.keep(raw)
-    if content is None or (record is UserState and content["new_state"] != SPEAKING):
+    name, _, content = keep(renamed(raw), KINDS)
+    if content is None or content.get("new_state", SPEAKING) != SPEAKING:
         return None
     return Frame(
         content,
         id=id_of(name, content),
         ts=ms(content.get("created_at")),
-        end=content["reason"] if record is Close else None,
+        end=content["reason"] if name == "close" else None,
     )
 
 
@@ -235,16 +130,20 @@ def is_silent(item: JsonObject) -> bool:
 
 
 def with_texts(item: Any) -> Any:
-    """An item with only the texts of its content, and the transcripts of its audio."""
-    if not isinstance(item, dict) or not isinstance(item.get("content"), list):
+    """An item with only the texts of its content, and the transcripts of its audio; None where no one said it."""
+    if not isinstance(item, dict):
         return item
-    texts = [part if isinstance(part, str) else transcript_of(part) for part in item["content"]]
-    return item | {"content": [text for text in texts if text]}
+    if is_silent(item):
+        return None
+    if not isinstance(item.get("content"), list):
+        return item
+    texts = [part.get("transcript") if isinstance(part, dict) else part for part in item["content"]]
+    return item | {"content": [text for text in texts if text and isinstance(text, str)]}
 
 
-def transcript_of(part: Any) -> str | None:
-    transcript = part.get("transcript") if isinstance(part, dict) else None
-    return transcript if isinstance(transcript, str) else None
+def with_item(frame: JsonObject) -> JsonObject | None:
+    item = with_texts(frame.get("item"))
+    return None if item is None and frame.get("item") is not None else frame | {"item": item}
 
 
 def reduced_text(raw: JsonObject) -> JsonObject:
@@ -273,7 +172,10 @@ def id_of(name: str, content: JsonObject) -> str | None:
 def texts(frame: JsonObject) -> Iterator[Text]:
     """The texts of a frame."""
     if "topic" in frame:
-        yield shown_text(frame)
+        if frame["role"] == "agent":
+            yield Text(frame, "text", "piece", item=frame["segment"], channel=ROOM)
+        else:
+            yield Text(frame, "text", "whole", "user", frame["segment"], frame.get("final", False), channel=ROOM)
     if frame.get("type") == "user_input_transcribed":
         yield Text(frame, "transcript", "whole", "user", final=frame["is_final"])
     item = frame.get("item", frame)
@@ -293,21 +195,12 @@ def texts(frame: JsonObject) -> Iterator[Text]:
                 yield Text(call, key, "value")
 
 
-def shown_text(frame: JsonObject) -> Text:
-    """A text of the room: of the user the whole segment, of the agent what comes next."""
-    if frame["role"] == "agent":
-        return Text(frame, "text", "piece", item=frame["segment"], channel=ROOM)
-    return Text(frame, "text", "whole", "user", frame["segment"], frame.get("final", False), channel=ROOM)
-
-
 # What it means
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The events of one frame."""
-    if "topic" in frame:
-        return show_text(frame, known)
-    return RULES[frame["type"]](frame, ts, known)
+    return (show_text if "topic" in frame else KINDS[frame["type"]].rule)(frame, ts, known)
 
 
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -352,7 +245,9 @@ def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
     item = frame.get("item", frame)
     at = time_of(item, ts)
     if item["type"] != "message":
-        return call_item(item, at, known)
+        if not item.get("call_id"):
+            return ()
+        return call_tool(item, at, known) if item["type"] == "function_call" else (answer_tool(item, at, known),)
     text = "\n".join(item.get("content") or ())
     if item["role"] == "user":
         return finish_utterance(item, text, at, known)
@@ -396,13 +291,6 @@ def spoken_ms(item: JsonObject, which: str) -> int | None:
     return ms(item.get("metrics", {}).get(which))
 
 
-def call_item(item: JsonObject, at: int, known: Known) -> Made:
-    if item.get("call_id") and item["type"] == "function_call":
-        yield from call_tool(item, at, known)
-    elif item.get("call_id"):
-        yield answer_tool(item, at, known)
-
-
 def execute_tools(frame: JsonObject, ts: int, known: Known) -> Made:
     for call in frame["function_calls"][:MAX_CALLS]:
         yield from call_tool(call, time_of(frame, ts), known)
@@ -433,16 +321,12 @@ def resume(frame: JsonObject, ts: int, known: Known) -> Made:
         yield Resume(item=last)
 
 
-def end_session(frame: JsonObject, ts: int, known: Known) -> Made:
-    yield SessionEnd(reason=frame["reason"])
-
-
-def show_text(frame: JsonObject, known: Known) -> Made:
+def show_text(frame: JsonObject, ts: int, known: Known) -> Made:
     """A text as a client of the room shows it: of the user the whole segment, of the agent what comes next."""
     segment, text, final = frame["segment"], frame["text"], frame.get("final", False)
     if frame["role"] == "agent":
         if text:
-            yield LlmDelta(item=segment, text=text, turn_id=None if known.turn_of(segment) is not None else known.here)
+            yield LlmDelta(item=segment, text=text, turn_id=turn_of_answer(segment, known))
         if final:
             yield LlmDone(item=segment)
         return
@@ -480,18 +364,26 @@ def turn_of_utterance(begin: int, known: Known) -> int:
     return turn_at(begin, known) or known.next_turn if turns and begin < turns[-1][0] else known.next_turn
 
 
-RULES: dict[str, Translate] = {
-    "user_state_changed": open_utterance,
-    "user_input_transcribed": grow_utterance,
-    "conversation_item_added": add_item,
-    "message": add_item,
-    "function_call": add_item,
-    "function_call_output": add_item,
-    "function_tools_executed": execute_tools,
-    "tool_execution_updated": start_tool,
-    "agent_false_interruption": resume,
-    "close": end_session,
+KINDS: dict[str, Kind] = {
+    "user_state_changed": Kind(None, timed("new_state"), open_utterance),
+    "user_input_transcribed": Kind(None, timed("transcript", is_final=bool), grow_utterance),
+    "conversation_item_added": Kind(None, timed("", item=Item), add_item, prepare=with_item),
+    **dict.fromkeys(
+        ("message", "function_call", "function_call_output"), Kind(None, Item, add_item, prepare=with_texts)
+    ),
+    "function_tools_executed": Kind(
+        None, timed("", function_calls=many(Call), function_call_outputs=many(Output)), execute_tools
+    ),
+    "tool_execution_updated": Kind(None, timed("", update=typed(function_call=optional(Call))), start_tool),
+    "agent_false_interruption": Kind(None, timed("", resumed=bool), resume),
+    "close": Kind(None, timed("reason"), end_with("reason", "")),
+    **silent(
+        None,
+        """
+        agent_state_changed user_transcription_timeout overlapping_speech metrics_collected
+        session_usage_updated speech_created error debug_message eot_prediction user_turn_exceeded
+        agent_backchannel_opportunity agent_handoff agent_config_update
+        """,
+    ),
 }
-
-
 LIVEKIT_AGENTS = Dialect(name="livekit-agents", version=2, reduce=reduce, translate=translate, texts=texts)

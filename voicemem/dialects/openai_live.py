@@ -32,9 +32,21 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.dialect import Dialect, Frame, Known, Made, MalformedFrame, RawFrame, Side, Text, Translate
-from voicemem.dialects.reading import Kind, Record, Typed, kind_of, require_object, silent, values
-from voicemem.dialects.translating import note_newest, tool_call, utterance_turn
+from voicemem.dialects.dialect import Dialect, Frame, Known, Made, MalformedFrame, RawFrame, Side, Text
+from voicemem.dialects.reading import (
+    ANYTHING,
+    Kind,
+    event,
+    event_id,
+    keep,
+    many,
+    optional,
+    record,
+    silent,
+    translation,
+    values,
+)
+from voicemem.dialects.translating import complete, end_with, note_newest, tool_call, utterance_turn
 from voicemem.protocol.events import (
     Asr,
     Interrupt,
@@ -43,7 +55,6 @@ from voicemem.protocol.events import (
     LlmDone,
     MessageEvent,
     Resume,
-    SessionEnd,
     ToolCall,
     ToolResult,
     Tts,
@@ -67,149 +78,44 @@ Said = dict[str, Any]
 # What is kept
 
 
-class Event(Typed, kw_only=True):
-    """An event with its own id: all of the server's, and those of the client's that want one."""
-
-    event_id: str | None = None
-
-
-class Session(Record):
-    id: str | None = None
-
-
-class SessionFrame(Event):
-    session: Session
-
-
-class Fragment(Event):
-    """What was said in a range of the session's timeline."""
-
-    delta: str
-    start_ms: int
-    end_ms: int
-
-
-class Closed(Event):
-    reason: str = "closed"
-
-
-class Delegation(Record):
-    id: str
-    target: str | None = None
-
-
-class DelegationFrame(Event):
-    delegation: Delegation
-
-
-class Commentary(Event):
-    content: str
-    delegation_id: str | None = None
-
-
-class Content(Record):
-    type: str | None = None
-    text: str | None = None
-
-
-class Item(Record):
-    """An item of the Responses API: a call of a function, its output, or what a user wrote."""
-
-    type: str = MESSAGE
-    id: str | None = None
-    role: str | None = None
-    status: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    output: Any = None
-    content: list[Content] | None = None
-
-
-class ItemFrame(Event):
-    item: Item
-
-
-class Nested(Record):
-    """An event of the Responses API."""
-
-    type: str
-    item: Item | None = None
-
-
-class ResponseFrame(Event):
-    event: Nested
-
-
-class Key(Event):
-    """A key of a telephone."""
-
-    event: str
-
-
-KINDS: dict[str, Kind] = {
-    "session.started": Kind("vendor", SessionFrame),
-    "session.input_transcript.delta": Kind("vendor", Fragment),
-    "session.output_transcript.delta": Kind("vendor", Fragment),
-    "session.delegation.created": Kind("vendor", DelegationFrame),
-    "response.event": Kind("vendor", ResponseFrame),
-    "transport.dtmf.received": Kind("vendor", Key),
-    "session.closed": Kind("vendor", Closed),
-    "session.commentary.append": Kind("app", Commentary),
-    "response.item.create": Kind("app", ItemFrame),
-    # What says nothing about the transcript, or says it again.
-    **silent(
-        "vendor",
-        """
-        session.updated session.input_audio.muted session.input_audio.unmuted session.output_audio.delta
-        session.output_audio.fixture.playing session.output_audio.fixture.played session.instructions.appended
-        session.thinking.appended session.commentary.appended decision.event decision.item.created
-        decision.item.deleted session.usage.updated error info transport.dtmf.sent transport.ringing
-        transport.answered transport.failed
-        """,
-    ),
-    # What the app sends that no one said.
-    **silent(
-        "app",
-        """
-        session.start session.update session.input_audio.mute session.input_audio.unmute
-        session.output_audio.fixture.play session.instructions.append session.thinking.append decision.create
-        decision.item.create decision.item.delete response.create session.close
-        """,
-    ),
-    # A sideband gets the audio that the app sends, and older servers confirm keys under the command's name.
-    **silent(None, "session.input_audio.append transport.dtmf.send"),
-}
+Fragment = event("delta", start_ms=int, end_ms=int)
+"""What was said in a range of the session's timeline."""
+Commentary = event("content delegation_id?")
+Item = record(
+    type=(str, MESSAGE),
+    id=optional(str),
+    role=optional(str),
+    status=optional(str),
+    call_id=optional(str),
+    name=optional(str),
+    arguments=optional(str),
+    output=ANYTHING,
+    content=optional(many(record("type? text?"))),
+)
+"""An item of the Responses API: a call of a function, its output, or what a user wrote."""
+ItemFrame = event(item=Item)
+ResponseFrame = event(event=record("type", item=optional(Item)))
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     """Return what is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
-    raw = require_object(frame)
-    name, kind = kind_of(raw, KINDS, side)
-    content = kind.keep(raw)
+    name, kind, content = keep(frame, KINDS, side)
     if content is None:
         return None
-    if kind.record is Fragment:
-        check_times(content)
+    if kind.record is Fragment and not 0 <= content["start_ms"] <= content["end_ms"] <= MAX_INTEGER:
+        raise MalformedFrame("A fragment has start_ms and end_ms, in this order.")
     if (kind.record is Commentary and not content.get("delegation_id")) or content.get("delta") == "":
         return None
     if kind.record in (ResponseFrame, ItemFrame) and not keep_item(content, kind.record is ItemFrame):
         return None
-    id = content.get("event_id")
     return Frame(
         content,
-        id=id if id is None or kind.side == "vendor" else f"app/{id}",
+        id=event_id(content, kind.side),
         side=kind.side,
         session_id=content["session"].get("id") if name == "session.started" else None,
         end=content.get("reason", "closed") if name == "session.closed" else None,
         typed=kind.record is ItemFrame and content["item"].get("type", MESSAGE) == MESSAGE,
     )
-
-
-def check_times(content: JsonObject) -> None:
-    """Raises `MalformedFrame` for a range that cannot be."""
-    if not 0 <= content["start_ms"] <= content["end_ms"] <= MAX_INTEGER:
-        raise MalformedFrame("A fragment has start_ms and end_ms, in this order.")
 
 
 def keep_item(content: JsonObject, by_app: bool) -> bool:
@@ -252,23 +158,13 @@ def texts(frame: JsonObject) -> Iterator[Text]:
         case "response.event":
             yield from values(frame["event"]["item"], "arguments")
         case "response.item.create":
-            yield from item_texts(frame["item"])
-
-
-def item_texts(item: JsonObject) -> Iterator[Text]:
-    yield from values(item, "output")
-    for part in item.get("content") or ():
-        if part.get("text"):
-            yield Text(part, "text", "whole", "user")
+            yield from values(frame["item"], "output")
+            for part in frame["item"].get("content") or ():
+                if part.get("text"):
+                    yield Text(part, "text", "whole", "user")
 
 
 # What it means
-
-
-def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
-    rule = RULES.get(frame["type"])
-    return () if rule is None else rule(frame, ts, known)
 
 
 def closed(ts: int, known: Known) -> Made:
@@ -282,7 +178,11 @@ def closed(ts: int, known: Known) -> Made:
         yield interruption(out, max(0, now - out["start"]), ts)
     elif out.get("done"):
         return
-    elif ends_sentence(reply.text) or (now is not None and now >= out["end"] + PAUSE_MS) or is_cut_by_user(out, known):
+    elif (
+        SENTENCE_END.search(reply.text)
+        or (now is not None and now >= out["end"] + PAUSE_MS)
+        or is_cut_by_user(out, known)
+    ):
         yield from settle(known)
     else:
         yield interruption(out, out["end"] - out["start"], ts)
@@ -307,10 +207,6 @@ def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("session", id)
     if known.has_clock:
         known.note("zero", ts)
-
-
-def end_session(frame: JsonObject, ts: int, known: Known) -> Made:
-    yield SessionEnd(reason=frame.get("reason", "closed"))
 
 
 def timeline_at(ts: int, known: Known) -> int | None:
@@ -392,11 +288,6 @@ def move_reply(out: Said, turn: int, known: Known) -> Any:
     return moved
 
 
-def type_text(item: JsonObject, known: Known) -> Made:
-    note_asked(known)
-    yield MessageEvent(role="user", text=written(item), source="message")
-
-
 def note_asked(known: Known) -> None:
     out = said("out", known)
     if out is not None:
@@ -448,7 +339,7 @@ def is_cut_by_user(out: Said, known: Known) -> bool:
     """Return whether the user spoke when the agent stopped amid a sentence."""
     mine, reply = said("in", known), known.reply(out["item"])
     by_user = mine is not None and mine["start"] < out["end"] < mine["end"]
-    return by_user and reply is not None and not ends_sentence(reply.text)
+    return by_user and reply is not None and not SENTENCE_END.search(reply.text)
 
 
 def interruption(out: Said, position_ms: int, ts: int | None) -> Interrupt:
@@ -458,13 +349,7 @@ def interruption(out: Said, position_ms: int, ts: int | None) -> Interrupt:
 
 def finish(out: Said, known: Known) -> Made:
     known.note("out", out | {"done": True})
-    reply = known.reply(out["item"])
-    if reply is not None and not reply.complete:
-        yield LlmDone(item=out["item"])
-
-
-def ends_sentence(text: str) -> bool:
-    return SENTENCE_END.search(text) is not None
+    yield from complete(out["item"], known)
 
 
 # Tools
@@ -489,8 +374,10 @@ def call_function(frame: JsonObject, ts: int, known: Known) -> Made:
 def create_item(frame: JsonObject, ts: int, known: Known) -> Made:
     item = frame["item"]
     if item.get("type", MESSAGE) == OUTPUT:
-        return (answer_tool(item["call_id"], item.get("output"), known),)
-    return type_text(item, known)
+        yield answer_tool(item["call_id"], item.get("output"), known)
+    else:
+        note_asked(known)
+        yield MessageEvent(role="user", text=written(item), source="message")
 
 
 def call_tool(id: str, name: str, arguments: Any, known: Known) -> ToolCall:
@@ -502,17 +389,39 @@ def answer_tool(id: str, result: Any, known: Known) -> ToolResult:
     return ToolResult(call_id=id, result=result, turn_id=known.notes.get(f"t:{id}", known.here))
 
 
-RULES: dict[str, Translate] = {
-    "session.started": start_session,
-    "session.input_transcript.delta": hear,
-    "session.output_transcript.delta": speak,
-    "session.delegation.created": delegate,
-    "session.commentary.append": answer_delegation,
-    "response.event": call_function,
-    "response.item.create": create_item,
-    "transport.dtmf.received": press_key,
-    "session.closed": end_session,
+KINDS: dict[str, Kind] = {
+    "session.started": Kind("vendor", event(session=record("id?")), start_session),
+    "session.input_transcript.delta": Kind("vendor", Fragment, hear),
+    "session.output_transcript.delta": Kind("vendor", Fragment, speak),
+    "session.delegation.created": Kind("vendor", event(delegation=record("id target?")), delegate),
+    "response.event": Kind("vendor", ResponseFrame, call_function),
+    "transport.dtmf.received": Kind("vendor", event("event"), press_key),
+    "session.closed": Kind("vendor", event(reason=(str, "closed")), end_with("reason", "closed")),
+    "session.commentary.append": Kind("app", Commentary, answer_delegation),
+    "response.item.create": Kind("app", ItemFrame, create_item),
+    # What says nothing about the transcript, or says it again.
+    **silent(
+        "vendor",
+        """
+        session.updated session.input_audio.muted session.input_audio.unmuted session.output_audio.delta
+        session.output_audio.fixture.playing session.output_audio.fixture.played session.instructions.appended
+        session.thinking.appended session.commentary.appended decision.event decision.item.created
+        decision.item.deleted session.usage.updated error info transport.dtmf.sent transport.ringing
+        transport.answered transport.failed
+        """,
+    ),
+    # What the app sends that no one said.
+    **silent(
+        "app",
+        """
+        session.start session.update session.input_audio.mute session.input_audio.unmute
+        session.output_audio.fixture.play session.instructions.append session.thinking.append decision.create
+        decision.item.create decision.item.delete response.create session.close
+        """,
+    ),
+    # A sideband gets the audio that the app sends, and older servers confirm keys under the command's name.
+    **silent(None, "session.input_audio.append transport.dtmf.send"),
 }
-
-
-OPENAI_LIVE = Dialect(name="openai-live", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)
+OPENAI_LIVE = Dialect(
+    name="openai-live", version=2, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
+)

@@ -25,9 +25,8 @@ newest reply that were heard, where no segment says so), `utterance` (number of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any
 
 from voicemem.dialects.dialect import (
     Dialect,
@@ -41,15 +40,26 @@ from voicemem.dialects.dialect import (
     Side,
     Text,
 )
-from voicemem.dialects.reading import Kind, Record, kept, kind_of, require_object, silent, unix_ms, values
-from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
+from voicemem.dialects.reading import (
+    ANYTHING,
+    Kind,
+    kept,
+    kind_of,
+    optional,
+    record,
+    require_object,
+    silent,
+    translation,
+    unix_ms,
+    values,
+)
+from voicemem.dialects.translating import space_between, tool_call, tool_result, turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
 from voicemem.protocol.types import JsonObject
 
 LABEL = "rtvi-ai"
 PHONE_NUMBER = re.compile(r"(?:sip|tel)?[:_]?\+?[\d\s().-]{7,}(?:@.*)?")
 """A user's id that telephony made of the caller's number."""
-
 SAID = "said"
 """The words of the reply under way, which have no names."""
 BEGINS_REPLY = ("bot-ready", "bot-llm-started", "bot-interrupted")
@@ -61,124 +71,43 @@ PIECES = ("word", "token")
 # What is kept
 
 
-class Nothing(Record):
-    """A message that only has its type."""
-
-
-class UserInput(Record):
-    text: str
-    final: bool = True
-    input_type: str | None = None
-    user_id: str | None = None
-    msg_id: str | None = None
-    timestamp: str | None = None
-
-
-class SentText(Record):
-    content: str
-
-
-class Progress(Record):
-    accumulated_text: str = ""
-
-
-class BotOutput(Record):
-    text: str
-    output_type: str | None = None
-    aggregated_by: str | None = None
-    segment_id: int | None = None
-    spoken: bool | None = None
-    will_be_spoken: bool | None = None
-    spoken_status: str | None = None
-    spoken_progress: Progress | None = None
-
-
-class FunctionCall(Record):
-    """`args` is 1.x's name."""
-
-    tool_call_id: str
-    function_name: str | None = None
-    arguments: Any = None
-    args: Any = None
-
-
-class FunctionResult(Record):
-    tool_call_id: str
-    function_name: str | None = None
-    result: Any = None
-    cancelled: bool = False
-
-
-KINDS: dict[str, Kind] = {
-    "user-input": Kind("vendor", UserInput),
-    "user-transcription": Kind("vendor", UserInput),
-    "bot-ready": Kind("vendor", Nothing),
-    "user-started-speaking": Kind("vendor", Nothing),
-    "bot-llm-started": Kind("vendor", Nothing),
-    "bot-llm-stopped": Kind("vendor", Nothing),
-    "bot-output": Kind("vendor", BotOutput),
-    "bot-interrupted": Kind("vendor", Nothing),
-    "bot-started-speaking": Kind("vendor", Nothing),
-    "bot-stopped-speaking": Kind("vendor", Nothing),
-    "llm-function-call": Kind("vendor", FunctionCall),
-    "llm-function-call-in-progress": Kind("vendor", FunctionCall),
-    "llm-function-call-stopped": Kind("vendor", FunctionResult),
-    "llm-function-call-result": Kind("app", FunctionResult),
-    "send-text": Kind("app", SentText),
-    **silent(
-        "vendor",
-        """
-        bot-transcription bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
-        user-llm-text stt-raw-text llm-raw-text tts-raw-text user-stopped-speaking
-        vad-user-started-speaking vad-user-stopped-speaking user-mute-started user-mute-stopped metrics server-message
-        server-response error-response error system-log user-audio-level bot-audio-level ui-command ui-job-group
-        llm-function-call-started llm-search-response bot-llm-search-response config config-available
-        config-error action-response actions-available storage-item-stored bot-output-progress
-        """,
-    ),
-    **silent(
-        "app",
-        """
-        client-ready client-message disconnect-bot send-file dtmf-input append-to-context update-config get-config
-        describe-config action describe-actions raw-audio raw-audio-batch ui-event ui-snapshot ui-cancel-job-group
-        dtmf
-        """,
-    ),
-}
+Nothing = record()
+"""A message that only has its type."""
+UserInput = record(
+    "text",
+    final=(bool, True),
+    input_type=optional(str),
+    user_id=optional(str),
+    msg_id=optional(str),
+    timestamp=optional(str),
+)
+FunctionCall = record("tool_call_id function_name?", arguments=ANYTHING, args=ANYTHING)
+"""`args` is 1.x's name."""
+FunctionResult = record("tool_call_id function_name?", result=ANYTHING, cancelled=(bool, False))
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
-    given = require_object(frame)
-    if given.get("label") != LABEL:
+    raw = require_object(frame)
+    if raw.get("label") != LABEL:
         raise MalformedFrame(f"A frame of this dialect has the label {LABEL}.")
-    name, kind = kind_of(given, KINDS, side)
+    name, kind = kind_of(raw, KINDS, side)
     if kind.record is None:
         return None
     content: JsonObject = {"label": LABEL, "type": name}
     if kind.record is not Nothing:
-        content["data"] = kept(kind.record, require_object(given.get("data", {})))
+        content["data"] = kept(kind.record, require_object(raw.get("data", {})))
     data = content.get("data", {})
-    if name == "send-text" and isinstance(given.get("id"), str):
-        content["id"] = given["id"]
+    if name == "send-text" and isinstance(raw.get("id"), str):
+        content["id"] = raw["id"]
     if "user_id" in data and (not data["user_id"] or PHONE_NUMBER.fullmatch(data["user_id"])):
         del data["user_id"]
     chat = content.get("id", data.get("msg_id"))
     typed = name == "send-text" or data.get("input_type") == "chat"
-    return Frame(
-        content,
-        id=id_of(name, data, chat, typed),
-        ts=unix_ms(data.get("timestamp")),
-        side=kind.side,
-        typed=typed,
-    )
-
-
-def id_of(name: str, data: JsonObject, chat: str | None, typed: bool) -> str | None:
-    """The id of a text that was typed, which both sides say, and of a call of a function."""
-    if typed:
-        return None if chat is None else f"chat/{chat}"
-    return f"{name}/{data['tool_call_id']}" if "tool_call_id" in data else None
+    id = f"{name}/{data['tool_call_id']}" if "tool_call_id" in data else None
+    if typed:  # both sides say it
+        id = None if chat is None else f"chat/{chat}"
+    return Frame(content, id=id, ts=unix_ms(data.get("timestamp")), side=kind.side, typed=typed)
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
@@ -212,11 +141,6 @@ def output_texts(data: JsonObject) -> Iterator[Text]:
 # What it means
 
 
-def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
-    return RULES[frame["type"]](frame, known)
-
-
 def closed(ts: int, known: Known) -> Made:
     """The reply that was played when the caller left; without word times its last sentence is not known."""
     if is_amid_sentence(known):
@@ -226,14 +150,14 @@ def closed(ts: int, known: Known) -> Made:
 # The user
 
 
-def start_session(frame: JsonObject, known: Known) -> Made:
+def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
     """A bot is there, perhaps after another: it counts its segments from the start, and says no more of the other's."""
-    yield from interrupt(frame, known)
+    yield from interrupt(frame, ts, known)
     known.note("segments", None)
     known.note("speaking", None)
 
 
-def open_utterance(frame: JsonObject, known: Known) -> Made:
+def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
     """Reserve the place of what the user says, since its text may come after the answer has begun."""
     item = f"~u{known.notes.get('utterance', 0)}"
     segment, turn = known.segment(item), known.turn_of(item)
@@ -241,13 +165,13 @@ def open_utterance(frame: JsonObject, known: Known) -> Made:
         number = known.notes.get("utterance", 0) + 1
         known.note("utterance", number)
         item = f"~u{number}"
-        yield Asr(item=item, text="", turn_id=user_turn(item, known))
+        yield Asr(item=item, text="", turn_id=turn_of_speech(item, known))
     elif not segment.text:  # a noise, or "uh-huh", had been taken for the beginning
         yield Asr(item=item, text="", final=True)
         yield Asr(item=item, text="")
 
 
-def take_input(frame: JsonObject, known: Known) -> Made:
+def take_input(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
     if not known.notes.get("input"):
         known.note("input", True)
@@ -257,7 +181,7 @@ def take_input(frame: JsonObject, known: Known) -> Made:
         yield from hear(data, known)
 
 
-def take_transcription(frame: JsonObject, known: Known) -> Made:
+def take_transcription(frame: JsonObject, ts: int, known: Known) -> Made:
     """Return what servers before 1.13 send alone, and later ones send as well."""
     return () if known.notes.get("input") else hear(frame["data"], known)
 
@@ -272,15 +196,10 @@ def hear(data: JsonObject, known: Known) -> Made:
         number += 1
         known.note("utterance", number)
     item, final = f"~u{number}", data.get("final", True)
-    yield Asr(item=item, text=data["text"], final=final, turn_id=user_turn(item, known), user=data.get("user_id"))
+    yield Asr(item=item, text=data["text"], final=final, turn_id=turn_of_speech(item, known), user=data.get("user_id"))
 
 
-def user_turn(item: str, known: Known) -> int | None:
-    """The turn for a new utterance; None for one that has begun."""
-    return utterance_turn(known) if known.turn_of(item) is None else None
-
-
-def send_text(frame: JsonObject, known: Known) -> Made:
+def send_text(frame: JsonObject, ts: int, known: Known) -> Made:
     return typed_text(frame.get("id"), frame["data"]["content"], None, known)
 
 
@@ -296,7 +215,7 @@ def newest(known: Known) -> str:
     return f"~r{known.notes.get('reply', 0)}"
 
 
-def start_llm(frame: JsonObject, known: Known) -> Made:
+def start_llm(frame: JsonObject, ts: int, known: Known) -> Made:
     begin_reply(known, generating=True)
     return ()
 
@@ -308,14 +227,14 @@ def begin_reply(known: Known, generating: bool) -> None:
     known.note("heard", 0)
 
 
-def stop_llm(frame: JsonObject, known: Known) -> Made:
+def stop_llm(frame: JsonObject, ts: int, known: Known) -> Made:
     """Return what was generated comes as output later, when it is spoken."""
     known.note("llm", False)
     if known.reply(newest(known)) is not None:
         yield LlmDone(item=newest(known))
 
 
-def take_output(frame: JsonObject, known: Known) -> Made:
+def take_output(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
     if data.get("will_be_spoken") is False or not data["text"]:
         return ()
@@ -354,7 +273,7 @@ def append(text: str, known: Known) -> tuple[str, str, list[MadeEvent]]:
         begin_reply(known, generating=False)
         reply = None
     item, before = newest(known), "" if reply is None else reply.text
-    gap = " " if before and not before[-1].isspace() and not text[0].isspace() else ""
+    gap = space_between(before, text)
     turn = None if reply is not None else known.notes.get("turn", known.here)
     made: list[MadeEvent] = [LlmDelta(item=item, text=gap + text, turn_id=turn)]
     if not known.notes.get("llm"):
@@ -371,10 +290,9 @@ def take_sentence(data: JsonObject, known: Known) -> Made:
     """A sentence of 1.x: when it was generated, and again when it was spoken, if not by words."""
     if not data.get("spoken"):
         return append(data["text"], known)[2]
-    heard = position_after(data["text"], known)
+    heard = hear_next(data["text"], known)
     if heard is not None:
-        known.note("heard", heard)
-        return [Tts(item=newest(known), heard_text=text_of(known)[:heard])]
+        return (heard,)
     item, before, made = append(data["text"], known)
     known.note("heard", len(before) + len(data["text"]))
     return [*made, Tts(item=item, heard_text=before + data["text"])]
@@ -382,39 +300,32 @@ def take_sentence(data: JsonObject, known: Known) -> Made:
 
 def hear_piece(text: str, known: Known) -> Made:
     """A word of 1.x."""
-    heard = position_after(text.strip(), known)
-    if heard is not None:
-        if not known.notes.get("words"):
-            known.note("words", True)
-        known.note("heard", heard)
-        yield Tts(item=newest(known), heard_text=text_of(known)[:heard])
+    heard = hear_next(text.strip(), known, is_word=True)
+    return () if heard is None else (heard,)
 
 
-def text_of(known: Known) -> str:
+def hear_next(piece: str, known: Known, is_word: bool = False) -> Tts | None:
+    """The newest reply was heard up to the end of the next occurrence of a text; None if it does not occur any more."""
     reply = known.reply(newest(known))
-    return "" if reply is None else reply.text
-
-
-def position_after(piece: str, known: Known) -> int | None:
-    """Return where the next occurrence of a text ends in the newest reply; None if it does not occur any more."""
-    found = text_of(known).find(piece, known.notes.get("heard", 0))
-    return None if found < 0 else found + len(piece)
+    text = "" if reply is None else reply.text
+    found = text.find(piece, known.notes.get("heard", 0))
+    if found < 0:
+        return None
+    if is_word and not known.notes.get("words"):
+        known.note("words", True)
+    known.note("heard", found + len(piece))
+    return Tts(item=newest(known), heard_text=text[: found + len(piece)])
 
 
 # Playback
 
 
-def start_speaking(frame: JsonObject, known: Known) -> Made:
-    known.note("speaking", True)
+def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
+    known.note("speaking", True if frame["type"] == "bot-started-speaking" else None)
     return ()
 
 
-def stop_speaking(frame: JsonObject, known: Known) -> Made:
-    known.note("speaking", None)
-    return ()
-
-
-def interrupt(frame: JsonObject, known: Known) -> Made:
+def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     """Whatever was not spoken yet never will be."""
     cut = [reply.item for reply in known.open_replies() if reply.item is not None and reply.item.startswith("~r")]
     if is_amid_sentence(known) and newest(known) not in cut:
@@ -433,14 +344,14 @@ def is_amid_sentence(known: Known) -> bool:
 # Tools
 
 
-def call_function(frame: JsonObject, known: Known) -> Made:
+def call_function(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
     arguments = data.get("arguments", data.get("args"))
     if data.get("function_name"):
         yield tool_call(data["tool_call_id"], data["function_name"], arguments, tool_turn(known))
 
 
-def return_result(frame: JsonObject, known: Known) -> Made:
+def return_result(frame: JsonObject, ts: int, known: Known) -> Made:
     data = frame["data"]
     if not data.get("cancelled"):
         yield tool_result(data["tool_call_id"], data.get("result"), tool_turn(known))
@@ -451,24 +362,53 @@ def tool_turn(known: Known) -> int:
     return turn
 
 
-Rule = Callable[[JsonObject, Known], Made]
-RULES: dict[str, Rule] = {
-    "bot-ready": start_session,
-    "user-started-speaking": open_utterance,
-    "user-input": take_input,
-    "user-transcription": take_transcription,
-    "send-text": send_text,
-    "bot-llm-started": start_llm,
-    "bot-llm-stopped": stop_llm,
-    "bot-output": take_output,
-    "bot-interrupted": interrupt,
-    "bot-started-speaking": start_speaking,
-    "bot-stopped-speaking": stop_speaking,
-    "llm-function-call": call_function,
-    "llm-function-call-in-progress": call_function,
-    "llm-function-call-stopped": return_result,
-    "llm-function-call-result": return_result,
+KINDS: dict[str, Kind] = {
+    "user-input": Kind("vendor", UserInput, take_input),
+    "user-transcription": Kind("vendor", UserInput, take_transcription),
+    "bot-ready": Kind("vendor", Nothing, start_session),
+    "user-started-speaking": Kind("vendor", Nothing, open_utterance),
+    "bot-llm-started": Kind("vendor", Nothing, start_llm),
+    "bot-llm-stopped": Kind("vendor", Nothing, stop_llm),
+    "bot-output": Kind(
+        "vendor",
+        record(
+            "text output_type? aggregated_by?",
+            segment_id=optional(int),
+            spoken=optional(bool),
+            will_be_spoken=optional(bool),
+            spoken_status=optional(str),
+            spoken_progress=optional(record(accumulated_text=(str, ""))),
+        ),
+        take_output,
+    ),
+    "bot-interrupted": Kind("vendor", Nothing, interrupt),
+    "bot-started-speaking": Kind("vendor", Nothing, note_speaking),
+    "bot-stopped-speaking": Kind("vendor", Nothing, note_speaking),
+    "llm-function-call": Kind("vendor", FunctionCall, call_function),
+    "llm-function-call-in-progress": Kind("vendor", FunctionCall, call_function),
+    "llm-function-call-stopped": Kind("vendor", FunctionResult, return_result),
+    "llm-function-call-result": Kind("app", FunctionResult, return_result),
+    "send-text": Kind("app", record("content"), send_text),
+    **silent(
+        "vendor",
+        """
+        bot-transcription bot-llm-text bot-llm-marker bot-tts-text bot-tts-audio bot-tts-started bot-tts-stopped
+        user-llm-text stt-raw-text llm-raw-text tts-raw-text user-stopped-speaking
+        vad-user-started-speaking vad-user-stopped-speaking user-mute-started user-mute-stopped metrics server-message
+        server-response error-response error system-log user-audio-level bot-audio-level ui-command ui-job-group
+        llm-function-call-started llm-search-response bot-llm-search-response config config-available
+        config-error action-response actions-available storage-item-stored bot-output-progress
+        """,
+    ),
+    **silent(
+        "app",
+        """
+        client-ready client-message disconnect-bot send-file dtmf-input append-to-context update-config get-config
+        describe-config action describe-actions raw-audio raw-audio-batch ui-event ui-snapshot ui-cancel-job-group
+        dtmf
+        """,
+    ),
 }
-
-
-PIPECAT_RTVI = Dialect(name="pipecat-rtvi", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)
+PIPECAT_RTVI = Dialect(
+    name="pipecat-rtvi", version=2, reduce=reduce, translate=translation(KINDS), closed=closed, texts=texts
+)

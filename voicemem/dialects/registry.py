@@ -9,11 +9,11 @@ from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS
 from voicemem.dialects.gemini_live import GEMINI_LIVE
 from voicemem.dialects.livekit_agents import LIVEKIT_AGENTS
-from voicemem.dialects.nova_sonic.translation import NOVA_SONIC
+from voicemem.dialects.nova_sonic import NOVA_SONIC
 from voicemem.dialects.openai_live import OPENAI_LIVE
-from voicemem.dialects.openai_realtime.translation import OPENAI_REALTIME
+from voicemem.dialects.openai_realtime import OPENAI_REALTIME
 from voicemem.dialects.pipecat_rtvi import PIPECAT_RTVI
-from voicemem.dialects.retell.translation import RETELL
+from voicemem.dialects.retell import RETELL
 from voicemem.dialects.ultravox import ULTRAVOX
 from voicemem.dialects.vapi.translation import VAPI
 from voicemem.protocol.checks import did_you_mean

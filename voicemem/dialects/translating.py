@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from voicemem.dialects.dialect import Known
-from voicemem.protocol.events import ToolCall, ToolResult
+from voicemem.dialects.dialect import Known, Made, Translate
+from voicemem.protocol.events import LlmDone, SessionEnd, ToolCall, ToolResult
 
 MAX_NOTED = 11_000
 """Bytes of texts that a dialect keeps in its notes, which are small: the older ones go."""
@@ -17,6 +17,33 @@ MAX_NOTED = 11_000
 def utterance_turn(known: Known) -> int:
     """The turn of a new utterance: the same while no reply to the one before has begun."""
     return known.here if known.here and not known.is_answered(known.here) else known.next_turn
+
+
+def turn_of_speech(item: str | None, known: Known) -> int | None:
+    """The turn for an utterance; None for one that has its turn already."""
+    return None if item is not None and known.turn_of(item) is not None else utterance_turn(known)
+
+
+def turn_of_answer(item: str, known: Known) -> int | None:
+    """The turn for the first event of a reply; None once it has begun."""
+    return known.here if known.turn_of(item) is None else None
+
+
+def complete(item: str | None, known: Known) -> Made:
+    """A reply has all its words, if it has begun."""
+    reply = known.reply(item)
+    if reply is not None and not reply.complete:
+        yield LlmDone(item=item)
+
+
+def space_between(before: str, text: str) -> str:
+    """What stands between two texts of a reply, neither of which says so."""
+    return " " if before and not before[-1].isspace() and not text[0].isspace() else ""
+
+
+def end_with(field: str, usual: str) -> Translate:
+    """The session ends, for a reason that the frame says or a usual one."""
+    return lambda frame, ts, known: (SessionEnd(reason=frame.get(field, usual)),)
 
 
 def tool_call(

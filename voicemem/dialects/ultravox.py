@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 from voicemem.dialects.clock import spoken_ms, stopped_at
 from voicemem.dialects.dialect import (
@@ -44,33 +43,27 @@ from voicemem.dialects.dialect import (
     RawFrame,
     Side,
     Text,
-    Translate,
 )
 from voicemem.dialects.reading import (
+    ANYTHING,
     Kind,
-    Record,
     Typed,
     bytes_of,
     is_signed,
-    kind_of,
-    read,
-    require_object,
+    keep,
+    kept,
+    named_by,
+    optional,
+    record,
     silent,
     speaker,
+    translation,
+    typed,
     unix_ms,
     values,
 )
-from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
-from voicemem.protocol.events import (
-    Asr,
-    Interrupt,
-    LlmDelta,
-    LlmDone,
-    MessageEvent,
-    Resume,
-    SessionEnd,
-    Tts,
-)
+from voicemem.dialects.translating import end_with, tool_call, tool_result, utterance_turn
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
 ENDED = "call.ended"
@@ -94,97 +87,41 @@ OF_ONE_CALL = ("agent", "reply", "user", "between", "state", "since", "stopped",
 # What is kept
 
 
-class CallStarted(Typed, rename="camel"):
-    call_id: str
-
-
-class State(Typed):
-    state: str
-
-
-class Transcript(Typed):
-    role: str
-    ordinal: int
-    final: bool = False
-    medium: str | None = None
-    text: str | None = None
-    delta: str | None = None
-
-
-class Invocation(Typed, rename="camel"):
-    tool_name: str
-    invocation_id: str
-    parameters: Any = None
-
-
-class Result(Typed, rename="camel"):
-    invocation_id: str
-    result: Any = None
-    error_type: str | None = None
-    error_message: str | None = None
-
-
-class TypedText(Typed):
-    text: str
-
-
-class Ended(Typed, rename="camel"):
-    call_id: str
-    end_reason: str | None = None
-    ts: int | None = None
-    """When the call ended, Unix ms."""
-
-
-def invocation(frame: JsonObject) -> str:
-    return str(frame["invocationId"])
-
-
-KINDS: dict[str, Kind] = {
-    "call_started": Kind("vendor", CallStarted, lambda frame: str(frame["callId"])),
-    "transcript": Kind("vendor", Transcript),
-    "state": Kind("vendor", State),
-    "playback_clear_buffer": Kind("vendor", Typed),
-    "client_tool_invocation": Kind("vendor", Invocation, invocation),
-    "data_connection_tool_invocation": Kind("vendor", Invocation, invocation),
-    ENDED: Kind("vendor", Ended, lambda frame: str(frame["callId"])),
-    "client_tool_result": Kind("app", Result, invocation),
-    "data_connection_tool_result": Kind("app", Result, invocation),
-    "user_text_message": Kind("app", TypedText),
-    "input_text_message": Kind("app", TypedText),
-    **silent("vendor", "call_event debug pong room_info"),  # `room_info` has a token
-    **silent("app", "forced_agent_message hang_up ping set_output_medium"),  # no one says them, or they come back
-}
+Transcript = typed(
+    "role", ordinal=int, final=(bool, False), medium=optional(str), text=optional(str), delta=optional(str)
+)
+Invocation = typed("toolName invocationId", parameters=ANYTHING)
+Result = typed("invocationId", result=ANYTHING, errorType=optional(str), errorMessage=optional(str))
+TypedText = typed("text")
+Call = record("callId ended? endReason?")
+Ended = typed("callId endReason?", ts=optional(int))
+"""When the call ended, Unix ms."""
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     """Return what is kept of a message. Raises `MalformedFrame`, `UnknownFrame`."""
     if bytes_of(frame) is not None:
         return None
-    raw = require_object(frame)
-    name, kind = kind_of(raw, KINDS, side)
-    content = kind.keep(raw)
-    if content is None:
+    _, kind, content = keep(frame, KINDS, side)
+    if content is None or not says_something(content):
         return None
-    if kind.record is Transcript and not is_worth_a_row(content):
-        return None
-    if kind.record is TypedText and not content["text"].strip():
-        return None
-    if not 0 <= content.get("ts", 0) <= MAX_INTEGER:
-        raise MalformedFrame("There is no such time.")
-    id = kind.id(content)
     return Frame(
         content,
-        id=None if id is None else f"{name}/{id}",
+        id=kind.id(content),
         ts=content.get("ts"),
         side=kind.side,
         session_id=content.get("callId"),
-        end=content.get("endReason", USUAL_REASON) if kind.record is Ended else None,
+        end=content.get("endReason", USUAL_REASON) if content["type"] == ENDED else None,
         typed=kind.record is TypedText or is_typed(content),
     )
 
 
-def is_worth_a_row(content: JsonObject) -> bool:
-    """Return whether a transcript says anything. Raises `MalformedFrame`."""
+def says_something(content: JsonObject) -> bool:
+    """Return whether there is anything in a message that is worth a row. Raises `MalformedFrame`."""
+    if not 0 <= content.get("ts", 0) <= MAX_INTEGER:
+        raise MalformedFrame("There is no such time.")
+    if "ordinal" not in content:
+        return not content["type"].endswith("text_message") or bool(content["text"].strip())
     if content["role"] not in ("user", "agent"):
         raise MalformedFrame("A transcript is the user's or the agent's.")
     if not 0 <= content["ordinal"] <= MAX_INTEGER:
@@ -211,11 +148,6 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 
 
 # What it means
-
-
-def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one message."""
-    return RULES[frame["type"]](frame, ts, known)
 
 
 def start_call(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -253,8 +185,7 @@ def is_own(reply: KnownReply) -> bool:
 
 
 def newest_reply(known: Known) -> KnownReply | None:
-    item = known.notes.get("reply")
-    return None if item is None else known.reply(item)
+    return known.reply(known.notes.get("reply"))
 
 
 # What is said
@@ -386,20 +317,17 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
     if now == "speaking" and before != now:
         known.note("since", ts if known.has_clock else None)
         known.note("again", True if "stopped" in known.notes else None)
-    elif before == "speaking" and now != before:
-        known.note("since", None)
-        yield from stop_speaking(now, known)
-
-
-def stop_speaking(now: str, known: Known) -> Made:
-    """Return what had all its words was heard; what had not was interrupted, if the agent listens now."""
+    if before != "speaking" or now == before:
+        return
+    known.note("since", None)
     for reply in islice(known.open_replies(), MAX_PLAYING):
         if not is_own(reply):
             continue
         if reply.complete:
             yield Tts(item=reply.item, done=True)
         elif now == "listening":
-            yield from cut_short(reply, known)
+            known.note("stopped", reply.item)
+            yield Interrupt(item=reply.item, heard_text=reply.text, estimated=True, more=True)
 
 
 def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -408,14 +336,13 @@ def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
     if reply is None or reply.heard or reply.item == known.notes.get("stopped"):
         return
     since = known.notes.get("since")
-    if not reply.complete:
-        yield from cut_short(reply, known)
+    known.note("stopped", reply.item)
+    if not reply.complete:  # what has come by now was heard
+        yield Interrupt(item=reply.item, heard_text=reply.text, estimated=True, more=True)
     elif known.has_clock and not reply.has_playback:
         began = reply.begun if since is None else began_to_play(reply, since)
-        known.note("stopped", reply.item)
         yield Interrupt(item=reply.item, audio_end_ms=max(0, ts - began), estimated=True)
     else:
-        known.note("stopped", reply.item)
         yield Interrupt(item=reply.item)
 
 
@@ -425,12 +352,6 @@ def began_to_play(reply: KnownReply, since: int) -> int:
     ended = None if before is None else before.ended
     is_first = before is None or (ended is not None and ended <= since)
     return since if is_first else max(since, reply.begun)
-
-
-def cut_short(reply: KnownReply, known: Known) -> Made:
-    """Of a reply that is still being said, what has come by now was heard."""
-    known.note("stopped", reply.item)
-    yield Interrupt(item=reply.item, heard_text=reply.text, estimated=True, more=True)
 
 
 def closed(ts: int, known: Known) -> Made:
@@ -467,22 +388,20 @@ def answer_tool(frame: JsonObject, ts: int, known: Known) -> Made:
     yield tool_result(frame["invocationId"], error if result is None and error else result, known.here)
 
 
-def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
-    yield SessionEnd(reason=frame.get("endReason", USUAL_REASON))
-
-
-RULES: dict[str, Translate] = {
-    "call_started": start_call,
-    "transcript": transcribe,
-    "state": change_state,
-    "playback_clear_buffer": clear_buffer,
-    "client_tool_invocation": call_tool,
-    "data_connection_tool_invocation": call_tool,
-    "client_tool_result": answer_tool,
-    "data_connection_tool_result": answer_tool,
-    "user_text_message": type_text,
-    "input_text_message": type_text,
-    ENDED: end_call,
+KINDS: dict[str, Kind] = {
+    "call_started": Kind("vendor", typed("callId"), start_call, id=named_by("callId")),
+    "transcript": Kind("vendor", Transcript, transcribe),
+    "state": Kind("vendor", typed("state"), change_state),
+    "playback_clear_buffer": Kind("vendor", Typed, clear_buffer),
+    "client_tool_invocation": Kind("vendor", Invocation, call_tool, id=named_by("invocationId")),
+    "data_connection_tool_invocation": Kind("vendor", Invocation, call_tool, id=named_by("invocationId")),
+    ENDED: Kind("vendor", Ended, end_with("endReason", USUAL_REASON), id=named_by("callId")),
+    "client_tool_result": Kind("app", Result, answer_tool, id=named_by("invocationId")),
+    "data_connection_tool_result": Kind("app", Result, answer_tool, id=named_by("invocationId")),
+    "user_text_message": Kind("app", TypedText, type_text),
+    "input_text_message": Kind("app", TypedText, type_text),
+    **silent("vendor", "call_event debug pong room_info"),  # `room_info` has a token
+    **silent("app", "forced_agent_message hang_up ping set_output_medium"),  # no one says them, or they come back
 }
 
 
@@ -501,26 +420,21 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bo
     return is_signed(body + stated.encode(), secret, map(str.strip, headers.get(SIGNATURE, "").split(",")))
 
 
-class Call(Record, rename="camel"):
-    call_id: str
-    ended: str | None = None
-    end_reason: str | None = None
-
-
 def frames(body: JsonObject) -> Iterator[JsonObject]:
     """One frame for the end of a call; nothing for webhooks that say no end. Raises `MalformedFrame`."""
     if not isinstance(body.get("event"), str):
         raise MalformedFrame("A webhook has an event.")
     if body["event"] in ENDS:
-        call = read(Call, body.get("call"))
-        yield {"type": ENDED, "callId": call.call_id, "endReason": call.end_reason, "ts": unix_ms(call.ended)}
+        call = kept(Call, body.get("call"))
+        reason, ended = call.get("endReason"), unix_ms(call.get("ended"))
+        yield {"type": ENDED, "callId": call["callId"], "endReason": reason, "ts": ended}
 
 
 ULTRAVOX = Dialect(
     name="ultravox",
     version=3,
     reduce=reduce,
-    translate=translate,
+    translate=translation(KINDS),
     closed=closed,
     texts=texts,
     hook=Hook(verify=verify, frames=frames),

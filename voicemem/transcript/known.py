@@ -142,16 +142,16 @@ class FoldKnown:
     def turn_of(self, item: str) -> int | None:
         return self.state.items.get(item)
 
-    def segment(self, item: str) -> KnownSegment | None:
-        number = self.state.items.get(item)
+    def segment(self, item: str | None) -> KnownSegment | None:
+        number = None if item is None else self.state.items.get(item)
         turn = None if number is None else self.state.turns.get(number)
-        if turn is None or not turn.segments:
+        if item is None or turn is None or not turn.segments:
             return None
         found = speech_index(self.state, turn).find((item, 0), None)
         return None if found is None else KnownSegment(found.text, found.final)
 
-    def reply(self, item: str) -> FoldReply | None:
-        id = self.state.item_replies.get(item)
+    def reply(self, item: str | None) -> FoldReply | None:
+        id = None if item is None else self.state.item_replies.get(item)
         return None if id is None else self.reply_of(id)
 
     def reply_of(self, id: int) -> FoldReply:

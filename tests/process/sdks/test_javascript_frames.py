@@ -20,11 +20,11 @@ from voicemem.dialects import conversation_relay as relay
 from voicemem.dialects import deepgram_agent as deepgram
 from voicemem.dialects import gemini_live as gemini
 from voicemem.dialects import openai_live as live
+from voicemem.dialects import openai_realtime as realtime
 from voicemem.dialects import pipecat_rtvi as pipecat
 from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame
-from voicemem.dialects.elevenlabs_agents import frames as elevenlabs
+from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
 from voicemem.dialects.elevenlabs_agents.frames import Alignment
-from voicemem.dialects.openai_realtime import frames as realtime
 from voicemem.dialects.reading import Typed
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.types import JsonObject

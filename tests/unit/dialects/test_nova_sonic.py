@@ -15,8 +15,7 @@ from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, i
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
-from voicemem.dialects.nova_sonic.frames import KINDS, reduce
-from voicemem.dialects.nova_sonic.translation import NOVA_SONIC
+from voicemem.dialects.nova_sonic import KINDS, NOVA_SONIC, reduce
 from voicemem.protocol.events import FrameEvent, Interrupt, LlmDelta, Tts
 from voicemem.protocol.types import JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow

@@ -228,13 +228,13 @@ def test_wrong_variants_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert is_right()
     wrong = {
-        "bot-output": lambda frame, known: [LlmDelta(item=translation.newest(known), text=frame["data"]["text"])],
-        "bot-interrupted": translation.stop_speaking,
-        "user-transcription": lambda frame, known: translation.hear(frame["data"], known),
+        "bot-output": lambda frame, ts, known: [LlmDelta(item=translation.newest(known), text=frame["data"]["text"])],
+        "bot-interrupted": translation.note_speaking,
+        "user-transcription": lambda frame, ts, known: translation.hear(frame["data"], known),
     }
     for kind, rule in wrong.items():
         with monkeypatch.context() as patch:
-            patch.setitem(translation.RULES, kind, rule)
+            patch.setitem(KINDS, kind, KINDS[kind]._replace(rule=rule))
             assert not is_right(), kind
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
 import typing
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, j
 from tests.support.profiles import examples
 from tests.support.rows import every_row
 from voicemem.dialects.dialect import Text
-from voicemem.dialects.reading import Record
+from voicemem.dialects.reading import Kind, Record
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject
@@ -147,10 +148,14 @@ def test_no_field_is_forgotten(name: str) -> None:
         field.encode_name
         for kind in kinds
         for field in msgspec.structs.fields(kind)
-        if may_hold_text(field.type) and field.name not in NOT_SAID and field.encode_name not in NOT_SAID
+        if may_hold_text(field.type) and not NOT_SAID & {field.encode_name, snake_case(field.encode_name)}
     }
     assert fields
     assert [field for field in sorted(fields) if field not in written] == []
+
+
+def snake_case(name: str) -> str:
+    return re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name)
 
 
 def strings_in(function: Any) -> set[str]:
@@ -173,15 +178,25 @@ def strings_in(function: Any) -> set[str]:
 
 def records_of(name: str) -> list[type[Record]]:
     """The records by which a dialect's frames are reduced."""
+    tables = [one for one in vars(sys.modules[DIALECTS[name].reduce.__module__]).values() if isinstance(one, dict)]
+    waiting = [kind.record for table in tables for kind in table.values() if isinstance(kind, Kind) and kind.record]
     module = sys.modules[DIALECTS[name].reduce.__module__]
-    return [
-        kind
-        for kind in vars(module).values()
-        if isinstance(kind, type)
-        and issubclass(kind, Record)
-        and kind.__module__ == module.__name__
-        and kind.__name__ not in NOT_KEPT
-    ]
+    waiting += [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Record)]
+    found: list[type[Record]] = []
+    while waiting:
+        kind = waiting.pop()
+        if kind not in found and kind.__name__ not in NOT_KEPT:
+            found.append(kind)
+            waiting += [one for field in msgspec.structs.fields(kind) for one in records_in(field.type)]
+    return found
+
+
+def records_in(kind: Any) -> Iterator[type[Record]]:
+    """The records that a field's type names."""
+    if isinstance(kind, type) and issubclass(kind, Record):
+        yield kind
+    for one in typing.get_args(kind):
+        yield from records_in(one)
 
 
 def may_hold_text(kind: Any) -> bool:

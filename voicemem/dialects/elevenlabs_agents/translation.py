@@ -27,19 +27,35 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
-from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Hook, Known, KnownReply, Made, MadeEvent, Translate
-from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, frames, reduce, texts, verify
-from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
-from voicemem.protocol.events import (
-    Asr,
-    Interrupt,
-    LlmDelta,
-    LlmDone,
-    MessageEvent,
-    SessionEnd,
-    Tts,
-    Word,
+from voicemem.dialects.dialect import (
+    AUDIO_BYTES,
+    Dialect,
+    Frame,
+    Hook,
+    Known,
+    KnownReply,
+    Made,
+    MadeEvent,
+    MalformedFrame,
+    RawFrame,
+    Side,
 )
+from voicemem.dialects.elevenlabs_agents.frames import ENDED, ITEM, counted, frames, texts, verify
+from voicemem.dialects.reading import (
+    ANYTHING,
+    Kind,
+    keep,
+    many,
+    named_by,
+    optional,
+    record,
+    require_object,
+    silent,
+    translation,
+    typed,
+)
+from voicemem.dialects.translating import tool_call, tool_result, turn_of_answer, turn_of_speech
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, SessionEnd, Tts, Word
 from voicemem.protocol.types import JsonObject
 
 MAX_SAID = 500
@@ -48,6 +64,7 @@ MAX_CONVERSATIONS = 8
 """Conversations of one session whose ids are remembered."""
 RECENT = 16
 """How many of the newest items are looked through for a reply."""
+USUAL_REASON = "ended"
 ELLIPSES = ("...", "…")
 PCM_BYTES_PER_MS = 32
 """Of the usual format: 16 bits at 16 kHz."""
@@ -60,9 +77,26 @@ MAX_PLAYING = 8
 """Replies of one turn that may wait to be played."""
 
 
-def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
-    return RULES[frame["type"]](frame, ts, known)
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = require_object(frame)
+    if "user_audio_chunk" in raw and "type" not in raw:
+        if side == "vendor":
+            raise MalformedFrame("The other side sends frames of this type.")
+        return None
+    name, kind, content = keep(raw, KINDS, side)
+    if content is None:
+        return None
+    return Frame(
+        content,
+        id=kind.id(content),
+        ts=content.get("ts"),
+        side=kind.side,
+        session_id=content.get("conversation_initiation_metadata_event", content).get("conversation_id"),
+        end=USUAL_REASON if name == ENDED else None,
+        typed=name in ("user_message", "multimodal_message"),
+        counts_audio=name == "audio" and "words" not in content,
+    )
 
 
 def closed(ts: int, known: Known) -> Made:
@@ -80,7 +114,7 @@ def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     if event["user_transcript"].strip() and (segment is None or not segment.final):
         yield from withdraw_tentative(item, known)
         known.note("tentative", item)
-        yield Asr(item=item, text=event["user_transcript"], turn_id=new_turn(item, known))
+        yield Asr(item=item, text=event["user_transcript"], turn_id=turn_of_speech(item, known))
 
 
 def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -89,7 +123,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     segment = known.segment(item)
     if segment is not None and segment.final:
         return
-    turn = new_turn(item, known)
+    turn = turn_of_speech(item, known)
     yield from withdraw_tentative(item, known)
     known.note("tentative", None)
     forget_cut(known)
@@ -107,7 +141,7 @@ def withdraw_tentative(item: str, known: Known) -> Made:
 def typed_text(frame: JsonObject, ts: int, known: Known) -> Made:
     text = frame["text"].get("text") if isinstance(frame.get("text"), dict) else frame.get("text")
     if text and text.strip():
-        yield MessageEvent(role="user", text=text, source="message", turn_id=new_turn(None, known))
+        yield MessageEvent(role="user", text=text, source="message", turn_id=turn_of_speech(None, known))
 
 
 # Replies
@@ -121,7 +155,7 @@ def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
         if reply is None:
             add_said(item, known)
             known.note("parts", item)
-        yield LlmDelta(item=item, text=part["text"], turn_id=answer_turn(item, known))
+        yield LlmDelta(item=item, text=part["text"], turn_id=turn_of_answer(item, known))
     if part.get("type") == "stop" and (reply is not None or part["text"]):
         yield LlmDone(item=item)
 
@@ -142,7 +176,7 @@ def finish_reply(frame: JsonObject, ts: int, known: Known) -> Made:
         return
     if known.reply(item) is None:
         add_said(item, known)
-    yield LlmDone(item=item, text=text, turn_id=answer_turn(item, known))
+    yield LlmDone(item=item, text=text, turn_id=turn_of_answer(item, known))
     yield from play_waiting(item, known)
 
 
@@ -177,7 +211,7 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
     if item is None and original:
         item = item_of("~c", event["event_id"], known)
         add_said(item, known)
-        yield LlmDone(item=item, text=original, turn_id=answer_turn(item, known))
+        yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known))
     if item is not None and heard != original:
         noted, interrupted_at, _ = known.notes.get("interrupted") or (None, None, None)
         at = interrupted_at if noted == item and interrupted_at is not None else stated_ts(ts, known)
@@ -311,8 +345,7 @@ def forget_cut(known: Known) -> None:
 
 
 def bytes_per_ms(known: Known) -> int:
-    rate: int = known.notes.get("format", PCM_BYTES_PER_MS)
-    return rate
+    return int(known.notes.get("format", PCM_BYTES_PER_MS))
 
 
 # The transcript after the call: all of it, or what is exact about a call that was heard live
@@ -340,7 +373,7 @@ def user_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent]
     item = item_of("~p", frame["index"], known, frame["conversation_id"])
     if known.turn_of(item) is not None or (typed and known.notes.get("said")):
         return
-    turn = new_turn(item, known)
+    turn = turn_of_speech(item, known)
     if typed:
         yield MessageEvent(item=item, role="user", text=text, source="message", turn_id=turn)
     else:
@@ -353,7 +386,7 @@ def agent_item(frame: JsonObject, text: str, known: Known) -> Iterator[MadeEvent
     item = item_of("~p", frame["index"], known, frame["conversation_id"]) if live is None else live
     reply = known.reply(item)
     if reply is None:
-        yield LlmDone(item=item, text=original, turn_id=answer_turn(item, known))
+        yield LlmDone(item=item, text=original, turn_id=turn_of_answer(item, known))
     heard = without_ellipsis(text, original)
     if frame.get("interrupted") and heard != original:
         ended = None if reply is None else reply.ended
@@ -379,11 +412,8 @@ def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) ->
 
 def said_text(item: str, known: Known) -> str | None:
     """The text of a live item."""
-    if item.startswith("u"):
-        segment = known.segment(item)
-        return None if segment is None else segment.text.strip()
-    reply = known.reply(item)
-    return None if reply is None else reply.text.strip()
+    said = known.segment(item) if item.startswith("u") else known.reply(item)
+    return None if said is None else said.text.strip()
 
 
 def tools(frame: JsonObject, known: Known) -> Iterator[MadeEvent]:
@@ -395,7 +425,7 @@ def tools(frame: JsonObject, known: Known) -> Iterator[MadeEvent]:
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
-    yield SessionEnd(reason="ended", ts=stated_ts(ts, known))
+    yield SessionEnd(reason=USUAL_REASON, ts=stated_ts(ts, known))
 
 
 # Items and turns
@@ -418,16 +448,6 @@ def item_of(letter: str, event: int, known: Known, conversation: str | None = No
     numbers: dict[str, int] = known.notes.get("conversations") or {}
     number = max(numbers.values(), default=1) if conversation is None else numbers.get(conversation, 1)
     return f"{letter}{event}" if number == 1 else f"{letter}{number}.{event}"
-
-
-def new_turn(item: str | None, known: Known) -> int | None:
-    """The turn of a new utterance; None where the item has its turn already."""
-    return None if item is not None and known.turn_of(item) is not None else utterance_turn(known)
-
-
-def answer_turn(item: str, known: Known) -> int | None:
-    """The turn for the first event of a reply; None once it has begun."""
-    return known.here if known.turn_of(item) is None else None
 
 
 def add_said(item: str, known: Known) -> None:
@@ -462,31 +482,90 @@ def without_ellipsis(heard: str, original: str) -> str:
     return heard
 
 
-RULES: dict[str, Translate] = {
-    "conversation_initiation_metadata": begin,
-    "tentative_user_transcript": grow_transcript,
-    "user_transcript": finish_transcript,
-    "agent_response": finish_reply,
-    "agent_chat_response_part": grow_reply,
-    "audio": count_audio,
-    "interruption": interrupt,
-    "agent_response_correction": correct,
-    "client_tool_call": call_tool,
-    "agent_tool_request": request_tool,
-    "agent_tool_response_full_payload": answer_tool,
-    "client_tool_result": answer_tool,
-    "user_message": typed_text,
-    "multimodal_message": typed_text,
-    ITEM: post_call_item,
-    ENDED: end_call,
+UserText = record("user_transcript", event_id=int)
+TypedText = typed("text?")
+Correction = record("original_agent_response corrected_agent_response", event_id=int)
+Audio = typed(
+    audio_bytes=int,
+    event_id=optional(int),
+    # Pieces of the text, each a word with the white space after it, and its times from the start of this audio.
+    words=optional(list[tuple[str, int, int]]),
+)
+"""It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
+Item = typed(
+    "conversation_id",
+    index=int,
+    role=str,
+    ts=optional(int),
+    until=optional(int),
+    message=optional(str),
+    original_message=optional(str),
+    interrupted=optional(bool),
+    ignored_as_backchannel=optional(bool),
+    source_medium=optional(str),
+    source_event_id=optional(int),
+    tool_calls=optional(many(record("request_id tool_name params_as_json?"))),
+    tool_results=optional(many(record("request_id tool_name?", result_value=ANYTHING))),
+)
+"""An item of the transcript after the call; `ts` and `until` are when it and the next began, Unix ms."""
+KINDS: dict[str, Kind] = {
+    "conversation_initiation_metadata": Kind(
+        "vendor",
+        typed(conversation_initiation_metadata_event=record("conversation_id agent_output_audio_format?")),
+        begin,
+    ),
+    "tentative_user_transcript": Kind("vendor", typed(tentative_user_transcription_event=UserText), grow_transcript),
+    "user_transcript": Kind("vendor", typed(user_transcription_event=UserText), finish_transcript),
+    "agent_response": Kind("vendor", typed(agent_response_event=record("agent_response", event_id=int)), finish_reply),
+    "agent_chat_response_part": Kind(
+        "vendor", typed(text_response_part=record("text", event_id=int, type=optional(str))), grow_reply
+    ),
+    "audio": Kind("vendor", Audio, count_audio, prepare=counted),
+    "interruption": Kind("vendor", typed(interruption_event=record(event_id=int)), interrupt),
+    "agent_response_correction": Kind("vendor", typed(agent_response_correction_event=Correction), correct),
+    "client_tool_call": Kind(
+        "vendor",
+        typed(client_tool_call=record("tool_name tool_call_id", parameters=ANYTHING)),
+        call_tool,
+        named_by("client_tool_call", "tool_call_id"),
+    ),
+    "agent_tool_request": Kind(
+        "vendor",
+        typed(agent_tool_request=record("tool_name tool_call_id tool_type?")),
+        request_tool,
+        named_by("agent_tool_request", "tool_call_id"),
+    ),
+    "agent_tool_response_full_payload": Kind(
+        "vendor",
+        typed(agent_tool_response_full_payload=record("tool_call_id tool_name?", full_tool_result=ANYTHING)),
+        answer_tool,
+        named_by("agent_tool_response_full_payload", "tool_call_id"),
+    ),
+    ITEM: Kind("vendor", Item, post_call_item, lambda item: f"{ITEM}/{item['conversation_id']}/{item['index']}"),
+    ENDED: Kind("vendor", typed("conversation_id", ts=optional(int)), end_call, named_by("conversation_id")),
+    "client_tool_result": Kind("app", typed("tool_call_id", result=ANYTHING), answer_tool, named_by("tool_call_id")),
+    "user_message": Kind("app", TypedText, typed_text),
+    "multimodal_message": Kind("app", typed(text=optional(TypedText)), typed_text),
+    **silent(
+        "vendor",
+        """
+        agent_reasoning_response_part agent_tool_response agent_typing asr_initiation_metadata context_usage error
+        external_agent_connected external_agent_disconnected guardrail_triggered internal_tentative_agent_response
+        internal_turn_probability mcp_connection_status mcp_tool_call ping rich_content vad_score
+        """,
+    ),
+    **silent(
+        "app",
+        """
+        contextual_update conversation_initiation_client_data feedback mcp_tool_approval_result pong user_activity
+        """,
+    ),
 }
-
-
 ELEVENLABS_AGENTS = Dialect(
     name="elevenlabs-agents",
     version=2,
     reduce=reduce,
-    translate=translate,
+    translate=translation(KINDS),
     closed=closed,
     texts=texts,
     hook=Hook(verify=verify, frames=frames),

@@ -14,22 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from msgspec import field
-
-from voicemem.dialects.dialect import Frame, MalformedFrame, RawFrame, Side, Text, Texts
-from voicemem.dialects.reading import (
-    Kind,
-    Record,
-    digest,
-    is_signed,
-    kind_of,
-    require_object,
-    silent,
-    speaker,
-    unix_ms,
-    values,
-    whole,
-)
+from voicemem.dialects.dialect import MalformedFrame, Text, Texts
+from voicemem.dialects.reading import digest, is_signed, speaker, unix_ms, values, whole
 from voicemem.protocol.types import JsonObject
 
 ROLES = {"assistant": "bot", "ai": "bot", "agent": "bot", "customer": "user", "tool": "tool_call_result"}
@@ -58,102 +44,6 @@ TOLERANCE_MS = 5 * 60 * 1000
 NEWEST_S = 100_000_000_000
 """Larger times are ms."""
 MAX_TIMESTAMP = 40
-
-
-# What is kept
-
-
-class Call(Record):
-    id: str
-
-
-class Sent(Record, rename="camel"):
-    """What every message says; times are Unix ms."""
-
-    type: str
-    call: Call | None = None
-    timestamp: int | None = None
-
-
-class Function(Record):
-    name: str
-    arguments: Any = None
-
-
-class ToolCall(Record):
-    id: str
-    function: Function
-
-
-class Message(Record, rename="camel"):
-    """One message of the history."""
-
-    role: str
-    place: int
-    """Which one it is; system messages are not counted."""
-    message: str | None = None
-    time: int | None = None
-    end_time: int | None = None
-    tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-    result: Any = None
-
-
-class HistoryFrame(Sent):
-    """The history so far, or the newest part of it."""
-
-    messages: list[Message] = field(default_factory=list)
-
-
-class MessageFrame(Sent, kw_only=True):
-    """One message of a history that came in a webhook; `reported`: in the report after the call."""
-
-    item: Message
-    reported: bool = False
-
-
-class ReportFrame(HistoryFrame):
-    """The end of the call; the history stands in it unless it was taken apart."""
-
-    ended_reason: str | None = None
-    ended_at: int | None = None
-
-
-class TranscriptFrame(Sent, kw_only=True):
-    role: str
-    transcript: str
-    transcript_type: str = "final"
-
-
-class InterruptedFrame(Sent):
-    turn_id: str | None = None
-
-
-class SpeechFrame(Sent, kw_only=True):
-    """All that the agent says in a turn, and how much of it was spoken."""
-
-    text: str
-    turn: int | None = None
-    words: int | None = None
-    """Words of the text that were spoken by now."""
-    characters: int | None = None
-    """Characters of the text that are spoken next, after those of the frames before."""
-
-
-class OutputFrame(Sent, kw_only=True):
-    output: str
-    turn_id: str | None = None
-
-
-class ToolCallsFrame(Sent, kw_only=True):
-    tool_call_list: list[ToolCall]
-
-
-class ToolResultFrame(Sent, kw_only=True):
-    tool_call_id: str
-    name: str | None = None
-    result: Any = None
 
 
 # One form
@@ -277,31 +167,6 @@ def tool_answer(frame: JsonObject) -> JsonObject:
     return frame | {name: answer.get(name) for name in ("toolCallId", "name", "result")}
 
 
-KINDS: dict[str, Kind] = {
-    HISTORY: Kind("vendor", HistoryFrame, prepare=history),
-    "status-update": Kind("vendor", HistoryFrame, prepare=history),
-    MESSAGE: Kind("vendor", MessageFrame),
-    REPORT: Kind("vendor", ReportFrame, prepare=report),
-    "transcript": Kind("vendor", TranscriptFrame, prepare=transcript),
-    "user-interrupted": Kind("vendor", InterruptedFrame),
-    "assistant.speechStarted": Kind("vendor", SpeechFrame, prepare=speech),
-    "model-output": Kind("vendor", OutputFrame, prepare=output),
-    "tool-calls": Kind("vendor", ToolCallsFrame, prepare=calls),
-    "tool-calls-result": Kind("vendor", ToolResultFrame, prepare=tool_answer),
-    # What says nothing about the transcript that other messages do not say.
-    **silent(
-        "vendor",
-        """
-        assistant-request assistant.started call.artifact.upload call.delete.failed call.deleted
-        call.endpointing.request campaign.predial chat.created chat.deleted function-call function-call-result
-        handoff-destination-request hang knowledge-base-request language-change-detected language-changed metadata
-        phone-call-control session.created session.deleted session.updated speech-update
-        transfer-destination-request transfer-update voice-input voice-request workflow.node.started
-        """,
-    ),
-}
-
-
 def message_of(frame: JsonObject) -> JsonObject:
     """The message of a webhook's body, or the frame itself; its type without the filter that may stand behind it."""
     inside = frame.get("message")
@@ -309,23 +174,6 @@ def message_of(frame: JsonObject) -> JsonObject:
     if not isinstance(message.get("type"), str):
         raise MalformedFrame('A message of Vapi\'s has a type; a webhook is {"message": {"type": …}}.')
     return message | {"type": message["type"].partition("[")[0], "timestamp": unix_ms(message.get("timestamp"))}
-
-
-def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
-    raw = message_of(require_object(frame))
-    _, kind = kind_of(raw, KINDS, side)
-    content = kind.keep(raw)
-    if content is None:
-        return None
-    return Frame(
-        content,
-        id=id_of(content),
-        ts=content.get("timestamp"),
-        side="vendor",
-        session_id=(content.get("call") or {}).get("id"),
-        end=content.get("endedReason", ENDED) if content["type"] == REPORT else None,
-    )
 
 
 def id_of(content: JsonObject) -> str | None:

@@ -25,9 +25,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.dialect import Dialect, Hook, Known, Made, MadeEvent, Translate
+from voicemem.dialects.dialect import Dialect, Frame, Hook, Known, Made, MadeEvent, RawFrame, Side
+from voicemem.dialects.reading import (
+    ANYTHING,
+    Kind,
+    Record,
+    keep,
+    many,
+    optional,
+    record,
+    require_object,
+    silent,
+    translation,
+)
 from voicemem.dialects.translating import Flow, begins, completed, plain, tool_call, tool_result, utterance_turn
-from voicemem.dialects.vapi.frames import ENDED, HISTORY, MESSAGE, REPORT, item_of, reduce, split, texts, verify
+from voicemem.dialects.vapi.frames import (
+    ENDED,
+    HISTORY,
+    MESSAGE,
+    REPORT,
+    calls,
+    history,
+    id_of,
+    item_of,
+    message_of,
+    output,
+    report,
+    speech,
+    split,
+    texts,
+    tool_answer,
+    transcript,
+    verify,
+)
 from voicemem.dialects.vapi.speaking import (
     SETTLE_MS,
     Cut,
@@ -64,9 +94,19 @@ MAX_CALLS = 60
 """Calls of tools that one message may report."""
 
 
-def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
-    return RULES[frame["type"]](frame, ts, known)
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    name, _, content = keep(message_of(require_object(frame)), KINDS, side)
+    if content is None:
+        return None
+    return Frame(
+        content,
+        id=id_of(content),
+        ts=content.get("timestamp"),
+        side="vendor",
+        session_id=content.get("call", {}).get("id"),
+        end=content.get("endedReason", ENDED) if name == REPORT else None,
+    )
 
 
 def closed(ts: int, known: Known) -> Made:
@@ -80,14 +120,14 @@ def closed(ts: int, known: Known) -> Made:
 
 
 def read_history(frame: JsonObject, ts: int, known: Known) -> Made:
-    return record(frame["messages"], frame.get("timestamp"), False, known)
+    return read_messages(frame["messages"], frame.get("timestamp"), False, known)
 
 
 def read_message(frame: JsonObject, ts: int, known: Known) -> Made:
     reported = frame.get("reported", False)
     if reported:
         known.note("final", True)
-    return record([frame["item"]], frame.get("timestamp"), reported, known)
+    return read_messages([frame["item"]], frame.get("timestamp"), reported, known)
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -95,7 +135,7 @@ def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
     messages = frame.get("messages") or []
     if messages:
         known.note("final", True)
-        yield from record(messages, frame.get("timestamp"), True, known)
+        yield from read_messages(messages, frame.get("timestamp"), True, known)
     if known.notes.get("final"):
         yield from withdraw_live(known)
     ended = frame.get("endedAt", frame.get("timestamp"))
@@ -247,7 +287,7 @@ def end_tool(frame: JsonObject, ts: int, known: Known) -> Made:
 # The history, message by message
 
 
-def record(messages: list[JsonObject], stamp: int | None, reported: bool, known: Known) -> Iterator[MadeEvent]:
+def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool, known: Known) -> Iterator[MadeEvent]:
     """Return what messages of a history say that is new; up to one that this frame may not begin any more."""
     flow = Flow(known)
     for message in messages:
@@ -491,24 +531,62 @@ def new_turn(text: str, reported: bool, flow: Flow) -> int:
     return flow.next_turn() if repeated is None else repeated
 
 
-RULES: dict[str, Translate] = {
-    HISTORY: read_history,
-    MESSAGE: read_message,
-    REPORT: end_call,
-    "transcript": hear_transcript,
-    "assistant.speechStarted": hear_speech,
-    "model-output": hear_output,
-    "user-interrupted": interrupt,
-    "tool-calls": call_tools,
-    "tool-calls-result": end_tool,
+Sent = record("type", call=optional(record("id")), timestamp=optional(int))
+"""What every message says; times are Unix ms."""
+
+
+def sent(texts: str = "", /, **others: Any) -> type[Record]:
+    return record(texts, Sent, kw_only=True, **others)
+
+
+ToolCall = record("id", function=record("name", arguments=ANYTHING))
+Message = record(
+    "role",
+    place=int,  # system messages are not counted
+    message=optional(str),
+    time=optional(int),
+    endTime=optional(int),
+    toolCalls=optional(many(ToolCall)),
+    toolCallId=optional(str),
+    name=optional(str),
+    result=ANYTHING,
+)
+"""One message of the history."""
+Report = sent(messages=(many(Message), []), endedReason=optional(str), endedAt=optional(int))
+"""The end of the call; the history stands in it unless it was taken apart."""
+Speech = sent("text", turn=optional(int), words=optional(int), characters=optional(int))
+"""All that the agent says in a turn, and how many of its words were spoken by now, or how many characters come next."""
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(
+        (HISTORY, "status-update"), Kind("vendor", sent(messages=(many(Message), [])), read_history, prepare=history)
+    ),
+    MESSAGE: Kind("vendor", sent(item=Message, reported=(bool, False)), read_message),
+    REPORT: Kind("vendor", Report, end_call, prepare=report),
+    "transcript": Kind(
+        "vendor", sent("role transcript", transcriptType=(str, "final")), hear_transcript, prepare=transcript
+    ),
+    "user-interrupted": Kind("vendor", sent("turnId?"), interrupt),
+    "assistant.speechStarted": Kind("vendor", Speech, hear_speech, prepare=speech),
+    "model-output": Kind("vendor", sent("output turnId?"), hear_output, prepare=output),
+    "tool-calls": Kind("vendor", sent(toolCallList=many(ToolCall)), call_tools, prepare=calls),
+    "tool-calls-result": Kind("vendor", sent("toolCallId name?", result=ANYTHING), end_tool, prepare=tool_answer),
+    # What says nothing about the transcript that other messages do not say.
+    **silent(
+        "vendor",
+        """
+        assistant-request assistant.started call.artifact.upload call.delete.failed call.deleted
+        call.endpointing.request campaign.predial chat.created chat.deleted function-call function-call-result
+        handoff-destination-request hang knowledge-base-request language-change-detected language-changed metadata
+        phone-call-control session.created session.deleted session.updated speech-update
+        transfer-destination-request transfer-update voice-input voice-request workflow.node.started
+        """,
+    ),
 }
-
-
 VAPI = Dialect(
     name="vapi",
     version=3,
     reduce=reduce,
-    translate=translate,
+    translate=translation(KINDS),
     closed=closed,
     texts=texts,
     hook=Hook(verify=verify, frames=split),

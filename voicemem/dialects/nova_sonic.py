@@ -19,24 +19,190 @@ the user's words, or from `END_TURN`, to the next `END_TURN`.
 | `sessionEnd` | the time only: a call of more than eight minutes goes over several connections |
 | prompts, history, `audioInput`, `usageEvent`, all else | nothing |
 
+Audio is counted. Prompts and history are not kept: a text of the app's is only kept as one that may have been typed.
+Definitions of tools are not kept either. Source: "Handling input events" and "Handling output events with the
+bidirectional API" of the Amazon Nova user guides.
+
 Notes: `rate` (of the audio, samples a second), `audio` (prompts whose audio has begun), `c:CONTENT` (of a content that
 is open: the role and stage of its text, or AUDIO and the reply), `i:NAME` (the turn of a typed content, or the call
 that a content has the result of), `t:CALL` (the turn of a tool call), `reply` (number of the newest reply), `prompt`
 (that of the stream which it comes over), `over` (whether what comes next is another reply), `b:REPLY` (bytes of its
 audio), `r:REPLY` (how many of its characters are FINAL; of each block where its text and its audio, in ms, begin).
+
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from voicemem.dialects.clock import interrupt_by_clock, playing_at
-from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Known, KnownReply, Made, Translate
-from voicemem.dialects.nova_sonic.frames import EVENT, reduce, texts
-from voicemem.dialects.translating import note_newest, tool_call, tool_result, utterance_turn
-from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Tts
-from voicemem.protocol.types import JsonObject
+from voicemem.dialects.dialect import (
+    AUDIO_BYTES,
+    Dialect,
+    Frame,
+    Known,
+    KnownReply,
+    Made,
+    MalformedFrame,
+    RawFrame,
+    Side,
+    Text,
+    UnknownFrame,
+)
+from voicemem.dialects.reading import ANYTHING, Kind, audio_bytes, json_object, kept, optional, record, silent, values
+from voicemem.dialects.translating import (
+    complete,
+    note_newest,
+    space_between,
+    tool_call,
+    tool_result,
+    turn_of_speech,
+    utterance_turn,
+)
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, MessageEvent, Tts
+from voicemem.protocol.types import MAX_INTEGER, JsonObject
+
+EVENT = "event"
+REPLY, SPOKEN = "reply", "spoken"
+"""The blocks that come are those of the utterance under way, or sentences of the reply."""
+MAX_FIELDS = 4_096
+"""Bytes of `additionalModelFields`, or of a text that may be the mark of an interruption."""
+CONTENT_START = record(
+    "type role? contentId? contentName? promptName?",
+    interactive=optional(bool),
+    generationStage=optional(str),  # SPECULATIVE or FINAL; it comes in `additionalModelFields`
+    audioOutputConfiguration=optional(record(sampleRateHertz=optional(int))),
+    toolResultInputConfiguration=optional(record("toolUseId?")),
+)
+"""The vendor's contents have an id, the app's a name."""
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """Return what is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = json_object(frame, MAX_INTEGER)
+    name, body = kind_and_body(raw)
+    sender, record = sender_of(name, body, side), KINDS[name].record
+    if record is None or (name == "contentEnd" and sender == "app"):
+        return None
+    if name == "contentStart":
+        body = body | {"generationStage": stage_of(body)}
+    elif name == "textOutput":
+        body = marked(body)
+    content = kept(record, body)
+    if name == "textOutput" and not (content.get("content") or content.get("interrupted")):
+        return None
+    whole: JsonObject = {EVENT: {name: content}}
+    if name == "audioOutput":
+        count = audio_bytes(body if AUDIO_BYTES not in raw else raw, "content")
+        return Frame({AUDIO_BYTES: count} | whole, side="vendor", counts_audio=True)
+    if not 1 <= content.get("audioOutputConfiguration", {}).get("sampleRateHertz", 1) <= MAX_INTEGER:
+        raise MalformedFrame("There is no such audio.")
+    if name == "textInput":
+        return Frame(whole, side="app", typed=True, within=f"{content['contentName']}/contentStart")
+    if name == "contentStart" and sender == "app":
+        return app_content(whole, content)
+    return Frame(whole, id=id_of(name, content), side=sender, session_id=content.get("sessionId"))
+
+
+def app_content(whole: JsonObject, start: JsonObject) -> Frame | None:
+    """What is kept of a content that the app begins: the first audio, results of tools, and typed texts after audio.
+
+    What stands before the audio are prompts and the history of other connections.
+    """
+    audio, id = f"{start.get('promptName')}/audio", f"{start.get('contentName')}/contentStart"
+    if start["type"] == "AUDIO":
+        return Frame(whole, id=audio, side="app", opens=True)
+    if start["type"] == "TOOL":
+        return Frame(whole, id=id, side="app")
+    is_typed = start.get("role") == "USER" and start.get("interactive") is not False
+    return Frame(whole, id=id, side="app", opens=True, within=audio) if is_typed else None
+
+
+def kind_and_body(raw: JsonObject) -> tuple[str, JsonObject]:
+    """The kind of an event, and what is in it. Raises `MalformedFrame`, `UnknownFrame`."""
+    event = raw.get(EVENT)
+    if not isinstance(event, dict):
+        if EVENT in raw or not raw:
+            raise MalformedFrame("A frame of this dialect has an event.")
+        raise UnknownFrame(str(next(iter(raw))))
+    name = next((key for key in event if key in KINDS), None)
+    if name is None:
+        if event:
+            raise UnknownFrame(str(next(iter(event))))
+        raise MalformedFrame("An event of this dialect names its kind.")
+    if not isinstance(event[name], dict):
+        raise MalformedFrame("What an event of this dialect says is an object.")
+    return name, event[name]
+
+
+def sender_of(name: str, body: JsonObject, side: Side | None) -> Side:
+    """Who sends an event. Raises `MalformedFrame` where that is not who says so, or no one can tell."""
+    sender = KINDS[name].side
+    if sender is None:
+        by_vendor = body.get("contentId") is not None or body.get("completionId") is not None
+        if not by_vendor and body.get("contentName") is None:
+            raise MalformedFrame("A content has a contentId or a contentName.")
+        sender = "vendor" if by_vendor else "app"
+    if side not in (None, sender):
+        raise MalformedFrame("The other side sends events of this kind.")
+    return sender
+
+
+def stage_of(body: JsonObject) -> Any:
+    """Return whether a text is SPECULATIVE or FINAL, from JSON in a text."""
+    if "generationStage" in body:
+        return body["generationStage"]
+    fields = body.get("additionalModelFields")
+    if isinstance(fields, str):
+        fields = small_object(fields)
+    stage = fields.get("generationStage") if isinstance(fields, dict) else None
+    return stage if isinstance(stage, str) else None
+
+
+def marked(body: JsonObject) -> JsonObject:
+    """A text, or the mark of an interruption: a JSON object in its place, which is never a text."""
+    content = body.get("content")
+    mark = small_object(content) if isinstance(content, str) and content.lstrip().startswith("{") else None
+    if mark is None or "interrupted" not in mark:
+        return body
+    return {key: one for key, one in body.items() if key != "content"} | {"interrupted": mark["interrupted"] is True}
+
+
+def small_object(text: str) -> JsonObject | None:
+    """The JSON object that a short text is, if it is one."""
+    try:
+        return json_object(text, MAX_FIELDS)
+    except MalformedFrame:
+        return None
+
+
+def id_of(name: str, content: JsonObject) -> str | None:
+    """An event's own id. A typed text has none: a long one comes in pieces, and some may be alike."""
+    if name == "textOutput":
+        return f"{content['contentId']}/{name}/{len(content.get('content', ''))}"
+    fields = ("contentId", "contentName", "completionId", "promptName")
+    return next((f"{content[field]}/{name}" for field in fields if field in content), None)
+
+
+def texts(frame: JsonObject) -> Iterator[Text]:
+    """The texts of an event."""
+    ((name, body),) = frame[EVENT].items()
+    if name == "textOutput" and "content" in body:
+        if body.get("role") == "USER":
+            yield Text(body, "content", "piece", "user", SPOKEN)
+        else:
+            yield Text(body, "content", "sentence", item=body["contentId"])
+    elif name == "textInput":
+        yield Text(body, "content", "piece", "user", body["contentName"])
+    elif name in ("toolUse", "toolResult"):
+        yield from values(body, "content")
+    elif name == "contentStart" and body.get("generationStage") == "SPECULATIVE":
+        yield Text(None, "", "end", "user", SPOKEN)
+    elif name == "contentStart" and body.get("role") == "USER":
+        yield Text(None, "", "end", item=REPLY)
+
 
 USUAL_RATE = 24_000
 """Samples a second of Nova's audio, of 16 bits each."""
@@ -58,8 +224,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     ((name, body),) = frame[EVENT].items()
     if name == "audioOutput":
         return count_audio(body["contentId"], frame[AUDIO_BYTES], known)
-    rule = RULES.get(name)
-    return () if rule is None else rule(body, ts, known)
+    return KINDS[name].rule(body, ts, known)
 
 
 def closed(ts: int, known: Known) -> Made:
@@ -163,7 +328,7 @@ def hear(item: str, text: str, known: Known) -> Made:
     """A block of what the user says; Nova gives no partials."""
     segment = known.segment(item)
     before = "" if segment is None or not segment.text else segment.text + " "
-    turn = utterance_turn(known) if known.turn_of(item) is None else None
+    turn = turn_of_speech(item, known)
     if text.strip():
         yield from finish(known)
         yield Asr(item=item, text=before + text.strip(), final=True, turn_id=turn)
@@ -199,7 +364,7 @@ def speak(text: str, prompt: str | None, known: Known) -> Made:
     item = current(known)
     reply = known.reply(item)
     before = "" if reply is None else reply.text
-    gap = " " if before and not before[-1].isspace() and not text[0].isspace() else ""
+    gap = space_between(before, text)
     note_block(item, len(before + gap), audio_ms(known.notes.get(f"b:{item}", 0), known), known)
     yield LlmDelta(item=item, text=gap + text, turn_id=known.here if reply is None else None)
 
@@ -209,9 +374,7 @@ def finish(known: Known) -> Made:
     if known.notes.get("over", True):
         return
     known.note("over", True)
-    reply = known.reply(current(known))
-    if reply is not None and not reply.complete:
-        yield LlmDone(item=reply.item)
+    yield from complete(current(known), known)
 
 
 def count_audio(content: str, count: int, known: Known) -> Made:
@@ -401,16 +564,23 @@ def played_at(reply: KnownReply, end: int, ts: int, known: Known) -> int | None:
     return due if due > ts else None
 
 
-RULES: dict[str, Translate] = {
-    "contentStart": start_content,
-    "contentEnd": end_content,
-    "completionEnd": end_completion,
-    "promptStart": note_rate,
-    "textOutput": take_text,
-    "textInput": take_typed,
-    "toolUse": call_tool,
-    "toolResult": return_result,
+KINDS: dict[str, Kind] = {
+    "contentStart": Kind(None, CONTENT_START, start_content),
+    "contentEnd": Kind(None, record("contentId type? stopReason?"), end_content),
+    "completionStart": Kind("vendor", record("sessionId? completionId?")),
+    "textOutput": Kind("vendor", record("contentId role? content?", interrupted=optional(bool)), take_text),
+    "audioOutput": Kind("vendor", record("contentId")),
+    "toolUse": Kind("vendor", record("toolUseId toolName contentId?", content=ANYTHING), call_tool),
+    "completionEnd": Kind("vendor", record("completionId? stopReason?"), end_completion),
+    "promptStart": Kind(
+        "app",
+        record("promptName?", audioOutputConfiguration=optional(record(sampleRateHertz=optional(int)))),
+        note_rate,
+    ),
+    "textInput": Kind("app", record("contentName content"), take_typed),
+    "toolResult": Kind("app", record("contentName", content=ANYTHING), return_result),
+    "sessionEnd": Kind("app", record()),  # only its time says something
+    **silent("vendor", "usageEvent"),
+    **silent("app", "sessionStart audioInput promptEnd"),
 }
-
-
 NOVA_SONIC = Dialect(name="nova-sonic", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts)

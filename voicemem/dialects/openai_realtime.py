@@ -1,4 +1,7 @@
-"""The dialect `openai-realtime`: what frames of OpenAI's Realtime API say, in events of `voicemem.v1`.
+"""The dialect `openai-realtime`: OpenAI's Realtime API, and Azure OpenAI, Azure Voice Live, xAI, Inworld.
+
+Names of the beta are changed to today's. Audio is counted. Of a session only its id and the format of its audio are
+kept; of items, whatever a user or the agent said, and calls of functions.
 
 Notes: `format` (bytes of audio a millisecond), `r:RESPONSE` (the items of a response, False for one that belongs to no
 conversation), `i:ITEM` (the turn of an item that has not begun), `answering` (that of the newest reply, from its
@@ -7,39 +10,166 @@ announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from msgspec import UNSET, UnsetType
+
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
-from voicemem.dialects.dialect import (
-    AUDIO_BYTES,
-    Dialect,
-    Known,
-    KnownReply,
-    Made,
-    Translate,
+from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Known, Made, RawFrame, Side, Text, Texts
+from voicemem.dialects.reading import (
+    ANYTHING,
+    Kind,
+    audio_bytes,
+    event,
+    event_id,
+    keep,
+    many,
+    optional,
+    record,
+    silent,
+    speaker,
+    typed,
+    values,
 )
-from voicemem.dialects.openai_realtime.frames import reduce, texts
 from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
-from voicemem.protocol.events import (
-    Asr,
-    Interrupt,
-    LlmDelta,
-    LlmDone,
-    LlmError,
-    MessageEvent,
-    Tts,
-    Word,
-)
+from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, LlmError, MessageEvent, Tts, Word
 from voicemem.protocol.types import JsonObject
 
+RENAMED = {
+    "conversation.item.created": "conversation.item.added",
+    "response.audio.delta": "response.output_audio.delta",
+    "response.audio_transcript.delta": "response.output_audio_transcript.delta",
+    "response.text.delta": "response.output_text.delta",
+    "response.audio.done": "response.output_audio.done",
+    "response.audio_transcript.done": "response.output_audio_transcript.done",
+    "response.text.done": "response.output_text.done",
+}
+"""Names of the beta, which some vendors still use, and those of today."""
+SPEAKERS = ("user", "assistant")
+"""Roles whose items are said; those of others are instructions."""
+TRANSCRIBED = "conversation.item.input_audio_transcription."
 PCM_BYTES_PER_MS = 48
 """Of the usual format: 16 bits at 24 kHz."""
 G711_BYTES_PER_MS = 8
 KEPT_RESPONSES, KEPT_ITEMS = 8, 32
+DELTAS = ("response.output_audio_transcript.delta", "response.output_text.delta")
+SessionFrame = event(
+    session=record(
+        "id?",
+        audio=optional(record(output=optional(record(format=optional(record("type?", rate=optional(int))))))),
+        output_audio_format=optional(str),
+    )
+)
+Item = record(
+    "type id? role? status?",
+    content=optional(many(record("type? text? transcript?"))),
+    call_id=optional(str),
+    name=optional(str),
+    arguments=optional(str),
+    output=ANYTHING,
+)
+ItemFrame = event(item=Item, previous_item_id=optional(str), response_id=optional(str))
+NamedItem = event("item_id previous_item_id?")
+"""A frame that says only which item it is about."""
+Transcript = event("item_id delta? transcript?")
+"""What the recogniser makes of a user's item."""
+Response = record("id?", conversation_id=(str | UnsetType | None, UNSET))
+"""None where the response belongs to no conversation."""
+Done = event(
+    response=record(
+        "status?",
+        Response,
+        status_details=optional(record("reason?", error=optional(record("type? code?")))),
+        output=optional(many(Item)),
+    )
+)
+Delta = event("item_id delta response_id?")
+AudioDelta = typed("item_id", audio_bytes=int, response_id=optional(str))
+"""It keeps no id: to count it twice shifts an estimate, to remember it takes memory."""
+Truncation = event("item_id", audio_end_ms=int)
+NamedResponse = event("response_id")
+
+
+def counted(frame: JsonObject) -> JsonObject:
+    """A frame of audio with its length. Raises `MalformedFrame`."""
+    return frame | {AUDIO_BYTES: audio_bytes(frame, "delta")}
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    name = frame.get("type") if isinstance(frame, dict) else None
+    if isinstance(frame, dict) and isinstance(name, str) and name in RENAMED:
+        frame = frame | {"type": RENAMED[name]}
+    name, kind, content = keep(frame, KINDS, side)
+    if content is None:
+        return None
+    typed = False
+    if kind.record is ItemFrame:
+        content["item"] = said_item(content["item"])
+        typed = is_typed(content["item"])
+    elif kind.record is Done and "output" in content["response"]:
+        content["response"]["output"] = [said_item(item) for item in content["response"]["output"]]
+    return Frame(
+        content,
+        id=event_id(content, kind.side),
+        side=kind.side,
+        session_id=content.get("session", {}).get("id") if name == "session.created" else None,
+        typed=typed,
+        counts_audio=kind.record is AudioDelta,
+    )
+
+
+def said_item(item: JsonObject) -> JsonObject:
+    """An item without what no one said and no function of the app was asked: instructions, and tools of servers."""
+    if item["type"] in ("function_call", "function_call_output"):
+        return {key: value for key, value in item.items() if key != "content"}
+    said = {"id", "type", "role", "status"}
+    if item["type"] == "message" and item.get("role") in SPEAKERS:
+        said.add("content")
+    return {key: value for key, value in item.items() if key in said}
+
+
+def is_typed(item: JsonObject) -> bool:
+    """Return whether an item is a text of the user's side that was not spoken."""
+    parts = item.get("content") or ()
+    return item.get("role") == "user" and any(part.get("type") == "input_text" for part in parts)
+
+
+def texts(frame: JsonObject) -> Texts:
+    """The texts of a frame."""
+    name: str = frame["type"]
+    if name in DELTAS:
+        return (Text(frame, "delta", "piece", item=frame["item_id"]),)
+    if name.startswith(TRANSCRIBED):
+        return transcribed(frame)
+    if name == "response.audio_timestamp.delta":
+        return (Text(frame, "text", "word", item=frame["item_id"], at_ms=frame["audio_offset_ms"]),)
+    if "item" in frame:
+        return item_texts(frame["item"])
+    return [text for item in frame.get("response", {}).get("output") or () for text in item_texts(item)]
+
+
+def transcribed(frame: JsonObject) -> Iterator[Text]:
+    if frame.get("delta"):
+        yield Text(frame, "delta", "piece", "user", frame["item_id"])
+    if frame.get("transcript"):
+        yield Text(frame, "transcript", "whole", "user", frame["item_id"])
+
+
+def item_texts(item: JsonObject) -> Iterator[Text]:
+    for part in item.get("content") or ():
+        for key in ("text", "transcript"):
+            if part.get(key):
+                yield Text(part, key, "whole", speaker(item.get("role")), item.get("id"))
+    yield from values(item, "arguments", "output")
+
+
+# What it means
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
     """The events of one frame."""
-    rule = RULES.get(frame["type"])
-    return () if rule is None or is_out_of_band(frame.get("response_id"), known) else rule(frame, ts, known)
+    return () if is_out_of_band(frame.get("response_id"), known) else KINDS[frame["type"]].rule(frame, ts, known)
 
 
 def is_out_of_band(response_id: str | None, known: Known) -> bool:
@@ -196,17 +326,13 @@ def agent_item(id: str, item: JsonObject, known: Known) -> Made:
 def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
     response = frame["response"]
     out_of_band = response.get("conversation_id", "") is None
-    forget_old(known)
-    known.note(f"r:{response.get('id')}", False if out_of_band else [])
-    return ()
-
-
-def forget_old(known: Known) -> None:
-    """Keep notes of the newest responses and items only, so that the format of the audio is never crowded out."""
+    # Only what is newest stays noted, so that the format of the audio is never crowded out.
     for prefix, most in (("r:", KEPT_RESPONSES), ("b:", KEPT_RESPONSES), ("i:", KEPT_ITEMS), ("a:", KEPT_ITEMS)):
         keys = [key for key in known.notes if key.startswith(prefix)]
         for key in keys[:-most]:
             known.note(key, None)
+    known.note(f"r:{response.get('id')}", False if out_of_band else [])
+    return ()
 
 
 def note_item(frame: JsonObject, known: Known) -> None:
@@ -256,20 +382,16 @@ def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
         known.note(f"a:{item}", None)
     replies = [item for item in items if known.reply(item) is not None]
     if response.get("status") == "cancelled" and replies:
-        if truncated(known.reply(replies[-1])):
+        last = known.reply(replies[-1])
+        if last is not None and last.cut == "exact":  # the app has stated where it stopped to play
             return
         reason = (response.get("status_details") or {}).get("reason")
         yield from interrupt_by_clock(known, replies[-1], ts, reason)
     elif response.get("status") == "failed":
         error = (response.get("status_details") or {}).get("error") or {}
         code = error.get("code") or error.get("type")
-        last = replies[-1] if replies else None
-        yield LlmError(item=last, code=code, turn_id=known.here if last is None else None)
-
-
-def truncated(reply: KnownReply | None) -> bool:
-    """Return whether the app has stated where it stopped to play a reply."""
-    return reply is not None and reply.cut == "exact"
+        item = replies[-1] if replies else None
+        yield LlmError(item=item, code=code, turn_id=known.here if item is None else None)
 
 
 # Playback
@@ -316,32 +438,61 @@ def playing_items(frame: JsonObject, known: Known) -> list[str]:
     return known.notes.get(f"r:{frame['response_id']}") or []
 
 
-RULES: dict[str, Translate] = {
-    "session.created": note_format,
-    "session.updated": note_format,
-    "session.update": note_format,
-    "input_audio_buffer.speech_started": open_utterance,
-    "input_audio_buffer.committed": open_utterance,
-    "conversation.item.added": add_item,
-    "conversation.item.done": finish_item,
-    "conversation.item.input_audio_transcription.delta": grow_transcript,
-    "conversation.item.input_audio_transcription.completed": finish_transcript,
-    "conversation.item.input_audio_transcription.failed": fail_transcript,
-    "response.created": begin_response,
-    "response.output_audio_transcript.delta": grow_reply,
-    "response.output_text.delta": grow_reply,
-    "response.output_audio.delta": count_audio,
-    "response.audio_timestamp.delta": time_word,
-    "response.output_item.done": finish_output_item,
-    "response.done": finish_response,
-    "conversation.item.truncate": truncate,
-    "conversation.item.truncated": truncate,
-    "output_audio_buffer.started": start_playing,
-    "output_audio_buffer.stopped": stop_playing,
-    "output_audio_buffer.cleared": clear_playing,
+KINDS: dict[str, Kind] = {
+    "session.created": Kind("vendor", SessionFrame, note_format),
+    "session.updated": Kind("vendor", SessionFrame, note_format),
+    "input_audio_buffer.speech_started": Kind("vendor", NamedItem, open_utterance),
+    "input_audio_buffer.committed": Kind("vendor", NamedItem, open_utterance),
+    "conversation.item.added": Kind("vendor", ItemFrame, add_item),
+    "conversation.item.done": Kind("vendor", ItemFrame, finish_item),
+    "conversation.item.retrieved": Kind("vendor", ItemFrame),
+    "conversation.item.input_audio_transcription.delta": Kind("vendor", Transcript, grow_transcript),
+    "conversation.item.input_audio_transcription.completed": Kind("vendor", Transcript, finish_transcript),
+    "conversation.item.input_audio_transcription.failed": Kind("vendor", Transcript, fail_transcript),
+    "conversation.item.truncated": Kind("vendor", Truncation, truncate),
+    "response.created": Kind("vendor", event(response=Response), begin_response),
+    "response.done": Kind("vendor", Done, finish_response),
+    "response.output_audio_transcript.delta": Kind("vendor", Delta, grow_reply),
+    "response.output_text.delta": Kind("vendor", Delta, grow_reply),
+    "response.output_audio.delta": Kind("vendor", AudioDelta, count_audio, prepare=counted),
+    "response.audio_timestamp.delta": Kind(
+        "vendor",
+        event("item_id text", audio_offset_ms=int, audio_duration_ms=int, response_id=optional(str)),
+        time_word,
+    ),
+    "response.output_item.done": Kind("vendor", ItemFrame, finish_output_item),
+    "output_audio_buffer.started": Kind("vendor", NamedResponse, start_playing),
+    "output_audio_buffer.stopped": Kind("vendor", NamedResponse, stop_playing),
+    "output_audio_buffer.cleared": Kind("vendor", NamedResponse, clear_playing),
+    "session.update": Kind("app", SessionFrame, note_format),
+    "conversation.item.truncate": Kind("app", Truncation, truncate),
+    # What the vendor sends that says nothing about the transcript, or says it again.
+    **silent(
+        "vendor",
+        """
+        conversation.created conversation.item.deleted conversation.item.input_audio_transcription.segment error
+        input_audio_buffer.cleared input_audio_buffer.dtmf_event_received input_audio_buffer.speech_stopped
+        input_audio_buffer.timeout_triggered mcp_list_tools.completed mcp_list_tools.failed
+        mcp_list_tools.in_progress rate_limits.updated response.content_part.added response.content_part.done
+        response.function_call_arguments.delta response.function_call_arguments.done response.mcp_call.completed
+        response.mcp_call.failed response.mcp_call.in_progress response.mcp_call_arguments.delta
+        response.mcp_call_arguments.done response.output_audio.done response.output_audio_transcript.done
+        response.output_item.added response.output_text.done response.audio_timestamp.done
+        response.animation_blendshapes.delta response.animation_blendshapes.done response.animation_viseme.delta
+        response.animation_viseme.done session.avatar.connecting transcription_session.created
+        transcription_session.updated
+        """,
+    ),
+    # What the app sends that says nothing, or that the vendor says again once it has taken it.
+    **silent(
+        "app",
+        """
+        conversation.item.create conversation.item.delete conversation.item.retrieve input_audio_buffer.append
+        input_audio_buffer.clear input_audio_buffer.commit output_audio_buffer.clear response.cancel
+        response.create session.avatar.connect transcription_session.update
+        """,
+    ),
 }
-
-
 OPENAI_REALTIME = Dialect(
     name="openai-realtime", version=2, reduce=reduce, translate=translate, closed=closed, texts=texts
 )

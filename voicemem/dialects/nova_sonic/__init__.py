@@ -1,1 +1,0 @@
-"""Amazon Nova Sonic's bidirectional stream."""

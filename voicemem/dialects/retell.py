@@ -1,0 +1,537 @@
+"""The dialect `retell`: the websocket of a custom LLM, and the webhooks of calls.
+
+| frame | events |
+|---|---|
+| `update_only`, `response_required`, `reminder_required` | an item `~tINDEX` for each utterance: `asr`, `llm.delta` |
+| `response`, `agent_interrupt` (app) | notes: how a reply would go on |
+| `tool_call_invocation`, `tool_call_result` (app, and in transcripts) | `tool.call`, `tool.result` |
+| webhook `transcript_updated`, `call_ended`, `call_analyzed` | a frame each element: onto the live one of its index |
+| webhook `call_ended`, `call_analyzed` | `session.end` |
+
+A frame is a message of a custom LLM's websocket, of either side, or the body of a webhook. Each transcript repeats
+those before it: of one in a message the newest elements are kept. Times of words become those of elements. Prompts,
+variables, numbers, recordings, costs and analyses are not kept.
+
+Notes: `at`, the turn that the transcript has reached; `responses`, the newest that the app has sent: their names,
+texts, whether they are complete, when they came, and the item that says them; `last`, the agent's newest element: its
+item and how many characters of the reply were spoken; `final`, that the call is over.
+
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from voicemem.dialects.dialect import (
+    Dialect,
+    Frame,
+    Hook,
+    Known,
+    KnownReply,
+    Made,
+    MadeEvent,
+    MalformedFrame,
+    RawFrame,
+    Side,
+    Speaker,
+    Text,
+    Texts,
+)
+from voicemem.dialects.reading import (
+    ANYTHING,
+    Kind,
+    digest,
+    is_signed,
+    keep,
+    many,
+    optional,
+    record,
+    require_object,
+    silent,
+    values,
+    whole,
+)
+from voicemem.dialects.translating import Flow, begins, bounded, completed, newest_noted, tool_call, tool_result
+from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDelta, LlmDone, MessageEvent, Resume, SessionEnd, Tts
+from voicemem.protocol.types import JsonObject
+
+SPOKEN = ("agent", "user", "transfer_target")
+KEPT = (*SPOKEN, "tool_call_invocation", "tool_call_result", "dtmf")
+"""Roles of elements that say something; text messages, injected context and nodes of a flow do not."""
+TRANSCRIPTS = "transcript_with_tool_calls", "transcript_object", "transcript"
+ELEMENT = "transcript.element"
+"""One element of a webhook's transcript, as `split` makes it."""
+OVER = "call_ended", "call_analyzed"
+"""Webhooks after the call."""
+UPDATED = "transcript_updated"
+CALL_FIELDS = "call_id", "end_timestamp", "disconnection_reason", "spoken"
+MAX_ELEMENTS = 12
+"""Of a transcript that is not the last."""
+ENDED = "ended"
+"""The reason of an end that gives none."""
+SIGNATURE = "x-retell-signature"
+FORM = re.compile(r"v=([0-9]{1,15}),d=([0-9a-f]{64})")
+TOLERANCE_MS = 5 * 60 * 1000
+"""How old or new a signature may be, as in Retell's own SDK."""
+Call = record("call_id", end_timestamp=optional(int), disconnection_reason=optional(str), spoken=optional(int))
+"""How many utterances its transcript has."""
+Element = record(
+    "role",
+    index=int,
+    content=optional(str),
+    ts=optional(int),
+    until=optional(int),
+    followed=(bool, False),
+    response=optional(str),
+    tool_call_id=optional(str),
+    name=optional(str),
+    arguments=ANYTHING,
+)
+"""One element of a transcript. `index` counts utterances of people, else what is of its own role."""
+TranscriptFrame = record("interaction_type", elements=(many(Element), []), timestamp=optional(int))
+"""The transcript so far, or the newest part of it."""
+CallFrame = record("event", call=Call, elements=(many(Element), []))
+"""A webhook; the transcript stands in it unless it was taken apart."""
+ResponseFrame = record("response_type response", content=(str, ""), content_complete=(bool, False))
+"""What the app has the agent say: a piece of it."""
+
+
+# Elements of transcripts in one form: numbered, with Unix times, and whether the caller spoke after them.
+
+
+def elements_of(frame: JsonObject, started: int | None = None) -> list[JsonObject]:
+    """The elements of a transcript; `started` is when the call began. Raises `MalformedFrame`."""
+    if isinstance(frame.get("elements"), list):
+        return list(frame["elements"])
+    lists = (frame[name] for name in TRANSCRIPTS if isinstance(frame.get(name), list))
+    counts: Counter[str] = Counter()
+    found: list[JsonObject] = []
+    for one in next((one for one in lists if one), []):
+        if not isinstance(one, dict) or not isinstance(one.get("role"), str):
+            raise MalformedFrame("A transcript is a list of objects, each with a role.")
+        if one["role"] in KEPT:
+            kind = "spoken" if one["role"] in SPOKEN else one["role"]
+            element = in_one_form(one, counts[kind], started)
+            if one["role"] not in SPOKEN and found:  # they have no time of their own
+                element["ts"] = found[-1]["ts"]
+            found.append(element)
+            counts[kind] += 1
+    note_callers(found)
+    return [one for one in found if one["role"] in SPOKEN or one.get("content") or one.get("tool_call_id")]
+
+
+def in_one_form(raw: JsonObject, index: int, started: int | None) -> JsonObject:
+    element = {"role": raw["role"], "index": index, "ts": time_of(raw, started)}
+    content = raw.get("digit") if raw["role"] == "dtmf" else raw.get("content")
+    if content is not None:
+        element["content"] = content if isinstance(content, str) else str(content)
+    for name in ("tool_call_id", "name", "arguments"):
+        if raw.get(name) is not None:
+            element[name] = raw[name]
+    metadata = raw.get("metadata")
+    if isinstance(metadata, dict):
+        element["response"] = response_of(metadata)
+    return element
+
+
+def response_of(raw: JsonObject) -> str | None:
+    """The name of a response, or of what the agent says to interrupt the caller."""
+    for name, letter in (("response_id", "r"), ("interrupt_id", "i")):
+        number = whole(raw.get(name))
+        if number is not None:
+            return f"{letter}{number}"
+    return None
+
+
+def time_of(raw: JsonObject, started: int | None) -> int | None:
+    """Return when an element began: by its first word, which counts from the begin of the call."""
+    words = raw.get("words")
+    first = words[0] if isinstance(words, list) and words else None
+    start = first.get("start") if isinstance(first, dict) else None
+    if started is None or not isinstance(start, int | float) or isinstance(start, bool):
+        return None
+    return whole(started + start * 1000)
+
+
+def note_callers(elements: list[JsonObject]) -> None:
+    """Note of the agent's elements that the caller spoke after them, and when."""
+    after: JsonObject | None = None
+    for element in reversed(elements):
+        if element["role"] == "agent":
+            if after is not None:
+                element |= {"followed": True, "until": after["ts"]}
+            after = None
+        elif element["role"] in SPOKEN:
+            after = element
+
+
+# What is kept
+
+
+def transcript(frame: JsonObject) -> JsonObject:
+    return frame | {"elements": elements_of(frame)[-MAX_ELEMENTS:], "timestamp": whole(frame.get("timestamp"))}
+
+
+def response(frame: JsonObject) -> JsonObject:
+    return frame | {"response": frame.get("response") or response_of(frame), "content": frame.get("content") or ""}
+
+
+def called(frame: JsonObject) -> JsonObject:
+    """A webhook with its transcript, and of the call what is kept. Raises `MalformedFrame`."""
+    call = frame.get("call") if isinstance(frame.get("call"), dict) else frame.get("data")
+    if not isinstance(call, dict):
+        raise MalformedFrame("A webhook of Retell has a call.")
+    beside = frame.get("transcript_with_tool_calls")  # beside the call, or in it
+    holder = call | ({"transcript_with_tool_calls": beside} if isinstance(beside, list) and beside else {})
+    holder = frame if "elements" in frame else holder
+    elements = elements_of(holder, whole(call.get("start_timestamp")))
+    spoken = [one["index"] for one in elements if one["role"] in SPOKEN]
+    times = {"end_timestamp": whole(call.get("end_timestamp")), "spoken": call.get("spoken")}
+    if spoken:
+        times["spoken"] = spoken[-1] + 1
+    return frame | {"elements": elements, "call": call | times}
+
+
+def element_id(content: JsonObject) -> str:
+    """Return what a repeat of an element has too. Whole transcripts need no id: each says all again."""
+    element = content["element"]
+    return f"{element['role']}/{element['index']}/{digest([element, content.get('reported')])}"
+
+
+def tool_id(content: JsonObject) -> str:
+    return f"{content['response_type']}/{content['tool_call_id']}"
+
+
+def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
+    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
+    raw = require_object(frame)
+    if "response_id" in raw and "content" in raw and not FIELDS.keys() & raw.keys():
+        raw = raw | {"response_type": "response"}  # as older apps say it
+    field = next((one for one in FIELDS if one in raw), "interaction_type")
+    name, kind, content = keep(raw, FIELDS[field], side, field)
+    if content is None:
+        return None
+    call = content.get("call") or {}
+    over = field == "event" and name in OVER
+    return Frame(
+        content,
+        id=kind.id(content),
+        ts=content.get("timestamp"),
+        side=kind.side,
+        session_id=call.get("call_id"),
+        end=call.get("disconnection_reason", ENDED) if over else None,
+    )
+
+
+def split(body: JsonObject) -> Iterator[JsonObject]:
+    """The frames of a webhook: one for each element of its transcript, then it. Raises `MalformedFrame`."""
+    name = body.get("event")
+    if name not in (UPDATED, *OVER):
+        yield body
+        return
+    prepared = called(body)
+    over = name in OVER
+    call = {field: prepared["call"].get(field) for field in CALL_FIELDS}
+    for element in prepared["elements"]:
+        yield {"event": ELEMENT, "call": {"call_id": call["call_id"]}, "element": element, "reported": over}
+    if over:
+        yield {"event": name, "call": call}
+
+
+def texts(frame: JsonObject) -> Texts:
+    """The texts of a frame."""
+    if "response" in frame:
+        return (Text(frame, "content", "piece", item=frame["response"]),) if frame.get("content") else ()
+    if "response_type" in frame:
+        return values(frame, "arguments", "content")
+    return element_texts(frame)
+
+
+def element_texts(frame: JsonObject) -> Iterator[Text]:
+    for element in [*frame.get("elements", ()), *([frame["element"]] if "element" in frame else [])]:
+        if element["role"] not in SPOKEN:
+            yield from values(element, "arguments", "content")
+        elif element.get("content"):
+            side: Speaker = "agent" if element["role"] == "agent" else "user"  # also whom a call is transferred to
+            yield Text(element, "content", "whole", side, f"element {element['index']}")
+
+
+def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
+    """Return whether a body was signed with this API key within the last five minutes: `v=UNIX_MS,d=HEX`."""
+    found = FORM.fullmatch(headers.get(SIGNATURE, ""))
+    if found is None or not secret or abs(now - int(found[1])) > TOLERANCE_MS:
+        return False
+    return is_signed(body + found[1].encode(), secret, [found[2]])
+
+
+MAX_RESPONSES = 4
+MAX_TEXT = 3_500
+"""Bytes of a response that are looked at: notes are small."""
+Response = dict[str, Any]
+MAX_LIVE = 30
+"""Items beyond the transcript after the call that are withdrawn."""
+
+
+def translate(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The events of one frame."""
+    field = next(one for one in FIELDS if one in frame)
+    return FIELDS[field][frame[field]].rule(frame, ts, known)
+
+
+def closed(ts: int, known: Known) -> Made:
+    """Return what of the last reply was spoken when the caller hung up; of one that has no element yet no one knows."""
+    last = known.notes.get("last") or {}
+    reply = known.reply(last.get("item", ""))
+    if reply is not None and reply.cut == "no" and last["spoken"] < len(reply.text):
+        yield Interrupt(item=last["item"], heard_text=reply.text[: last["spoken"]], estimated=True, ts=ts)
+    responses = known.notes.get("responses") or [{"item": ""}]
+    if "item" not in responses[-1] and responses[-1]["text"].strip() and not known.notes.get("final"):
+        newest = responses[-1]
+        text = newest["text"].strip()
+        yield LlmDelta(item=f"~{newest['name']}", text=text, whole=True, turn_id=known.here, ts=newest.get("ts"))
+
+
+def read_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
+    """Return what is said now; with `update_only` the caller may still speak."""
+    return tell(frame.get("elements", []), frame.get("interaction_type") == "update_only", False, known)
+
+
+def read_element(frame: JsonObject, ts: int, known: Known) -> Made:
+    reported = frame.get("reported", False)
+    if reported:
+        known.note("final", True)
+    return tell([frame["element"]], False, reported, known)
+
+
+def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The transcript after the call is all of it; what only live messages had is not part of the call."""
+    call, elements = frame["call"], frame.get("elements", [])
+    yield from tell(elements, False, True, known)
+    if call.get("spoken"):
+        known.note("final", True)
+        for index in range(call["spoken"], call["spoken"] + MAX_LIVE):
+            item = item_of(index)
+            if known.segment(item) is not None:
+                yield Asr(item=item, text="", final=True)
+            if known.reply(item) is not None:
+                yield LlmCancel(item=item)
+    yield SessionEnd(reason=call.get("disconnection_reason", ENDED), ts=call.get("end_timestamp"))
+
+
+def hear_response(frame: JsonObject, ts: int, known: Known) -> Made:
+    """More of what the app has the agent say; it becomes a reply once the transcript has some of it."""
+    responses, name = responses_of(known), frame["response"]
+    response = next((one for one in responses if one["name"] == name), None)
+    if response is None:
+        response = {"name": name, "text": ""} | ({"ts": ts} if known.has_clock else {})
+        responses.append(response)
+    if response.get("complete"):
+        return
+    response["text"] = bounded(response["text"] + frame.get("content", ""), MAX_TEXT)
+    response["complete"] = frame.get("content_complete", False)
+    keep_responses(responses, known)
+    reply = known.reply(response.get("item", ""))
+    if reply is not None:
+        full = completed(reply.text[: response["spoken"]], response["text"])
+        yield generated(response["item"], full, response, reply.turn, None)
+
+
+def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
+    return (tool_call(frame["tool_call_id"], frame["name"] or "tool", frame.get("arguments"), known.here),)
+
+
+def end_tool(frame: JsonObject, ts: int, known: Known) -> Made:
+    return (tool_result(frame["tool_call_id"], frame.get("content"), known.here),)
+
+
+# The transcript: an utterance is the item `~tINDEX`, whatever message it comes in
+
+
+def item_of(index: int) -> str:
+    return f"~t{index}"
+
+
+def tell(elements: list[JsonObject], partial: bool, reported: bool, known: Known) -> Iterator[MadeEvent]:
+    """What elements say that is new, up to one that this frame may not begin; the last utterance may be `partial`."""
+    flow = Flow(known)
+    for place, element in enumerate(elements):
+        match element["role"]:
+            case "agent":
+                events = agent_element(element, reported, flow)
+            case "user" | "transfer_target":
+                is_last = partial and place == len(elements) - 1
+                events = user_element(element, not is_last, reported, flow)
+            case _:
+                events = [other_element(element, flow)]
+        if events is None:
+            return
+        yield from events
+
+
+# The caller
+
+
+def user_element(element: JsonObject, final: bool, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+    known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
+    segment = known.segment(item)
+    if not text and segment is None:
+        return []
+    turn = flow.utterance(item)
+    if turn is None:
+        return None
+    if segment is not None and not reported:
+        is_older = len(text) < len(segment.text) and begins(segment.text, text)
+        if is_older or (segment.text == text and (segment.final or not final)):
+            return []
+    user = "transfer_target" if element["role"] == "transfer_target" else None
+    final = final or (segment is not None and segment.final)
+    return [Asr(item=item, text=text, final=final, user=user, turn_id=turn, ts=element.get("ts"))]
+
+
+# The agent
+
+
+def responses_of(known: Known) -> list[Response]:
+    """Return what the app has sent, the oldest first; a copy."""
+    return [dict(one) for one in known.notes.get("responses", ())]
+
+
+def keep_responses(responses: list[Response], known: Known) -> None:
+    known.note("responses", newest_noted(responses, MAX_RESPONSES) or None)
+
+
+def agent_element(element: JsonObject, reported: bool, flow: Flow) -> list[MadeEvent] | None:
+    """Return what of a reply was spoken; where the app has sent more of it, and the caller spoke then, it was cut."""
+    known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
+    responses, reply = responses_of(known), known.reply(item)
+    response = response_for(element, item, text, responses)
+    if not text and (response is None or not element.get("followed")) and reply is None:
+        return []
+    last = known.notes.get("last") or {}
+    spoken_before = last.get("spoken", 0) if last.get("item") == item else 0
+    followed = element.get("followed", False)
+    if reply is not None and not (followed or reported) and len(text) < spoken_before:
+        return []
+    turn = flow.reply(item)
+    if turn is None:
+        return None
+    events = [*goes_on(item, text, responses, known)] if response is None and reply is None else []
+    full = text if response is None else completed(text, response["text"])
+    if reply is not None and len(reply.text) > len(full) and begins(reply.text, text):
+        full = completed(text, reply.text)
+    if response is not None:
+        response |= {"item": item, "spoken": len(text)}
+        keep_responses(responses, known)
+    if reply is None or reply.text != full:
+        events.append(generated(item, full, response, turn, element.get("ts")))
+    if element["index"] >= last.get("index", 0):
+        known.note("last", {"item": item, "index": element["index"], "spoken": len(text)})
+    return [*events, *heard(element, item, text, full, reply)]
+
+
+def response_for(element: JsonObject, item: str, text: str, responses: list[Response]) -> Response | None:
+    """The response of the app that an element says: by its name, or the newest that begins so."""
+    for response in responses:
+        if response.get("item") == item or (element.get("response") == response["name"] and "item" not in response):
+            return response
+    for response in reversed(responses):
+        said = response["text"].strip()
+        is_said = bool(text) or element.get("followed", False)
+        if "item" not in response and said and is_said and (begins(said, text) or begins(text, said)):
+            return response
+    return None
+
+
+def goes_on(item: str, text: str, responses: list[Response], known: Known) -> Iterator[MadeEvent]:
+    """A reply that continues after something that the caller said was not cut there: what it had said is whole."""
+    for response in responses:
+        before = response.get("item")
+        rest = response["text"].strip()[response.get("spoken", 0) :].strip()
+        reply = None if before is None else known.reply(before)
+        if text and rest and reply is not None and before != item and begins(rest, text):
+            yield Resume(item=before)
+            yield LlmDone(item=before, text=reply.text[: response["spoken"]])
+            response |= {"item": item, "text": rest, "spoken": len(text)}
+            keep_responses(responses, known)
+            return
+
+
+def generated(item: str, full: str, response: Response | None, turn: int, ts: int | None) -> MadeEvent:
+    if response is None or response.get("complete"):
+        return LlmDone(item=item, text=full, turn_id=turn, ts=ts)
+    return LlmDelta(item=item, text=full, whole=True, turn_id=turn, ts=ts)
+
+
+def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownReply | None) -> Iterator[MadeEvent]:
+    """Retell does not say whether an element ends where the caller broke in: it is taken so, as an estimate."""
+    if reply is not None and reply.cut != "no" and (len(text) == len(full) or not element.get("followed")):
+        yield Resume(item=item, ts=reply.ended)
+    if len(text) < len(full):
+        if element.get("followed"):
+            yield Interrupt(item=item, heard_text=text, estimated=True, more=True, ts=element.get("until"))
+        else:
+            yield Tts(item=item, heard_text=text, estimated=True)
+    elif reply is not None and reply.has_playback:
+        yield Tts(item=item, heard_text=full, estimated=True)
+
+
+# Tools and keys
+
+
+def other_element(element: JsonObject, flow: Flow) -> MadeEvent:
+    if element["role"] == "dtmf":
+        number = element["index"]
+        text, turn = element.get("content", ""), flow.next_turn()
+        flow.reach(turn)
+        made = {"role": "user", "text": text, "source": "message", "turn_id": turn, "metadata": {"dtmf": True}}
+        return MessageEvent(id=f"dtmf:{number}", ts=element.get("ts"), **made)
+    if element["role"] == "tool_call_result":
+        return tool_result(element["tool_call_id"], element.get("content"), flow.here)
+    return tool_call(element["tool_call_id"], element.get("name") or "tool", element.get("arguments"), flow.here)
+
+
+VENDOR: dict[str, Kind] = {
+    **dict.fromkeys(
+        ("update_only", "response_required", "reminder_required"),
+        Kind("vendor", TranscriptFrame, read_transcript, prepare=transcript),
+    ),
+    "call_details": Kind("vendor", record("interaction_type", call=Call)),
+    **silent("vendor", "ping_pong"),
+}
+APP: dict[str, Kind] = {
+    **dict.fromkeys(("response", "agent_interrupt"), Kind("app", ResponseFrame, hear_response, prepare=response)),
+    "tool_call_invocation": Kind(
+        "app", record("response_type tool_call_id name", arguments=ANYTHING), call_tool, tool_id
+    ),
+    "tool_call_result": Kind("app", record("response_type tool_call_id", content=ANYTHING), end_tool, tool_id),
+    **silent("app", "config metadata ping_pong update_agent"),
+}
+WEBHOOKS: dict[str, Kind] = {
+    ELEMENT: Kind(
+        "vendor", record("event", call=Call, element=Element, reported=(bool, False)), read_element, element_id
+    ),
+    UPDATED: Kind("vendor", CallFrame, read_transcript, prepare=called),
+    **dict.fromkeys(OVER, Kind("vendor", CallFrame, end_call, prepare=called)),
+    **silent(
+        "vendor",
+        """
+        call_started transfer_started transfer_bridged transfer_cancelled transfer_ended chat_started chat_ended
+        chat_analyzed call_inbound chat_inbound alert_triggered alert_resolved
+        """,
+    ),
+}
+FIELDS = {"interaction_type": VENDOR, "response_type": APP, "event": WEBHOOKS}
+"""Where the frames of each table have their type."""
+RETELL = Dialect(
+    name="retell",
+    version=1,
+    reduce=reduce,
+    translate=translate,
+    closed=closed,
+    texts=texts,
+    hook=Hook(verify=verify, frames=split),
+    split=split,
+)

@@ -1,1 +1,0 @@
-"""Retell: the websocket of a custom LLM, and the webhooks of calls."""
