@@ -23,10 +23,6 @@ class DroppedEvents:
         self.counts: Counter[str] = Counter()
         self.lock = threading.Lock()
 
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
-
     def count(self, error: ClientError) -> int:
         """Count an event, and return how many of this code there are now."""
         with self.lock:

@@ -9,8 +9,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,7 +28,21 @@ NAMES_BYTES = 64
 QUIET_S = 5.0
 """After a read that failed, the memory is not asked for so long."""
 OPENED_AGAIN_S = 0.5
-T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Newest(OrderedDict[K, V]):
+    """A mapping that keeps only so many of the newest entries."""
+
+    def __init__(self, at_most: int) -> None:
+        super().__init__()
+        self.at_most = at_most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        if len(self) > self.at_most:
+            self.popitem(last=False)
 
 
 class EarlyEvent(NamedTuple):
@@ -88,21 +102,12 @@ class BackgroundSession:
                     self.log_once("This call is not remembered.", self.error)
         if self.session is not None:
             self.times_found = self.session.times_found
-        await self.send_early()
-
-    async def send_early(self) -> None:
-        """Send what waited, a few events at a time; new events wait behind them."""
-        while self.early:
+        while self.early:  # new events wait behind these
             for _ in range(min(EARLY_AT_ONCE, len(self.early))):
                 event, ends, size, missing = self.early.popleft()
                 self.release(size)
-                self.leave_gap(missing)
-                self.forward(event, ends)
+                self.forward(event, ends, missing)
             await asyncio.sleep(0)
-
-    def leave_gap(self, missing: int) -> None:
-        if missing and self.session is not None:
-            self.session.leave_gap(missing)
 
     def send(self, event: JsonObject, ends: bool = False) -> None:
         """Send an event at once, or keep it until the session is open. It should have its `ts`.
@@ -113,11 +118,12 @@ class BackgroundSession:
             self.keep(event, ends)
         else:
             missing, self.missing = self.missing, 0
-            self.leave_gap(missing)
-            self.forward(event, ends)
+            self.forward(event, ends, missing)
 
-    def forward(self, event: JsonObject, ends: bool) -> None:
+    def forward(self, event: JsonObject, ends: bool, missing: int) -> None:
         if self.session is not None:
+            if missing:
+                self.session.leave_gap(missing)
             self.session.send(event, ends=ends)
         elif self.error is not None:
             self.drops.count(self.error)
@@ -139,8 +145,7 @@ class BackgroundSession:
             self.early_bytes += size
         else:
             self.missing += options.leaves_gaps
-            error = BufferFull(len(self.early), self.early_bytes)
-            self.drops.report(self.session_id, self.producer, error)
+            self.drops.report(self.session_id, self.producer, BufferFull(len(self.early), self.early_bytes))
 
     def release(self, size: int) -> None:
         """Release the room of so many bytes that were waiting."""
@@ -156,7 +161,7 @@ class BackgroundSession:
     @property
     def dropped(self) -> int:
         """The number of events that could not be taken so far."""
-        return self.drops.total + (0 if self.session is None else self.session.dropped)
+        return self.drops.counts.total() + (0 if self.session is None else self.session.dropped)
 
     async def context(self, **params: Any) -> JsonObject | None:
         """The body of the next LLM request, with everything that was sent before; None if it does not come in time.
@@ -165,30 +170,17 @@ class BackgroundSession:
         not open yet, so that the first request of a call has what earlier calls left. After a failure the next are None
         at once, for five seconds.
         """
-        deadline = time.monotonic() + self.client.options.context_timeout_s
-
-        def left_s() -> float:
-            return max(0.0, deadline - time.monotonic())
-
-        async def read(session: ProducerSession) -> JsonObject:
-            await session.flush(left_s() / 2)
-            return await session.context(timeout=left_s(), **params)
-
-        return await self.read(read)
-
-    async def read(self, ask: Callable[[ProducerSession], Awaitable[T]]) -> T | None:
-        """Return what the session answers, or None."""
-        if time.monotonic() < self.quiet_until:
+        began, timeout_s = time.monotonic(), self.client.options.context_timeout_s
+        if began < self.quiet_until:
             return None
-        await asyncio.wait({self.opening}, timeout=self.client.options.context_timeout_s / 2)
-        if self.session is None:
-            self.quiet_until = time.monotonic() + QUIET_S
-            return None
-        try:
-            return await ask(self.session)
-        except ClientError as error:
-            self.quiet_until = time.monotonic() + QUIET_S
-            self.log_once("The agent continues with the framework's own messages.", error)
+        await asyncio.wait({self.opening}, timeout=timeout_s / 2)
+        if self.session is not None:
+            try:
+                await self.session.flush(max(0.0, began + timeout_s - time.monotonic()) / 2)
+                return await self.session.context(timeout=max(0.0, began + timeout_s - time.monotonic()), **params)
+            except ClientError as error:
+                self.log_once("The agent continues with the framework's own messages.", error)
+        self.quiet_until = time.monotonic() + QUIET_S
         return None
 
     def log_once(self, consequence: str, error: ClientError) -> None:

@@ -10,14 +10,15 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from concurrent.futures import Future
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.background_session import BackgroundSession
+from voicemem.integrations.background_session import BackgroundSession, Newest
 from voicemem.integrations.runs import run_start, text_of
 from voicemem.protocol.types import JsonObject
 
@@ -27,6 +28,7 @@ MAX_CUTS = 100
 GRACE_S = 1.0
 """What a run that waits for another event loop waits longer than the read may take."""
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Conversation:
@@ -45,7 +47,7 @@ class Conversation:
         """The newest reply, by its item."""
         self.utterance: str | None = None
         """The user's newest utterance that was sent from here: tools that are called next are of its turn."""
-        self.heard: OrderedDict[str, str] = OrderedDict()
+        self.heard: Newest[str, str] = Newest(MAX_CUTS)
         """What was heard of replies that were cut, for while the memory is away."""
         self.after_tools = 0
         """The earliest time of what comes next: an answer is later than the tools that were called for it."""
@@ -67,14 +69,11 @@ class Conversation:
         Give `audio_end_ms` after `played`, or else the length of the audio is not known.
         """
         item = item or self.reply
-        if item is None:
-            return
-        position = None if audio_end_ms is None else round(audio_end_ms)
-        self.send({"type": "interrupt", "item": item, "heard_text": heard_text, "audio_end_ms": position})
-        if heard_text is not None:
-            self.heard[item] = heard_text
-            if len(self.heard) > MAX_CUTS:
-                self.heard.popitem(last=False)
+        if item is not None:
+            position = None if audio_end_ms is None else round(audio_end_ms)
+            self.send({"type": "interrupt", "item": item, "heard_text": heard_text, "audio_end_ms": position})
+            if heard_text is not None:
+                self.heard[item] = heard_text
 
     def played(
         self,
@@ -94,8 +93,7 @@ class Conversation:
     def announced(self, text: str) -> None:
         """Report a text of the agent that no model made, such as a greeting."""
         self.reply = self.new_item()
-        said = {"role": "assistant", "source": "greeting", "text": text}
-        self.send({"type": "message", "item": self.reply, **said})
+        self.send({"type": "message", "item": self.reply, "role": "assistant", "source": "greeting", "text": text})
 
     def end(self, reason: str | None = None) -> None:
         """Report the end of the call."""
@@ -131,8 +129,8 @@ class Conversation:
 
     def tool_called(self, call_id: str, name: str, arguments: Any) -> None:
         """The LLM called a tool, with JSON or a string of it."""
-        call = {"call_id": call_id, "name": name, "arguments": parsed(arguments)}
-        self.send({"type": "tool.call", "item": self.utterance, **call})
+        call = {"type": "tool.call", "call_id": call_id, "name": name, "arguments": parsed(arguments)}
+        self.send({**call, "item": self.utterance})
 
     def tool_returned(self, call_id: str, result: Any) -> None:
         self.send({"type": "tool.result", "call_id": call_id, "result": parsed(result)})
@@ -241,17 +239,16 @@ class Sessions(Generic[M]):
         try:
             if self.find_loop() is self.loop:
                 raise RuntimeError("a run on the client's own event loop must be asynchronous, such as ainvoke")
-            answer: T = self.submitted(session_id, ask).result(self.limit_s)
+            return self.submitted(session_id, ask).result(self.limit_s)
         except Exception as error:  # whatever it is, the agent continues
             self.log_once(f"The agent continues with its own messages: {error!r}.")
             return None
-        return answer
 
     @property
     def limit_s(self) -> float:
         return self.client.options.context_timeout_s + GRACE_S
 
-    def submitted(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> Any:
+    def submitted(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> Future[T]:
         """Return a future of the client's event loop. Raises `RuntimeError` if that does not run."""
         if self.loop is None or self.loop.is_closed():
             raise RuntimeError("the client's event loop does not run")
@@ -267,6 +264,16 @@ class Sessions(Generic[M]):
             LOG.warning("%s", sentence)
 
 
+def reported(method: Callable[Concatenate[Conversation, P], None]) -> Callable[Concatenate[Call, P], None]:
+    """Return a method of `Call` that soon does the same of its conversation."""
+
+    @wraps(method)
+    def report(call: Call, /, *arguments: P.args, **named: P.kwargs) -> None:
+        call.sessions.soon(call.session_id, lambda memory: getattr(memory, method.__name__)(*arguments, **named))
+
+    return report
+
+
 class Call:
     """One call, for your player to report to from any thread; `item` names a reply, by default the newest.
 
@@ -277,33 +284,10 @@ class Call:
         self.sessions = sessions
         self.session_id = session_id
 
-    def announced(self, text: str) -> None:
-        """Report a text of the agent that no model made, such as a greeting."""
-        self.sessions.soon(self.session_id, lambda memory: memory.announced(text))
-
-    def interrupted(
-        self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
-    ) -> None:
-        """Report that the user cut a reply short: they had heard this text, or this much of its audio.
-
-        Give `audio_end_ms` after `played`, or else the length of the audio is not known.
-        """
-        self.sessions.soon(self.session_id, lambda memory: memory.interrupted(heard_text, audio_end_ms, item=item))
-
-    def played(
-        self,
-        audio_ms: float | None = None,
-        total_audio_ms: float | None = None,
-        done: bool = False,
-        *,
-        item: str | None = None,
-    ) -> None:
-        """Report how far a reply was played, how long its audio is, and whether it was played to its end."""
-        self.sessions.soon(self.session_id, lambda memory: memory.played(audio_ms, total_audio_ms, done, item=item))
-
-    def end(self, reason: str | None = None) -> None:
-        """Report the end of the call."""
-        self.sessions.soon(self.session_id, lambda memory: memory.end(reason))
+    announced = reported(Conversation.announced)
+    interrupted = reported(Conversation.interrupted)
+    played = reported(Conversation.played)
+    end = reported(Conversation.end)
 
     async def aclose(self) -> None:
         """Wait a few seconds until all of it is on disk."""

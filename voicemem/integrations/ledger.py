@@ -66,10 +66,6 @@ class Reply:
         """Whether it was played to its end, or withdrawn."""
 
     @property
-    def was_heard(self) -> bool:
-        return bool(self.position_ms)
-
-    @property
     def whole_ms(self) -> float | None:
         """The length of its audio, once that is known."""
         closed = self.spoken.closed_ms
@@ -82,11 +78,6 @@ class Reply:
         """It is over, and its texts are not needed any more."""
         self.over = True
         self.text, self.spoken = "", SpokenText(self.spoken.rate)
-
-    def close_span(self, text: str | None, audio_ms: float | None) -> list[SpokenWord]:
-        if text is None:
-            self.voice_what_was_said()
-        return self.spoken.close_span(text, audio_ms)
 
     def voice_what_was_said(self) -> None:
         """Take what was said as the text of the TTS, if nothing else is known of that."""
@@ -104,7 +95,7 @@ class Reply:
             return stated
         self.voice_what_was_said()
         heard = self.spoken.heard_at(position_ms)
-        if heard_text and (not self.spoken.text or (heard is not None and not self.spoken.rate.is_known)):
+        if heard_text and (not self.spoken.text or (heard is not None and not self.spoken.rate.spans)):
             return {**stated, "heard_text": heard_text, "estimated": True}
         if heard is None:
             return stated
@@ -128,6 +119,18 @@ def never_raises(
                 LOG.warning("The memory has missed something of a call, in `%s`: %r.", method.__name__, error)
 
     return guarded
+
+
+def of_reply(method: Callable[Concatenate[Ledger, Reply, P], None]) -> Callable[Concatenate[Ledger, str, P], None]:
+    """As `never_raises`, for reports of a reply, which callers name by their own id; one that is over gets no more."""
+
+    @wraps(method)
+    def of_known(ledger: Ledger, reply: str, /, *arguments: P.args, **named: P.kwargs) -> None:
+        known = ledger.reply(reply)
+        if known is not None:
+            method(ledger, known, *arguments, **named)
+
+    return never_raises(of_known)
 
 
 class Ledger:
@@ -195,38 +198,33 @@ class Ledger:
 
     # Replies
 
-    @never_raises
-    def said(self, reply: str, text: str, at: float) -> None:
+    @of_reply
+    def said(self, reply: Reply, text: str, at: float) -> None:
         """The LLM generated more of a reply, or it is a text that the agent is to say."""
-        known = self.reply(reply)
-        if known is None or not text or known.complete:
-            return
-        known.said(text)
-        self.emit({"type": "llm.delta", "text": text}, at, known.item)
+        if text and not reply.complete:
+            reply.said(text)
+            self.emit({"type": "llm.delta", "text": text}, at, reply.item)
 
-    @never_raises
-    def said_all(self, reply: str, at: float) -> None:
+    @of_reply
+    def said_all(self, reply: Reply, at: float) -> None:
         """The text of a reply is complete."""
-        known = self.reply(reply)
-        if known is not None and not known.complete:
-            known.complete = True
-            self.emit({"type": "llm.done"}, at, known.item)
+        if not reply.complete:
+            reply.complete = True
+            self.emit({"type": "llm.done"}, at, reply.item)
 
-    @never_raises
-    def announced(self, reply: str, text: str, at: float, source: str = "greeting") -> None:
+    @of_reply
+    def announced(self, reply: Reply, text: str, at: float, source: str = "greeting") -> None:
         """A whole text of the agent that no LLM made: `greeting`, `silence`, `command` or `llm_failure`."""
-        known = self.reply(reply)
-        if known is not None and text and not known.complete:
-            known.said(text)
-            known.complete = True
-            self.emit({"type": "message", "role": "assistant", "source": source, "text": text}, at, known.item)
+        if text and not reply.complete:
+            reply.said(text)
+            reply.complete = True
+            self.emit({"type": "message", "role": "assistant", "source": source, "text": text}, at, reply.item)
 
-    @never_raises
-    def withdrawn(self, reply: str, at: float) -> None:
+    @of_reply
+    def withdrawn(self, reply: Reply, at: float) -> None:
         """A reply will not be played any more: it never existed, unless some of it was heard."""
-        known = self.reply(reply)
-        if known is not None and not known.was_heard:
-            self.cancel(known, at)
+        if not reply.position_ms:
+            self.cancel(reply, at)
 
     @never_raises
     def tool_called(self, call_id: str, name: str, arguments: Any, at: float, reply: str | None = None) -> None:
@@ -241,78 +239,69 @@ class Ledger:
 
     # Audio
 
-    @never_raises
-    def voiced(self, reply: str, text: str) -> None:
+    @of_reply
+    def voiced(self, reply: Reply, text: str) -> None:
         """The TTS got more text. Without this, it is taken to have got what was `said`."""
-        known = self.reply(reply)
-        if known is not None:
-            known.spoken.voice(text)
+        reply.spoken.voice(text)
 
-    @never_raises
-    def audio_made(self, reply: str, audio_ms: float) -> None:
+    @of_reply
+    def audio_made(self, reply: Reply, audio_ms: float) -> None:
         """The TTS made more audio."""
-        known = self.reply(reply)
-        if known is not None:
-            known.spoken.add_audio(positive(audio_ms))
+        reply.spoken.audio_ms += positive(audio_ms)
 
-    @never_raises
-    def span_made(self, reply: str, at: float, text: str | None = None, audio_ms: float | None = None) -> None:
+    @of_reply
+    def span_made(self, reply: Reply, at: float, text: str | None = None, audio_ms: float | None = None) -> None:
         """A piece of text has all of its audio: `text`, or all that the TTS was given.
 
         `audio_ms` is how long this piece is, where the TTS says it; otherwise it is what was made since the last one.
         """
-        known = self.reply(reply)
-        if known is None or known.is_cut:
+        if reply.is_cut:
             return
-        words = known.close_span(text, None if audio_ms is None else positive(audio_ms))
-        if not known.has_word_times:
-            self.emit_words(known, words, at, estimated=True)
+        if text is None:
+            reply.voice_what_was_said()
+        words = reply.spoken.close_span(text, None if audio_ms is None else positive(audio_ms))
+        if not reply.has_word_times:
+            self.emit_words(reply, words, at, estimated=True)
 
-    @never_raises
-    def words_timed(self, reply: str, words: Iterable[tuple[str, float, float]], at: float) -> None:
+    @of_reply
+    def words_timed(self, reply: Reply, words: Iterable[tuple[str, float, float]], at: float) -> None:
         """The TTS reported when words sound: text, start and end, in ms from the start of the reply's audio."""
-        known = self.reply(reply)
-        if known is None:
-            return
         timed = [
             SpokenWord(text.strip(), round(positive(start)), round(positive(end)))
             for text, start, end in words
             if text.strip()
         ]
-        had_some = known.has_word_times
-        known.has_word_times |= bool(timed)
-        self.emit_words(known, timed, at, estimated=False)
-        if known.is_cut and known.has_word_times > had_some:
-            self.interrupt(known, known.position_ms, None, None)  # now it is known which word the position is in
+        had_some = reply.has_word_times
+        reply.has_word_times |= bool(timed)
+        self.emit_words(reply, timed, at, estimated=False)
+        if reply.is_cut and reply.has_word_times > had_some:
+            self.interrupt(reply, reply.position_ms, None, None)  # now it is known which word the position is in
 
     # Playback
 
-    @never_raises
-    def played(self, reply: str, position_ms: float, at: float) -> None:
+    @of_reply
+    def played(self, reply: Reply, position_ms: float, at: float) -> None:
         """Playback has come to a position: 0 when it begins, then as often as you know it."""
-        known = self.reply(reply)
-        if known is None or known.is_cut:
+        if reply.is_cut:
             return
-        begun = known.position_ms is None
-        known.position_ms = max(known.position_ms or 0.0, positive(position_ms))
+        begun = reply.position_ms is None
+        reply.position_ms = max(reply.position_ms or 0.0, positive(position_ms))
         self.next_utterance()
-        if begun or known.position_ms - known.reported_ms >= PROGRESS_MS:
-            known.reported_ms = known.position_ms
-            self.emit({"type": "tts", "audio_ms": round(known.position_ms)}, at, known.item)
+        if begun or reply.position_ms - reply.reported_ms >= PROGRESS_MS:
+            reply.reported_ms = reply.position_ms
+            self.emit({"type": "tts", "audio_ms": round(reply.position_ms)}, at, reply.item)
 
-    @never_raises
-    def finished(self, reply: str, at: float) -> None:
+    @of_reply
+    def finished(self, reply: Reply, at: float) -> None:
         """A reply was played to its end."""
-        known = self.reply(reply)
-        if known is None or known.is_cut:
-            return
-        self.next_utterance()
-        self.finish(known, at)
+        if not reply.is_cut:
+            self.next_utterance()
+            self.finish(reply, at)
 
-    @never_raises
+    @of_reply
     def cut(
         self,
-        reply: str,
+        reply: Reply,
         position_ms: float | None,
         at: float,
         *,
@@ -324,40 +313,32 @@ class Ledger:
         `heard_text` is the framework's own idea of what was heard, for where nothing better is known. It may be called
         again for the same cut, when the position is known better.
         """
-        known = self.reply(reply)
-        if known is not None:
-            self.cut_reply(known, position_ms, at, heard_text, cause)
+        self.cut_reply(reply, position_ms, at, heard_text, cause)
 
-    @never_raises
-    def resumed(self, reply: str, at: float) -> None:
+    @of_reply
+    def resumed(self, reply: Reply, at: float) -> None:
         """The cut was a false alarm: playback continues."""
-        known = self.reply(reply)
-        if known is not None and known.is_cut:
-            known.is_cut = False
-            known.resumed_at = round(at)
-            self.emit({"type": "resume"}, at, known.item)
+        if reply.is_cut:
+            reply.is_cut = False
+            reply.resumed_at = round(at)
+            self.emit({"type": "resume"}, at, reply.item)
 
     @never_raises
     def end(self, at: float, reason: str | None = None) -> None:
         """The call is over. What still plays is cut where it is; what was never played is withdrawn."""
-        for known in list(self.replies.values()):
-            if not known.over and not known.is_cut:
-                self.stop(known, at)
+        for known in [one for one in self.replies.values() if not one.over and not one.is_cut]:
+            whole = known.whole_ms
+            if known.position_ms is None:
+                self.cancel(known, at)
+            elif whole is not None and known.position_ms >= whole:
+                self.finish(known, at)
+            else:
+                self.cut_reply(known, None, at, None, "hang_up")
         self.emit({"type": "session.end"}, at, reason=reason)
         self.ended = True
         self.replies.clear()
 
     # Events
-
-    def stop(self, known: Reply, at: float) -> None:
-        """The call ends while a reply is under way."""
-        whole = known.whole_ms
-        if known.position_ms is None:
-            self.cancel(known, at)
-        elif whole is not None and known.position_ms >= whole:
-            self.finish(known, at)
-        else:
-            self.cut_reply(known, None, at, None, "hang_up")
 
     def cut_reply(
         self, known: Reply, position_ms: float | None, at: float, heard_text: str | None, cause: str | None
@@ -368,7 +349,7 @@ class Ledger:
             return
         known.is_cut, known.cut_ms = True, known.position_ms
         known.cut_at = max(round(at), known.resumed_at + 1)
-        is_known = position_ms is not None or known.was_heard or known.position_ms is None
+        is_known = position_ms is not None or known.position_ms != 0.0
         self.interrupt(known, known.position_ms or 0.0 if is_known else None, heard_text, cause)
 
     def interrupt(self, known: Reply, position_ms: float | None, heard_text: str | None, cause: str | None) -> None:
@@ -396,14 +377,10 @@ class Ledger:
         known = self.replies.get(item)
         if known is None:
             known = self.replies[item] = Reply(item, self.rate)
-            if len(self.replies) > MAX_REPLIES:
-                self.forget_one()
+            if len(self.replies) > MAX_REPLIES:  # the oldest that is over or was cut goes, else the oldest
+                closed = (item for item, one in self.replies.items() if one.over or one.is_cut)
+                del self.replies[next(closed, next(iter(self.replies)))]
         return None if known.over else known
-
-    def forget_one(self) -> None:
-        """Forget the oldest reply that is over or was cut, else the oldest."""
-        closed = (item for item, known in self.replies.items() if known.over or known.is_cut)
-        del self.replies[next(closed, next(iter(self.replies)))]
 
     def item_of(self, name: str) -> str:
         item = self.prefix + name

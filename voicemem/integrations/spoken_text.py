@@ -1,6 +1,6 @@
 """The text of a reply in its audio, as far as the TTS has reported or shown where it is.
 
-Text goes to the TTS (`voice`), audio comes out (`add_audio`), and at some time a piece of text has all of its audio
+Text goes to the TTS (`voice`), audio comes out (`audio_ms`), and at some time a piece of text has all of its audio
 (`close_span`): a sentence, or all of the reply. In a span whose length is known, each word gets its share of the time.
 In the one that is still being made, the voice is assumed to continue as fast as before.
 """
@@ -43,10 +43,6 @@ class VoiceRate:
             self.spans.append((units, span_ms))
 
     @property
-    def is_known(self) -> bool:
-        return bool(self.spans)
-
-    @property
     def units_per_ms(self) -> float:
         if not self.spans:
             return USUAL_UNITS_PER_MS
@@ -74,10 +70,6 @@ class SpokenText:
     def voice(self, text: str) -> None:
         """The TTS got more text."""
         self.text += text[: MAX_CHARS - len(self.text)]
-
-    def add_audio(self, audio_ms: float) -> None:
-        """The TTS made more audio."""
-        self.audio_ms += audio_ms
 
     def close_span(self, text: str | None, audio_ms: float | None) -> list[SpokenWord]:
         """The audio so far is that of the text up to and with `text`, or of all of it; the words of the new span.
@@ -113,10 +105,9 @@ class SpokenText:
         if position_ms <= self.closed_ms or self.closed_chars == len(self.text):
             return None
         rest = self.text[self.closed_chars :]
-        return self.text[: self.closed_chars] + prefix_of_units(rest, self.open_units(rest, position_ms))
-
-    def open_units(self, rest: str, position_ms: float) -> int:
-        return int((position_ms - self.closed_ms) * self.rate.units_per_ms) + units_of(rest) - units_of(rest.lstrip())
+        leading = units_of(rest) - units_of(rest.lstrip())
+        units = int((position_ms - self.closed_ms) * self.rate.units_per_ms) + leading
+        return self.text[: self.closed_chars] + prefix_of_units(rest, units)
 
 
 def spread(text: str, start_ms: float, end_ms: float) -> Iterator[SpokenWord]:

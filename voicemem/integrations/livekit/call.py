@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.nodes import Nodes
-from voicemem.integrations.livekit.playback import Playback, Speeches, TypedMessages
 from voicemem.integrations.livekit.remembering import Remembering, text_of
 from voicemem.protocol.types import JsonObject
 
@@ -48,10 +47,7 @@ class LiveKitCall:
     ) -> None:
         self.session = session
         self.ledger = Ledger(send, prefix)
-        self.speeches = Speeches(self.ledger)
-        self.playback = Playback(self.ledger)
-        self.typed = TypedMessages(self.ledger)
-        self.nodes = Nodes(self.ledger, self.speeches, self.playback, self.typed, remembering, self.missed)
+        self.nodes = Nodes(self.ledger, remembering, self.missed)
         self.agents: WeakSet[Any] = WeakSet()
         self.has_spoken = False
         """Whether the caller's turn has a transcript; a turn without one was typed."""
@@ -84,7 +80,7 @@ class LiveKitCall:
             self.agents.add(agent)
             for name in NODES:
                 self.nodes.wrap(agent, name)
-        self.playback.watch(self.session.output.audio)
+        self.nodes.playback.watch(self.session.output.audio)
 
     def missed(self, where: str, error: Exception) -> None:
         """Say once what cannot be followed."""
@@ -101,13 +97,8 @@ class LiveKitCall:
     def on_transcript(self, event: Any) -> None:
         language = None if event.language is None else str(event.language)
         self.has_spoken |= bool(event.is_final and event.transcript)
-        self.ledger.user_said(
-            event.transcript,
-            event.created_at * 1000,
-            final=event.is_final,
-            user=event.speaker_id,
-            language=language,
-        )
+        at, user = event.created_at * 1000, event.speaker_id
+        self.ledger.user_said(event.transcript, at, final=event.is_final, user=user, language=language)
 
     @handler
     def on_item(self, event: Any) -> None:
@@ -115,7 +106,7 @@ class LiveKitCall:
         item = event.item
         if getattr(item, "type", None) != "message":
             return
-        if item.role == "user" and self.typed.report(item):
+        if item.role == "user" and self.nodes.typed.report(item):
             return  # what the caller says in the meantime is a turn of its own
         if item.role == "user":
             text = text_of(item) if not self.has_spoken else None
@@ -123,17 +114,13 @@ class LiveKitCall:
                 self.ledger.user_typed(text, item.created_at * 1000)
             self.ledger.user_turn_ended()
             self.has_spoken = False
-        elif item.role == "assistant" and not self.has_audio():
-            self.playback.text_ended(item.interrupted, text_of(item), now_ms())
-
-    def has_audio(self) -> bool:
-        output = self.session.output
-        return output.audio is not None and output.audio_enabled
+        elif item.role == "assistant" and (self.session.output.audio is None or not self.session.output.audio_enabled):
+            self.nodes.playback.text_ended(item.interrupted, text_of(item), now_ms())
 
     @handler
     def on_tools(self, event: Any) -> None:
         for call, output in event.zipped():
-            reply = self.speeches.reply_of_tool(call.call_id)
+            reply = self.nodes.speeches.tools.pop(call.call_id, None)
             self.ledger.tool_called(call.call_id, call.name, call.arguments, call.created_at * 1000, reply)
             if output is not None:
                 self.ledger.tool_returned(call.call_id, output.output, output.created_at * 1000, call.name)
@@ -141,7 +128,7 @@ class LiveKitCall:
     @handler
     def on_false_interruption(self, event: Any) -> None:
         if event.resumed:
-            self.playback.resumed(event.created_at * 1000)
+            self.nodes.playback.resumed(event.created_at * 1000)
 
     @handler
     def on_speech(self, event: Any) -> None:

@@ -5,46 +5,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from voicemem.integrations.background_session import Newest
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.playback import Playback, Speech, Speeches, TypedMessages
-from voicemem.integrations.livekit.remembering import Remembering, user_message
+from voicemem.integrations.livekit.remembering import Remembering
 
 TIMED = "lk.timed_transcripts"
 """The key under which a frame has the words of its audio."""
-Missed = Callable[[str, Exception], None]
 MAX_SEGMENTS = 64
 """Segments of a realtime model that may wait for their transcripts."""
 
 
-class Follower(Protocol):
-    """Takes the items that pass through a node, and learns whether they came to their end."""
-
-    def take(self, item: Any) -> None: ...
-
-    def close(self, complete: bool = True) -> None: ...
+# Followers take the items that pass through a node, and learn whether they came to their end.
 
 
 class TextFollower:
     """The text of a reply that no LLM node makes: what the program has the agent say, or a realtime model says."""
 
-    def __init__(self, ledger: Ledger, reply: str, voiced: bool) -> None:
+    def __init__(self, ledger: Ledger, reply: str) -> None:
         self.ledger = ledger
         self.reply = reply
-        self.voiced = voiced
         self.audio: RealtimeFollower | None = None
 
     def take(self, item: Any) -> None:
         self.ledger.said(self.reply, str(item), now_ms())
-        if self.voiced:
-            self.ledger.voiced(self.reply, str(item))
+        self.ledger.voiced(self.reply, str(item))
 
     def close(self, complete: bool = True) -> None:
         self.ledger.said_all(self.reply, now_ms())
         if self.audio is not None and complete:
             self.audio.text_is_complete = True
-            self.audio.end()
+            self.audio.close(self.audio.is_complete)
 
 
 class VoicedFollower(TextFollower):
@@ -74,7 +67,7 @@ class LlmFollower:
         elif getattr(item, "delta", None) is not None:
             self.say(item.delta.content or "")
             for tool in item.delta.tool_calls or ():
-                self.speeches.tool_called(tool.call_id, self.reply or f"{self.speech.name}.tool{self.speech.count}")
+                self.speeches.tools[tool.call_id] = self.reply or f"{self.speech.name}.tool{self.speech.count}"
 
     def say(self, text: str) -> None:
         if not text:
@@ -109,17 +102,11 @@ class AudioFollower:
 class RealtimeFollower(AudioFollower):
     """Audio that no TTS makes, of a realtime model or the program: it is that of the text once both are complete."""
 
-    def __init__(self, ledger: Ledger, reply: str) -> None:
-        super().__init__(ledger, reply)
-        self.is_complete = False
-        self.text_is_complete = False
+    is_complete = text_is_complete = False
 
     def close(self, complete: bool = True) -> None:
         self.is_complete = complete
-        self.end()
-
-    def end(self) -> None:
-        super().close(self.is_complete and self.text_is_complete)
+        super().close(complete and self.text_is_complete)
 
 
 class TtsFollower(AudioFollower):
@@ -128,11 +115,11 @@ class TtsFollower(AudioFollower):
     def __init__(self, ledger: Ledger, speech: Speech) -> None:
         if speech.for_tts:
             super().__init__(ledger, speech.for_tts.popleft())
-            self.text: TextFollower = VoicedFollower(ledger, self.reply, voiced=True)
+            self.text: TextFollower = VoicedFollower(ledger, self.reply)
         else:  # a text that no LLM made
             super().__init__(ledger, speech.expect())
             speech.without_text.discard(self.reply)
-            self.text = TextFollower(ledger, self.reply, voiced=True)
+            self.text = TextFollower(ledger, self.reply)
         self.begun: tuple[str, float] | None = None
         """A piece of text whose end is not known yet, and where it begins in the audio, in ms."""
 
@@ -149,35 +136,26 @@ class TtsFollower(AudioFollower):
             return None
         if isinstance(end, int | float):
             return str(timed), start * 1000, end * 1000
-        self.end_piece(start * 1000)
-        self.begun = (str(timed), start * 1000)
-        return None
-
-    def end_piece(self, at_ms: float) -> None:
         if self.begun is not None and self.begun[0].strip():
             text, start_ms = self.begun
-            self.ledger.span_made(self.reply, now_ms(), text, at_ms - start_ms)
+            self.ledger.span_made(self.reply, now_ms(), text, start * 1000 - start_ms)
+        self.begun = (str(timed), start * 1000)
+        return None
 
 
 class Nodes:
     """Wraps the nodes of agents."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        speeches: Speeches,
-        playback: Playback,
-        typed: TypedMessages,
-        remembering: Remembering | None,
-        missed: Missed,
+        self, ledger: Ledger, remembering: Remembering | None, missed: Callable[[str, Exception], None]
     ) -> None:
         self.ledger = ledger
-        self.speeches = speeches
-        self.playback = playback
-        self.typed = typed
+        self.speeches = Speeches(ledger)
+        self.playback = Playback(ledger)
+        self.typed = TypedMessages(ledger)
         self.remembering = remembering
         self.missed = missed
-        self.realtime: dict[str, RealtimeFollower] = {}
+        self.realtime: Newest[str, RealtimeFollower] = Newest(MAX_SEGMENTS)
         """Of segments whose audio is followed and whose text is not yet."""
 
     def wrap(self, owner: Any, name: str) -> None:
@@ -231,31 +209,27 @@ class Nodes:
         follower = RealtimeFollower(self.ledger, "")
         handle = original(text, **{**named, "audio": self.followed(named["audio"], "say", follower)})
         follower.reply = f"{getattr(handle, 'id', '')}.1"  # the only one of this speech; nothing has run yet
-        self.expect_text(follower)
+        self.realtime[follower.reply] = follower
         return handle
 
     def generate_reply(self, original: Any, **named: Any) -> Any:
         """Expect a message that the program gives in place of the user; it gets its id here."""
+        from livekit.agents import llm
+
         message: Any = named.get("user_input")
         if isinstance(message, str):
-            message = named["user_input"] = self.guarded("generate_reply", partial(user_message, message)) or message
+            made = self.guarded("generate_reply", partial(llm.ChatMessage, role="user", content=[message]))
+            message = named["user_input"] = made or message
         handle = original(**named)
         if hasattr(message, "created_at"):
-            self.typed.expect(message.id)  # nothing has run yet
+            self.typed.known[message.id] = False  # nothing has run yet
         return handle
 
     def realtime_segment(self) -> RealtimeFollower:
         """A segment whose audio comes from a realtime model; its transcript may come before it or after it."""
-        speech = self.speeches.current()
-        reply = speech.expect()
-        follower = RealtimeFollower(self.ledger, reply)
-        self.expect_text(follower)
+        reply = self.speeches.current().expect()
+        follower = self.realtime[reply] = RealtimeFollower(self.ledger, reply)
         return follower
-
-    def expect_text(self, follower: RealtimeFollower) -> None:
-        self.realtime[follower.reply] = follower
-        while len(self.realtime) > MAX_SEGMENTS:
-            del self.realtime[next(iter(self.realtime))]
 
     def next_segment(self) -> TextFollower | None:
         """The segment that is played next; one whose text nothing has shown yet is followed."""
@@ -267,12 +241,13 @@ class Nodes:
         if reply not in speech.without_text:
             return None
         speech.without_text.discard(reply)
-        follower = TextFollower(self.ledger, reply, voiced=True)
-        if reply in self.realtime:
-            follower.audio = self.realtime.pop(reply)
+        follower = TextFollower(self.ledger, reply)
+        follower.audio = self.realtime.pop(reply, None)
         return follower
 
-    async def followed(self, source: Any, name: str, follower: Follower) -> AsyncIterator[Any]:
+    async def followed(
+        self, source: Any, name: str, follower: TextFollower | LlmFollower | AudioFollower
+    ) -> AsyncIterator[Any]:
         """The same items. The follower learns whether they came to their end."""
         complete = False
         try:

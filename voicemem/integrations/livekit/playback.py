@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from functools import wraps
 from typing import Any
 
+from voicemem.integrations.background_session import Newest
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.remembering import text_of
 
@@ -26,23 +27,19 @@ class Playback:
         self.position_ms: float | None = None
         self.stopped_at: float | None = None
         self.is_paused = False
-        self.is_text = False
 
     def watch(self, output: Any) -> None:
-        """Follow another output, if it is another one."""
+        """Follow another output, if it is another one, and its pauses: what has stopped then may be a false alarm."""
         if output is self.output:
             return
         if self.output is not None:
             for name in EVENTS:
                 self.output.off(name, getattr(self, name))
         self.output = output
-        if output is not None:
-            for name in EVENTS:
-                output.on(name, getattr(self, name))
-            self.follow_pauses(output)
-
-    def follow_pauses(self, output: Any) -> None:
-        """Know of a pause when it begins: what has stopped then may be a false alarm."""
+        if output is None:
+            return
+        for name in EVENTS:
+            output.on(name, getattr(self, name))
         pause = output.pause
 
         @wraps(pause)
@@ -132,21 +129,24 @@ class Speeches:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.known: OrderedDict[str, Speech] = OrderedDict()
-        self.tools: OrderedDict[str, str] = OrderedDict()
+        self.known: Newest[str, Speech] = Newest(MAX_SPEECHES)
+        self.tools: Newest[str, str] = Newest(MAX_TOOLS)
+        """Replies by the ids of their tool calls."""
 
     def current(self) -> Speech:
         """The speech in whose task this is called."""
-        handle = current_handle()
+        try:
+            from livekit.agents.voice.agent_activity import _SpeechHandleContextVar
+
+            handle = _SpeechHandleContextVar.get(None)
+        except ImportError:  # a version that keeps it elsewhere
+            handle = None
         name = "speech" if handle is None else str(handle.id)
-        speech = self.known.get(name)
-        if speech is None:
-            speech = self.known[name] = Speech(name)
+        if name not in self.known:
+            self.known[name] = Speech(name)
             if handle is not None:
                 handle.add_done_callback(lambda _: self.done(name))
-            while len(self.known) > MAX_SPEECHES:
-                self.known.popitem(last=False)
-        return speech
+        return self.known[name]
 
     def done(self, name: str) -> None:
         """A speech is over: those of its replies of which nothing was played never existed."""
@@ -154,23 +154,6 @@ class Speeches:
         if speech is not None:
             for number in range(1, speech.count + 1):
                 self.ledger.withdrawn(f"{name}.{number}", now_ms())
-
-    def tool_called(self, call_id: str, reply: str) -> None:
-        self.tools[call_id] = reply
-        while len(self.tools) > MAX_TOOLS:
-            self.tools.popitem(last=False)
-
-    def reply_of_tool(self, call_id: str) -> str | None:
-        return self.tools.pop(call_id, None)
-
-
-def current_handle() -> Any:
-    """The framework's `SpeechHandle` of this task; None where a version keeps it elsewhere."""
-    try:
-        from livekit.agents.voice.agent_activity import _SpeechHandleContextVar
-    except ImportError:
-        return None
-    return _SpeechHandleContextVar.get(None)
 
 
 class TypedMessages:
@@ -181,14 +164,8 @@ class TypedMessages:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.known: OrderedDict[str, bool] = OrderedDict()
+        self.known: Newest[str, bool] = Newest(MAX_TYPED)
         """Whether the memory has each already."""
-
-    def expect(self, message_id: str) -> None:
-        """The program has given a message to `generate_reply`."""
-        self.known[message_id] = False
-        while len(self.known) > MAX_TYPED:
-            self.known.popitem(last=False)
 
     def report_all(self, chat_ctx: Any) -> None:
         """The LLM is asked: what this context has of them is said before the answer."""

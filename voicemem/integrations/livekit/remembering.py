@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING, Any
 
 from voicemem.integrations.background_session import BackgroundSession
@@ -19,42 +19,28 @@ INSTRUCTIONS = ("system", "developer")
 
 def chat_context(messages: Iterable[JsonObject]) -> ChatContext:
     """A `ChatContext` of messages in OpenAI's form, as `session.context()` has them in `messages`."""
-    from livekit.agents import ChatContext
+    from livekit.agents import ChatContext, llm
 
-    return ChatContext([item for message in messages for item in items_of(message)])
-
-
-def items_of(message: JsonObject) -> Iterator[Any]:
-    """The chat items of one message: a call of tools is an item of its own, as is each result."""
-    from livekit.agents import llm
-
-    role, content = message["role"], message.get("content")
-    if role == "tool":
-        call_id = message["tool_call_id"]
-        yield llm.FunctionCallOutput(call_id=call_id, name="", output=str(content or ""), is_error=False)
-        return
-    if content:
-        yield llm.ChatMessage(role=role, content=[content] if isinstance(content, str) else texts_of(content))
-    for call in message.get("tool_calls") or ():
-        function = call["function"]
-        yield llm.FunctionCall(call_id=call["id"], name=function["name"], arguments=function["arguments"])
-
-
-def user_message(text: str) -> Any:
-    """A chat message of the user."""
-    from livekit.agents import llm
-
-    return llm.ChatMessage(role="user", content=[text])
+    items: list[Any] = []
+    for message in messages:
+        content: Any = message.get("content")
+        if message["role"] == "tool":
+            output, call_id = str(content or ""), message["tool_call_id"]
+            items.append(llm.FunctionCallOutput(call_id=call_id, name="", output=output, is_error=False))
+            continue
+        if content:
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            texts: list[Any] = [one["text"] for one in parts if isinstance(one, dict) and one.get("type") == "text"]
+            items.append(llm.ChatMessage(role=message["role"], content=texts))
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            items.append(llm.FunctionCall(call_id=call["id"], name=function["name"], arguments=function["arguments"]))
+    return ChatContext(items)
 
 
 def text_of(message: Any) -> str:
     """The text of a chat message as it was generated; LiveKit's own property has had several names."""
     return "\n".join(part for part in message.content if isinstance(part, str))
-
-
-def texts_of(parts: Iterable[Any]) -> list[Any]:
-    """The texts of a content in parts."""
-    return [part["text"] for part in parts if isinstance(part, dict) and part.get("type") == "text"]
 
 
 class Remembering:
@@ -88,7 +74,8 @@ def rebuilt(own: Any, known: Any, of_call: Set[str]) -> Any:
     """
     remembered = {(item.type, item.call_id) for item in known.items if item.type in TOOLS}
     own_last, known_last = last_words(own), last_words(known)
-    added = {item.id for item in own.items if is_added(item, of_call) and item is not own_last}
+    messages = [one for one in own.items if one.type == "message" and one.role not in INSTRUCTIONS]
+    added = {item.id for item in messages if item.id not in of_call and item is not own_last}
     last = next((item for item in reversed(own.items) if item.id not in added), None)
     pending = own_last is not None and last is own_last and not is_said(own_last, known_last)
     began = next((at for at, item in enumerate(own.items) if item.id in of_call or item is own_last), len(own.items))
@@ -103,11 +90,6 @@ def rebuilt(own: Any, known: Any, of_call: Set[str]) -> Any:
         ):
             tail.append(item)
     return type(own)([*head, *known.items, *tail])
-
-
-def is_added(item: Any, of_call: Set[str]) -> bool:
-    """Return whether the program has put a message into the context: no one has said it on this call."""
-    return item.type == "message" and item.role not in INSTRUCTIONS and item.id not in of_call
 
 
 def last_words(context: Any) -> Any:
