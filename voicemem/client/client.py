@@ -8,7 +8,7 @@ import re
 import secrets
 import threading
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -125,23 +125,25 @@ class Client:
         try:
             async with asyncio.timeout(timeout_s):
                 await opened.ready
-        except TimeoutError:
+        except BaseException as error:  # also a caller who gives up waiting: no one has the session to close it
             self._remove(opened)
-            raise self._not_opened(timeout_s or 0) from None
-        except BaseException:  # also a caller who gives up waiting: no one has the session to close it
-            self._remove(opened)
-            raise
-        return self._session(opened)
+            if not isinstance(error, TimeoutError) or timeout_s is None:
+                raise
+            if isinstance(self._transport, WebsocketConnection):
+                reason = f"{display_url(self.ingest_url)}: {with_check(f'{TIMED_OUT} after {timeout_s:g} s')}"
+            else:
+                reason = self._reconnector.outage.explain(timeout_s)
+            detail = f"The session was not opened within {timeout_s:g} s. {reason}"
+            raise Unreachable(detail, reason) from None
+        return ProducerSession(opened, self._schedule_wakeup, self.rest)
 
     async def search(self, query: str, **params: Unpack[SearchParams]) -> JsonObject:
         """Search what was heard in earlier calls: the body of `POST /v1/memories/search`.
 
         Takes at most `read_timeout_s`. Raises `RequestRefused`, `Unreachable`, and `ClientError` without a `rest_url`.
         """
-        rest, body = required(self.rest), msgspec.json.encode({"query": query, **params})
-        page: JsonObject = await rest.request(
-            "POST", "/v1/memories/search", body=body, timeout_s=self.options.read_timeout_s
-        )
+        body, timeout_s = {"query": query, **params}, self.options.read_timeout_s
+        page: JsonObject = await required(self.rest).request("POST", "/v1/memories/search", None, body, timeout_s)
         return page
 
     @property
@@ -149,15 +151,13 @@ class Client:
         """Memories that last beyond a call. Raises `ClientError` without a `rest_url`."""
         return Memories(required(self.rest), self.options.read_timeout_s)
 
-    async def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
+    def export_user(self, user_id: str, *, events: bool = False) -> AsyncGenerator[JsonObject, None]:
         """Export all that is stored of a user, line by line (docs/privacy.md); with `events`, journals too.
 
         Needs a key with the scope `admin`. The last line is of the type `end`. Raises `RequestRefused`, `Closed`;
         `Unreachable` also for an export that is cut short; `ClientError` without a `rest_url`.
         """
-        async with aclosing(read_export(required(self.rest), user_id, events)) as lines:
-            async for line in lines:
-                yield line
+        return read_export(required(self.rest), user_id, events)
 
     async def export(self, session_id: str, format: str = "vcon") -> str:
         """Export a call as a document (docs/exports.md): `vcon`, `webvtt`, `srt`, `markdown`, `csv` or `jsonl`.
@@ -168,13 +168,9 @@ class Client:
         path = session_path(session_id, "/export")
         return await required(self.rest).text(path, {"format": format}, self.options.read_timeout_s)
 
-    async def export_calls(
-        self, format: str = "vcon", **filters: Unpack[CallFilters]
-    ) -> AsyncGenerator[JsonObject, None]:
+    def export_calls(self, format: str = "vcon", **filters: Unpack[CallFilters]) -> AsyncGenerator[JsonObject, None]:
         """Export many calls as documents, line by line (docs/exports.md). Raises as `export_user`."""
-        async with aclosing(read_calls(required(self.rest), format, filters)) as lines:
-            async for line in lines:
-                yield line
+        return read_calls(required(self.rest), format, filters)
 
     def is_open(self, session_id: str, producer: str = "main") -> bool:
         """Return whether this client has a session open, or is opening it, for this producer."""
@@ -186,18 +182,7 @@ class Client:
         if opened is None or not opened.opened:
             return None
         opened.times_found += 1
-        return self._session(opened)
-
-    def _session(self, producer: Producer) -> ProducerSession:
-        return ProducerSession(producer, self._schedule_wakeup, self.rest)
-
-    def _not_opened(self, timeout_s: float) -> Unreachable:
-        """The exception for an open without an answer in time."""
-        if isinstance(self._transport, WebsocketConnection):
-            reason = f"{display_url(self.ingest_url)}: {with_check(f'{TIMED_OUT} after {timeout_s:g} s')}"
-        else:
-            reason = self._reconnector.outage.explain(timeout_s)
-        return Unreachable(f"The session was not opened within {timeout_s:g} s. {reason}", reason)
+        return ProducerSession(opened, self._schedule_wakeup, self.rest)
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until everything is acknowledged, at most `timeout` seconds (`close_timeout_s` by default), then close.

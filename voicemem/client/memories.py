@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
-import msgspec
-
 from voicemem.client.transport.rest import RestClient, query_params, session_path
 from voicemem.protocol.types import JsonObject
 
@@ -74,8 +72,7 @@ class Memories:
 
     async def add(self, text: str, **fields: Unpack[MemoryFields]) -> JsonObject:
         """Keep a memory; returns it as it is stored. What its owner has in the same words already is not kept twice."""
-        answer = await self._send("POST", "/v1/memories", {"text": text, **fields})
-        memory: JsonObject = answer["memories"][0]
+        memory: JsonObject = (await self._send("POST", "/v1/memories", {"text": text, **fields}))["memories"][0]
         return memory
 
     async def read(self, memory_id: str, evidence: bool = False) -> JsonObject:
@@ -93,22 +90,18 @@ class Memories:
 
     async def of_user(self, user_id: str, **params: Unpack[ListParams]) -> JsonObject:
         """A page of the memories of a user, the newest first: `memories`, `next_cursor`."""
-        return await self._page(user_path(user_id), params)
+        return await self._rest.get(user_path(user_id), query_params(params), self._timeout_s)
 
     async def of_session(self, session_id: str, **params: Unpack[ListParams]) -> JsonObject:
         """The same of a session."""
-        return await self._page(session_path(session_id, "/memories"), params)
+        return await self._rest.get(session_path(session_id, "/memories"), query_params(params), self._timeout_s)
 
     async def forget(self, user_id: str, **params: Unpack[ForgetParams]) -> JsonObject:
         """Forget memories of a user for good; returns `ids`. With `dry_run` it only says which."""
         return await self._send("POST", f"{user_path(user_id)}/forget", params)
 
-    async def _page(self, path: str, params: Mapping[str, Any]) -> JsonObject:
-        return await self._rest.get(path, query_params(params), self._timeout_s)
-
     async def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> JsonObject:
-        raw = None if body is None else msgspec.json.encode(body)
-        answer: JsonObject = await self._rest.request(method, path, None, raw, self._timeout_s)
+        answer: JsonObject = await self._rest.request(method, path, None, body, self._timeout_s)
         return answer
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict, Unpack
 
-import msgspec
-
 from voicemem.client.buffer import Ack
 from voicemem.client.producer import Producer
 from voicemem.client.transport.rest import RestClient, query_params, required, session_path
@@ -33,15 +31,15 @@ class Documents:
 
     async def append(self, content: str | Mapping[str, Any], expected: int | None = None) -> JsonObject:
         """Merge an object into the document, or add a text below it; returns the new document."""
-        return await self._change("PATCH", {"content": content}, expected)
+        return await self._send("PATCH", self._path, {"content": content}, expected)
 
     async def replace(self, content: str | Mapping[str, Any], expected: int | None = None) -> JsonObject:
         """Replace the document; returns the new one."""
-        return await self._change("PUT", {"content": content}, expected)
+        return await self._send("PUT", self._path, {"content": content}, expected)
 
     async def clear(self, expected: int | None = None) -> JsonObject:
         """Empty the document; returns the new one."""
-        return await self._change("DELETE", None, expected)
+        return await self._send("DELETE", self._path, None, expected)
 
     async def tools(self) -> list[JsonObject]:
         """The tools with which an LLM maintains the document, as OpenAI defines tools."""
@@ -51,17 +49,13 @@ class Documents:
 
     async def execute(self, tool_call: Mapping[str, Any]) -> JsonObject:
         """Execute an LLM's tool call; returns the tool message."""
-        return await self._send("POST", f"{self._path}/tools", tool_call, {})
-
-    async def _change(self, method: str, body: Mapping[str, Any] | None, expected: int | None) -> JsonObject:
-        headers = {} if expected is None else {"If-Match": f'"{expected}"'}
-        return await self._send(method, self._path, body, headers)
+        return await self._send("POST", f"{self._path}/tools", tool_call)
 
     async def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
+        self, method: str, path: str, body: Mapping[str, Any] | None, expected: int | None = None
     ) -> JsonObject:
-        raw = None if body is None else msgspec.json.encode(body)
-        answer: JsonObject = await self._rest.request(method, path, None, raw, self._timeout_s, headers)
+        headers = {} if expected is None else {"If-Match": f'"{expected}"'}
+        answer: JsonObject = await self._rest.request(method, path, None, body, self._timeout_s, headers)
         return answer
 
 
@@ -290,9 +284,8 @@ class ProducerSession(SessionFacts):
         return await self._write("PATCH", "/data", patch)
 
     async def _write(self, method: str, path: str, body: Any) -> JsonObject:
-        raw, timeout_s = msgspec.json.encode(body), self._producer.options.read_timeout_s
-        path = session_path(self.session_id, path)
-        answer: JsonObject = await required(self._rest).request(method, path, None, raw, timeout_s)
+        path, timeout_s = session_path(self.session_id, path), self._producer.options.read_timeout_s
+        answer: JsonObject = await required(self._rest).request(method, path, None, body, timeout_s)
         return answer
 
     async def _read(

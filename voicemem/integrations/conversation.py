@@ -166,6 +166,11 @@ def parsed(value: Any) -> Any:
         return str(value)
 
 
+def as_object(value: Any, name: str) -> JsonObject:
+    """Return an object, for frameworks that take nothing else."""
+    return value if isinstance(value, dict) else {name: value}
+
+
 M = TypeVar("M", bound=Conversation)
 
 

@@ -12,15 +12,14 @@ See docs/langgraph.md. LangChain is imported only here and only when it is used 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.background_session import BackgroundSession, check_installed
-from voicemem.integrations.conversation import Call, Conversation, Sessions, parsed
+from voicemem.integrations.background_session import BackgroundSession, Newest, check_installed
+from voicemem.integrations.conversation import Call, Conversation, Sessions, as_object, parsed
 from voicemem.integrations.runs import as_heard, is_answer, rebuilt, run_start, text_of
 from voicemem.protocol.types import JsonObject
 
@@ -31,31 +30,22 @@ Kind = Literal["user", "replies", "tools"]
 
 def chat_messages(messages: Iterable[JsonObject]) -> list[Any]:
     """LangChain's messages of messages in OpenAI's form, as `session.context()` has them in `messages`."""
-    return [made for message in messages for made in messages_of(message)]
-
-
-def messages_of(message: JsonObject) -> Iterator[Any]:
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
-    role, content = message["role"], message.get("content") or ""
-    if role == "tool":
-        yield ToolMessage(content=content, tool_call_id=message["tool_call_id"])
-    elif role == "assistant":
-        calls = [call["function"] | {"id": call["id"]} for call in message.get("tool_calls") or ()]
-        yield AIMessage(
-            content=content,
-            tool_calls=[
-                {"name": one["name"], "args": arguments_of(one["arguments"]), "id": one["id"]} for one in calls
-            ],
-        )
-    else:
-        yield (HumanMessage if role == "user" else SystemMessage)(content=content)
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments of a call; LangChain takes an object only."""
-    arguments = parsed(text)
-    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    made: list[Any] = []
+    for message in messages:
+        role, content = message["role"], message.get("content") or ""
+        if role == "tool":
+            made.append(ToolMessage(content=content, tool_call_id=message["tool_call_id"]))
+        elif role == "assistant":
+            calls: list[Any] = []
+            for call in message.get("tool_calls") or ():
+                arguments = as_object(parsed(call["function"]["arguments"]), "arguments")
+                calls.append({"name": call["function"]["name"], "args": arguments, "id": call["id"]})
+            made.append(AIMessage(content=content, tool_calls=calls))
+        else:
+            made.append((HumanMessage if role == "user" else SystemMessage)(content=content))
+    return made
 
 
 def unrecorded(messages: Sequence[Any]) -> Sequence[Any]:
@@ -73,7 +63,7 @@ class ThreadMemory(Conversation):
     def __init__(self, session: BackgroundSession, record: Collection[str]) -> None:
         super().__init__(session)
         self.kinds = record
-        self.recorded: OrderedDict[str, None] = OrderedDict()
+        self.recorded: Newest[str, None] = Newest(MAX_SEEN)
         """Messages of the newest runs that are recorded, by their ids."""
 
     def record(self, messages: Sequence[Any], item_of: Callable[[str], str] = str) -> None:
@@ -83,8 +73,6 @@ class ThreadMemory(Conversation):
             if name not in self.recorded:
                 self.recorded[name] = None
                 self.record_message(message, item_of(name))
-        while len(self.recorded) > MAX_SEEN:
-            self.recorded.popitem(last=False)
 
     def record_message(self, message: Any, item: str) -> None:
         text = text_of(message.content)
@@ -113,7 +101,6 @@ class StreamedTexts:
         self.items: dict[Any, str] = {}
         """The item of each run: the first id of its message."""
         self.grown: set[str] = set()
-        """The items of which something was said."""
         self.names: dict[str, str] = {}
         """The item of each id that a run's message has had; vendors may give another on the way."""
         self.others: set[Any] = set()

@@ -16,7 +16,8 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple, Protocol
 
@@ -37,25 +38,19 @@ __all__ = ["AgentsSession", "AttachedMemory", "attach", "input_items", "session"
 
 def input_items(messages: Iterable[JsonObject]) -> list[JsonObject]:
     """Items of messages in OpenAI's form, as `session.context()` has them in `messages`."""
-    return [item for message in messages for item in items_of(message)]
-
-
-def items_of(message: JsonObject) -> Iterator[JsonObject]:
-    """The items of one message: each call of a tool is one, and each result."""
-    content = message.get("content")
-    if message["role"] == "tool":
-        yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": content or ""}
-        return
-    if content:
-        yield {"role": message["role"], "content": content}
-    for call in message.get("tool_calls") or ():
-        function = call["function"]
-        yield {
-            "type": "function_call",
-            "call_id": call["id"],
-            "name": function["name"],
-            "arguments": function["arguments"],
-        }
+    items: list[JsonObject] = []
+    for message in messages:
+        content = message.get("content")
+        if message["role"] == "tool":
+            call_id = message["tool_call_id"]
+            items.append({"type": "function_call_output", "call_id": call_id, "output": content or ""})
+            continue
+        if content:
+            items.append({"role": message["role"], "content": content})
+        for call in message.get("tool_calls") or ():
+            function = {name: call["function"][name] for name in ("name", "arguments")}
+            items.append({"type": "function_call", "call_id": call["id"], **function})
+    return items
 
 
 def newest(items: list[JsonObject], limit: int | None) -> list[JsonObject]:
@@ -165,12 +160,12 @@ class PlaybackTracker(Protocol):
         """A mapping with `current_item_id` and `elapsed_ms`."""
 
 
+@dataclass
 class Spoken:
     """One item of the model's speech."""
 
-    def __init__(self) -> None:
-        self.made_ms = 0.0
-        self.complete = False
+    made_ms: float = 0.0
+    complete: bool = False
 
 
 class RealtimeListener:
@@ -199,14 +194,17 @@ class RealtimeListener:
 
     async def on_event(self, event: Any) -> None:
         """One event of the model."""
+        if getattr(event, "type", None) in self.handlers:
+            self.guarded(self.follow_player, event)
+            self.guarded(self.handlers[event.type], event)
+
+    def guarded(self, handler: Callable[[Any, float], None], event: Any) -> None:
         try:
-            handler = self.handlers.get(event.type)
-            if handler is not None:
-                now = now_ms()
-                self.follow_player(now)
-                handler(event, now)
+            handler(event, now_ms())
         except Exception as error:  # whatever it is, the phone call continues
-            self.missed(event, error)
+            if not self.has_warned:
+                self.has_warned = True
+                LOG.warning("The memory has missed a `%s` of a call: %r.", getattr(event, "type", event), error)
 
     def follow_sending(self, model: Any) -> None:
         """Follow what the SDK sends to the model: results of tools are in nothing else."""
@@ -214,10 +212,7 @@ class RealtimeListener:
 
         @wraps(original)
         async def send_event(event: Any) -> None:
-            try:
-                self.on_sending(event, now_ms())
-            except Exception as error:  # whatever it is, the phone call continues
-                self.missed(event, error)
+            self.guarded(self.on_sending, event)
             await original(event)
 
         model.send_event = send_event
@@ -228,11 +223,6 @@ class RealtimeListener:
             self.ledger.tool_returned(event.tool_call.call_id, parsed(event.output), at, event.tool_call.name)
         elif kind == "RealtimeModelSendInterrupt":
             self.is_stopped = True
-
-    def missed(self, event: Any, error: Exception) -> None:
-        if not self.has_warned:
-            self.has_warned = True
-            LOG.warning("The memory has missed a `%s` of a call: %r.", getattr(event, "type", event), error)
 
     # The caller
 
@@ -261,16 +251,13 @@ class RealtimeListener:
 
     # The agent
 
-    def speech(self, item_id: str) -> Spoken:
-        return self.spoken.setdefault(item_id, Spoken())
-
     def on_delta(self, event: Any, at: float) -> None:
-        self.speech(event.item_id)
+        self.spoken.setdefault(event.item_id, Spoken())
         self.ledger.said(event.item_id, event.delta, at)
 
     def on_audio(self, event: Any, at: float) -> None:
         audio_ms = len(event.data) / self.bytes_per_ms
-        self.speech(event.item_id).made_ms += audio_ms
+        self.spoken.setdefault(event.item_id, Spoken()).made_ms += audio_ms
         self.ledger.audio_made(event.item_id, audio_ms)
 
     def on_turn_ended(self, event: Any, at: float) -> None:
@@ -293,12 +280,10 @@ class RealtimeListener:
         state = {} if self.tracker is None else self.tracker.get_state()
         return state.get("current_item_id"), state.get("elapsed_ms") or 0.0
 
-    def follow_player(self, at: float) -> None:
+    def follow_player(self, event: Any, at: float) -> None:
         """Note what is played, and that everything before it was played to its end."""
         current, played_ms = self.position()
-        if current not in self.spoken:
-            return
-        for item_id in list(self.spoken):
+        for item_id in list(self.spoken) if current in self.spoken else ():
             if item_id == current:
                 self.ledger.played(item_id, played_ms, at)
                 break
@@ -326,7 +311,7 @@ class RealtimeListener:
     def end(self, reason: str | None = None) -> None:
         """The call is over; what was not played by now is not heard."""
         at = now_ms()
-        self.follow_player(at)
+        self.follow_player(None, at)
         current, played_ms = self.position()
         for item_id, spoken in list(self.spoken.items()):
             if self.tracker is None or (item_id == current and played_ms >= spoken.made_ms - PLAYED_OUT_MS):

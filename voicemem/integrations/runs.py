@@ -37,8 +37,8 @@ def place_of_run(run: Sequence[Any], known: Sequence[Any], user_is_recorded: boo
         same = [at for at in questions if words(known[at]).endswith(words(run[0]))]
         if same or (questions and user_is_recorded):
             return (same or questions)[-1]
-    calls = {call["id"] for one in run for call in calls_of(one)}
-    place = next((at for at in since if calls & {call["id"] for call in calls_of(known[at])}), len(known))
+    calls = called(*run)
+    place = next((at for at in since if calls & called(known[at])), len(known))
     while place > since.start and known[place - 1].type == "ai":  # what it said before it called the tool
         place -= 1
     return place
@@ -52,8 +52,8 @@ def as_heard(own: Sequence[Any], heard: Mapping[str, str]) -> list[Any]:
     ]
 
 
-def calls_of(message: Any) -> Sequence[Any]:
-    return message.tool_calls if message.type == "ai" else ()
+def called(*messages: Any) -> set[str]:
+    return {call["id"] for one in messages if one.type == "ai" for call in one.tool_calls}
 
 
 def words(message: Any) -> str:
@@ -87,6 +87,6 @@ def is_answer(message: Any) -> bool:
 
 def run_start(messages: Sequence[Any]) -> int:
     """Return where the agent's task begins: at the user's newest message, or behind the last answer."""
-    newest = (at for at in range(len(messages) - 1, -1, -1) if messages[at].type == "human")
-    answered = (at + 1 for at in range(len(messages) - 1, -1, -1) if is_answer(messages[at]))
-    return max(next(newest, 0), next(answered, 0))
+    said = (at for at, one in enumerate(messages) if one.type == "human")
+    answered = (at + 1 for at, one in enumerate(messages) if is_answer(one))
+    return max([0, *said, *answered])

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 from voicemem.client.errors import ClientError, Unreachable
@@ -67,8 +66,7 @@ class Caller(Struct, frozen=True):
 
     async def send(self, method: str, path: str, body: Any = None) -> Any:
         """The answer to a request that is sent once. Raises `ClientError`."""
-        raw = None if body is None else msgspec.json.encode(body)
-        return await self.service.rest.request(method, path, body=raw, timeout_s=WRITE_TIMEOUT_S, headers=self.headers)
+        return await self.service.rest.request(method, path, None, body, WRITE_TIMEOUT_S, self.headers)
 
 
 def caller_with(service: Service, bearer: str | None) -> Caller:

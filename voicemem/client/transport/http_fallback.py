@@ -108,22 +108,18 @@ class HttpFallback:
                 return
             try:
                 if not producer.opened:
-                    await self.open(producer)
-                await self.post_events(producer)
+                    await self.create(producer)
+                batch = producer.buffer.take_batch(BODY_BYTES)
+                if batch:
+                    try:
+                        self.apply_answer(producer, batch, await self.post_batch(producer, batch))
+                    except ClientError:
+                        producer.buffer.rewind(batch[0].seq)
+                        raise
+                    if producer.buffer.unsent:
+                        self.schedule(producer)
             except RequestRefused as refused:
                 self.on_refusal(producer, refused)
-
-    async def post_events(self, producer: Producer) -> None:
-        batch = producer.buffer.take_batch(BODY_BYTES)
-        if not batch:
-            return
-        try:
-            self.apply_answer(producer, batch, await self.post_batch(producer, batch))
-        except ClientError:
-            producer.buffer.rewind(batch[0].seq)
-            raise
-        if producer.buffer.unsent:
-            self.schedule(producer)
 
     async def post_batch(self, producer: Producer, batch: list[Ack]) -> Any:
         """Post events; returns `next_seq` and `errors`, whether all were stored or not.
@@ -150,46 +146,41 @@ class HttpFallback:
 
     def apply_answer(self, producer: Producer, batch: list[Ack], answer: Any) -> None:
         """Handle the answer to one body: each of its events is stored, refused, or to be resent."""
-        last = min(batch[-1].seq, answer["next_seq"] - 1)
         for error in answer["errors"]:
             frame = msgspec.convert({"type": "error", **error}, ServerFrame)
-            if producer.on_error(frame):
-                self.bring_back(producer, frame)
-                return
+            if not producer.on_error(frame):
+                continue
+            if frame.code == "seq_gap" and producer not in self.declaring:  # declare the hole
+                self.declaring.add(producer)
+                producer.buffer.rewind()
+                self.schedule(producer)
+            else:
+                self.blocked.add(producer)
+            return
         self.declaring.discard(producer)
-        producer.on_ack(last)
+        producer.on_ack(min(batch[-1].seq, answer["next_seq"] - 1))
 
-    def bring_back(self, producer: Producer, frame: ServerFrame) -> None:
-        """Declare the hole that stops a producer; anything else that stops it waits for a websocket."""
-        if frame.code == "seq_gap" and producer not in self.declaring:
-            self.declaring.add(producer)
-            producer.buffer.rewind()
-            self.schedule(producer)
-        else:
-            self.blocked.add(producer)
-
-    async def open(self, producer: Producer) -> None:
+    async def create(self, producer: Producer) -> None:
         """Create the session if it does not exist, and ask for its position. Raises as `RestClient.request`."""
         document: Any = {"state": "running"}
         try:
-            body = msgspec.json.encode({**(producer.config or {}), "session_id": producer.session_id})
+            body = {**(producer.config or {}), "session_id": producer.session_id}
             document = await self.rest.request("POST", "/v1/sessions", None, body)
         except RequestRefused as refused:
             if refused.code != "session_exists":
                 raise
         answer = await self.post_batch(producer, [])
-        frame = ServerFrame("session.ready", next_seq=answer["next_seq"], state=document["state"])
-        if not producer.opened:
-            producer.on_ready(msgspec.structs.replace(frame, next_turn=await self.next_turn(producer)))
-
-    async def next_turn(self, producer: Producer) -> int:
-        """The turn after the newest message; 1 if the key may not read."""
+        if producer.opened:
+            return
+        contents: list[Any] = []
         try:
             path = session_path(producer.session_id, "/history")
             contents = (await self.rest.request("GET", path, {"open": "true", "limit": "1"}))["contents"]
-        except RequestRefused:
-            return 1
-        return int(contents[-1]["turn_id"]) + 1 if contents else 1
+        except RequestRefused:  # the key may not read
+            pass
+        turn = int(contents[-1]["turn_id"]) + 1 if contents else 1
+        state, next_seq = document["state"], answer["next_seq"]
+        producer.on_ready(ServerFrame("session.ready", next_seq=next_seq, state=state, next_turn=turn))
 
     def on_refusal(self, producer: Producer, refused: RequestRefused) -> None:
         """Handle the refusal of a whole request. Raises if it concerns the client as a whole, or is transient."""

@@ -53,42 +53,33 @@ class RestClient:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: Any = None,
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
+        is_json: bool = True,
     ) -> Any:
-        """Send one request, without retries. Raises `RequestRefused` for an error, `Unreachable` if no answer came."""
-        status, raw = await self.fetch(method, path, query, body, timeout_s, headers)
-        return decode_answer(status, raw)
+        """Send one request, without retries. A `body` that is not bytes is sent as JSON.
 
-    async def text(self, path: str, query: Mapping[str, str], timeout_s: float) -> str:
-        """GET an answer that is not JSON. Raises as `request`."""
-        status, raw = await self.fetch("GET", path, query, timeout_s=timeout_s)
-        if status != 200:
-            decode_answer(status, raw)
-        return raw.decode()
-
-    async def fetch(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        timeout_s: float | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> tuple[int, bytes]:
-        """The status and the body of an answer. Raises `Unreachable`, `Closed`."""
+        Raises `RequestRefused` for an error, `Unreachable` if no answer came, `Closed`.
+        """
         http = self.session()
+        data = body if isinstance(body, bytes | None) else msgspec.json.encode(body)
         timeout_s = self.options.request_timeout_s if timeout_s is None else timeout_s
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         url = self.address(path, query)
         try:
             async with http.request(
-                method, url, data=body, headers=headers, allow_redirects=False, timeout=timeout
+                method, url, data=data, headers=headers, allow_redirects=False, timeout=timeout
             ) as response:
-                return response.status, await response.read()
+                status, raw = response.status, await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise unreachable(url, error, timeout_s, method) from None
+        return raw.decode() if status == 200 and not is_json else decode_answer(status, raw)
+
+    async def text(self, path: str, query: Mapping[str, str], timeout_s: float) -> str:
+        """GET an answer that is not JSON. Raises as `request`."""
+        text: str = await self.request("GET", path, query, timeout_s=timeout_s, is_json=False)
+        return text
 
     async def lines(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[Any, None]:
         """GET an answer in lines of JSON, however long it is, line by line. Raises as `request`; not repeated."""
@@ -129,7 +120,9 @@ class RestClient:
             url = display_url(self.address(path, None))
             raise Unreachable(f"GET {url}: {TIMED_OUT} after {timeout_s:g} s.") from None
         finally:
-            await cancel(running)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def first_answer(
         self, request: Callable[[], Coroutine[Any, Any, Any]], share_s: float, running: set[asyncio.Task[Any]]
@@ -152,13 +145,6 @@ class RestClient:
             if later and not running:
                 await asyncio.sleep(backoff.next_s(share_s / 2))
         raise failure
-
-
-async def cancel(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def required(rest: RestClient | None) -> RestClient:
@@ -196,13 +182,13 @@ def session_path(session_id: str, rest: str = "") -> str:
 
 def query_params(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Arguments as query parameters: None is left out, the items of a list are joined with commas."""
-    return {name: query_text(value) for name, value in arguments.items() if value is not None}
-
-
-def query_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    query: dict[str, str] = {}
+    for name, value in arguments.items():
+        if isinstance(value, list | tuple):
+            query[name] = ",".join(map(str, value))
+        elif value is not None:
+            query[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return query
 
 
 class CallFilters(TypedDict, total=False):

@@ -13,21 +13,14 @@ See docs/google-adk.md. The ADK is imported only here and only when it is used (
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voicemem.client import Client, SyncClient
-from voicemem.integrations.background_session import check_installed
+from voicemem.integrations.background_session import Newest, check_installed
 from voicemem.integrations.conversation import Call, Sessions
-from voicemem.integrations.google_adk.session import (
-    AdkSession,
-    cut_contents,
-    known_contents,
-    own_contents,
-    request_contents,
-)
+from voicemem.integrations.google_adk.session import AdkSession, as_heard, known_contents, own_contents
 from voicemem.integrations.runs import rebuilt
 
 MAX_RUNS = 1000
@@ -51,7 +44,7 @@ class Plugin:
         self.sessions = sessions
         self.session_id = session_id
         self.gives_context = gives_context
-        self.runs: OrderedDict[str, Run | None] = OrderedDict()
+        self.runs: Newest[str, Run | None] = Newest(MAX_RUNS)
         self.alone: set[tuple[str, str]] = set()
         """Agents that want no history, by the run and their names."""
         sessions.find_loop()
@@ -108,13 +101,14 @@ class Plugin:
         """Put what is known into a request."""
         memory = self.sessions.open.get(run.session_id)
         if known is None or memory is None:
-            heard = [] if memory is None else memory.heard_texts()
-            llm_request.contents = cut_contents(llm_request.contents, heard)
+            heard = {} if memory is None else memory.heard_texts()
+            llm_request.contents = [as_heard(content, heard) for content in llm_request.contents]
             return
         made = type(llm_request.contents[0])
         contents = rebuilt(own, list(known_contents(known)), memory.opening or frozenset(), user_is_recorded=True)
+        sources = [one.source for one in contents]
+        llm_request.contents = [made.model_validate(one) if isinstance(one, dict) else one for one in sources]
         instructions = [str(one["content"]) for one in known if one["role"] == "system"]
-        llm_request.contents = request_contents(contents, made)
         if instructions:
             llm_request.append_instructions(instructions)
 
@@ -122,18 +116,14 @@ class Plugin:
         """The run that an event is of; None if it has no session of the memory."""
         name = invocation_context.invocation_id
         if name not in self.runs:
-            self.runs[name] = self.new_run(invocation_context)
-            if len(self.runs) > MAX_RUNS:
-                self.runs.popitem(last=False)
+            session_id = None
+            try:
+                session_id = self.session_id(invocation_context)
+            except Exception as error:  # the program's own function
+                self.sessions.log_once(f"A run is not remembered: {error!r}.")
+            is_live = invocation_context.live_request_queue is not None
+            self.runs[name] = Run(session_id, is_live) if session_id else None
         return self.runs[name]
-
-    def new_run(self, invocation_context: Any) -> Run | None:
-        try:
-            session_id = self.session_id(invocation_context)
-        except Exception as error:  # the program's own function
-            self.sessions.log_once(f"A run is not remembered: {error!r}.")
-            return None
-        return Run(session_id, invocation_context.live_request_queue is not None) if session_id else None
 
 
 if TYPE_CHECKING:

@@ -74,10 +74,6 @@ class LiveListener:
 
     # The caller
 
-    @property
-    def utterance(self) -> str:
-        return self.ledger.item_of(f"u{self.utterances}")
-
     def on_user_words(self, transcription: Any, at: float) -> None:
         """Parts of the transcript add up; the finished one is whole."""
         text = transcription.text or ""
@@ -92,7 +88,8 @@ class LiveListener:
     def hear(self, text: str, final: bool, at: float) -> None:
         if not self.ledger.ended:
             self.is_new, self.is_place = False, not text
-            self.ledger.emit({"type": "asr", "segment": 0, "text": text, "final": final}, at, self.utterance)
+            item = self.ledger.item_of(f"u{self.utterances}")
+            self.ledger.emit({"type": "asr", "segment": 0, "text": text, "final": final}, at, item)
 
     def next_utterance(self) -> None:
         self.utterances += 1
@@ -104,7 +101,7 @@ class LiveListener:
         """The reply that is generated now. The words that it answers have their place, if they are still to come."""
         if self.playing is None or self.playing.complete:
             if self.playing is not None:
-                self.finish(self.playing, at)
+                self.ledger.finished(self.playing.name, at)
             self.replies += 1
             if not self.has_asked:
                 self.hear("", False, at)
@@ -186,13 +183,10 @@ class LiveListener:
         if reply is None or reply.is_cut or (reply.begun_at is None and not reply.complete):
             return
         if reply.is_played_out(at):
-            self.finish(reply, at)
+            self.ledger.finished(reply.name, at)
             self.playing = None
         else:
             self.ledger.played(reply.name, reply.position(at), at)
-
-    def finish(self, reply: LiveReply, at: float) -> None:
-        self.ledger.finished(reply.name, at)
 
     def played(self, audio_ms: float, at: float) -> None:
         """The player says how far it is in the newest reply, or where it stopped; the clock does not count any more."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from voicemem.integrations.background_session import BackgroundSession
-from voicemem.integrations.conversation import Conversation, parsed
+from voicemem.integrations.background_session import BackgroundSession, Newest
+from voicemem.integrations.conversation import Conversation, as_object, parsed
 from voicemem.integrations.google_adk.live import LiveListener
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.protocol.types import JsonObject
@@ -32,7 +31,7 @@ class AdkSession(Conversation):
         """Hears of live runs, once there was one."""
         self.growing: dict[tuple[str, str | None], str] = {}
         """Replies that are being streamed, by their agents and branches."""
-        self.texts: OrderedDict[str, str] = OrderedDict()
+        self.texts: Newest[str, str] = Newest(MAX_TEXTS)
         """The newest replies, whole."""
 
     # Runs of texts
@@ -60,8 +59,6 @@ class AdkSession(Conversation):
             item = self.growing.pop(agent, "") or self.new_item()
             self.replied(text, item)
             self.texts[item] = text
-            if len(self.texts) > MAX_TEXTS:
-                self.texts.popitem(last=False)
         self.on_tools(event.content)
 
     def on_tools(self, content: Any) -> None:
@@ -71,9 +68,9 @@ class AdkSession(Conversation):
             elif part.function_response is not None:
                 self.tool_returned(part.function_response.id, part.function_response.response)
 
-    def heard_texts(self) -> list[tuple[str, str]]:
-        """Texts of replies that were cut, and what was heard of each."""
-        return [(self.texts[item], heard) for item, heard in self.heard.items() if item in self.texts]
+    def heard_texts(self) -> dict[str, str]:
+        """Return what was heard of replies that were cut, by their texts."""
+        return {self.texts[item]: heard for item, heard in self.heard.items() if item in self.texts}
 
     # Live runs
 
@@ -134,17 +131,17 @@ def text_of(content: Any) -> str:
 
 def own_contents(contents: Iterable[Any]) -> list[RunContent]:
     """Those of a request that the ADK has made. Their ids are their places."""
-    return [run_content(content, str(at)) for at, content in enumerate(contents)]
-
-
-def run_content(content: Any, name: str) -> RunContent:
-    parts, text = content.parts or [], text_of(content)
-    calls = [{"id": part.function_call.id} for part in parts if part.function_call]
-    if content.role == "model":
-        return RunContent("ai", text, calls, name, content)
-    if any(part.function_response for part in parts):
-        return RunContent("tool", text, (), name, content)
-    return RunContent("other" if text.startswith(OF_OTHERS) else "human", text, (), name, content)
+    own = []
+    for at, content in enumerate(contents):
+        parts, text = content.parts or [], text_of(content)
+        if content.role == "model":
+            calls = [{"id": part.function_call.id} for part in parts if part.function_call]
+            own.append(RunContent("ai", text, calls, str(at), content))
+        else:
+            kind = "other" if text.startswith(OF_OTHERS) else "human"
+            kind = "tool" if any(part.function_response for part in parts) else kind
+            own.append(RunContent(kind, text, (), str(at), content))
+    return own
 
 
 def known_contents(messages: Iterable[JsonObject]) -> Iterator[RunContent]:
@@ -157,7 +154,11 @@ def known_contents(messages: Iterable[JsonObject]) -> Iterator[RunContent]:
         elif role == "assistant":
             calls = message.get("tool_calls") or []
             names |= {call["id"]: call["function"]["name"] for call in calls}
-            parts = [{"text": text}] * bool(text) + [function_call(call) for call in calls]
+            parts = [{"text": text}] if text else []
+            for call in calls:
+                arguments = as_object(parsed(call["function"]["arguments"]), "arguments")
+                made = {"id": call["id"], "name": call["function"]["name"], "args": arguments}
+                parts.append({"function_call": made})
             yield RunContent("ai", text, calls, "", {"role": "model", "parts": parts})
         elif role == "tool":
             call_id, response = message["tool_call_id"], as_object(parsed(text), "result")
@@ -165,36 +166,14 @@ def known_contents(messages: Iterable[JsonObject]) -> Iterator[RunContent]:
             yield RunContent("tool", text, (), "", {"role": "user", "parts": [{"function_response": part}]})
 
 
-def function_call(call: JsonObject) -> JsonObject:
-    function = call["function"]
-    arguments = as_object(parsed(function["arguments"]), "arguments")
-    return {"function_call": {"id": call["id"], "name": function["name"], "args": arguments}}
-
-
-def as_object(value: Any, name: str) -> JsonObject:
-    return value if isinstance(value, dict) else {name: value}
-
-
-def request_contents(run: Iterable[RunContent], made: type[Any]) -> list[Any]:
-    """Contents for a request, of the class `made`."""
-    return [made.model_validate(one.source) if isinstance(one.source, dict) else one.source for one in run]
-
-
-def cut_contents(contents: Iterable[Any], heard: Iterable[tuple[str, str]]) -> list[Any]:
-    """The ADK's own contents, with the texts of replies that were cut as they were heard."""
-    texts = dict(heard)
-    return [cut_content(content, texts) for content in contents]
-
-
-def cut_content(content: Any, texts: Mapping[str, str]) -> Any:
+def as_heard(content: Any, texts: dict[str, str]) -> Any:
+    """One of the ADK's own contents; a reply that was cut has the text that was heard, also where another is quoted."""
     text = text_of(content)
-    if content.role == "model":
-        return cut(content, texts[text]) if text in texts else content
-    return content if not text.startswith(OF_OTHERS) else quoted(content, texts)
-
-
-def quoted(content: Any, texts: Mapping[str, str]) -> Any:
-    """Return another agent's words, as the ADK quotes them, with replies that were cut as they were heard."""
+    if content.role == "model" and text in texts:
+        made = type(content).model_validate({"role": "model", "parts": [{"text": texts[text]}]})
+        return made.model_copy(update={"parts": [*made.parts, *(part for part in content.parts if not part.text)]})
+    if content.role == "model" or not text.startswith(OF_OTHERS):
+        return content
     parts = []
     for part in content.parts:
         said = SAID_BY_ANOTHER.fullmatch(part.text or "")
@@ -202,9 +181,3 @@ def quoted(content: Any, texts: Mapping[str, str]) -> Any:
             part = part.model_copy(update={"text": said["before"] + texts[said["text"]] + said["after"]})
         parts.append(part)
     return content.model_copy(update={"parts": parts})
-
-
-def cut(content: Any, heard: str) -> Any:
-    parts = [part for part in content.parts if not part.text]
-    made = type(content).model_validate({"role": "model", "parts": [{"text": heard}]})
-    return made.model_copy(update={"parts": [*made.parts, *parts]})

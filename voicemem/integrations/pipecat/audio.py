@@ -11,6 +11,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from voicemem.transcript.cutting import units_of
@@ -53,21 +54,18 @@ class Sound:
         return sum(end - start for start, end in self.stretches)
 
     def add(self, audio: bytes, sample_rate: int, channels: int) -> None:
-        """More audio, of 16 bits a sample."""
+        """Add audio of 16 bits a sample."""
         samples = memoryview(audio[: len(audio) // 2 * 2]).cast("h")
         size = max(1, sample_rate * channels * SLICE_MS // 1000)
         per_ms = sample_rate * channels / 1000
         for start in range(0, len(samples), size):
             part = samples[start : start + size]
             if max(part) >= SOUND_PEAK or min(part) <= -SOUND_PEAK:
-                self.sounds(self.end_ms + start / per_ms, self.end_ms + (start + len(part)) / per_ms)
+                start_ms, end_ms = self.end_ms + start / per_ms, self.end_ms + (start + len(part)) / per_ms
+                if self.stretches and start_ms - self.stretches[-1][1] < SHORTEST_PAUSE_MS:
+                    start_ms = self.stretches.pop()[0]
+                self.stretches.append((start_ms, end_ms))
         self.end_ms += len(samples) / per_ms
-
-    def sounds(self, start_ms: float, end_ms: float) -> None:
-        if self.stretches and start_ms - self.stretches[-1][1] < SHORTEST_PAUSE_MS:
-            self.stretches[-1] = (self.stretches[-1][0], end_ms)
-        else:
-            self.stretches.append((start_ms, end_ms))
 
 
 def spans_of(text: str, sound: Sound) -> list[Span]:
@@ -87,27 +85,22 @@ def aligned(clauses: Sequence[str], stretches: Sequence[tuple[float, float]]) ->
     sounding = [end - start for start, end in stretches]
     all_ms, all_units = sum(sounding), max(1, sum(map(units_of, clauses)))
     spans: list[tuple[str, int, int]] = []
-    text, first, units, before = "", 0, 0, 0.0
-    ends_ms = [before := before + length for length in sounding]
+    text, first, units = "", 0, 0
+    ends_ms = list(accumulate(sounding))
     for clause in clauses[:-1]:
         text += clause
         units += units_of(clause)
         expected_ms = all_ms * units / all_units
-        pause = nearest_pause(expected_ms, ends_ms, stretches, first)
+
+        def distance_ms(at: int, expected_ms: float = expected_ms) -> float:
+            """Return how far a stretch is from one before the mark; a long pause behind it brings it nearer."""
+            return abs(ends_ms[at] - expected_ms) - (stretches[at + 1][0] - stretches[at][1]) / 2
+
+        pause = min(range(first, len(stretches) - 1), key=distance_ms, default=None)
         if pause is not None and abs(ends_ms[pause] - expected_ms) <= min(FARTHEST_MS, FARTHEST * all_ms):
             spans.append((text, first, pause))
             text, first = "", pause + 1
     return [*spans, (text + clauses[-1], first, len(stretches) - 1)]
-
-
-def nearest_pause(
-    expected_ms: float, ends_ms: Sequence[float], stretches: Sequence[tuple[float, float]], first: int
-) -> int | None:
-    """The stretch behind which a mark is, by where it should be and how long the pause is."""
-    pauses = range(first, len(stretches) - 1)
-    if not pauses:
-        return None
-    return min(pauses, key=lambda at: abs(ends_ms[at] - expected_ms) - (stretches[at + 1][0] - stretches[at][1]) / 2)
 
 
 @dataclass
@@ -204,12 +197,6 @@ class AudioTimeline:
         """Return how much of a reply has been heard at a time."""
         return self.track(reply).written_by(at - self.delay_ms)
 
-    def is_waiting(self, reply: str) -> bool:
-        return any(piece.reply == reply for piece in self.waiting)
-
-    def forget(self, reply: str) -> None:
-        self.tracks.pop(reply, None)
-
 
 class TimedWord(NamedTuple):
     """A word, and when it begins in the audio of its context."""
@@ -253,7 +240,7 @@ class WordClock:
         return words
 
     def word(self, text: str, pts: int, at_ns: int, last_pts: int) -> list[TimedWord]:
-        """A word came, after one of `last_pts`; it may have to wait for its audio."""
+        """Take a word that came after one of `last_pts`; it may have to wait for its audio."""
         late = self.last_audio_ns is not None and at_ns - self.last_audio_ns > GAP_MS * NS_PER_MS
         if self.base_ns is None or late or self.held:
             self.pts_before = self.pts_before if self.held else last_pts
@@ -267,22 +254,16 @@ class WordClock:
         return [self.place(text, pts) for text, pts in held] if self.base_ns is not None else []
 
     def place(self, text: str, pts: int) -> TimedWord:
-        if self.gap_at_ms is not None:
-            self.choose_base(pts)
-        return TimedWord(text, max(0.0, self.offset_ms(pts)))
-
-    def offset_ms(self, pts: int) -> float:
-        assert self.base_ns is not None
-        return (pts - self.base_ns) / NS_PER_MS + self.shift_ms
-
-    def choose_base(self, pts: int) -> None:
-        """The first word after a gap sounds where the audio before the gap ended.
+        """Return a word with its time. The first one after a gap sounds where the audio before the gap ended.
 
         The clock may have continued, may have begun again with continued times, or with times that begin again.
         """
-        place_ms, self.gap_at_ms = self.gap_at_ms or 0.0, None
-        went_on = self.offset_ms(pts) - place_ms
-        again = (pts - self.gap_start_ns) / NS_PER_MS
-        if min(abs(again), abs(again - place_ms)) < abs(went_on):
-            self.base_ns = self.gap_start_ns
-            self.shift_ms = place_ms if abs(again) < abs(again - place_ms) else 0.0
+        assert self.base_ns is not None
+        if self.gap_at_ms is not None:
+            place_ms, self.gap_at_ms = self.gap_at_ms, None
+            continued = (pts - self.base_ns) / NS_PER_MS + self.shift_ms - place_ms
+            again = (pts - self.gap_start_ns) / NS_PER_MS
+            if min(abs(again), abs(again - place_ms)) < abs(continued):
+                self.base_ns = self.gap_start_ns
+                self.shift_ms = place_ms if abs(again) < abs(again - place_ms) else 0.0
+        return TimedWord(text, max(0.0, (pts - self.base_ns) / NS_PER_MS + self.shift_ms))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from voicemem.integrations.background_session import Newest
 from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.pipecat.audio import NS_PER_MS
 from voicemem.integrations.pipecat.replies import Audio, ReplyTracker
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
         return str(value)
 
 
-def at_first_push(handler: Callable[[Any, float], None]) -> Handler:
+def at_first_push(handler: Handler) -> Handler:
     """Return a handler of pushes that calls `handler` with each frame once, when it is pushed first."""
 
     def on_push(pushed: Any, at: float) -> None:
@@ -65,7 +65,7 @@ class FrameListener:
         self.has_tts = False
         """Whether a TTS makes the audio, or else the LLM itself."""
         self.has_warned = False
-        self.requested: OrderedDict[int, asyncio.Event] = OrderedDict()
+        self.requested: Newest[int, asyncio.Event] = Newest(MAX_REQUESTS)
         """Requests to the LLM that are waited for, or that have passed."""
         self.arrived = asyncio.Event()
         """Set while no interruption is on its way to the output."""
@@ -81,7 +81,9 @@ class FrameListener:
             frames.LLMFullResponseStartFrame: self.on_response_start,
             frames.LLMTextFrame: at_first_push(self.on_llm_text),
             frames.LLMFullResponseEndFrame: self.on_response_end,
-            frames.TTSSpeakFrame: at_first_push(self.on_speak),
+            frames.TTSSpeakFrame: at_first_push(
+                lambda frame, at: self.replies.speeches.append((frame.text, frame.interruptible))
+            ),
             frames.AggregatedTextFrame: self.on_aggregated_text,
             frames.TTSTextFrame: self.on_tts_text,
             frames.TTSAudioRawFrame: self.on_audio,
@@ -90,11 +92,11 @@ class FrameListener:
             frames.FunctionCallInProgressFrame: at_first_push(self.on_tool_call),
             frames.FunctionCallResultFrame: at_first_push(self.on_tool_result),
             frames.FunctionCallCancelFrame: at_first_push(self.on_tool_cancel),
-            frames.UserMuteStartedFrame: self.on_mute,
-            frames.UserMuteStoppedFrame: self.on_unmute,
+            frames.UserMuteStartedFrame: partial(self.on_mute, True),
+            frames.UserMuteStoppedFrame: partial(self.on_mute, False),
             frames.LLMContextFrame: self.on_context,
             frames.EndFrame: self.on_end,
-            frames.CancelFrame: self.on_cancel,
+            frames.CancelFrame: lambda pushed, at: self.end(at, pushed.frame.reason),
         }
         if user_turn is not None:
             self.handlers[user_turn] = at_first_push(lambda frame, at: self.ledger.user_turn_ended())
@@ -110,21 +112,17 @@ class FrameListener:
         if handler is None or (pushed.direction is self.upstream and pushed.frame.broadcast_sibling_id is not None):
             return
         try:
-            at = self.unix_ms(pushed)
+            at = now_ms()
+            if pushed.timestamp:  # the clock of the pipeline has started
+                if self.unix_ns is None:
+                    self.unix_ns = time.time_ns() - pushed.source.get_clock().get_time()
+                at = float((self.unix_ns + pushed.timestamp) / NS_PER_MS)
             self.replies.settle(at)
             handler(pushed, at)
         except Exception as error:  # whatever it is, the phone call continues
             if not self.has_warned:
                 self.has_warned = True
                 LOG.warning("The memory has missed a %s of a call: %r.", kind.__name__, error)
-
-    def unix_ms(self, pushed: Any) -> float:
-        """Return when a frame was pushed."""
-        if not pushed.timestamp:  # the clock of the pipeline has not started
-            return now_ms()
-        if self.unix_ns is None:
-            self.unix_ns = time.time_ns() - pushed.source.get_clock().get_time()
-        return float((self.unix_ns + pushed.timestamp) / NS_PER_MS)
 
     def is_output(self, pushed: Any) -> bool:
         return isinstance(pushed.source, self.output_type)
@@ -144,12 +142,8 @@ class FrameListener:
             language = None if frame.language is None else str(frame.language)
             self.ledger.user_said(frame.text, at, final=final, user=frame.user_id or None, language=language)
 
-    def on_mute(self, pushed: Any, at: float) -> None:
-        """Until this ends, what is recognised is dropped by the pipeline."""
-        self.is_muted = True
-
-    def on_unmute(self, pushed: Any, at: float) -> None:
-        self.is_muted = False
+    def on_mute(self, begins: bool, pushed: Any, at: float) -> None:
+        self.is_muted = begins
 
     def on_messages(self, frame: Any, at: float) -> None:
         for message in frame.messages:
@@ -172,9 +166,6 @@ class FrameListener:
             self.replies.response_ended(at)
         if self.is_voice(pushed):
             self.replies.voicing_ended(at)
-
-    def on_speak(self, frame: Any, at: float) -> None:
-        self.replies.speech_asked(frame.text, frame.interruptible)
 
     def on_aggregated_text(self, pushed: Any, at: float) -> None:
         frame = pushed.frame
@@ -216,10 +207,7 @@ class FrameListener:
         self.request(pushed.frame.id).set()
 
     def request(self, frame_id: int) -> asyncio.Event:
-        event = self.requested.setdefault(frame_id, asyncio.Event())
-        while len(self.requested) > MAX_REQUESTS:
-            self.requested.popitem(last=False)
-        return event
+        return self.requested.setdefault(frame_id, asyncio.Event())
 
     async def caught_up(self, frame_id: int) -> None:
         """Wait until everything that was pushed before this request was handled; at most a moment.
@@ -250,9 +238,6 @@ class FrameListener:
         """The end of the pipeline: the output forwards it when it has played what was before it."""
         if self.is_output(pushed):
             self.end(at, pushed.frame.reason)
-
-    def on_cancel(self, pushed: Any, at: float) -> None:
-        self.end(at, pushed.frame.reason)
 
     def end(self, at: float | None = None, reason: Any = None) -> None:
         """The call is over, now if `at` is not given."""

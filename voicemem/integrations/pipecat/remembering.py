@@ -63,28 +63,23 @@ def rebuilt(own: list[Any], known: list[JsonObject], opening: list[Any]) -> list
     returned = {message["tool_call_id"] for message in known if role_of(message) == "tool"}
     last = max((at for at, one in enumerate(own) if role_of(one) not in INSTRUCTIONS), default=-1)
     question = own[last] if last >= 0 and role_of(own[last]) == "user" else None
-
-    def is_new(message: Any) -> bool:
-        return role_of(message) in INSTRUCTIONS or (message is question and not is_said(message, known))
-
     newest = max((at for at, one in enumerate(known) if role_of(one) == "user"), default=len(known))
-    place = (
-        newest
-        if question is not None and known[newest:] and text_of(known[newest]) == text_of(question)
-        else len(known)
-    )
+    said, asked = text_of(known[newest] if known[newest:] else None), text_of(question)
+    place = newest if question is not None and said == asked else len(known)
+    is_said = bool(asked) and said.endswith(asked)
     head: list[Any] = []
     running: list[Any] = []
     tail: list[Any] = []
     for at, message in enumerate(own):
-        is_opening = any(message is one for one in opening)
+        is_instruction = role_of(message) in INSTRUCTIONS
         if is_settled(message, returned) and at < last:
             continue
-        if is_opening or (role_of(message) in INSTRUCTIONS and at < last) or role_of(message) is None:
+        is_opening = any(message is one for one in opening)
+        if is_opening or (is_instruction and at < last) or role_of(message) is None:
             head.append(message)
         elif calls_of(message) - returned:
             (running if at < last else tail).append(message)
-        elif is_new(message):
+        elif is_instruction or (message is question and not is_said):
             tail.append(message)
     return [*head, *context_messages(known[:place]), *running, *context_messages(known[place:]), *tail]
 
@@ -115,9 +110,3 @@ def text_of(message: Any) -> str:
     if isinstance(content, list):
         content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return " ".join((content or "").casefold().split())
-
-
-def is_said(own: Any, known: list[JsonObject]) -> bool:
-    """Return whether the newest words of the caller in the memory are these."""
-    newest = next((message for message in reversed(known) if role_of(message) == "user"), None)
-    return newest is not None and bool(text_of(own)) and text_of(newest).endswith(text_of(own))

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from voicemem.integrations.background_session import Newest
 from voicemem.integrations.ledger import Ledger
 from voicemem.integrations.pipecat.audio import TRANSPORT_MS, AudioTimeline, Sound, TimedWord, WordClock, spans_of
 from voicemem.integrations.spoken_text import MAX_CHARS
@@ -56,7 +57,6 @@ class Reply:
     """Whether the TTS speaks before it announces."""
     contexts: set[str] = field(default_factory=set)
     """Those whose audio the output has not done with."""
-    begun: bool = False
     done_at: float | None = None
     """When the output handed out the last of it."""
 
@@ -108,7 +108,8 @@ class ReplyTracker:
         self.contexts: dict[str, Context] = {}
         self.context: str | None = None
         self.last_pts = 0
-        self.interruptions: dict[int, list[Reply]] = {}
+        self.interruptions: Newest[int, list[Reply]] = Newest(MAX_SPEECHES)
+        """Replies that each interruption met, by its frame."""
         self.anything_said = False
         self.speaks = False
         """Whether there is a TTS, or has been any audio; a bot that only writes is read, not heard."""
@@ -148,10 +149,6 @@ class ReplyTracker:
 
     # The TTS
 
-    def speech_asked(self, text: str, interruptible: bool) -> None:
-        """The agent is to say a text that no LLM made."""
-        self.speeches.append((text, interruptible))
-
     def voicing_started(self, frame_id: int) -> None:
         """The TTS comes to a reply of the LLM."""
         self.voicing = self.responses.pop(frame_id, self.voicing)
@@ -170,9 +167,8 @@ class ReplyTracker:
             return None
         known = self.contexts.get(name)
         if known is None:
-            reply = (
-                self.speech_of(text, at) or self.voicing or self.generating or next(reversed(self.open.values()), None)
-            )
+            reply = self.speech_of(text, at) or self.voicing or self.generating
+            reply = reply or next(reversed(self.open.values()), None)
             if reply is None or reply.done_at is not None:
                 return None
             reply.contexts.add(name)
@@ -183,13 +179,11 @@ class ReplyTracker:
     def speech_of(self, text: str, at: float) -> Reply | None:
         """The reply that a text to say makes, when its first sentence comes to the TTS."""
         bare = text.strip()
-        place = next(
-            (at for at, (speech, _) in enumerate(self.speeches) if bare and speech.strip().startswith(bare)), None
-        )
-        if place is None:
+        asked = next((one for one in self.speeches if bare and one[0].strip().startswith(bare)), None)
+        if asked is None:
             return None
-        speech, interruptible = self.speeches[place]
-        del self.speeches[place]
+        self.speeches.remove(asked)
+        speech, interruptible = asked
         reply = self.new_reply()
         reply.generated = reply.passed = reply.has_text = True
         reply.interruptible = interruptible
@@ -237,18 +231,9 @@ class ReplyTracker:
 
     def tell_words(self, context: Context, words: list[TimedWord], at: float) -> None:
         if words:
-            self.ledger.words_timed(
-                context.reply.name,
-                [
-                    (
-                        text,
-                        context.start_ms + start,
-                        context.start_ms + start + WORD_MS_PER_UNIT * units_of(text.strip()),
-                    )
-                    for text, start in words
-                ],
-                at,
-            )
+            starts = [(text, context.start_ms + start) for text, start in words]
+            timed = [(text, start, start + WORD_MS_PER_UNIT * units_of(text.strip())) for text, start in starts]
+            self.ledger.words_timed(context.reply.name, timed, at)
 
     def close_sentence(self, context: Context, text: str, at: float) -> None:
         """A sentence is complete, if the audio since the last one can be its own.
@@ -284,13 +269,10 @@ class ReplyTracker:
 
     def played(self, audio_ms: float, at: float) -> None:
         """The output handed out more audio."""
-        name = self.timeline.played(audio_ms, at)
-        reply = self.open.get(name) if name else None
-        if reply is None:
-            return
-        reply.begun = True
-        self.anything_said = True
-        self.ledger.played(reply.name, self.timeline.heard_ms(reply.name, at), at)
+        reply = self.open.get(self.timeline.played(audio_ms, at) or "")
+        if reply is not None:
+            self.anything_said = True
+            self.ledger.played(reply.name, self.timeline.heard_ms(reply.name, at), at)
 
     def context_played(self, name: str | None, at: float) -> None:
         """The output is done with the audio of a context."""
@@ -305,13 +287,8 @@ class ReplyTracker:
 
     def check_done(self, reply: Reply, at: float) -> None:
         """Note when the output has handed out all that a reply will ever have."""
-        if (
-            reply.generated
-            and reply.passed
-            and not reply.contexts
-            and reply.done_at is None
-            and reply.name in self.open
-        ):
+        is_complete = reply.generated and reply.passed and not reply.contexts
+        if is_complete and reply.done_at is None and reply.name in self.open:
             reply.done_at = at
 
     def settle(self, at: float) -> None:
@@ -335,7 +312,7 @@ class ReplyTracker:
 
     def forget(self, reply: Reply) -> None:
         self.open.pop(reply.name, None)
-        self.timeline.forget(reply.name)
+        self.timeline.tracks.pop(reply.name, None)
         self.contexts = {name: one for name, one in self.contexts.items() if one.reply is not reply}
         self.responses = {frame: one for frame, one in self.responses.items() if one is not reply}
         self.generating = None if self.generating is reply else self.generating
@@ -347,8 +324,6 @@ class ReplyTracker:
         """An interruption is on its way; replies that begin behind it are not its own."""
         if frame_id not in self.interruptions:
             self.interruptions[frame_id] = list(self.open.values())
-            while len(self.interruptions) > MAX_SPEECHES:
-                del self.interruptions[next(iter(self.interruptions))]
 
     def is_interrupting(self) -> bool:
         """Return whether an interruption is on its way that will cut a reply."""

@@ -49,12 +49,8 @@ OPENAI_DIALECTS = {
 
 def certain_dialect(connection: object) -> str | None:
     """The dialect that a connection cannot but speak."""
-    for kind in type(connection).__mro__:
-        if kind.__module__.startswith("openai."):
-            dialect = OPENAI_DIALECTS.get(kind.__name__)
-            if dialect is not None:
-                return dialect
-    return None
+    names = [kind.__name__ for kind in type(connection).__mro__ if kind.__module__.startswith("openai.")]
+    return next((OPENAI_DIALECTS[name] for name in names if name in OPENAI_DIALECTS), None)
 
 
 def wrap(connection: object, tap: Tap) -> None:

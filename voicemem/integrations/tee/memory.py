@@ -92,17 +92,14 @@ class FrameQueue:
             data = bytes(data)  # the sender may use its buffer again
         size = len(data)
         if len(self.aside) >= MAX_ASIDE or self.aside_bytes + size > MAX_ASIDE_BYTES:
-            self.drop()
+            self.counts["dropped"] += 1
+            if self.counts["dropped"] == 1:
+                LOG.warning("The memory has missed a frame: more of them came than could be reduced.")
             return
         self.aside.append(Crossing(data, is_text, side, now_ms() if ts is None else ts))
         self.aside_bytes += size
         if not self.is_scheduled:
             self.schedule()
-
-    def drop(self) -> None:
-        self.counts["dropped"] += 1
-        if self.counts["dropped"] == 1:
-            LOG.warning("The memory has missed a frame: more of them came than could be reduced.")
 
     def schedule(self) -> None:
         self.is_scheduled = True
@@ -137,7 +134,10 @@ class FrameQueue:
             self.counts["ignored" if frame is None else "taken"] += 1
         except UnknownFrame as unknown:
             self.counts["unknown"] += 1
-            self.name_unknown(str(unknown))
+            name = ascii(str(unknown)[:64])
+            if name not in self.named and len(self.named) < MAX_NAMED:
+                self.named.add(name)
+                LOG.info("Frames of an unknown type are left out: %s, %s", self.dialect.name, name)
             return
         except Exception as error:  # whatever crosses the connection, and whatever a dialect makes of it
             self.reject(error)
@@ -152,13 +152,6 @@ class FrameQueue:
             reason = str(error) if isinstance(error, MalformedFrame) else type(error).__name__
             LOG.warning("A message is not a frame of %s, and is left out: %s", self.dialect.name, reason)
 
-    def name_unknown(self, kind: str) -> None:
-        """Name a type that the dialect does not know, once."""
-        name = ascii(kind[:64])
-        if name not in self.named and len(self.named) < MAX_NAMED:
-            self.named.add(name)
-            LOG.info("Frames of an unknown type are left out: %s, %s", self.dialect.name, name)
-
     def forward_in_order(self, reduced: ReducedCrossing) -> None:
         """Forward a frame after those before it; a count of audio may wait to be added to."""
         if self.audio is not None:
@@ -169,17 +162,13 @@ class FrameQueue:
             self.forward_audio()
         if reduced.frame.counts_audio:
             self.audio = reduced
-            self.loop.call_later(MERGE_S, self.forward_audio_of, reduced.ts)
+            self.loop.call_later(MERGE_S, self.forward_audio, reduced.ts)
         else:
             self.forward(reduced)
 
-    def forward_audio_of(self, ts: int) -> None:
-        """Forward a count of audio that began then, if it still waits."""
-        if self.audio is not None and self.audio.ts == ts:
-            self.forward_audio()
-
-    def forward_audio(self) -> None:
-        if self.audio is not None:
+    def forward_audio(self, ts: int | None = None) -> None:
+        """Forward a count of audio that still waits; with `ts`, only one that began then."""
+        if self.audio is not None and ts in (None, self.audio.ts):
             audio, self.audio = self.audio, None
             self.forward(audio)
 
@@ -213,7 +202,6 @@ def merged(one: ReducedCrossing, other: ReducedCrossing) -> ReducedCrossing | No
 
 
 def now_ms() -> int:
-    """The time, Unix ms."""
     return time.time_ns() // 1_000_000
 
 
@@ -227,13 +215,6 @@ class Times(NamedTuple):
     """How long a connection that was closed, or lost, may come back before its session is ended."""
     linger_s: float = 600.0
     """How long a call that is over is still delivered."""
-
-
-class WaitingEvent(NamedTuple):
-    """An event for a session that is not known yet, and whether it ends that."""
-
-    event: JsonObject
-    ends: bool
 
 
 class CallMemory:
@@ -268,7 +249,8 @@ class CallMemory:
         self.lost = 0
         """Events that came after the end."""
         self.background: BackgroundSession | None = None
-        self.waiting: list[WaitingEvent] = []
+        self.waiting: list[tuple[JsonObject, bool]] = []
+        """Events for a session that is not known yet, and whether each ends it."""
         self.queue = FrameQueue(dialect, keep_typed, self.take)
         self.left_at: int | None = None
         """When the connection was closed or lost, Unix ms."""
@@ -336,15 +318,17 @@ class CallMemory:
 
     def received(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
         """A message that the program has received, at `ts`, or now."""
-        if self.left_at is not None:
-            self.come_back()
-        self.queue.put(data, self.receiver, is_text, ts)
+        self.cross(data, self.receiver, is_text, ts)
 
     def sent(self, data: RawMessage, is_text: bool = False, ts: int | None = None) -> None:
         """A message that the program has sent, at `ts`, or now."""
-        if self.left_at is not None:
-            self.come_back()
-        self.queue.put(data, self.sender, is_text, ts)
+        self.cross(data, self.sender, is_text, ts)
+
+    def cross(self, data: RawMessage, side: Side, is_text: bool, ts: int | None) -> None:
+        if self.left_at is not None and not self.closed_by_app:  # openai's SDK has connected again
+            self.stop_timer()
+            self.left_at = None
+        self.queue.put(data, side, is_text, ts)
 
     def closed(self, is_clean: bool = True, by_app: bool = False) -> None:
         """The connection was closed, or lost; this may be reported more than once."""
@@ -356,19 +340,12 @@ class CallMemory:
             self.left_at = now_ms()
             self.queue.finish()
         self.stop_timer()
-        self.timer = self.queue.loop.call_later(
-            self.times.closed_s if is_clean else self.times.lost_s, self.leave_alone
-        )
+        delay_s = self.times.closed_s if is_clean else self.times.lost_s
+        self.timer = self.queue.loop.call_later(delay_s, self.leave_alone)
 
     def failed(self, error: Exception) -> None:
         """A message could not be copied."""
         self.queue.reject(error)
-
-    def come_back(self) -> None:
-        """Frames after a loss: openai's SDK has connected again."""
-        if not self.closed_by_app:
-            self.stop_timer()
-            self.left_at = None
 
     def stop_timer(self) -> None:
         if self.timer is not None:
@@ -382,14 +359,8 @@ class CallMemory:
         frame = crossing.frame
         if self.background is None and frame.session_id:
             self.begin(session_id_of(frame.session_id))
-        event = {
-            "type": "frame",
-            "dialect": self.dialect.name,
-            "from": crossing.side,
-            "ts": crossing.ts,
-            "frame": frame.content,
-        }
-        self.forward(event, frame.end is not None)
+        event = {"type": "frame", "dialect": self.dialect.name, "from": crossing.side, "ts": crossing.ts}
+        self.forward({**event, "frame": frame.content}, frame.end is not None)
 
     def forward(self, event: JsonObject, ends: bool = False) -> None:
         if self.ended:
@@ -401,7 +372,7 @@ class CallMemory:
             return
         if not self.waiting:
             self.queue.loop.call_later(self.times.session_id_s, self.stop_waiting)
-        self.waiting.append(WaitingEvent(event, ends))
+        self.waiting.append((event, ends))
         if len(self.waiting) >= MAX_WAITING:
             self.stop_waiting()
 
@@ -435,18 +406,15 @@ class CallMemory:
 
     async def leave(self, timeout_s: float) -> None:
         """Wait until everything is on disk, for so long; then close a client of our own, also when it is cancelled."""
-        if self.background is None and self.waiting:
-            self.begin(None)
+        if self.waiting:
+            self.stop_waiting()
         try:
             if self.background is not None:
                 await self.background.aclose(timeout_s)
         finally:
-            await self.close_own_client()
+            if self.is_own:
+                try:
+                    await self.client.close(0)
+                except ClientError as error:
+                    LOG.warning("Not everything of a call is stored. Session %s: %s", self.session_id, error.detail)
             self.on_left()
-
-    async def close_own_client(self) -> None:
-        if self.is_own:
-            try:
-                await self.client.close(0)
-            except ClientError as error:
-                LOG.warning("Not everything of a call is stored. Session %s: %s", self.session_id, error.detail)

@@ -153,7 +153,7 @@ def test_an_answer_that_only_calls_tools_is_no_reply(bot: Bot) -> None:
 
 def test_a_text_to_say_may_be_uninterruptible(bot: Bot) -> None:
     """It is played on, and is a message of its own."""
-    bot.replies.speech_asked(FIRST, False)
+    bot.replies.speeches.append((FIRST, False))
     bot.replies.announced("c", FIRST, bot.now)
     bot.replies.audio_made("c", Audio(bytes(4 * RATE), RATE, 1), False, bot.now, 1)
     bot.replies.context_stopped("c", bot.now)
