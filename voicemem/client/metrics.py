@@ -46,22 +46,17 @@ class DroppedEvents:
 
 def exposition(dropped: Mapping[str, int], buffers: Sequence[Buffer], transport: str | None) -> str:
     """Return the metrics of a client, as a page of `/metrics` has them. `dropped` counts by code."""
-    return "".join(
-        [
-            family("dropped_events_total", "counter", {f'code="{code}"': count for code, count in dropped.items()}),
-            family("unacknowledged_events", "gauge", {"": sum(len(buffer) for buffer in buffers)}),
-            family("unacknowledged_bytes", "gauge", {"": sum(buffer.size for buffer in buffers)}),
-            family(
-                "connected", "gauge", {f'transport="{name}"': int(name == transport) for name in ("websocket", "http")}
-            ),
-        ]
+    connected = {f'transport="{name}"': int(name == transport) for name in ("websocket", "http")}
+    return (
+        family("dropped_events_total", "counter", {f'code="{code}"': count for code, count in dropped.items()})
+        + family("unacknowledged_events", "gauge", {"": sum(len(buffer) for buffer in buffers)})
+        + family("unacknowledged_bytes", "gauge", {"": sum(buffer.size for buffer in buffers)})
+        + family("connected", "gauge", connected)
     )
 
 
 def family(name: str, kind: str, samples: Mapping[str, int], prefix: str = PREFIX) -> str:
     """One metric; `samples` are its values by labels."""
-    lines = [
-        f"{prefix}_{name}{{{labels}}} {value}" if labels else f"{prefix}_{name} {value}"
-        for labels, value in sorted(samples.items())
-    ]
-    return "".join(f"{line}\n" for line in [f"# TYPE {prefix}_{name} {kind}", *lines])
+    braced = {f"{{{labels}}}" if labels else "": value for labels, value in sorted(samples.items())}
+    lines = [f"{prefix}_{name}{labels} {value}\n" for labels, value in braced.items()]
+    return "".join([f"# TYPE {prefix}_{name} {kind}\n", *lines])

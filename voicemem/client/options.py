@@ -100,8 +100,7 @@ class Backoff:
     """Delays between attempts: exponential, bounded, with full jitter."""
 
     def __init__(self, options: Options, random: Callable[[], float] = random.random) -> None:
-        self.first_s = options.first_delay_s
-        self.longest_s = options.longest_delay_s
+        self.options = options
         self.random = random
         self.attempts = 0
 
@@ -111,7 +110,7 @@ class Backoff:
 
     def next_s(self, longest_s: float | None = None) -> float:
         """Return the delay before the next attempt, in seconds. `longest_s` lowers the upper bound."""
-        ceiling_s = exponential_s(self.attempts, self.first_s, self.longest_s)
+        ceiling_s = exponential_s(self.attempts, self.options.first_delay_s, self.options.longest_delay_s)
         ceiling_s = ceiling_s if longest_s is None else min(ceiling_s, longest_s)
         self.attempts += 1
         return spread(ceiling_s, self.random(), 0, 1)

@@ -110,26 +110,27 @@ class Producer:
         """Take an event, in any thread. Never raises: the ack of an event that cannot be taken has the error."""
         try:
             with self.lock:
-                error = self.refusal() or self.add(event, ends)
-        except BufferFull as full:
-            error = full.with_traceback(None)
-            if self.options.leaves_gaps:
-                self.buffer.skip()
+                return self.add(event, ends)
         except ClientError as refused:
             error = refused.with_traceback(None)
+            if self.options.leaves_gaps and isinstance(refused, BufferFull):
+                self.buffer.skip()
         except Exception as mistake:  # of any kind: this runs where audio is processed, with a person listening
             error = EventRefused("invalid_json", f"The event cannot be written as JSON ({type(mistake).__name__}).")
             error.__cause__ = mistake.with_traceback(None)
-        return error if isinstance(error, Ack) else self.drop(error)
-
-    def refusal(self) -> ClientError | None:
-        """Return why no event can be taken any more, or None."""
-        if self.error is None and (self.end_seq is not None or self.state == "ended"):
-            return SessionEnded("session_ended", self.ended_sentence())
-        return self.error
+        with self.lock:
+            self.dropped += 1
+        self.drops.report(self.session_id, self.name, error)
+        ack = Ack(0)
+        ack.resolve(error)
+        return ack
 
     def add(self, event: Mapping[str, Any], ends: bool = False) -> Ack:
         """Put an event into the buffer, and return its ack. Raises `ClientError`, and errors of JSON."""
+        if self.error is not None:
+            raise self.error
+        if self.end_seq is not None or self.state == "ended":
+            raise SessionEnded("session_ended", self.ended_sentence())
         if not isinstance(event, Mapping):
             raise EventRefused("not_events", "An event must be a mapping, such as a dict.")
         kind, turn = event.get("type"), event.get("turn_id")
@@ -143,15 +144,6 @@ class Producer:
             self.next_turn = max(self.next_turn, turn + 1)
         return ack
 
-    def drop(self, error: ClientError) -> Ack:
-        """Count an event that was not taken, report it to the program, and return its ack."""
-        with self.lock:
-            self.dropped += 1
-        self.drops.report(self.session_id, self.name, error)
-        ack = Ack(0)
-        ack.resolve(error)
-        return ack
-
     def ended_sentence(self) -> str:
         return f"The session {self.session_id} has ended; it takes no new events."
 
@@ -159,13 +151,8 @@ class Producer:
         """The event as it is sent, and resent: the same bytes each time. Raises `EventRefused` and Python's errors."""
         if event.get("seq", seq) != seq:
             raise EventRefused("seq_conflict", f"The event's seq must be the next one, {seq}.")
-        fields: dict[str, Any] = {
-            **event,
-            "session_id": self.session_id,
-            "producer": self.name,
-            "seq": seq,
-            "ts": event.get("ts", time.time_ns() // 1_000_000),
-        }
+        ts = event.get("ts", time.time_ns() // 1_000_000)
+        fields = {**event, "session_id": self.session_id, "producer": self.name, "seq": seq, "ts": ts}
         if fields.get("type") == "session.end":
             fields.setdefault("last_seq", seq - 1)
         payload = msgspec.json.encode(fields)
@@ -205,7 +192,10 @@ class Producer:
         self.epoch, self.incarnation, self.unanswered_opens = frame.epoch, frame.incarnation, 0
         self.next_turn = max(self.next_turn, frame.next_turn)
         self.state = frame.state
-        self.set_ready()
+        self.opened = True
+        if not self.ready.done():
+            self.ready.set_result(None)
+        self.notify_waiters()
 
     def is_ours(self, frame: ServerFrame) -> bool:
         """Return whether everything that the server has of this producer was sent by this client.
@@ -218,12 +208,6 @@ class Producer:
         same_store = frame.incarnation == self.incarnation
         return only_we_opened and same_store and frame.next_seq <= self.buffer.next_seq
 
-    def set_ready(self) -> None:
-        self.opened = True
-        if not self.ready.done():
-            self.ready.set_result(None)
-        self.notify_waiters()
-
     # Answers
 
     def on_ack(self, seq: int) -> None:
@@ -234,7 +218,10 @@ class Producer:
         """Handle an `error` about this producer. Returns whether it must be opened again to continue."""
         code, seq = frame.code, frame.seq
         if code == "seq_gap":
-            return not self.rewind_to(frame.expected)
+            if frame.expected is None or not self.buffer.lowest_seq <= frame.expected < self.buffer.next_seq:
+                return True  # that seq is not in the buffer
+            self.buffer.rewind(frame.expected)
+            return False
         if code == "superseded" and self.stray_opens:  # by our own open, over a connection that was given up
             self.stray_opens -= 1
             return True
@@ -250,13 +237,6 @@ class Producer:
             self.end_seq = None if seq == self.end_seq else self.end_seq
         self.notify_waiters()
         return False
-
-    def rewind_to(self, expected: int | None) -> bool:
-        """Resend from the seq that the server expects; False if that seq is not in the buffer."""
-        if expected is None or not self.buffer.lowest_seq <= expected < self.buffer.next_seq:
-            return False
-        self.buffer.rewind(expected)
-        return True
 
     # The end
 

@@ -58,6 +58,13 @@ class LoopThread:
         """Cancel what is still running, and end the thread."""
         if self.loop.is_closed():
             return
+
+        async def cancel_others() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
         asyncio.run_coroutine_threadsafe(cancel_others(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
@@ -66,13 +73,6 @@ class LoopThread:
 
 async def anext_of(items: AsyncGenerator[T, None]) -> T:
     return await anext(items)
-
-
-async def cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
@@ -124,8 +124,7 @@ class SyncProducerSession(SessionFacts):
 
     def __init__(self, session: ProducerSession, thread: LoopThread) -> None:
         super().__init__(session._producer)
-        self._wrapped = session
-        self._thread = thread
+        self._wrapped, self._thread = session, thread
 
     def send(self, event: Mapping[str, Any]) -> SyncAck:
         """As `ProducerSession.send`: returns at once, and never raises."""
@@ -148,12 +147,15 @@ class SyncProducerSession(SessionFacts):
         return SyncDocuments(self._wrapped.working_memory, self._thread)
 
 
-class SyncDocuments:
-    """`Documents` for synchronous code; its methods block."""
+class Blocking:
+    """An object on the event loop of a thread, for synchronous code."""
 
-    def __init__(self, documents: Documents, thread: LoopThread) -> None:
-        self._wrapped = documents
-        self._thread = thread
+    def __init__(self, wrapped: Documents | Memories, thread: LoopThread) -> None:
+        self._wrapped, self._thread = wrapped, thread
+
+
+class SyncDocuments(Blocking):
+    """`Documents` for synchronous code; its methods block."""
 
     read = blocking(Documents.read)
     append = blocking(Documents.append)
@@ -163,12 +165,8 @@ class SyncDocuments:
     execute = blocking(Documents.execute)
 
 
-class SyncMemories:
+class SyncMemories(Blocking):
     """`Memories` for synchronous code; its methods block."""
-
-    def __init__(self, memories: Memories, thread: LoopThread) -> None:
-        self._wrapped = memories
-        self._thread = thread
 
     add = blocking(Memories.add)
     read = blocking(Memories.read)

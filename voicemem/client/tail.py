@@ -15,7 +15,7 @@ from voicemem.client.errors import RequestRefused, is_transient
 from voicemem.client.options import Backoff, Options
 from voicemem.client.transport.failures import unreachable
 from voicemem.client.transport.rest import decode_answer, session_path
-from voicemem.protocol.sse import EVENT_STREAM, Decoder, SseEvent, TooLong
+from voicemem.protocol.sse import EVENT_STREAM, Decoder, TooLong
 
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_S = 45.0
@@ -61,10 +61,9 @@ class TailReader:
                                 return
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     if not self.ever_connected:
-                        timed_out_s = (
-                            CONNECT_TIMEOUT_S if isinstance(error, aiohttp.ConnectionTimeoutError) else SILENCE_S
-                        )
-                        raise unreachable(self.address, error, timed_out_s, "GET") from None
+                        is_connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
+                        timeout_s = CONNECT_TIMEOUT_S if is_connecting else SILENCE_S
+                        raise unreachable(self.address, error, timeout_s, "GET") from None
                 except RequestRefused as refused:
                     if refused.status == NO_CONTENT:
                         return
@@ -85,7 +84,8 @@ class TailReader:
             decoder = Decoder(MAX_EVENT_BYTES)
             try:
                 async for piece in response.content.iter_any():
-                    for event in map(parse_event, decoder.feed(piece)):
+                    for fed in decoder.feed(piece):
+                        event = TailEvent(fed.id, fed.event, msgspec.json.decode(fed.data or b"{}"))
                         self.last_event_id = event.last_event_id or self.last_event_id
                         if event.event in ("goaway", "error"):
                             raise RequestRefused(str(event.data["reason"]), str(event.data["detail"]))
@@ -93,11 +93,6 @@ class TailReader:
                             yield event
             except TooLong:
                 raise RequestRefused("too_big", "An event of the tail is larger than 64 MiB.") from None
-
-
-def parse_event(event: SseEvent) -> TailEvent:
-    """Decode the data of an event; one without a name only carries the position of the tail."""
-    return TailEvent(event.id, event.event, msgspec.json.decode(event.data or b"{}"))
 
 
 def tail_url(url: str, session_id: str | None, query: Mapping[str, str]) -> URL:

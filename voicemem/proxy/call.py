@@ -125,14 +125,10 @@ def couple(caller: Connection, upstream: Connection, recording: Recording | None
     if recording is not None:
         caller.direction, upstream.direction = recording.from_caller, recording.from_upstream
     for one in (caller, upstream):
-        send_early(one)
-
-
-def send_early(sender: Connection) -> None:
-    early, sender.early = bytes(sender.early), bytearray()
-    if early:
-        sender.data_received(early)
-    sender.transport.resume_reading()
+        early, one.early = bytes(one.early), bytearray()
+        if early:
+            one.data_received(early)
+        one.transport.resume_reading()
 
 
 def keep_alive(connection: socket.socket | None) -> None:
@@ -217,24 +213,15 @@ class Call:
             self.answered.set()
             self.caller.transport.write(head)
             if status == SWITCHING:
-                self.recording = self.record()
-                couple(self.caller, upstream, self.recording)
-            else:
-                self.forward_refusal(upstream)
-
-    def record(self) -> Recording | None:
-        """The recording of the call; None if there cannot be one, which does not stop the call."""
-        try:
-            return Recording(self.memories.begin(self.dialect, self.request.session_id, self.key), self.reads)
-        except Exception:
-            LOG.exception("A call is not remembered")
-            return None
-
-    def forward_refusal(self, upstream: Connection) -> None:
-        """Forward the rest of a refusal. What the caller sends is dropped: none of it was checked."""
-        self.caller.is_deaf, self.caller.early = True, bytearray()
-        couple(self.caller, upstream, None)
-        asyncio.get_running_loop().call_later(ANSWER_S, upstream.hang_up)
+                try:
+                    memory = self.memories.begin(self.dialect, self.request.session_id, self.key)
+                    self.recording = Recording(memory, self.reads)
+                except Exception:  # the call continues
+                    LOG.exception("A call is not remembered")
+            else:  # what the caller sends is dropped: none of it was checked
+                self.caller.is_deaf, self.caller.early = True, bytearray()
+                asyncio.get_running_loop().call_later(ANSWER_S, upstream.hang_up)
+            couple(self.caller, upstream, self.recording)
 
     def refuse(self, code: str, detail: str) -> None:
         """Answer in place of the upstream, and end the call, unless the caller has left."""

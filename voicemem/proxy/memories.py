@@ -7,6 +7,7 @@ import hashlib
 import logging
 import time
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec import Struct, ValidationError, convert
@@ -52,10 +53,6 @@ class Me(Struct, frozen=True):
     keys_required: bool
 
 
-TOKEN = Me(("ingest",), True)
-"""The scopes of a session token."""
-
-
 class KeyCheck:
     """Decides under which key a call is remembered, and whether it may be made.
 
@@ -95,10 +92,13 @@ class KeyCheck:
         return request.key
 
     async def ask(self, request: CallRequest, digest: bytes, must_know: bool) -> None:
-        """Ask the memory about a key. Raises `Refused`."""
+        """Ask the memory about a key, or about the session of a token, which must exist. Raises `Refused`."""
         me: Me | None = None
+        path = session_path(request.session_id or "") if request.is_token else "/v1/me"
+        headers = {"Authorization": f"Bearer {request.key}"}
         try:
-            me = await self.read(request)
+            answer = await self.rest.request("GET", path, timeout_s=CHECK_S, headers=headers)
+            me = Me(("ingest",), True) if request.is_token else convert(answer, Me)
         except RequestRefused as refused:
             if refused.status in (401, 403, 404):
                 place = IN_PLACE if request.upstream.key else ""
@@ -113,16 +113,6 @@ class KeyCheck:
             raise Refused("forbidden", OPEN_MEMORY)
         if me.keys_required and not {"ingest", "admin"} & {*me.scopes}:
             raise Refused("forbidden", NO_SCOPE)
-        self.remember(digest)
-
-    async def read(self, request: CallRequest) -> Me:
-        """Ask the memory about a key, or about the session of a token, which must exist."""
-        path = session_path(request.session_id or "") if request.is_token else "/v1/me"
-        headers = {"Authorization": f"Bearer {request.key}"}
-        answer = await self.rest.request("GET", path, timeout_s=CHECK_S, headers=headers)
-        return TOKEN if request.is_token else convert(answer, Me)
-
-    def remember(self, digest: bytes) -> None:
         self.known[digest] = time.monotonic()
         self.known.move_to_end(digest)
         if len(self.known) > MAX_KNOWN:
@@ -136,13 +126,13 @@ class KeyCheck:
             self.known.pop(digest, None)
 
 
+@dataclass
 class SharedClient:
     """A client, and how many calls use it."""
 
-    def __init__(self, client: Client, key: str | None) -> None:
-        self.client = client
-        self.key = key
-        self.users = 0
+    client: Client
+    key: str | None
+    users: int = 0
 
 
 class Memories:
@@ -162,7 +152,10 @@ class Memories:
 
     def begin(self, dialect: str, session_id: str | None, key: str | None) -> CallMemory:
         """The memory of a new call. Raises `ValueError` for a key that cannot be one."""
-        shared = self.shared_client(key)
+        shared = self.clients.get(key)
+        if shared is None or shared.client.error is not None:  # one that was refused may be welcome again
+            client = Client(self.settings.ingest_url, self.settings.rest_url, key, options=self.options)
+            shared = self.clients[key] = SharedClient(client, key)
         memory = CallMemory(
             shared.client,
             False,
@@ -179,13 +172,6 @@ class Memories:
         shared.users += 1
         self.memories.add(memory)
         return memory
-
-    def shared_client(self, key: str | None) -> SharedClient:
-        shared = self.clients.get(key)
-        if shared is None or shared.client.error is not None:  # one that was refused may be welcome again
-            client = Client(self.settings.ingest_url, self.settings.rest_url, key, options=self.options)
-            shared = self.clients[key] = SharedClient(client, key)
-        return shared
 
     def release(self, memory: CallMemory, shared: SharedClient) -> None:
         """Forget a call that was delivered as far as it will be; close its client if no other call uses it."""
@@ -207,11 +193,6 @@ class Memories:
     def counts(self) -> Counter[str]:
         """Return the numbers of all frames so far by result: taken, ignored, unknown, malformed, dropped."""
         return sum((counts_of(memory) for memory in self.memories), start=+self.gone)
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes that the memory has not acknowledged."""
-        return self.room.used
 
     async def close(self) -> None:
         """Deliver what is left, for a while. Sessions of calls that still last are not ended: they may continue."""

@@ -173,10 +173,9 @@ class ReadQueue:
 class Direction:
     """One direction of a call. Nothing here raises."""
 
-    def __init__(self, recording: Recording, copy: Callable[[bytes, bool, int], None], by_caller: bool) -> None:
+    def __init__(self, recording: Recording, copy: Callable[[bytes, bool, int], None]) -> None:
         self.recording = recording
         self.copy = copy
-        self.by_caller = by_caller
         self.reader = MessageReader(self)
         self.ts = 0
         self.frames = 0
@@ -219,8 +218,8 @@ class Recording:
     def __init__(self, memory: CallMemory, reads: ReadQueue) -> None:
         self.memory = memory
         self.reads = reads
-        self.from_caller = Direction(self, memory.sent, True)
-        self.from_upstream = Direction(self, memory.received, False)
+        self.from_caller = Direction(self, memory.sent)
+        self.from_upstream = Direction(self, memory.received)
         self.is_broken = False
 
     def give_up(self, reason: str) -> None:

@@ -41,7 +41,7 @@ OURS = "x-voicemem-"
 CREDENTIALS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-key", "cookie")
 """Headers in which a caller may show a key to a vendor."""
 CREDENTIAL_PARAMETERS = ("key", "api_key", "api-key", "access_token", "token")
-CREDENTIAL_PROTOCOLS = ("openai-insecure-api-key.",)
+CREDENTIAL_PROTOCOLS = "openai-insecure-api-key."
 """Subprotocols that begin like this are keys: browsers cannot send headers."""
 
 
@@ -80,12 +80,6 @@ def parse_request(head: bytes) -> Request:
     if request.values("transfer-encoding") or not set(request.values("content-length")) <= {"0"}:
         raise Refused("invalid_http", "A request to the proxy has no body.")
     return request
-
-
-def is_handshake(request: Request) -> bool:
-    """Return whether a request asks for a websocket (RFC 6455, section 4.2.1)."""
-    asks = "websocket" in request.words("upgrade") and "upgrade" in request.words("connection")
-    return request.method == "GET" and asks and len(request.values("sec-websocket-key")) == 1
 
 
 def handshake_head(target: str, host: str, request: Request, left_out: Iterable[str], added: Headers) -> bytes:
@@ -149,20 +143,25 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
     dialect, slash, rest = path.removeprefix(PREFIX).partition("/")
     upstream = settings.upstreams.get(dialect) if path.startswith(PREFIX) else None
     if upstream is None:
-        raise no_upstream(path.startswith(PREFIX), dialect, settings)
-    if not is_handshake(request):
-        raise Refused("invalid_http", "This path takes websockets: a GET with Upgrade: websocket.")
-    check_path(rest)
-    check_origin(request, settings)
-    check_names(request)
+        known = ", ".join(sorted(settings.upstreams))
+        if not path.startswith(PREFIX):
+            raise Refused("not_found", f"Calls are forwarded at {PREFIX}DIALECT; upstreams are set for {known}.")
+        if dialect in DIALECTS:
+            raise Refused("unknown_dialect", f"No upstream is set for this dialect (--upstream), but for {known}.")
+        raise Refused("unknown_dialect", no_such_dialect(dialect))
+    check_handshake(request, rest, settings)
     session_id, query = split_query(query, request.value(SESSION_HEADER))
     key = request.value(KEY_HEADER)
     left_out, added = [KEY_HEADER, SESSION_HEADER], Headers()
     if upstream.key is not None:
         key = key or shown_key(request)
         left_out += [*CREDENTIALS, upstream.key.header.lower(), "sec-websocket-protocol"]
-        added = [(upstream.key.header, upstream.key.value), *public_protocols(request)]
-        query = without_credentials(query)
+        added = [(upstream.key.header, upstream.key.value)]
+        public = [name for name in protocols_of(request) if not name.startswith(CREDENTIAL_PROTOCOLS)]
+        if public:
+            added.append(("Sec-WebSocket-Protocol", ", ".join(public)))
+        names = ((part, unquote(part.partition("=")[0]).lower()) for part in query.split("&"))
+        query = "&".join(part for part, name in names if name not in CREDENTIAL_PARAMETERS)
     if key is not None and not (key.isascii() and key.isprintable()):
         raise Refused("unauthorized", "A key is printable ASCII.")
     claims = None if key is None else shown_claims(key)
@@ -174,34 +173,20 @@ def read_request(request: Request, settings: Settings) -> CallRequest:
     return CallRequest(upstream, head, session_id, key, claims is not None)
 
 
-def no_upstream(has_prefix: bool, dialect: str, settings: Settings) -> Refused:
-    known = ", ".join(sorted(settings.upstreams))
-    if not has_prefix:
-        return Refused("not_found", f"Calls are forwarded at {PREFIX}DIALECT; upstreams are set for {known}.")
-    if dialect in DIALECTS:
-        return Refused("unknown_dialect", f"No upstream is set for this dialect (--upstream), but for {known}.")
-    return Refused("unknown_dialect", no_such_dialect(dialect))
-
-
-def check_path(rest: str) -> None:
-    """A path may not lead out of the upstream's own. Raises `Refused`."""
+def check_handshake(request: Request, rest: str, settings: Settings) -> None:
+    """Check what a caller asks for (RFC 6455, section 4.2.1); `rest` is the path for the upstream. Raises `Refused`."""
+    asks = "websocket" in request.words("upgrade") and "upgrade" in request.words("connection")
+    if request.method != "GET" or not asks or len(request.values("sec-websocket-key")) != 1:
+        raise Refused("invalid_http", "This path takes websockets: a GET with Upgrade: websocket.")
     parts = re.split(r"[/\\]", unquote(rest))
-    if "." in parts or ".." in parts or "#" in rest:
+    if "." in parts or ".." in parts or "#" in rest:  # it would lead out of the upstream's own path
         raise Refused("invalid_http", "The path may not have the segments . and .., or a fragment.")
-
-
-def check_origin(request: Request, settings: Settings) -> None:
-    """Pages of other origins stay out: a browser sends its user's cookies, and reaches its machine's loopback."""
-    origin = request.value("origin")
+    origin = request.value("origin")  # a browser sends its user's cookies, and reaches its machine's loopback
     if origin is not None and origin not in settings.allow_origins:
         raise Refused("foreign_origin", "Pages of this origin may not use the proxy; --allow-origin lets them in.")
-
-
-def check_names(request: Request) -> None:
-    """Refuse unknown headers with our prefix, such as one for an upstream. Raises `Refused`."""
-    for name, _ in request.headers:
-        if name.lower().startswith(OURS) and name.lower() not in (KEY_HEADER, SESSION_HEADER):
-            raise Refused("invalid_http", "Of the headers X-Voicemem-…, the proxy takes -Key and -Session.")
+    ours = {name.lower() for name, _ in request.headers if name.lower().startswith(OURS)}
+    if not ours <= {KEY_HEADER, SESSION_HEADER}:  # such as a header that names an upstream
+        raise Refused("invalid_http", "Of the headers X-Voicemem-…, the proxy takes -Key and -Session.")
 
 
 def split_query(query: str, session_id: str | None) -> tuple[str | None, str]:
@@ -229,23 +214,9 @@ def shown_key(request: Request) -> str | None:
         value = request.value(name)
         if value is not None:
             return value.partition(" ")[2].strip() if name == "authorization" else value
-    for protocol in protocols_of(request):
-        for beginning in CREDENTIAL_PROTOCOLS:
-            if protocol.startswith(beginning):
-                return protocol.removeprefix(beginning)
-    return None
+    keys = [name for name in protocols_of(request) if name.startswith(CREDENTIAL_PROTOCOLS)]
+    return keys[0].removeprefix(CREDENTIAL_PROTOCOLS) if keys else None
 
 
 def protocols_of(request: Request) -> list[str]:
     return [name.strip() for value in request.values("sec-websocket-protocol") for name in value.split(",")]
-
-
-def public_protocols(request: Request) -> Headers:
-    """The subprotocols that are not keys."""
-    names = [name for name in protocols_of(request) if not name.startswith(CREDENTIAL_PROTOCOLS)]
-    return [("Sec-WebSocket-Protocol", ", ".join(names))] if names else []
-
-
-def without_credentials(query: str) -> str:
-    parts = [part for part in query.split("&") if unquote(part.partition("=")[0]).lower() not in CREDENTIAL_PARAMETERS]
-    return "&".join(parts)

@@ -6,9 +6,9 @@ import asyncio
 import hmac
 import logging
 import ssl
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 import msgspec
 
@@ -18,7 +18,7 @@ from voicemem.errors import CODES, CannotStart, Refused, VoicememError
 from voicemem.proxy.call import SWITCHING, TLS_CLOSE_S, Call, Connection
 from voicemem.proxy.memories import KeyCheck, Memories
 from voicemem.proxy.recording import ReadQueue
-from voicemem.proxy.requests import PREFIX, CallRequest, Request, answer, parse_request, read_request, refusal
+from voicemem.proxy.requests import PREFIX, Request, answer, parse_request, read_request, refusal
 from voicemem.proxy.settings import Settings
 
 LOG = logging.getLogger("voicemem.proxy")
@@ -44,8 +44,12 @@ class Health:
         """What crossed the calls that are over: by what, dialect and sender."""
 
     def count_call(self, call: Call) -> None:
-        """Count a call that is over."""
-        self.over[call.dialect, result_of(call)] += 1
+        """Count a call that is over: `accepted`, `refused` or `failed` (the upstream's doing), or `abandoned`."""
+        if call.status in (None, SWITCHING):
+            result = "abandoned" if call.status is None else "accepted"
+        else:
+            result = "failed" if call.failed else "refused"
+        self.over[call.dialect, result] += 1
         self.crossed += crossed(call)
 
     def answer(self, request: Request, peer: str, draining: bool) -> bytes | None:
@@ -56,7 +60,10 @@ class Health:
         if request.method != "GET":
             return refusal("method_not_allowed", CODES["method_not_allowed"].sentence)
         if path == METRICS:
-            self.check_reader(request, peer)
+            shown = (request.value("authorization") or "").partition(" ")[2].encode()
+            is_operator = self.settings.key is not None and hmac.compare_digest(shown, self.settings.key.encode())
+            if not (is_operator or is_loopback(peer) or self.settings.insecure):
+                raise Refused("unauthorized", "Metrics need the proxy's own key.")
             return answer(200, TEXT, self.metrics().encode())
         if path == READY and draining:
             return refusal("draining", "The proxy takes no new calls.")
@@ -64,44 +71,28 @@ class Health:
         state = {"status": "ok", "calls": len(self.running()), "memory": "connected" if connected else "not connected"}
         return answer(200, JSON, msgspec.json.encode(state if path == READY else {"status": "ok"}))
 
-    def check_reader(self, request: Request, peer: str) -> None:
-        """Allow metrics to this machine, and to callers with the proxy's own key. Raises `Refused`."""
-        shown = (request.value("authorization") or "").partition(" ")[2].encode()
-        is_operator = self.settings.key is not None and hmac.compare_digest(shown, self.settings.key.encode())
-        if not (is_operator or is_loopback(peer) or self.settings.insecure):
-            raise Refused("unauthorized", "Metrics need the proxy's own key.")
-
     def metrics(self) -> str:
         """All metrics, in the text format of Prometheus."""
         running = self.running()
         now = sum((crossed(call) for call in running), start=+self.crossed)
         clients = [shared.client for shared in self.memories.clients.values()]
-        families: list[tuple[str, str, dict[str, int]]] = [
-            ("calls", "gauge", {"": len(running)}),
-            ("calls_total", "counter", {labels(dialect=d, result=r): count for (d, r), count in self.over.items()}),
-            ("refused_requests_total", "counter", {labels(code=c): count for c, count in self.refused.items()}),
-            *(
-                (
-                    f"{what}_total",
-                    "counter",
-                    {labels(dialect=d, sender=s): now[w, d, s] for w, d, s in now if w == what},
-                )
-                for what in ("messages", "bytes")
-            ),
-            ("frames_total", "counter", {labels(result=r): count for r, count in self.memories.counts().items()}),
-            ("buffered_bytes", "gauge", {"": self.memories.buffered_bytes}),
-            ("memory_connected", "gauge", {"": sum(client.transport is not None for client in clients)}),
-        ]
-        return "".join(family(name, kind, samples, METRICS_PREFIX) for name, kind, samples in families)
-
-
-def result_of(call: Call) -> str:
-    """`accepted`, `refused` by the upstream, `failed` without an answer of it, or `abandoned` by the caller."""
-    if call.status is None:
-        return "abandoned"
-    if call.status == SWITCHING:
-        return "accepted"
-    return "failed" if call.failed else "refused"
+        gauges = {
+            "calls": len(running),
+            "buffered_bytes": self.memories.room.used,
+            "memory_connected": sum(client.transport is not None for client in clients),
+        }
+        counters = {
+            "calls_total": {f'dialect="{d}",result="{r}"': count for (d, r), count in self.over.items()},
+            "refused_requests_total": {f'code="{c}"': count for c, count in self.refused.items()},
+            "frames_total": {f'result="{r}"': count for r, count in self.memories.counts().items()},
+        } | {
+            f"{what}_total": {f'dialect="{d}",sender="{s}"': now[w, d, s] for w, d, s in now if w == what}
+            for what in ("messages", "bytes")
+        }
+        return "".join(
+            [family(name, "gauge", {"": value}, METRICS_PREFIX) for name, value in gauges.items()]
+            + [family(name, "counter", samples, METRICS_PREFIX) for name, samples in counters.items()]
+        )
 
 
 def crossed(call: Call) -> Counter[tuple[str, str, str]]:
@@ -111,10 +102,6 @@ def crossed(call: Call) -> Counter[tuple[str, str, str]]:
     ways = {"caller": call.recording.from_caller, "upstream": call.recording.from_upstream}
     both = {("messages", call.dialect, sender): way.frames for sender, way in ways.items()}
     return Counter(both | {("bytes", call.dialect, sender): way.bytes for sender, way in ways.items()})
-
-
-def labels(**values: str) -> str:
-    return ",".join(f'{name}="{value}"' for name, value in values.items())
 
 
 class ProxyServer:
@@ -137,10 +124,19 @@ class ProxyServer:
         self.listening: asyncio.Server | None = None
 
     async def start(self) -> int:
-        """Listen; the port. Raises `OSError` for an address that cannot be had, or files that hold no certificate."""
-        tls = server_tls(self.settings)
+        """Listen, and return the port. Raises `OSError` for an address that cannot be had, `CannotStart`."""
+        tls = None
+        if self.settings.tls_cert is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.minimum_version = ssl.TLSVersion.TLSv1_2
+            try:
+                tls.load_cert_chain(self.settings.tls_cert, self.settings.tls_key)
+            except (OSError, ssl.SSLError):
+                raise CannotStart(
+                    "--tls-cert and --tls-key must name PEM files with a certificate and its key."
+                ) from None
         self.listening = await asyncio.get_running_loop().create_server(
-            self.new_connection,
+            lambda: Connection(self.on_head, self.await_head),  # if TLS fails it is never made, nor lost
             self.settings.listen.host,
             self.settings.listen.port,
             ssl=tls,
@@ -152,10 +148,6 @@ class ProxyServer:
         return port
 
     # Callers
-
-    def new_connection(self) -> Connection:
-        """A connection that may come to nothing: one whose handshake of TLS fails is never made, nor lost."""
-        return Connection(self.on_head, self.await_head)
 
     def await_head(self, caller: Connection) -> None:
         """Give a connection that was made a while to send its request."""
@@ -200,10 +192,6 @@ class ProxyServer:
         except Refused as refused:
             self.refuse(caller, refused)
             return
-        self.begin(caller, call_request)
-
-    def begin(self, caller: Connection, call_request: CallRequest) -> None:
-        """Make a call, in a task of its own."""
         call = Call(caller, call_request, self.memories, self.reads)
         task = asyncio.create_task(self.run(caller, call))
         self.calls[task] = call
@@ -234,12 +222,10 @@ class ProxyServer:
 
     async def wait_for_calls(self, timeout_s: float | None) -> None:
         """Wait until no call is left."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while self.calls:
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                return
-            await asyncio.wait(self.calls, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.calls:
+                    await asyncio.wait(self.calls)
 
     async def close(self) -> None:
         """Cut the calls that are left, and deliver to the memory what it has not got yet, for a while."""
@@ -250,16 +236,3 @@ class ProxyServer:
         self.reads.work()
         await self.memories.close()
         await self.keys.close()
-
-
-def server_tls(settings: Settings) -> ssl.SSLContext | None:
-    """TLS for callers. Raises `CannotStart` for files that hold no certificate and its key."""
-    if settings.tls_cert is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError):
-        raise CannotStart("--tls-cert and --tls-key must name PEM files with a certificate and its key.") from None
-    return context

@@ -14,7 +14,6 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from voicemem.client.buffer import Ack
 from voicemem.client.errors import LOST_STATE_CODES, RequestRefused, is_transient, passing_error
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer, ServerFrame
@@ -161,8 +160,8 @@ class WebsocketConnection:
     async def run(self) -> Disconnect:
         """Send and receive until the connection ends."""
         helpers = [asyncio.create_task(self.write()), asyncio.create_task(self.watch())]
-        for helper in helpers:
-            helper.add_done_callback(self.abort_on_exit)
+        for helper in helpers:  # the connection cannot work without
+            helper.add_done_callback(lambda ended: None if ended.cancelled() else self.socket.transport.abort())
         try:
             await self.read()
         finally:
@@ -172,12 +171,11 @@ class WebsocketConnection:
         for result in results:
             if isinstance(result, Exception):
                 raise result
-        return self.disconnect()
-
-    def abort_on_exit(self, helper: asyncio.Task[None]) -> None:
-        """End the connection when a helper ends: it cannot work without."""
-        if not helper.cancelled():
-            self.socket.transport.abort()
+        close_code = 1012 if self.server_leaving else self.socket.close_code
+        close_code = 1006 if close_code is None else close_code
+        if self.connection_error is None:
+            return Disconnect(close_code, self.socket.close_reason or "", "The connection was lost.")
+        return Disconnect(close_code, self.connection_error.code, self.connection_error.detail)
 
     async def read(self) -> None:
         try:
@@ -212,7 +210,8 @@ class WebsocketConnection:
         batch = producer.buffer.take_batch(self.frame_bytes) if producer in self.open else []
         if batch:
             self.schedule(producer)
-            await self.socket.send(encode_batch(batch), text=True)
+            payloads = b",".join(ack.payload for ack in batch)
+            await self.socket.send(payloads if len(batch) == 1 else b"[" + payloads + b"]", text=True)
 
     async def watch(self) -> None:
         """Return, and so end the connection, when neither a frame nor a pong comes from the server any more."""
@@ -227,18 +226,6 @@ class WebsocketConnection:
                     if self.frames_received == frames_received:
                         return
 
-    def next_frame_bytes(self) -> int:
-        """Size limit for the next connection: smaller if no event got through, down to single events."""
-        return self.frame_bytes if self.acked else max(1, self.frame_bytes // 4)
-
-    def disconnect(self) -> Disconnect:
-        close_code = 1006 if self.socket.close_code is None else self.socket.close_code
-        if self.server_leaving:
-            close_code = 1012
-        if self.connection_error is None:
-            return Disconnect(close_code, self.socket.close_reason or "", "The connection was lost.")
-        return Disconnect(close_code, self.connection_error.code, self.connection_error.detail)
-
     # What the server says
 
     def on_frame(self, frame: ServerFrame) -> None:
@@ -248,45 +235,25 @@ class WebsocketConnection:
         elif frame.code == "rate_limited":
             pass  # nothing is lost: the server resumes reading by itself
         elif frame.type == "error" and (producer is None or frame.code in LOST_STATE_CODES):
-            self.on_connection_error(frame)
-        elif producer is None:
-            pass
-        elif frame.type == "session.ready":
-            self.on_ready(producer, frame)
+            self.connection_error = frame
+            if frame.code in LOST_STATE_CODES:
+                self.socket.transport.abort()
+        elif producer is not None:
+            self.on_producer_frame(producer, frame)
+
+    def on_producer_frame(self, producer: Producer, frame: ServerFrame) -> None:
+        if frame.type in ("session.ready", "ack"):
+            self.made_progress = True
+            self.on_progress()
+        if frame.type == "session.ready":
+            producer.on_ready(frame)
+            if not producer.finished:
+                self.open.add(producer)
         elif frame.type == "ack" and frame.seq is not None:
             self.acked = True
-            self.note_progress()
             self.frame_bytes = min(FRAME_BYTES, 2 * self.frame_bytes)
             producer.on_ack(frame.seq)
-            self.schedule(producer)  # what waits behind a hole
-        elif frame.type == "error":
-            self.on_error(producer, frame)
-
-    def on_ready(self, producer: Producer, frame: ServerFrame) -> None:
-        self.note_progress()
-        producer.on_ready(frame)
-        if not producer.finished:
-            self.open.add(producer)
-            self.schedule(producer)
-
-    def note_progress(self) -> None:
-        self.made_progress = True
-        self.on_progress()
-
-    def on_error(self, producer: Producer, frame: ServerFrame) -> None:
-        if producer.on_error(frame):
+        elif frame.type == "error" and producer.on_error(frame):
             self.open_producer(producer)
-        else:
-            self.schedule(producer)
-
-    def on_connection_error(self, frame: ServerFrame) -> None:
-        self.connection_error = frame
-        if frame.code in LOST_STATE_CODES:
-            self.socket.transport.abort()
-
-
-def encode_batch(batch: list[Ack]) -> bytes:
-    """One event as it is, several as a JSON array."""
-    if len(batch) == 1:
-        return batch[0].payload
-    return b"[" + b",".join(ack.payload for ack in batch) + b"]"
+            return
+        self.schedule(producer)  # after an ack, what waits behind a hole

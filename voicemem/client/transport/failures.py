@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 import ssl
+import time
 
 import aiohttp
 from websockets.exceptions import InvalidMessage
@@ -96,12 +97,12 @@ class Outage:
         self.url = display_url(url)
         self.reasons: dict[str, str] = {}
         self.began: float | None = None
-        """When the websocket failed first, on the loop's clock; None while it works."""
+        """When the websocket failed first, on the monotonic clock; None while it works."""
         self.uses_http = False
 
-    def note_failure(self, address: str, reason: str, now: float) -> None:
+    def note_failure(self, address: str, reason: str) -> None:
         """Log why an attempt failed, unless the last one at this address failed for the same reason."""
-        self.began = now if self.began is None else self.began
+        self.began = time.monotonic() if self.began is None else self.began
         if self.reasons.get(address) != reason:
             self.reasons[address] = reason
             LOG.warning("%s: %s", address, with_check(reason))
@@ -113,10 +114,10 @@ class Outage:
             self.uses_http = True
             LOG.warning("%s: events go over HTTP until the websocket is back", address)
 
-    def note_websocket(self, now: float) -> None:
+    def note_websocket(self) -> None:
         """Log that the websocket works again, if it did not."""
         if self.began is not None:
-            LOG.warning("%s: the websocket is back after %.1f s", self.url, now - self.began)
+            LOG.warning("%s: the websocket is back after %.1f s", self.url, time.monotonic() - self.began)
             self.began, self.uses_http = None, False
             self.reasons.clear()
 

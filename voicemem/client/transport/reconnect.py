@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import NoReturn
@@ -62,7 +63,7 @@ class Reconnector:
         """Between connections that were made."""
         self.frame_bytes = FRAME_BYTES
         self.failing_since: float | None = None
-        """When the server last stopped answering, on the loop's clock."""
+        """When the server last stopped answering, on the monotonic clock."""
         self.outage = Outage(url)
 
     async def run(self) -> NoReturn:
@@ -75,7 +76,9 @@ class Reconnector:
                 failures += 1
                 self.note_failure(self.url, error)
                 if self.rest is None or (failures < self.options.fallback_after and isinstance(error, Unreachable)):
-                    await asyncio.sleep(self.dial_backoff.next_s(self.longest_delay_s(error)))
+                    # A server that is away is to be found soon after its return.
+                    longest_s = None if isinstance(error, Busy) else self.options.away_delay_s
+                    await asyncio.sleep(self.dial_backoff.next_s(longest_s))
                     continue
                 socket = await self.run_fallback(self.rest, error)
             self.dial_backoff.reset()
@@ -86,13 +89,15 @@ class Reconnector:
 
     async def serve(self, socket: ClientConnection) -> tuple[WebsocketConnection, Disconnect]:
         """Use a websocket until it is lost."""
-        connection = WebsocketConnection(socket, self.producers, self.options, self.frame_bytes, self.note_websocket)
+        note_progress = self.outage.note_websocket
+        connection = WebsocketConnection(socket, self.producers, self.options, self.frame_bytes, note_progress)
         try:
             self.attach(connection)
             return connection, await connection.run()
         finally:
             self.transport = None
-            self.frame_bytes = connection.next_frame_bytes()
+            # Smaller if no event got through, down to single events.
+            self.frame_bytes = connection.frame_bytes if connection.acked else max(1, connection.frame_bytes // 4)
             await hang_up(socket)
 
     def attach(self, transport: WebsocketConnection | HttpFallback) -> None:
@@ -107,7 +112,7 @@ class Reconnector:
         if close_code in CLIENT_FATAL_CLOSES and not transient:
             raise RequestRefused(disconnect.code or f"close_{close_code}", disconnect.detail)
         if connection.made_progress:
-            self.note_answer()
+            self.failing_since = None
         elif self.producers:
             reason = f"the connection ended with {disconnect.code or close_code}: {disconnect.detail}"
             self.note_failure(self.url, Unreachable(f"{display_url(self.url)}: {reason}", reason))
@@ -117,36 +122,26 @@ class Reconnector:
         LOG.info("connection ended (%s %s)", close_code, disconnect.code)
         await asyncio.sleep(self.backoff.next_s())
 
-    def longest_delay_s(self, error: Unreachable | Blocked) -> float:
-        """Upper bound of the delay after a failure: a server that is away is to be found soon after its return."""
-        return self.options.longest_delay_s if isinstance(error, Busy) else self.options.away_delay_s
-
-    def note_answer(self) -> None:
+    def note_http(self, rest: RestClient) -> None:
         self.failing_since = None
-
-    def note_websocket(self) -> None:
-        self.outage.note_websocket(asyncio.get_running_loop().time())
-
-    def note_http(self) -> None:
-        self.note_answer()
-        if self.rest is not None:
-            self.outage.note_http(display_url(self.rest.url))
+        self.outage.note_http(display_url(rest.url))
 
     def note_failure(self, url: str, error: Unreachable | Blocked) -> None:
         """Log a failure. Raises `Unreachable` once the server has not answered for `give_up_after_s`."""
-        now, patience_s = asyncio.get_running_loop().time(), self.options.give_up_after_s
+        now, patience_s = time.monotonic(), self.options.give_up_after_s
         if self.failing_since is None:
             self.failing_since = now
         if patience_s is not None and now - self.failing_since >= patience_s:
             raise Unreachable(f"{display_url(url)}: {with_check(error.reason)}", error.reason)
-        self.outage.note_failure(display_url(url), error.reason, now)
+        self.outage.note_failure(display_url(url), error.reason)
 
     async def run_fallback(self, rest: RestClient, error: Unreachable | Blocked) -> ClientConnection:
         """Send events over HTTP until the websocket works again; returns it. Raises `ClientError`.
 
         `error` is why the websocket does not work.
         """
-        fallback = HttpFallback(rest, self.options, self.note_http, partial(self.note_failure, rest.url))
+        note_http, note_failure = partial(self.note_http, rest), partial(self.note_failure, rest.url)
+        fallback = HttpFallback(rest, self.options, note_http, note_failure)
         stopping = asyncio.Event()
         posting = asyncio.create_task(fallback.run(stopping))
         dialing = asyncio.create_task(self.redial(error))
@@ -181,4 +176,4 @@ class Reconnector:
                 return await dial(self.url, self.key, self.options)
             except (Unreachable, Blocked) as failure:
                 error = failure
-                self.outage.note_failure(display_url(self.url), error.reason, asyncio.get_running_loop().time())
+                self.outage.note_failure(display_url(self.url), error.reason)
