@@ -25,18 +25,11 @@ WRITE_TIMEOUT_S = 15.0
 Reach = Literal["project", "user", "session"]
 
 
-class Service:
-    """The REST API of a service, for callers with any key. Raises what the client raises."""
+class Service(RestClient):
+    """The REST API of a service, for callers with any key."""
 
     def __init__(self, url: str) -> None:
-        self.rest = RestClient(url, None, Options())
-
-    @property
-    def url(self) -> str:
-        return self.rest.url
-
-    async def close(self) -> None:
-        await self.rest.close()
+        super().__init__(url, None, Options())
 
 
 class Caller(Struct, frozen=True):
@@ -61,12 +54,11 @@ class Caller(Struct, frozen=True):
 
     async def get(self, path: str, query: dict[str, str] | None = None) -> JsonObject:
         """The answer to a GET. Raises `ClientError`."""
-        answer: JsonObject = await self.service.rest.get(path, query or {}, READ_TIMEOUT_S, self.headers)
-        return answer
+        return await self.service.get(path, query or {}, READ_TIMEOUT_S, self.headers)
 
     async def send(self, method: str, path: str, body: Any = None) -> Any:
         """The answer to a request that is sent once. Raises `ClientError`."""
-        return await self.service.rest.request(method, path, None, body, WRITE_TIMEOUT_S, self.headers)
+        return await self.service.request(method, path, None, body, WRITE_TIMEOUT_S, self.headers)
 
 
 def caller_with(service: Service, bearer: str | None) -> Caller:

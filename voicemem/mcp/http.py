@@ -132,41 +132,30 @@ class GuardedApp:
         parts = urlsplit(self.resource)
         self.metadata_path = METADATA_PATH + parts.path.rstrip("/")
         self.metadata_url = f"{parts.scheme}://{parts.netloc}{self.metadata_path}"
-        self.metadata = metadata_of(self.resource, settings.issuer)
+        self.metadata = {  # RFC 9728; without an issuer, the key comes from the operator of the service
+            "resource": self.resource,
+            "resource_name": "voicemem",
+            "bearer_methods_supported": ["header"],
+            **({} if settings.issuer is None else {"authorization_servers": [settings.issuer]}),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             if scope["path"] in (METADATA_PATH, METADATA_PATH + PATH, self.metadata_path):
                 await answer(send, 200, self.metadata, {b"access-control-allow-origin": b"*"})
                 return
-            headers = dict(scope["headers"])
-            authorization = headers.get(b"authorization")
-            shown = None if authorization is None else authorization.decode("latin-1")
-            refusal = await self.keys.refuse(shown)
-            if refusal is not None:
-                await self.refuse(send, refusal)
+            authorization = dict(scope["headers"]).get(b"authorization")
+            refusal = await self.keys.refuse(None if authorization is None else authorization.decode("latin-1"))
+            if refusal is not None:  # with where to read how to get in (RFC 6750, RFC 9728)
+                challenge = f'Bearer error="{refusal.error}", resource_metadata="{self.metadata_url}"'
+                headers = {b"www-authenticate": challenge.encode()} if refusal.status == 401 else {}
+                body = {"error": refusal.error, "error_description": refusal.sentence}
+                await answer(send, refusal.status, body, headers)
                 return
             if scope["path"] == PATH and scope["method"] != "POST":  # a stream that no one would write to
                 await answer(send, 405, {"error": "Only POST is served here."}, {b"allow": b"POST"})
                 return
         await self.app(scope, receive, send)
-
-    async def refuse(self, send: Send, refusal: Refusal) -> None:
-        """Answer with a refusal, and where to read how to get in (RFC 6750, RFC 9728)."""
-        challenge = f'Bearer error="{refusal.error}", resource_metadata="{self.metadata_url}"'
-        headers = {b"www-authenticate": challenge.encode()} if refusal.status == 401 else {}
-        body = {"error": refusal.error, "error_description": refusal.sentence}
-        await answer(send, refusal.status, body, headers)
-
-
-def metadata_of(resource: str, issuer: str | None) -> dict[str, Any]:
-    """Return the metadata of RFC 9728. Without an issuer, the key comes from the operator of the service."""
-    return {
-        "resource": resource,
-        "resource_name": "voicemem",
-        "bearer_methods_supported": ["header"],
-        **({} if issuer is None else {"authorization_servers": [issuer]}),
-    }
 
 
 async def answer(send: Send, status: int, body: Any, headers: dict[bytes, bytes]) -> None:
@@ -179,9 +168,8 @@ async def answer(send: Send, status: int, body: Any, headers: dict[bytes, bytes]
 
 def bearer_of(request: Any) -> str | None:
     """The key or token of an HTTP request that was let in."""
-    return (
-        str(request.headers["authorization"]).partition(" ")[2].strip() if "authorization" in request.headers else None
-    )
+    shown = request.headers.get("authorization")
+    return None if shown is None else str(shown).partition(" ")[2].strip()
 
 
 def hosts_of(settings: HttpSettings) -> TransportSecuritySettings:
@@ -213,17 +201,9 @@ async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator
     )
     keys = KeyCheck(service, settings.is_private, time.monotonic)
     guarded = GuardedApp(app, keys, settings, listening.getsockname()[1])
-    server = HttpServer(
-        uvicorn.Config(
-            guarded,
-            log_config=None,
-            access_log=False,
-            ws="none",
-            lifespan="on",
-            timeout_graceful_shutdown=GRACE_S,
-            server_header=False,
-        )
-    )
+    quiet: Any = {"log_config": None, "access_log": False, "server_header": False}
+    config = uvicorn.Config(guarded, ws="none", lifespan="on", timeout_graceful_shutdown=GRACE_S, **quiet)
+    server = HttpServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         yield guarded.resource

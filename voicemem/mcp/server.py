@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import Resource, ResourceTemplate
 
 from voicemem.client.errors import ClientError
+from voicemem.client.memories import user_path
 from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
 from voicemem.mcp.tools import Tool, describe_tool, find_tool, get_history, shown_memory, tools_of
@@ -68,10 +69,19 @@ class MemoryServer:
         return await run_tool(tool, caller, params.arguments or {})
 
     async def list_resources(self, context: Any, _: Any) -> types.ListResourcesResult:
+        """List the resources of a session token; with a key there are too many to list."""
+        caller, resources = self.caller_of(context.request), []
+        if caller.session_id is not None:
+            address = f"voicemem://sessions/{caller.session_id}/history"
+            resources.append(Resource(name="history", title=HISTORY_TITLE, uri=address, mime_type=JSON))
         try:
-            return types.ListResourcesResult(resources=await resources_of(self.caller_of(context.request)))
+            user_id = await user_of(caller) if caller.reach == "user" else None
         except ClientError as error:
             raise MCPError(types.INTERNAL_ERROR, sentence_of(error)) from None
+        if user_id is not None:
+            address = f"voicemem://users/{quote(user_id, safe='')}/memories"
+            resources.append(Resource(name="memories", title=MEMORIES_TITLE, uri=address, mime_type=JSON))
+        return types.ListResourcesResult(resources=resources)
 
     async def list_templates(self, context: Any, _: Any) -> types.ListResourceTemplatesResult:
         return types.ListResourceTemplatesResult(resource_templates=templates_of(self.caller_of(context.request)))
@@ -79,12 +89,11 @@ class MemoryServer:
     async def read_resource(self, context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
-            text = await read_resource(self.caller_of(context.request), uri)
-        except UnknownResource as error:
-            raise MCPError(types.INVALID_PARAMS, str(error)) from None
+            resource = await read_resource(self.caller_of(context.request), uri)
         except ClientError as error:
             code = types.INVALID_PARAMS if getattr(error, "status", None) in (404, 410) else types.INTERNAL_ERROR
             raise MCPError(code, sentence_of(error)) from None
+        text = msgspec.json.encode(resource).decode()
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
 
@@ -123,10 +132,6 @@ async def serve_stdio(service: Service, key: str | None) -> None:
 # Resources: what clients may attach to a conversation, the history of a call and the memories of a user
 
 
-class UnknownResource(Exception):
-    """No resource has this address, for this caller."""
-
-
 def templates_of(caller: Caller) -> list[ResourceTemplate]:
     """The forms of addresses; none for a token, which has fixed them."""
     if caller.reach != "project":
@@ -141,19 +146,6 @@ def templates_of(caller: Caller) -> list[ResourceTemplate]:
     ]
 
 
-async def resources_of(caller: Caller) -> list[Resource]:
-    """The resources of a session token; with a key there are too many to list. Raises `ClientError`."""
-    if caller.session_id is None:
-        return []
-    address = f"voicemem://sessions/{caller.session_id}/history"
-    resources = [Resource(name="history", title=HISTORY_TITLE, uri=address, mime_type=JSON)]
-    user_id = await user_of(caller) if caller.reach == "user" else None
-    if user_id is not None:
-        address = f"voicemem://users/{quote(user_id, safe='')}/memories"
-        resources.append(Resource(name="memories", title=MEMORIES_TITLE, uri=address, mime_type=JSON))
-    return resources
-
-
 async def user_of(caller: Caller) -> str | None:
     """The user of a token's session."""
     session = await caller.get(f"/v1/sessions/{caller.session_id}")
@@ -161,28 +153,24 @@ async def user_of(caller: Caller) -> str | None:
     return None if user_id is None else str(user_id)
 
 
-async def read_resource(caller: Caller, uri: str) -> str:
-    """The JSON of a resource. Raises `UnknownResource`, `ClientError`."""
+async def read_resource(caller: Caller, uri: str) -> schemas.HeardHistory | schemas.FoundMemories:
+    """Return a resource. Raises `MCPError` for an address that this caller has not, and `ClientError`."""
     if match := HISTORY.match(uri):
         session_id = unquote(match[1])
         if caller.session_id not in (None, session_id):
-            raise UnknownResource("This session token opens another session; resources/list has its address.")
-        history = await get_history(caller, schemas.History(session_id=session_id, last=HISTORY_MESSAGES))
-        return msgspec.json.encode(history).decode()
+            sentence = "This session token opens another session; resources/list has its address."
+            raise MCPError(types.INVALID_PARAMS, sentence)
+        return await get_history(caller, schemas.History(session_id=session_id, last=HISTORY_MESSAGES))
     if match := MEMORIES.match(uri):
         user_id = unquote(match[1])
         if caller.reach == "session" or (caller.reach == "user" and user_id != await user_of(caller)):
-            raise UnknownResource("This session token does not reach the memories of this user.")
-        return msgspec.json.encode(await memories_of(caller, user_id)).decode()
-    raise UnknownResource(
-        "There is no such resource; there are voicemem://sessions/{id}/history and voicemem://users/{id}/memories."
+            raise MCPError(types.INVALID_PARAMS, "This session token does not reach the memories of this user.")
+        if user_id in (".", ".."):
+            raise ClientError("invalid_field", "There is no user with this id.")
+        page = await caller.get(user_path(user_id), {"limit": str(LISTED_MEMORIES)})
+        shown = [shown_memory(memory) for memory in page["memories"]]
+        return schemas.FoundMemories(shown, True, page["next_cursor"] is not None)
+    raise MCPError(
+        types.INVALID_PARAMS,
+        "There is no such resource; there are voicemem://sessions/{id}/history and voicemem://users/{id}/memories.",
     )
-
-
-async def memories_of(caller: Caller, user_id: str) -> schemas.FoundMemories:
-    """The newest memories of a user."""
-    if user_id in (".", ".."):
-        raise ClientError("invalid_field", "There is no user with this id.")
-    page = await caller.get(f"/v1/users/{quote(user_id, safe='')}/memories", {"limit": str(LISTED_MEMORIES)})
-    shown = [shown_memory(memory) for memory in page["memories"]]
-    return schemas.FoundMemories(shown, True, page["next_cursor"] is not None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 from mcp_types import Tool as ToolDescription
@@ -13,6 +12,7 @@ from mcp_types import ToolAnnotations
 from msgspec import UNSET, Struct
 
 from voicemem.client.errors import ClientError
+from voicemem.client.memories import memory_path, user_path
 from voicemem.client.transport.rest import session_path
 from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller
@@ -23,7 +23,6 @@ MAX_SHOWN = 200_000
 LINE = 240
 """Characters of a line about a call."""
 SUMMARIES = 200
-SOURCE = "tool"
 
 
 async def search_memories(caller: Caller, arguments: schemas.SearchWithin) -> schemas.FoundMemories:
@@ -71,25 +70,14 @@ async def get_history(caller: Caller, arguments: schemas.HistoryWithin) -> schem
     """Read the newest messages that were heard on a call, without those that were forgotten."""
     session_id = session_of(caller, arguments)
     body = await caller.get(session_path(session_id, "/history"), {"limit": str(arguments.last + 1)})
-    forgotten = await forgotten_of(caller, session_id)
+    forgotten: set[tuple[Any, ...]] = set()
+    if (await caller.get(session_path(session_id, "/stats")))["forgotten"]:  # which a history still has
+        context = await caller.get(session_path(session_id, "/context"), {"peek": "true", "usage": "true"})
+        forgotten = {place_of(message) for message in context["left_out"] if message["reason"] == "forgotten"}
     known = [message for message in body["contents"] if place_of(message) not in forgotten]
     messages = newest_that_fit([shown_message(message) for message in known[-arguments.last :]])
-    return schemas.HeardHistory(
-        session_id,
-        body["state"],
-        shown_time(body["started_at"]),
-        shown_time(body["ended_at"]),
-        messages,
-        len(messages) < len(known),
-    )
-
-
-async def forgotten_of(caller: Caller, session_id: str) -> set[tuple[Any, ...]]:
-    """Return the messages that are forgotten: a history has them still, and says why a context has not."""
-    if not (await caller.get(session_path(session_id, "/stats"), {}))["forgotten"]:
-        return set()
-    body = await caller.get(session_path(session_id, "/context"), {"peek": "true", "usage": "true"})
-    return {place_of(message) for message in body["left_out"] if message["reason"] == "forgotten"}
+    times = shown_time(body["started_at"]), shown_time(body["ended_at"])
+    return schemas.HeardHistory(session_id, body["state"], *times, messages, len(messages) < len(known))
 
 
 def place_of(message: JsonObject) -> tuple[Any, ...]:
@@ -114,7 +102,7 @@ def newest_that_fit(messages: list[schemas.HeardMessage]) -> list[schemas.HeardM
 
 async def remember(caller: Caller, arguments: schemas.RememberWithin) -> schemas.Remembered:
     """Store a memory."""
-    body: JsonObject = {"text": arguments.text, "kind": arguments.kind, "source": SOURCE}
+    body: JsonObject = {"text": arguments.text, "kind": arguments.kind, "source": "tool"}
     if isinstance(arguments, schemas.Remember):
         body["user_id"] = arguments.user_id
     (memory,) = (await caller.send("POST", "/v1/memories", body))["memories"]
@@ -125,7 +113,7 @@ async def forget(caller: Caller, arguments: schemas.Forget) -> schemas.Forgotten
     """Remove a memory."""
     if arguments.memory_id in (".", ".."):
         raise ClientError("unknown_memory", "There is no memory with this id.")
-    await caller.send("DELETE", f"/v1/memories/{quote(arguments.memory_id, safe='')}")
+    await caller.send("DELETE", memory_path(arguments.memory_id))
     return schemas.Forgotten(arguments.memory_id)
 
 
@@ -136,23 +124,17 @@ async def recent_calls(caller: Caller, arguments: schemas.CallsWithin) -> schema
         query["user_id"] = arguments.user_id
     body = await caller.get("/v1/sessions", query)
     rows = body["sessions"]
-    summaries = await summaries_of(caller, rows[0]["user_id"]) if rows else {}
-    shown = [shown_call(row, summaries.get(row["session_id"])) for row in rows]
+    summaries: dict[str, str] = {}
+    if rows and rows[0]["user_id"] not in (".", ".."):
+        page = await caller.get(user_path(rows[0]["user_id"]), {"kind": "summary", "limit": str(SUMMARIES)})
+        summaries = {one["session_id"]: one["text"] for one in reversed(page["memories"]) if one["session_id"]}
+    shown = []
+    for row in rows:
+        line = " ".join((summaries.get(row["session_id"]) or line_about(row)).split())
+        line = line if len(line) <= LINE else f"{line[: LINE - 1]}…"
+        times = shown_time(row["started_at"]), shown_time(row["ended_at"])
+        shown.append(schemas.Call(row["session_id"], row["state"], *times, line))
     return schemas.RecentCalls(shown, body["next_cursor"] is not None)
-
-
-async def summaries_of(caller: Caller, user_id: str) -> dict[str, str]:
-    """The newest summaries that are remembered of a user's calls, by session."""
-    if user_id in (".", ".."):
-        return {}
-    query = {"kind": "summary", "limit": str(SUMMARIES)}
-    page = await caller.get(f"/v1/users/{quote(user_id, safe='')}/memories", query)
-    return {memory["session_id"]: memory["text"] for memory in reversed(page["memories"]) if memory["session_id"]}
-
-
-def shown_call(row: JsonObject, summary: str | None) -> schemas.Call:
-    times = shown_time(row["started_at"]), shown_time(row["ended_at"])
-    return schemas.Call(row["session_id"], row["state"], *times, one_line(summary or line_about(row)))
 
 
 def line_about(row: JsonObject) -> str:
@@ -165,12 +147,6 @@ def line_about(row: JsonObject) -> str:
         if last is not None:
             parts.append(f"last heard from the {last['role']}: {last['text']}")
     return "; ".join(parts) or "nothing is known of it yet"
-
-
-def one_line(text: str) -> str:
-    """The beginning of a text, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= LINE else f"{line[: LINE - 1]}…"
 
 
 def session_of(caller: Caller, arguments: Any) -> str:
