@@ -80,7 +80,6 @@ class Buffer:
         self.room = options.room
         self.next_seq = 1
         self.size = 0
-        """Bytes held."""
         self.sent: deque[Ack] = deque()
         """Sent and not acknowledged, in order; a refused event stays until all before it are resolved."""
         self.unsent: deque[Ack] = deque()
@@ -147,7 +146,6 @@ class Buffer:
                 self.unsent.appendleft(self.sent.pop())
 
     def acknowledge(self, seq: int) -> None:
-        """Resolve everything up to `seq` as stored."""
         self._resolve_front(lambda ack: ack.seq <= seq)
 
     def refuse(self, seq: int, error: ClientError) -> None:
@@ -160,7 +158,6 @@ class Buffer:
         self._resolve_front(lambda _: False)
 
     def fail(self, error: ClientError, from_seq: int = 0) -> None:
-        """Fail all events from `from_seq` on."""
         with self.lock:
             held = [*self.sent, *self.unsent]
         for ack in held:

@@ -273,7 +273,6 @@ class Client:
             self._fail(ClientError("internal", f"The client has failed: {error!r}."))
 
     def _fail(self, error: ClientError) -> None:
-        """Fail all sessions with the first error of the client."""
         if self.error is None:
             self.error = error
         for producer in list(self._producers.values()):

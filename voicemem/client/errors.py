@@ -62,7 +62,6 @@ def is_transient(code: str, status: int | None) -> bool:
 
 
 def passing_error(address: str, code: str, status: int | None, detail: str) -> Unreachable:
-    """The exception for a refusal that may pass."""
     reason = f"HTTP status {status}: {detail}"
     return (Busy if code in BUSY_CODES or status == TOO_MANY_REQUESTS else Unreachable)(f"{address}: {reason}", reason)
 

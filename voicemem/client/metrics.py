@@ -24,7 +24,6 @@ class DroppedEvents:
         self.lock = threading.Lock()
 
     def count(self, error: ClientError) -> int:
-        """Count an event, and return how many of this code there are now."""
         with self.lock:
             self.counts[error.code] += 1
             return self.counts[error.code]

@@ -105,7 +105,6 @@ class Backoff:
         self.attempts = 0
 
     def reset(self) -> None:
-        """Start again with the first delay."""
         self.attempts = 0
 
     def next_s(self, longest_s: float | None = None) -> float:

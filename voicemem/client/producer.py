@@ -76,9 +76,7 @@ class Producer:
         self.on_finished = on_finished
         self.drops = drops or DroppedEvents()
         self.dropped = 0
-        """Number of events that could not be taken."""
         self.opened = False
-        """Whether the server has answered an open."""
         self.unanswered_opens = 0
         """`session.open` frames sent since that answer; each may have raised the epoch."""
         self.stray_opens = 0
@@ -90,7 +88,6 @@ class Producer:
         self.end_seq: int | None = None
         """The seq of the `session.end`, once it was taken."""
         self.error: ClientError | None = None
-        """Why the producer takes nothing more."""
         self.finished = False
         self.times_found = 0
         self.wakeup_pending = False
@@ -178,7 +175,6 @@ class Producer:
         return frame
 
     def on_ready(self, frame: ServerFrame) -> None:
-        """Continue from the server's position, after its answer to an open."""
         # The server raises the epoch by one for each open that it processes. If the epoch has risen by less than the
         # number of opens sent, the rest are strays: given up by this client, but possibly still on their way. One that
         # arrives late supersedes this very producer; `on_error` then opens once more instead of giving up.
@@ -282,7 +278,6 @@ class Producer:
 
 
 def error_of(frame: ServerFrame) -> ClientError:
-    """The exception for an error that ends a producer."""
     if frame.code == "superseded":
         return Superseded()
     if frame.code == "session_erased":

@@ -119,7 +119,6 @@ class Replay:
         return ReplayResult(session.session_id, len(self.events) - skipped, skipped, self.errors)
 
     async def send_all(self, session: ProducerSession, skipped: int, pace: float | None) -> None:
-        """Send what the server does not have yet."""
         waits = pauses_before(self.events, pace, self.longest_pause_s) if pace else [0.0] * len(self.events)
         for event, wait in list(zip(self.events, waits, strict=True))[skipped:]:
             if wait:
@@ -130,7 +129,6 @@ class Replay:
         await self.wait_for_acks(0)
 
     async def pause(self, seconds: float) -> None:
-        """Wait, and process acks in the meantime."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.wait_for_acks(0)

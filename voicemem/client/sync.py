@@ -55,7 +55,6 @@ class LoopThread:
                 self.run(items.aclose())
 
     def stop(self) -> None:
-        """Cancel what is still running, and end the thread."""
         if self.loop.is_closed():
             return
 

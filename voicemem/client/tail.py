@@ -43,7 +43,6 @@ class TailReader:
         self.backoff = Backoff(options or Options())
         self.last_event_id: str | None = None
         self.ever_connected = False
-        """Whether the server has ever answered."""
 
     async def events(self) -> AsyncGenerator[TailEvent, None]:
         """The events of the tail, each once, until it is over.

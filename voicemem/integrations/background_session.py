@@ -148,7 +148,6 @@ class BackgroundSession:
             self.drops.report(self.session_id, self.producer, BufferFull(len(self.early), self.early_bytes))
 
     def release(self, size: int) -> None:
-        """Release the room of so many bytes that were waiting."""
         self.early_bytes -= size
         if self.client.options.room is not None:
             self.client.options.room.give_back(size)
@@ -160,7 +159,6 @@ class BackgroundSession:
 
     @property
     def dropped(self) -> int:
-        """The number of events that could not be taken so far."""
         return self.drops.counts.total() + (0 if self.session is None else self.session.dropped)
 
     async def context(self, **params: Any) -> JsonObject | None:

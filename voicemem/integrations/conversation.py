@@ -117,7 +117,6 @@ class Conversation:
         return {**said, "text": ""}
 
     def reply_grew(self, text: str, item: str) -> None:
-        """The LLM generated more of a reply."""
         self.reply = item
         self.send({"type": "llm.delta", "item": item, "text": text})
 
@@ -194,7 +193,6 @@ class Sessions(Generic[M]):
         self.logged: set[str] = set()
 
     def session(self, session_id: str) -> M:
-        """Return the conversation of a session. Only on the event loop of the client."""
         conversation = self.open.get(session_id)
         if conversation is None or conversation.is_over:
             background = BackgroundSession(self.client, session_id, self.producer, self.config)

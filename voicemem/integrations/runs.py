@@ -45,7 +45,6 @@ def place_of_run(run: Sequence[Any], known: Sequence[Any], user_is_recorded: boo
 
 
 def as_heard(own: Sequence[Any], heard: Mapping[str, str]) -> list[Any]:
-    """The agent's own messages, cut where its player said so."""
     return [
         one.model_copy(update={"content": heard[one.id]}) if one.type == "ai" and one.id in heard else one
         for one in own

@@ -68,7 +68,6 @@ class SpokenText:
         return self.closed_chars < len(self.text) or self.closed_ms < self.audio_ms
 
     def voice(self, text: str) -> None:
-        """The TTS got more text."""
         self.text += text[: MAX_CHARS - len(self.text)]
 
     def close_span(self, text: str | None, audio_ms: float | None) -> list[SpokenWord]:

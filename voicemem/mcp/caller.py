@@ -53,11 +53,9 @@ class Caller(Struct, frozen=True):
         return {} if self.bearer is None else {"Authorization": f"Bearer {self.bearer}"}
 
     async def get(self, path: str, query: dict[str, str] | None = None) -> JsonObject:
-        """The answer to a GET. Raises `ClientError`."""
         return await self.service.get(path, query or {}, READ_TIMEOUT_S, self.headers)
 
     async def send(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer to a request that is sent once. Raises `ClientError`."""
         return await self.service.request(method, path, None, body, WRITE_TIMEOUT_S, self.headers)
 
 

@@ -159,7 +159,6 @@ class GuardedApp:
 
 
 async def answer(send: Send, status: int, body: Any, headers: dict[bytes, bytes]) -> None:
-    """Answer with JSON."""
     raw = msgspec.json.encode(body)
     head = {b"content-type": b"application/json", b"content-length": str(len(raw)).encode(), **headers}
     await send({"type": "http.response.start", "status": status, "headers": list(head.items())})
@@ -167,7 +166,6 @@ async def answer(send: Send, status: int, body: Any, headers: dict[bytes, bytes]
 
 
 def bearer_of(request: Any) -> str | None:
-    """The key or token of an HTTP request that was let in."""
     shown = request.headers.get("authorization")
     return None if shown is None else str(shown).partition(" ")[2].strip()
 

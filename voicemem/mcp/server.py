@@ -98,7 +98,6 @@ class MemoryServer:
 
 
 async def run_tool(tool: Tool, caller: Caller, fields: dict[str, Any]) -> types.CallToolResult:
-    """The result of one call: an answer, or what went wrong in sentences."""
     kind = tool.kind_for(caller)
     try:
         arguments = msgspec.convert(fields, kind)
@@ -133,7 +132,6 @@ async def serve_stdio(service: Service, key: str | None) -> None:
 
 
 def templates_of(caller: Caller) -> list[ResourceTemplate]:
-    """The forms of addresses; none for a token, which has fixed them."""
     if caller.reach != "project":
         return []
     return [
@@ -147,7 +145,6 @@ def templates_of(caller: Caller) -> list[ResourceTemplate]:
 
 
 async def user_of(caller: Caller) -> str | None:
-    """The user of a token's session."""
     session = await caller.get(f"/v1/sessions/{caller.session_id}")
     user_id = session["config"].get("user_id")
     return None if user_id is None else str(user_id)

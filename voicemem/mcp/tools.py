@@ -26,7 +26,6 @@ SUMMARIES = 200
 
 
 async def search_memories(caller: Caller, arguments: schemas.SearchWithin) -> schemas.FoundMemories:
-    """Find what was said on earlier calls."""
     body: JsonObject = {"query": arguments.query, "limit": arguments.limit}
     if arguments.kinds is not UNSET:
         body["kinds"] = arguments.kinds
@@ -59,7 +58,6 @@ def shown_memory(memory: JsonObject) -> schemas.FoundMemory:
 
 
 async def get_context(caller: Caller, arguments: schemas.ContextWithin) -> schemas.NextContext:
-    """The messages of the next LLM request of a call."""
     session_id = session_of(caller, arguments)
     query = {"style": "openai"} | ({} if arguments.max_tokens is UNSET else {"max_tokens": str(arguments.max_tokens)})
     body = await caller.get(session_path(session_id, "/context"), query)
@@ -101,7 +99,6 @@ def newest_that_fit(messages: list[schemas.HeardMessage]) -> list[schemas.HeardM
 
 
 async def remember(caller: Caller, arguments: schemas.RememberWithin) -> schemas.Remembered:
-    """Store a memory."""
     body: JsonObject = {"text": arguments.text, "kind": arguments.kind, "source": "tool"}
     if isinstance(arguments, schemas.Remember):
         body["user_id"] = arguments.user_id
@@ -110,7 +107,6 @@ async def remember(caller: Caller, arguments: schemas.RememberWithin) -> schemas
 
 
 async def forget(caller: Caller, arguments: schemas.Forget) -> schemas.Forgotten:
-    """Remove a memory."""
     if arguments.memory_id in (".", ".."):
         raise ClientError("unknown_memory", "There is no memory with this id.")
     await caller.send("DELETE", memory_path(arguments.memory_id))
@@ -118,7 +114,6 @@ async def forget(caller: Caller, arguments: schemas.Forget) -> schemas.Forgotten
 
 
 async def recent_calls(caller: Caller, arguments: schemas.CallsWithin) -> schemas.RecentCalls:
-    """The newest calls of a user."""
     query = {"fields": "overview", "limit": str(arguments.limit)}
     if isinstance(arguments, schemas.Calls):
         query["user_id"] = arguments.user_id
@@ -138,7 +133,6 @@ async def recent_calls(caller: Caller, arguments: schemas.CallsWithin) -> schema
 
 
 def line_about(row: JsonObject) -> str:
-    """Return a line about a call from its list entry."""
     parts = [row["name"]] if row["name"] else []
     figures = row["figures"]
     if figures is not None:
@@ -201,7 +195,6 @@ class Tool(NamedTuple):
     """Whether a token has it only if it reaches what is remembered of its user."""
 
     def kind_for(self, caller: Caller) -> type[Struct]:
-        """The arguments that this caller gives."""
         return self.arguments if caller.reach == "project" else self.within
 
 
@@ -272,17 +265,14 @@ TOOLS = (
 
 
 def tools_of(caller: Caller) -> list[Tool]:
-    """The tools that a caller has."""
     return [tool for tool in TOOLS if not tool.needs_user or caller.reach != "session"]
 
 
 def find_tool(caller: Caller, name: str) -> Tool | None:
-    """The tool with this name, if the caller has it."""
     return next((tool for tool in tools_of(caller) if tool.name == name), None)
 
 
 def describe_tool(tool: Tool, caller: Caller) -> ToolDescription:
-    """A tool as clients list it."""
     return ToolDescription(
         name=tool.name,
         title=tool.title,

@@ -78,7 +78,6 @@ class Connection(asyncio.Protocol):
                 self.look_for_head()
 
     def look_for_head(self) -> None:
-        """Hand on a head that is complete."""
         end = self.early.find(END)
         if end < 0 and len(self.early) <= MAX_HEAD_BYTES:
             return
@@ -97,7 +96,6 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(FLUSH_S, self.cut)
 
     def cut(self) -> None:
-        """Close the connection at once."""
         if not self.is_lost:
             self.transport.abort()
 
@@ -152,7 +150,6 @@ class Call:
         self.memories = memories
         self.reads = reads
         self.key: str | None = None
-        """The key of the memory under which the call is remembered."""
         self.began = time.monotonic()
         self.recording: Recording | None = None
         """None until the upstream has accepted the call."""
@@ -233,7 +230,6 @@ class Call:
         self.end()
 
     def end(self) -> None:
-        """Close both connections."""
         for one in (self.caller, self.upstream):
             if one is not None:
                 one.hang_up()

@@ -208,5 +208,4 @@ class Memories:
 
 
 def counts_of(memory: CallMemory) -> Counter[str]:
-    """Return the numbers of a call's frames by result."""
     return Counter({**memory.counts, "dropped": memory.dropped})

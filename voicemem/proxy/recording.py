@@ -108,7 +108,6 @@ class MessageReader:
         return stop
 
     def skip(self, first: int, missing: int) -> None:
-        """Leave out the message of a frame that is too large."""
         self.skipped = max(0, missing)
         self.fragments, self.fragments_bytes = [], 0
         if not self.leaves_out:
@@ -116,7 +115,6 @@ class MessageReader:
         self.in_message = self.leaves_out = not first & FINAL
 
     def take(self, first: int, payload: bytes) -> None:
-        """Take a whole frame."""
         opcode = first & OPCODE
         if first & RESERVED:
             raise Broken
@@ -133,7 +131,6 @@ class MessageReader:
             raise Broken
 
     def add(self, payload: bytes, is_final: bool) -> None:
-        """Add a frame to its message."""
         if is_final and not self.in_message:
             self.listener.message(payload, self.is_text)
             return
@@ -183,7 +180,6 @@ class Direction:
         self.close_code: int | None = None
 
     def forwarded(self, data: bytes) -> None:
-        """Bytes that are on their way."""
         self.bytes += len(data)
         self.recording.reads.put(self, data)
 

@@ -54,7 +54,6 @@ class Request(NamedTuple):
     headers: Headers
 
     def values(self, name: str) -> list[str]:
-        """The values of a header, whose name is given in lower case."""
         return [value for other, value in self.headers if other.lower() == name]
 
     def value(self, name: str) -> str | None:
@@ -65,7 +64,6 @@ class Request(NamedTuple):
         return values[0] if values else None
 
     def words(self, name: str) -> list[str]:
-        """The items of a list, in lower case."""
         return [word.strip().lower() for value in self.values(name) for word in value.split(",")]
 
 
@@ -92,13 +90,11 @@ def handshake_head(target: str, host: str, request: Request, left_out: Iterable[
 
 
 def status_of(head: bytes) -> int | None:
-    """The status of an answer; None for what is not HTTP."""
     start = STATUS_LINE.match(head)
     return None if start is None else int(start[1])
 
 
 def answer(status: int, media_type: str, body: bytes, headers: Headers | None = None) -> bytes:
-    """An answer after which the connection is closed."""
     lines = [
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
         "Server: voicemem",

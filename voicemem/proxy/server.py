@@ -72,7 +72,6 @@ class Health:
         return answer(200, JSON, msgspec.json.encode(state if path == READY else {"status": "ok"}))
 
     def metrics(self) -> str:
-        """All metrics, in the text format of Prometheus."""
         running = self.running()
         now = sum((crossed(call) for call in running), start=+self.crossed)
         clients = [shared.client for shared in self.memories.clients.values()]
@@ -96,7 +95,6 @@ class Health:
 
 
 def crossed(call: Call) -> Counter[tuple[str, str, str]]:
-    """Return the numbers of messages and bytes that have crossed a call."""
     if call.recording is None:
         return Counter()
     ways = {"caller": call.recording.from_caller, "upstream": call.recording.from_upstream}
@@ -158,7 +156,6 @@ class ProxyServer:
             self.refuse(caller, Refused("too_many_connections"))
 
     def give_up(self, caller: Connection) -> None:
-        """Close the connection of a caller who has sent no request in time."""
         if caller in self.waiting and not caller.has_head:
             caller.cut()
 
@@ -167,7 +164,6 @@ class ProxyServer:
         self.answer(caller, refusal(refused.code, refused.detail))
 
     def answer(self, caller: Connection, message: bytes) -> None:
-        """Answer in place of an upstream, and close the connection."""
         if not caller.is_lost:
             caller.transport.write(message)
             caller.hang_up()
@@ -221,7 +217,6 @@ class ProxyServer:
         self.draining = True
 
     async def wait_for_calls(self, timeout_s: float | None) -> None:
-        """Wait until no call is left."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self.calls:

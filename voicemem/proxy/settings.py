@@ -51,7 +51,6 @@ class Upstream(NamedTuple):
         return host if self.port == PORTS["wss" if self.secure else "ws"] else f"{host}:{self.port}"
 
     def target(self, rest: str, query: str) -> str:
-        """The path and query of a request."""
         whole = "&".join(part for part in (self.query, query) if part)
         return f"{self.path + rest or '/'}{'?' if whole else ''}{whole}"
 
@@ -80,7 +79,6 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_callers_key(self) -> bool:
-        """Whether a caller must show a key of the memory."""
         return not (self.listen.is_loopback or self.insecure)
 
 

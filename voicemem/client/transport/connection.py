@@ -79,7 +79,6 @@ def with_path(url: str) -> str:
 
 
 def handshake_error(url: str, status: int, body: bytes | bytearray) -> Exception:
-    """The exception for an answer that is not an upgrade to a websocket."""
     try:
         problem = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -122,17 +121,13 @@ class WebsocketConnection:
         self.to_send: deque[Producer] = deque()
         """Open producers with something to send, each once."""
         self.queued: set[Producer] = set()
-        """The producers in `to_send`."""
         self.wake = asyncio.Event()
         self.frames_received = 0
-        """Frames from the server."""
         self.frame_bytes = frame_bytes
         """Size limit of a frame, at present; each ack doubles it, up to `FRAME_BYTES`."""
         self.on_progress = on_progress
         self.made_progress = False
-        """Whether a producer was opened, or an event acknowledged."""
         self.acked = False
-        """Whether an event was acknowledged."""
         self.server_leaving = False
         """Whether the server is about to close; it reads nothing more."""
         self.connection_error: ServerFrame | None = None
@@ -146,7 +141,6 @@ class WebsocketConnection:
         self.wake.set()
 
     def schedule(self, producer: Producer) -> None:
-        """Send the events of a producer when its turn comes."""
         if producer.buffer.unsent and producer in self.open and producer not in self.queued:
             self.to_send.append(producer)
             self.queued.add(producer)
@@ -158,7 +152,6 @@ class WebsocketConnection:
     # The life of a connection
 
     async def run(self) -> Disconnect:
-        """Send and receive until the connection ends."""
         helpers = [asyncio.create_task(self.write()), asyncio.create_task(self.watch())]
         for helper in helpers:  # the connection cannot work without
             helper.add_done_callback(lambda ended: None if ended.cancelled() else self.socket.transport.abort())

@@ -52,7 +52,6 @@ def reason_of(error: BaseException, timeout_s: float) -> str:
 
 
 def known_reason(error: BaseException | None, timeout_s: float) -> str | None:
-    """The reason if an error says it."""
     match error:
         case TimeoutError():
             return f"{TIMED_OUT} after {timeout_s:g} s"
@@ -81,7 +80,6 @@ def as_sentence(reason: str) -> str:
 
 
 def with_check(reason: str) -> str:
-    """A reason as a sentence, with what to check about it."""
     return f"{as_sentence(reason)} {check_of(reason)}".rstrip()
 
 
@@ -115,7 +113,6 @@ class Outage:
             LOG.warning("%s: events go over HTTP until the websocket is back", address)
 
     def note_websocket(self) -> None:
-        """Log that the websocket works again, if it did not."""
         if self.began is not None:
             LOG.warning("%s: the websocket is back after %.1f s", self.url, time.monotonic() - self.began)
             self.began, self.uses_http = None, False

@@ -84,7 +84,6 @@ class HttpFallback:
             stop.cancel()
 
     async def post_round(self, stop: asyncio.Task[Any]) -> None:
-        """Post once for each pending producer; pause after a failure."""
         producers, self.pending = list(self.pending), {}
         outcomes = await asyncio.gather(*(self.post(producer) for producer in producers), return_exceptions=True)
         lost: Unreachable | None = None
@@ -102,7 +101,6 @@ class HttpFallback:
             self.backoff.reset()
 
     async def post(self, producer: Producer) -> None:
-        """Open a producer if necessary, and post one body of its events."""
         async with self.slots:
             if producer.finished:
                 return

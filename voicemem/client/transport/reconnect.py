@@ -58,9 +58,7 @@ class Reconnector:
         self.transport: WebsocketConnection | HttpFallback | None = None
         """None while there is no connection."""
         self.dial_backoff = Backoff(options)
-        """Between attempts to connect."""
         self.backoff = Backoff(options)
-        """Between connections that were made."""
         self.frame_bytes = FRAME_BYTES
         self.failing_since: float | None = None
         """When the server last stopped answering, on the monotonic clock."""
@@ -88,7 +86,6 @@ class Reconnector:
             await self.pause_after(connection, disconnect)
 
     async def serve(self, socket: ClientConnection) -> tuple[WebsocketConnection, Disconnect]:
-        """Use a websocket until it is lost."""
         note_progress = self.outage.note_websocket
         connection = WebsocketConnection(socket, self.producers, self.options, self.frame_bytes, note_progress)
         try:

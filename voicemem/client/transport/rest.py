@@ -148,7 +148,6 @@ class RestClient:
 
 
 def required(rest: RestClient | None) -> RestClient:
-    """Return the REST API of a client. Raises `ClientError` if it has none."""
     if rest is None:
         raise ClientError("no_rest_url", "This needs the URL of the REST API: Client(ingest_url, rest_url).")
     return rest
@@ -202,13 +201,11 @@ class CallFilters(TypedDict, total=False):
 
 
 def read_export(rest: RestClient, user_id: str, events: bool = False) -> AsyncGenerator[JsonObject, None]:
-    """The lines of an export of a user. Raises as `read_lines`."""
     path = f"/v1/users/{quote(user_id, safe='')}/export"
     return read_lines(rest, path, {"events": events or None})
 
 
 def read_calls(rest: RestClient, form: str, filters: Mapping[str, Any]) -> AsyncGenerator[JsonObject, None]:
-    """The lines of an export of many calls. Raises as `read_lines`."""
     return read_lines(rest, "/v1/exports", {"format": form, **filters})
 
 

@@ -150,7 +150,6 @@ class ReplyTracker:
     # The TTS
 
     def voicing_started(self, frame_id: int) -> None:
-        """The TTS comes to a reply of the LLM."""
         self.voicing = self.responses.pop(frame_id, self.voicing)
 
     def voicing_ended(self, at: float) -> None:
@@ -192,7 +191,6 @@ class ReplyTracker:
         return reply
 
     def announced(self, context: str | None, text: str, at: float) -> None:
-        """The TTS is to speak a sentence."""
         known = self.context_of(context, text, at)
         if known is not None and not known.reply.unannounced:
             known.reply.text = ""
@@ -201,7 +199,6 @@ class ReplyTracker:
             self.ledger.voiced(known.reply.name, f"{text.strip()} ")
 
     def audio_made(self, context: str | None, audio: Audio, interruptible: bool, at: float, at_ns: int) -> None:
-        """The TTS made more audio."""
         self.speaks = True
         known = self.context_of(context, "", at) if context or self.context else None
         if known is None:
@@ -254,7 +251,6 @@ class ReplyTracker:
         context.sound = Sound()
 
     def context_stopped(self, name: str | None, at: float) -> None:
-        """The TTS has made all audio of a context."""
         known = self.contexts.get(name or self.context or "")
         if known is None:
             return
@@ -268,14 +264,12 @@ class ReplyTracker:
     # The output
 
     def played(self, audio_ms: float, at: float) -> None:
-        """The output handed out more audio."""
         reply = self.open.get(self.timeline.played(audio_ms, at) or "")
         if reply is not None:
             self.anything_said = True
             self.ledger.played(reply.name, self.timeline.heard_ms(reply.name, at), at)
 
     def context_played(self, name: str | None, at: float) -> None:
-        """The output is done with the audio of a context."""
         known = self.contexts.get(name or "")
         if known is None:
             return
@@ -286,7 +280,6 @@ class ReplyTracker:
             self.check_done(known.reply, at)
 
     def check_done(self, reply: Reply, at: float) -> None:
-        """Note when the output has handed out all that a reply will ever have."""
         is_complete = reply.generated and reply.passed and not reply.contexts
         if is_complete and reply.done_at is None and reply.name in self.open:
             reply.done_at = at

@@ -80,7 +80,6 @@ def memory_of(connection: object) -> CallMemory:
 
 
 def find_dialect(name: str | None) -> Dialect:
-    """The dialect of this name. Raises `ValueError`, which lists all names."""
     if name is None or name not in DIALECTS:
         raise ValueError(f"dialect must be one of {', '.join(sorted(DIALECTS))}")
     return DIALECTS[name]

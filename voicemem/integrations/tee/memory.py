@@ -109,7 +109,6 @@ class FrameQueue:
             self.aside.clear()
 
     def work(self) -> None:
-        """Reduce for a while, then let the call continue."""
         self.is_scheduled = False
         until = time.perf_counter_ns() + SLICE_NS
         while self.aside:
@@ -125,7 +124,6 @@ class FrameQueue:
         self.forward_audio()
 
     def take(self, crossing: Crossing) -> None:
-        """Reduce one message, and count what became of it."""
         self.aside_bytes -= len(crossing.data)
         try:
             frame = self.dialect.reduce(raw_frame(crossing), crossing.side)
@@ -344,7 +342,6 @@ class CallMemory:
         self.timer = self.queue.loop.call_later(delay_s, self.leave_alone)
 
     def failed(self, error: Exception) -> None:
-        """A message could not be copied."""
         self.queue.reject(error)
 
     def stop_timer(self) -> None:
@@ -382,7 +379,6 @@ class CallMemory:
             self.begin(None)
 
     def begin(self, session_id: str | None) -> None:
-        """Open the session, and send what waited for it."""
         self.background = BackgroundSession(self.client, session_id, self.producer, self.config)
         waiting, self.waiting = self.waiting, []
         for event, ends in waiting:
