@@ -32,6 +32,7 @@ from tests.support.stores.contract import (
 from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.store.admission import EXPECT_AGAIN_MS, Batch
+from voicemem.store.claims import SUMMARY
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
@@ -87,12 +88,12 @@ class TestTwoHandles:
         await append_offers(nodes[0], key, end_offer(1), producer="asr")
         await closed_session(nodes[0], "closed")
         assert 1 == len(await nodes[0].outbox.claim_deliveries(NOW, LEASE_MS, {}, 10, "a"))
-        assert await nodes[0].claims.claim_summary(key, "a", NOW, LEASE_MS)
+        assert await nodes[0].claims.claim(SUMMARY, key, "a", NOW, LEASE_MS)
         before = await reload(nodes[0], key)
         await begin_node(nodes[1], "c", NOW + 1)
         assert before == await reload(nodes[1], key)
         assert [] == await nodes[1].outbox.claim_deliveries(NOW + 1, LEASE_MS, {}, 10, "c")
-        assert not await nodes[1].claims.claim_summary(key, "c", NOW + 1, LEASE_MS)
+        assert not await nodes[1].claims.claim(SUMMARY, key, "c", NOW + 1, LEASE_MS)
         assert await nodes[1].journal.close_ended(key, "n", NOW + 1) is None
 
     async def test_a_name_is_taken_once(self, nodes: tuple[Store, Store]) -> None:
@@ -147,13 +148,13 @@ class TestTwoHandles:
         one, other = nodes
         closed = await closed_session(one)
         (leased,) = await one.outbox.claim_deliveries(NOW, LEASE_MS, {}, 10, "a")
-        assert await one.claims.claim_summary(closed.key, "a", NOW, LEASE_MS)
+        assert await one.claims.claim(SUMMARY, closed.key, "a", NOW, LEASE_MS)
         assert [closed.key] == await one.compaction.claim_compactable("a", NOW + REOPEN_MS, LEASE_MS, 10)
         await one.claims.begin_reply(closed.key, "item", "a")
         assert [] == await other.compaction.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
         await other.nodes.retire_node("a", NOW)
         assert leased.key == (await claim_one_delivery(other)).key
-        assert await other.claims.claim_summary(closed.key, "b", NOW, LEASE_MS)
+        assert await other.claims.claim(SUMMARY, closed.key, "b", NOW, LEASE_MS)
         assert [closed.key] == await other.compaction.claim_compactable("b", NOW + REOPEN_MS, LEASE_MS, 10)
         assert set() == await other.claims.list_replies(closed.key)
 
@@ -184,7 +185,7 @@ class TestIncarnations:
         one, other = nodes
         key = (await open_session(one, producer="asr", node="a")).stream.key
         before, secret = one.directory.incarnation, one.directory.cursor_secret
-        assert await one.claims.claim_summary(key, "a", NOW, LEASE_MS)
+        assert await one.claims.claim(SUMMARY, key, "a", NOW, LEASE_MS)
         await other.nodes.renew_incarnation(NOW + 1)
         assert [] == await one.nodes.list_nodes()
         assert not await one.nodes.renew_node("a", NOW + NODE_LEASE_MS)
@@ -193,7 +194,7 @@ class TestIncarnations:
         assert before != one.directory.incarnation == other.directory.incarnation
         assert secret == one.directory.cursor_secret
         assert (await reload(one, key)).silent_since_ms is not None
-        assert await other.claims.claim_summary(key, "d", NOW, LEASE_MS)
+        assert await other.claims.claim(SUMMARY, key, "d", NOW, LEASE_MS)
 
     async def test_a_store_that_is_what_it_was_stays_so(self, nodes: tuple[Store, Store]) -> None:
         """Neither a start of a node nor a look at the server changes the incarnation."""
@@ -213,12 +214,12 @@ class TestClaims:
         """Or until it is released; its node may claim again."""
         one, other = nodes
         key = await open_key(one)
-        assert [True, True, False] == [await one.claims.claim_summary(key, node, NOW, LEASE_MS) for node in "aab"]
-        await other.claims.release_summary(key, "b")
-        assert not await other.claims.claim_summary(key, "b", NOW + LEASE_MS - 1, LEASE_MS)
-        assert await other.claims.claim_summary(key, "b", NOW + LEASE_MS, LEASE_MS)
-        await other.claims.release_summary(key, "b")
-        assert await one.claims.claim_summary(key, "a", NOW, LEASE_MS)
+        assert [True, True, False] == [await one.claims.claim(SUMMARY, key, node, NOW, LEASE_MS) for node in "aab"]
+        await other.claims.release(SUMMARY, key, "b")
+        assert not await other.claims.claim(SUMMARY, key, "b", NOW + LEASE_MS - 1, LEASE_MS)
+        assert await other.claims.claim(SUMMARY, key, "b", NOW + LEASE_MS, LEASE_MS)
+        await other.claims.release(SUMMARY, key, "b")
+        assert await one.claims.claim(SUMMARY, key, "a", NOW, LEASE_MS)
 
     async def test_retention_is_claimed(self, nodes: tuple[Store, Store]) -> None:
         """What expires or is to be deleted is one node's until its lease is over."""

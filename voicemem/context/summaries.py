@@ -42,6 +42,7 @@ from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.admission import AppendResult
+from voicemem.store.claims import SUMMARY as SUMMARY_WORK
 from voicemem.store.port import Store
 from voicemem.store.streams import Stream
 
@@ -187,7 +188,7 @@ class Summaries:
         """Write one summary, unless another node does; note success or failure."""
         node = self.node_token()
         try:
-            if not await self.store.claims.claim_summary(job.stream.key, node, self.clock(), CLAIM_MS):
+            if not await self.store.claims.claim(SUMMARY_WORK, job.stream.key, node, self.clock(), CLAIM_MS):
                 job.not_before = now_s() + ELSEWHERE_S
                 return
             previous = NO_SUMMARY_YET if due.previous is None else due.previous.text
@@ -206,7 +207,7 @@ class Summaries:
             job.task = None
             self.changed.setdefault(job.stream.key, job.stream)
             with suppress(StoreUnavailable):  # then the claim runs out
-                await self.store.claims.release_summary(job.stream.key, node)
+                await self.store.claims.release(SUMMARY_WORK, job.stream.key, node)
 
     def schedule_retry(self, job: SummaryJob, code: str) -> None:
         job.failures, job.error = job.failures + 1, code

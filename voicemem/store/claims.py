@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Database, upsert
 
 SUMMARY, EXTRACTION, INDEX_CHECK = "summary", "extraction", "index"
 """Kinds of work. The look at all sessions for the index is claimed under the key 0, which no stream has."""
@@ -12,11 +12,8 @@ CLAIM = """
     where claims.node = :node or claims.until_ms <= :now_ms
 """
 RELEASE_CLAIM = "delete from claims where work = :work and key = :key and node = :node"
-BEGIN_REPLY = """
-    insert into replies (stream, item, node) values (:key, :item, :node)
-    on conflict (stream, item) do update set node = excluded.node
-"""
-END_REPLY = "delete from replies where stream = :key and item = :item"
+BEGIN_REPLY = upsert("replies", ["stream", "item"], ["node"])
+END_REPLY = "delete from replies where stream = :stream and item = :item"
 SELECT_REPLIES = "select item from replies where stream = :key"
 
 
@@ -30,45 +27,6 @@ class Claims:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    async def claim_summary(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-        """Claim the writing of a session's next summary; False while another node has it."""
-        return await self.claim(SUMMARY, key, node, now_ms, lease_ms)
-
-    async def release_summary(self, key: int, node: str) -> None:
-        """Give the claim back; does nothing when another node has it."""
-        await self.release(SUMMARY, key, node)
-
-    async def claim_extraction(self, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
-        """Claim a session's next extraction; False while another node has it."""
-        return await self.claim(EXTRACTION, key, node, now_ms, lease_ms)
-
-    async def release_extraction(self, key: int, node: str) -> None:
-        """Give the claim back; does nothing when another node has it."""
-        await self.release(EXTRACTION, key, node)
-
-    async def begin_reply(self, key: int, item: str, node: str) -> None:
-        """Record that a node is streaming a reply, so that no other node ends it as one that was left open.
-
-        An exclusive store does not keep it: a node knows its own.
-        """
-
-        def job(connection: Connection) -> None:
-            connection.hold_node(node)
-            connection.execute(BEGIN_REPLY, key=key, item=item, node=node)
-
-        if not self.database.is_exclusive:
-            await self.database.write(job)
-
-    async def end_reply(self, key: int, item: str) -> None:
-        """Forget it again: the journal has the end of the reply."""
-        if not self.database.is_exclusive:
-            await self.database.write(lambda connection: connection.execute(END_REPLY, key=key, item=item))
-
-    async def list_replies(self, key: int) -> set[str]:
-        """The items of a session's replies that are under way, on any node."""
-        rows = await self.database.read_inline(lambda connection: connection.rows(SELECT_REPLIES, key=key))
-        return {item for (item,) in rows}
-
     async def claim(self, work: str, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
         """Lease work to a node; False while another node has it."""
         values = {"work": work, "key": key, "node": node, "now_ms": now_ms, "until_ms": now_ms + lease_ms}
@@ -80,4 +38,28 @@ class Claims:
         return await self.database.write(job)
 
     async def release(self, work: str, key: int, node: str) -> None:
-        await self.database.write(lambda connection: connection.execute(RELEASE_CLAIM, work=work, key=key, node=node))
+        """Give a claim back; does nothing when another node has it."""
+        await self.database.execute(RELEASE_CLAIM, work=work, key=key, node=node)
+
+    async def begin_reply(self, key: int, item: str, node: str) -> None:
+        """Record that a node is streaming a reply, so that no other node ends it as one that was left open.
+
+        An exclusive store does not keep it: a node knows its own.
+        """
+
+        def job(connection: Connection) -> None:
+            connection.hold_node(node)
+            connection.execute(BEGIN_REPLY, stream=key, item=item, node=node)
+
+        if not self.database.is_exclusive:
+            await self.database.write(job)
+
+    async def end_reply(self, key: int, item: str) -> None:
+        """Forget it again: the journal has the end of the reply."""
+        if not self.database.is_exclusive:
+            await self.database.execute(END_REPLY, stream=key, item=item)
+
+    async def list_replies(self, key: int) -> set[str]:
+        """The items of a session's replies that are under way, on any node."""
+        rows = await self.database.read_inline(lambda connection: connection.rows(SELECT_REPLIES, key=key))
+        return {item for (item,) in rows}

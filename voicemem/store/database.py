@@ -16,7 +16,8 @@ as 0 or 1, so read it with `bool(...)`. Write `cast(:value as text)` where nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from voicemem.errors import StoreUnavailable
@@ -25,6 +26,28 @@ from voicemem.store.streams import Stream
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+
+
+def columns(names: Iterable[str], prefix: str = "") -> str:
+    """Columns as a list in SQL; `prefix` is that of their table, or `:` for parameters of their names."""
+    return ", ".join(f"{prefix}{name}" for name in names)
+
+
+def assign(names: Iterable[str]) -> str:
+    """What sets columns to parameters of their names."""
+    return ", ".join(f"{name} = :{name}" for name in names)
+
+
+def insert(table: str, names: Collection[str]) -> str:
+    """The statement that inserts a row of parameters that are called as the columns."""
+    return f"insert into {table} ({columns(names)}) values ({columns(names, ':')})"
+
+
+def upsert(table: str, key: Collection[str], names: Iterable[str]) -> str:
+    """The same, but in place of the row that has the key already; `names` are the other columns."""
+    names = list(names)
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names)
+    return f"{insert(table, [*key, *names])} on conflict ({columns(key)}) do update set {changes}"
 
 
 class NodeRetired(StoreUnavailable):
@@ -79,45 +102,19 @@ class Connection(Protocol):
         """The streams, producers and journals of this transaction (`StreamRows`), for jobs that write."""
 
 
-class Database(Protocol):
+class Database(ABC):
     """A database of one engine: runs jobs, which are functions of a connection, on its threads."""
 
     engine: str
     """`sqlite` or `postgresql`, for the few things that only one of them has."""
+    is_exclusive: bool
+    """Whether no other process has the store."""
+    identity: dict[str, bytes]
+    """The rows of `meta`."""
+    commit_shards = 1
+    """How many appends may be under way at once: one in each commit shard, which does not wait for the others."""
 
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether no other process has the store."""
-
-    @property
-    def is_displaced(self) -> bool:
-        """See `Nodes.is_displaced`."""
-
-    async def settle(self, free: Callable[[Connection], None]) -> None:
-        """See `Nodes.settle`; `free` frees what all nodes held where the store is not what it was."""
-
-    def adopt(self, connection: Any) -> bool:
-        """Begin to work with the server that answers; False where the store may not be what it was on the one before.
-
-        Then it is another incarnation. Of two nodes that begin at once, one waits for the other.
-        """
-
-    def renew_incarnation(self, connection: Any) -> None:
-        """Make the store another incarnation."""
-
-    async def register_node(self, token: str, job: Callable[[Connection], None]) -> None:
-        """Run a job as `write` does, also where this process is not a node, and work as this node from then on."""
-
-    async def try_again(self, job: Callable[[Connection], None]) -> None:
-        """Try the connections that are in trouble. Raises `StoreRuined` where this process has lost the store."""
-
-    async def keep_up(self) -> None:
-        """Do what each heartbeat of a node does for the engine."""
-
-    @property
-    def identity(self) -> dict[str, bytes]:
-        """The rows of `meta`."""
-
+    @abstractmethod
     async def write(self, job: Callable[[Connection], T]) -> T:
         """Run a job in one transaction, and return its result after the commit is on disk.
 
@@ -126,24 +123,78 @@ class Database(Protocol):
         Raises `StoreUnavailable`.
         """
 
+    @abstractmethod
     async def read(self, job: Callable[[Connection], T]) -> T:
         """Run a job that only reads. It sees everything that was committed before. Raises `StoreUnavailable`."""
 
     async def read_inline(self, job: Callable[[Connection], T]) -> T:
         """Read a row or two; SQLite does so on the calling thread, since a switch of threads would take longer."""
+        return await self.read(job)
 
     async def scan(self, job: Callable[[Connection], T]) -> T:
         """Run a job that looks through many rows: other reads do not wait for it."""
+        return await self.read(job)
 
-    @property
-    def commit_shards(self) -> int:
-        """How many appends may be under way at once: one in each commit shard, which does not wait for the others."""
+    async def rows(self, query: str, **values: Any) -> list[Row]:
+        """Read all rows of a query."""
+        return await self.read(lambda connection: connection.rows(query, **values))
 
+    async def row(self, query: str, **values: Any) -> Row | None:
+        """Read the first row of a query that an index leads to; None when it has none."""
+        return await self.read_inline(lambda connection: connection.row(query, **values))
+
+    async def count(self, query: str, **values: Any) -> int:
+        """Read the number that a query finds by looking through many rows."""
+        return int((await self.scan(lambda connection: connection.one(query, **values)))[0])
+
+    async def execute(self, statement: str, **values: Any) -> int:
+        """Run one statement in a transaction, and return how many rows it changed."""
+        return await self.write(lambda connection: connection.execute(statement, **values))
+
+    # Appends: each engine has its own way
+
+    @abstractmethod
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
-        """See `Journal.append`: each engine has its own way."""
+        """See `Journal.append`."""
 
     async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
         """See `Journal.try_append`."""
+        return await self.append(batches, now_ms)
 
     def find_kept_stream(self, project: str, kind: str, name: str) -> Stream | None:
         """Return the committed stream of a name if it is at hand, without a query; for any thread."""
+        return None
+
+    # Nodes
+
+    @property
+    def is_displaced(self) -> bool:
+        """See `Nodes.is_displaced`."""
+        return False
+
+    async def settle(self, free: Callable[[Connection], None]) -> None:
+        """See `Nodes.settle`; `free` frees what all nodes held where the store is not what it was."""
+        return
+
+    def adopt(self, connection: Any) -> bool:
+        """Begin to work with the server that answers; False where the store may not be what it was on the one before.
+
+        Then it is another incarnation. Of two nodes that begin at once, one waits for the other.
+        """
+        return True
+
+    @abstractmethod
+    def renew_incarnation(self, connection: Any) -> None:
+        """Make the store another incarnation."""
+
+    @abstractmethod
+    async def register_node(self, token: str, job: Callable[[Connection], None]) -> None:
+        """Run a job as `write` does, also where this process is not a node, and work as this node from then on."""
+
+    @abstractmethod
+    async def try_again(self, job: Callable[[Connection], None]) -> None:
+        """Try the connections that are in trouble. Raises `StoreRuined` where this process has lost the store."""
+
+    async def keep_up(self) -> None:
+        """Do what each heartbeat of a node does for the engine."""
+        return

@@ -91,13 +91,13 @@ NOT_ERASED = "(select s.state from streams s where s.key = x.stream) <> 'erased'
 SELECT_ATTEMPTS = """
     select started_ms, duration_ms, status, error, excerpt from attempts where delivery = :delivery order by number
 """
-SELECT_SESSION_DELIVERIES = f"""
-    select x.key, x.notice_id, e.url, x.event_type, x.state, x.waiting_for
-    from deliveries x join endpoints e on e.key = x.endpoint
-    where x.stream = :stream and {NOT_ERASED} order by x.key
-"""
 LISTED_COLUMNS = "x.key, s.id, x.made_ms, x.due_ms, x.notice_id, e.url, x.event_type, x.state, x.waiting_for"
 JOINED = "join endpoints e on e.key = x.endpoint join streams s on s.key = x.stream"
+SELECT_DELIVERY = f"select {LISTED_COLUMNS} from deliveries x {JOINED} where x.key = :key"
+LIST_OF_SESSION = f"""
+    select {LISTED_COLUMNS} from deliveries x {JOINED}
+    where x.stream = :stream and s.state <> 'erased' order by x.key
+"""
 FILTERS = {
     "session_id": "s.id = :session_id",
     "event_type": "x.event_type = :event_type",
@@ -108,7 +108,6 @@ LIST_OF_ENDPOINT = f"""
     select {LISTED_COLUMNS} from deliveries x {JOINED}
     where x.endpoint = :endpoint and s.state <> 'erased' and {{conditions}} order by x.key desc limit :limit
 """
-SELECT_DELIVERY = f"select {LISTED_COLUMNS} from deliveries x {JOINED} where x.key = :key"
 SET_PENDING = "state = 'pending', due_ms = :now_ms, restarted_at = attempts"
 RESEND_DELIVERY = f"""
     update deliveries as x set {SET_PENDING} where key = :key and endpoint = :endpoint and {NOT_ERASED}
@@ -122,7 +121,7 @@ MOST_SCANNED = 5_000
 OF_PROJECT = """
     s.project = :project and s.state <> 'erased' and (:operators or e.stream is not null or e.project is not null)
 """
-SCANNED = f"select key from deliveries where {{scanned}} order by key desc limit {MOST_SCANNED}"
+SCANNED = "select key from deliveries where {scanned} order by key desc limit :most"
 LIST_OF_PROJECT = f"""
     select {LISTED_COLUMNS}, {ENDPOINT_COLUMNS} from ({SCANNED}) c cross join deliveries x {JOINED}
     where x.key = c.key and {OF_PROJECT} and {{conditions}} order by x.key desc limit :limit
@@ -133,7 +132,6 @@ FIND = f"""
     where x.key = :key and {OF_PROJECT}
 """
 NOT_DELIVERED = "state <> 'delivered' and state = :state"
-"""As the index has it."""
 COUNT_DELIVERIES = """
     select count(*) filter (where state = 'delivered'), count(*) filter (where state = 'failed'),
     (select count(*) from deliveries where endpoint = :endpoint and due_ms is not null)
@@ -151,11 +149,8 @@ class Deliveries:
         """All deliveries of a session with their attempts, in the order of their making."""
 
         def job(connection: Connection) -> list[Delivery]:
-            rows = connection.rows(SELECT_SESSION_DELIVERIES, stream=stream)
-            return [
-                Delivery(notice_id, url, event_type, state, attempts_of(connection, key), waiting_for)
-                for key, notice_id, url, event_type, state, waiting_for in rows
-            ]
+            rows = connection.rows(LIST_OF_SESSION, stream=stream)
+            return [to_delivery(connection, row).delivery for row in rows]
 
         return await self.database.read(job)
 
@@ -163,8 +158,8 @@ class Deliveries:
 
     async def list_endpoint_deliveries(self, key: int, query: DeliveryFilter) -> list[EndpointDelivery]:
         """An endpoint's deliveries that match, the newest first."""
-        conditions = [*conditions_of(query), "true" if query.before is None else "x.key < :before"]
-        sql = LIST_OF_ENDPOINT.format(conditions=" and ".join(conditions))
+        before = "true" if query.before is None else "x.key < :before"
+        sql = LIST_OF_ENDPOINT.format(conditions=" and ".join([before, *conditions_of(query)]))
 
         def job(connection: Connection) -> list[EndpointDelivery]:
             return [to_delivery(connection, row) for row in connection.rows(sql, endpoint=key, **asdict(query))]
@@ -186,8 +181,7 @@ class Deliveries:
 
     async def resend_failed(self, key: int, since_ms: int, now_ms: int) -> int:
         """Do the same for all failed deliveries made at `since_ms` or later. Returns how many there are."""
-        values = {"endpoint": key, "since_ms": since_ms, "now_ms": now_ms}
-        return await self.database.write(lambda connection: connection.execute(RESEND_FAILED, **values))
+        return await self.database.execute(RESEND_FAILED, endpoint=key, since_ms=since_ms, now_ms=now_ms)
 
     # Of a project, over all endpoints, the sessions' own included; with `operators` also those to the operator's
 
@@ -195,17 +189,22 @@ class Deliveries:
         self, project: str, query: DeliveryFilter, operators: bool, stream: int | None = None
     ) -> DeliveryPage:
         """Those that match, the newest first; with `stream` only those of one session."""
-        scanned = scanned_by(query, stream)
-        listing = LIST_OF_PROJECT.format(scanned=scanned, conditions=" and ".join(["true", *conditions_of(query)]))
-        counting = COUNT_SCANNED.format(scanned=scanned)
-        values = {"stream": stream, "before": query.before, "state": query.state}
-        listed = asdict(query) | {"stream": stream, "project": project, "operators": operators}
-        listed["limit"] = query.limit + 1
+        scanned = ["true"] if stream is None else ["stream = :stream"]
+        if query.before is not None:
+            scanned.append("key < :before")
+        if query.state not in (None, "delivered") and stream is None:
+            scanned.append(NOT_DELIVERED)
+        texts = {"scanned": " and ".join(scanned), "conditions": " and ".join(["true", *conditions_of(query)])}
+        values = asdict(query) | {"stream": stream, "project": project, "operators": operators}
+        values |= {"limit": query.limit + 1, "most": MOST_SCANNED}
 
         def job(connection: Connection) -> DeliveryPage:
-            found = [listed_delivery(connection, row) for row in connection.rows(listing, **listed)]
-            scanned, last = (0, None) if len(found) > query.limit else connection.one(counting, **values)
-            return page_of(found, query.limit, scanned, last)
+            rows = connection.rows(LIST_OF_PROJECT.format(**texts), **values)
+            found = [listed_delivery(connection, row) for row in rows[: query.limit]]
+            if len(rows) > query.limit:
+                return DeliveryPage(found, found[-1].delivery.key)
+            count, last = connection.one(COUNT_SCANNED.format(**texts), **values)
+            return DeliveryPage(found, last if count >= MOST_SCANNED else None)
 
         return await self.database.read(job)
 
@@ -231,31 +230,15 @@ class Deliveries:
         return await self.database.read(job)
 
 
-def page_of(rows: list[ListedDelivery], limit: int, scanned: int, last_scanned: int | None) -> DeliveryPage:
-    """A page of rows, of which there may be one too many, out of so many that were looked at."""
-    if len(rows) > limit:
-        return DeliveryPage(rows[:limit], rows[limit - 1].delivery.key)
-    return DeliveryPage(rows, last_scanned if scanned >= MOST_SCANNED else None)
-
-
 def conditions_of(query: DeliveryFilter) -> list[str]:
     return [condition for field, condition in FILTERS.items() if getattr(query, field) is not None]
 
 
-def scanned_by(query: DeliveryFilter, stream: int | None) -> str:
-    """The condition for what is looked at, which an index answers."""
-    conditions = ["true"] if stream is None else ["stream = :stream"]
-    if query.before is not None:
-        conditions.append("key < :before")
-    if query.state not in (None, "delivered") and stream is None:
-        conditions.append(NOT_DELIVERED)
-    return " and ".join(conditions)
-
-
 def to_delivery(connection: Connection, row: Row) -> EndpointDelivery:
-    """The delivery of a row of `LISTED_COLUMNS`."""
+    """Make the delivery of a row of `LISTED_COLUMNS`."""
     key, session_id, made_ms, due_ms, notice_id, url, event_type, state, waiting_for = row
-    delivery = Delivery(notice_id, url, event_type, state, attempts_of(connection, key), waiting_for)
+    attempts = [Attempt(*attempt) for attempt in connection.rows(SELECT_ATTEMPTS, delivery=key)]
+    delivery = Delivery(notice_id, url, event_type, state, attempts, waiting_for)
     return EndpointDelivery(key, session_id, made_ms, due_ms, delivery)
 
 
@@ -263,7 +246,3 @@ def listed_delivery(connection: Connection, row: Row) -> ListedDelivery:
     """The delivery of a row of `LISTED_COLUMNS` and `ENDPOINT_COLUMNS`."""
     width = LISTED_COLUMNS.count(",") + 1
     return ListedDelivery(to_delivery(connection, row[:width]), to_endpoint(row[width:]))
-
-
-def attempts_of(connection: Connection, delivery: int) -> list[Attempt]:
-    return [Attempt(*row) for row in connection.rows(SELECT_ATTEMPTS, delivery=delivery)]

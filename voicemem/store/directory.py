@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Database, Row
+from voicemem.store.database import Connection, Database, Row, assign, columns, insert, upsert
 
 OPERATOR_OVERLAP_MS = 86_400_000
 """How long the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
@@ -64,48 +64,27 @@ class HookSecret(Struct, frozen=True):
     old_secret_until_ms: int | None = None
 
 
-LIMIT_COLUMNS = ", ".join(KeyLimits._fields)
-KEY_COLUMNS = f"id, project, name, hash, scopes, created_ms, revoked_ms, {LIMIT_COLUMNS}"
-SELECT_KEYS = f"select {KEY_COLUMNS} from keys order by created_ms, id"
-SELECT_KEY = f"select {KEY_COLUMNS} from keys where id = :id"
+KEY_FIELDS = (*ApiKey.__struct_fields__[:-1], *KeyLimits._fields)
+SELECT_KEYS = f"select {columns(KEY_FIELDS)} from keys order by created_ms, id"
+SELECT_KEY = f"select {columns(KEY_FIELDS)} from keys where id = :id"
 SELECT_ANY_KEY = "select 1 where exists (select 1 from keys) or exists (select 1 from agora_apps)"
-INSERT_KEY = f"""
-    insert into keys ({KEY_COLUMNS}) values (:id, :project, :name, :hash, :scopes, :created_ms, :revoked_ms,
-    :events_per_second, :bytes_per_second, :open_sessions, :sessions_per_day)
-"""
-SET_LIMITS = """
-    update keys set events_per_second = :events_per_second, bytes_per_second = :bytes_per_second,
-    open_sessions = :open_sessions, sessions_per_day = :sessions_per_day where id = :id and revoked_ms is null
-"""
+SET_LIMITS = f"update keys set {assign(KeyLimits._fields)} where id = :id and revoked_ms is null"
 REVOKE_KEY = "update keys set revoked_ms = :now_ms where id = :id and revoked_ms is null"
 SELECT_REVOKED_KEYS = "select id from keys where revoked_ms is not null and id in :ids"
-APP_COLUMNS = "app_id, project, certificate, scopes, created_ms, old_certificate"
-SELECT_APPS = f"select {APP_COLUMNS} from agora_apps where certificate is not null order by created_ms, app_id"
-SELECT_APP = f"select {APP_COLUMNS} from agora_apps where app_id = :app_id and certificate is not null"
-INSERT_APP = f"""
-    insert into agora_apps ({APP_COLUMNS})
-    values (:app_id, :project, :certificate, :scopes, :created_ms, :old_certificate)
-    on conflict (app_id) do update
-    set project = excluded.project, certificate = excluded.certificate, scopes = excluded.scopes,
-        created_ms = excluded.created_ms, old_certificate = excluded.old_certificate
-    where agora_apps.certificate is null
-"""
+APP_FIELDS = AgoraApp.__struct_fields__
+SELECT_APPS = f"select {columns(APP_FIELDS)} from agora_apps where certificate is not null"
+SELECT_APP = f"{SELECT_APPS} and app_id = :app_id"
+INSERT_APP = f"{upsert('agora_apps', ['app_id'], APP_FIELDS[1:])} where agora_apps.certificate is null"
 UPDATE_APP = "update agora_apps set certificate = :certificate, old_certificate = :old where app_id = :app_id"
 REMOVE_APP = """
     update agora_apps set certificate = null, old_certificate = null
     where app_id = :app_id and certificate is not null
 """
-HOOK_COLUMNS = "project, dialect, secret, set_ms, old_secret, old_secret_until_ms"
-SELECT_HOOKS = f"select {HOOK_COLUMNS} from hook_secrets where project = :project order by dialect"
-SELECT_HOOK = f"select {HOOK_COLUMNS} from hook_secrets where project = :project and dialect = :dialect"
-ADD_HOOK = f"""
-    insert into hook_secrets ({HOOK_COLUMNS})
-    values (:project, :dialect, :secret, :set_ms, :old_secret, :old_secret_until_ms) on conflict do nothing
-"""
-CHANGE_HOOK = """
-    update hook_secrets set secret = :secret, set_ms = :set_ms, old_secret = :old_secret,
-    old_secret_until_ms = :old_secret_until_ms where project = :project and dialect = :dialect
-"""
+HOOK_FIELDS = HookSecret.__struct_fields__
+SELECT_HOOKS = f"select {columns(HOOK_FIELDS)} from hook_secrets where project = :project"
+SELECT_HOOK = f"{SELECT_HOOKS} and dialect = :dialect"
+ADD_HOOK = f"{insert('hook_secrets', HOOK_FIELDS)} on conflict do nothing"
+CHANGE_HOOK = f"update hook_secrets set {assign(HOOK_FIELDS[2:])} where project = :project and dialect = :dialect"
 REMOVE_HOOK = "delete from hook_secrets where project = :project and dialect = :dialect"
 IS_OPERATORS = "stream is null and project is null"
 SAVE_OPERATOR_ENDPOINT = f"""
@@ -117,9 +96,7 @@ SAVE_OPERATOR_ENDPOINT = f"""
     url = :url, secret = :secret, contents = :contents, disabled_ms = null, disabled_reason = null
     where {IS_OPERATORS}
 """
-INSERT_OPERATOR_ENDPOINT = """
-    insert into endpoints (key, url, secret, contents, public_only) values (:key, :url, :secret, :contents, false)
-"""
+INSERT_OPERATOR_ENDPOINT = insert("endpoints", ["key", "url", "secret", "contents", "public_only"])
 TURN_OFF_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {IS_OPERATORS}"
 """Its row stays for its deliveries. The time 0 says that the command line turned it off."""
 
@@ -144,11 +121,11 @@ class Directory:
 
     async def list_keys(self) -> list[ApiKey]:
         """The keys of all projects, revoked ones included, the oldest first."""
-        return await self.database.read(lambda connection: [to_key(row) for row in connection.rows(SELECT_KEYS)])
+        return [to_key(row) for row in await self.database.rows(SELECT_KEYS)]
 
     async def find_key(self, key_id: str) -> ApiKey | None:
         """A key, also a revoked one; None when the id is unknown. Asked for every request."""
-        row = await self.database.read_inline(lambda connection: connection.row(SELECT_KEY, id=key_id))
+        row = await self.database.row(SELECT_KEY, id=key_id)
         return None if row is None else to_key(row)
 
     async def has_keys(self) -> bool:
@@ -156,46 +133,41 @@ class Directory:
 
         Asked for every request while there is none.
         """
-        return await self.database.read_inline(lambda connection: connection.row(SELECT_ANY_KEY)) is not None
+        return await self.database.row(SELECT_ANY_KEY) is not None
 
     async def add_key(self, key: ApiKey) -> None:
         """Store a new key."""
-        values = {**asdict(key), "scopes": ",".join(key.scopes), **key.limits._asdict()}
-        del values["limits"]
-        await self.database.write(lambda connection: connection.execute(INSERT_KEY, **values))
+        values = asdict(key) | key.limits._asdict() | {"scopes": ",".join(key.scopes)}
+        await self.database.execute(insert("keys", KEY_FIELDS), **values)
 
     async def set_key_limits(self, key_id: str, limits: KeyLimits) -> bool:
         """Replace the limits of a key; False when it is unknown or revoked."""
-        values = {"id": key_id, **limits._asdict()}
-        return bool(await self.database.write(lambda connection: connection.execute(SET_LIMITS, **values)))
+        return bool(await self.database.execute(SET_LIMITS, id=key_id, **limits._asdict()))
 
     async def revoke_key(self, key_id: str, now_ms: int) -> bool:
         """Revoke a key; False when it is unknown or revoked already."""
-        return bool(
-            await self.database.write(lambda connection: connection.execute(REVOKE_KEY, id=key_id, now_ms=now_ms))
-        )
+        return bool(await self.database.execute(REVOKE_KEY, id=key_id, now_ms=now_ms))
 
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
         """Which of these keys are revoked, also by another process."""
-        rows = await self.database.read_inline(
-            lambda connection: connection.rows(SELECT_REVOKED_KEYS, ids=list(key_ids))
-        )
+        ids = list(key_ids)
+        rows = await self.database.read_inline(lambda connection: connection.rows(SELECT_REVOKED_KEYS, ids=ids))
         return frozenset(key_id for (key_id,) in rows)
 
     # Apps of Agora's
 
     async def list_agora_apps(self) -> list[AgoraApp]:
         """The apps of all projects, the oldest first."""
-        return await self.database.read(lambda connection: [to_app(row) for row in connection.rows(SELECT_APPS)])
+        return [to_app(row) for row in await self.database.rows(f"{SELECT_APPS} order by created_ms, app_id")]
 
     async def find_agora_app(self, app_id: str) -> AgoraApp | None:
         """An app; None when the id is unknown. Asked for every request on Agora's paths."""
-        return await self.database.read_inline(lambda connection: load_app(connection, app_id))
+        row = await self.database.row(SELECT_APP, app_id=app_id)
+        return None if row is None else to_app(row)
 
     async def add_agora_app(self, app: AgoraApp) -> bool:
         """Store a new app; False when there is one with its id, in whatever project."""
-        values = {**asdict(app), "scopes": ",".join(app.scopes)}
-        return bool(await self.database.write(lambda connection: connection.execute(INSERT_APP, **values)))
+        return bool(await self.database.execute(INSERT_APP, **asdict(app) | {"scopes": ",".join(app.scopes)}))
 
     async def change_agora_app(self, app_id: str, change: Callable[[AgoraApp], AgoraApp]) -> AgoraApp | None:
         """Replace the certificates of an app by those that `change` returns for it; None when the id is unknown.
@@ -204,31 +176,31 @@ class Directory:
         """
 
         def job(connection: Connection) -> AgoraApp | None:
-            app = load_app(connection, app_id, " for no key update")
-            if app is None:
+            row = connection.row(f"{SELECT_APP} for no key update", app_id=app_id)
+            if row is None:
                 return None
-            changed = change(app)
-            values = {"certificate": changed.certificate, "old": changed.old_certificate}
-            connection.execute(UPDATE_APP, app_id=app_id, **values)
-            return changed
+            app = change(to_app(row))
+            connection.execute(UPDATE_APP, app_id=app_id, certificate=app.certificate, old=app.old_certificate)
+            return app
 
         return await self.database.write(job)
 
     async def remove_agora_app(self, app_id: str) -> bool:
         """Delete an app and its certificates; False when the id is unknown."""
-        return bool(await self.database.write(lambda connection: connection.execute(REMOVE_APP, app_id=app_id)))
+        return bool(await self.database.execute(REMOVE_APP, app_id=app_id))
 
     # Secrets of inbound webhooks
 
     async def list_hook_secrets(self, project: str) -> list[HookSecret]:
         """What signs webhooks of other stacks in a project, by dialect."""
-        return await self.database.read(
-            lambda connection: [HookSecret(*row) for row in connection.rows(SELECT_HOOKS, project=project)]
-        )
+        return [
+            HookSecret(*row) for row in await self.database.rows(f"{SELECT_HOOKS} order by dialect", project=project)
+        ]
 
     async def find_hook_secret(self, project: str, dialect: str) -> HookSecret | None:
         """What signs webhooks of a dialect in a project. Asked for every one of them."""
-        return await self.database.read_inline(lambda connection: load_hook(connection, project, dialect))
+        row = await self.database.row(SELECT_HOOK, project=project, dialect=dialect)
+        return None if row is None else HookSecret(*row)
 
     async def change_hook_secret(
         self, project: str, dialect: str, change: Callable[[HookSecret | None], HookSecret]
@@ -240,17 +212,16 @@ class Directory:
 
         def job(connection: Connection) -> HookSecret:
             while True:  # until no other node adds or removes it in between
-                known = load_hook(connection, project, dialect, " for no key update")
-                changed = change(known)
-                if connection.execute(ADD_HOOK if known is None else CHANGE_HOOK, **asdict(changed)):
+                row = connection.row(f"{SELECT_HOOK} for no key update", project=project, dialect=dialect)
+                changed = change(None if row is None else HookSecret(*row))
+                if connection.execute(ADD_HOOK if row is None else CHANGE_HOOK, **asdict(changed)):
                     return changed
 
         return await self.database.write(job)
 
     async def remove_hook_secret(self, project: str, dialect: str) -> bool:
         """Delete what signs, the old secret too; False where there is nothing."""
-        values = {"project": project, "dialect": dialect}
-        return bool(await self.database.write(lambda connection: connection.execute(REMOVE_HOOK, **values)))
+        return bool(await self.database.execute(REMOVE_HOOK, project=project, dialect=dialect))
 
     # The operator's endpoint
 
@@ -267,13 +238,13 @@ class Directory:
         def job(connection: Connection) -> None:
             values: dict[str, Any] = {"url": url, "secret": secret, "contents": contents}
             if not connection.execute(SAVE_OPERATOR_ENDPOINT, until_ms=now_ms + OPERATOR_OVERLAP_MS, **values):
-                connection.execute(INSERT_OPERATOR_ENDPOINT, key=connection.draw_key(), **values)
+                connection.execute(INSERT_OPERATOR_ENDPOINT, key=connection.draw_key(), public_only=False, **values)
 
         await self.database.write(job)
 
     async def turn_off_operator_endpoint(self) -> None:
         """Take that receiver away, on all nodes; does nothing when there is none."""
-        await self.database.write(lambda connection: connection.execute(TURN_OFF_OPERATOR_ENDPOINT))
+        await self.database.execute(TURN_OFF_OPERATOR_ENDPOINT)
 
 
 def to_key(row: Row) -> ApiKey:
@@ -281,19 +252,9 @@ def to_key(row: Row) -> ApiKey:
     return ApiKey(key_id, project, name, digest, to_scopes(scopes), created_ms, revoked_ms, KeyLimits(*limits))
 
 
-def load_app(connection: Connection, app_id: str, lock: str = "") -> AgoraApp | None:
-    row = connection.row(SELECT_APP + lock, app_id=app_id)
-    return None if row is None else to_app(row)
-
-
 def to_app(row: Row) -> AgoraApp:
-    app_id, project, certificate, scopes, created_ms, old_certificate = row
-    return AgoraApp(app_id, project, certificate, to_scopes(scopes), created_ms, old_certificate)
-
-
-def load_hook(connection: Connection, project: str, dialect: str, lock: str = "") -> HookSecret | None:
-    row = connection.row(SELECT_HOOK + lock, project=project, dialect=dialect)
-    return None if row is None else HookSecret(*row)
+    app_id, project, certificate, scopes, *rest = row
+    return AgoraApp(app_id, project, certificate, to_scopes(scopes), *rest)
 
 
 def to_scopes(scopes: str) -> tuple[str, ...]:

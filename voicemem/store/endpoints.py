@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from voicemem.config.session import HISTORY_EVENT, Contents
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Database, assign, columns, insert
 from voicemem.store.streams import Stream
 
 
@@ -41,14 +41,13 @@ class Endpoint(Struct, frozen=True):
 
 
 FIELDS = Endpoint.__struct_fields__
-ENDPOINT_COLUMNS = ", ".join(f"e.{name}" for name in FIELDS)
+ENDPOINT_COLUMNS = columns(FIELDS, "e.")
 EVENT_TYPES_DECODER = msgspec.json.Decoder(tuple[int, ...])
 COUNT_ENDPOINTS = "select count(*) from endpoints where project = :project"
-INSERT_ENDPOINT = f"insert into endpoints ({', '.join(FIELDS)}) values ({', '.join(f':{name}' for name in FIELDS)})"
-UPDATE_ENDPOINT = f"update endpoints set {', '.join(f'{name} = :{name}' for name in FIELDS[1:])} where key = :key"
+UPDATE_ENDPOINT = f"update endpoints set {assign(FIELDS[1:])} where key = :key"
 DELETE_ENDPOINT = "delete from endpoints where key = :key"
-SELECT_ENDPOINTS = f"select {ENDPOINT_COLUMNS} from endpoints e where project = :project order by key"
-SELECT_ENDPOINT = f"select {ENDPOINT_COLUMNS} from endpoints e where project = :project and id = :id"
+SELECT_ENDPOINTS = f"select {ENDPOINT_COLUMNS} from endpoints e where project = :project"
+SELECT_ENDPOINT = f"{SELECT_ENDPOINTS} and id = :id"
 SELECT_OPERATOR_ENDPOINT = f"""
     select {ENDPOINT_COLUMNS} from endpoints e
     where stream is null and project is null and disabled_ms is distinct from 0
@@ -70,10 +69,9 @@ UPDATE_SESSION_ENDPOINT = """
     update endpoints set url = :url, secret = :secret, contents = :contents, event_types = :event_types,
     disabled_ms = null, disabled_reason = null where stream = :stream
 """
-INSERT_SESSION_ENDPOINT = """
-    insert into endpoints (key, stream, url, secret, contents, event_types, public_only)
-    values (:key, :stream, :url, :secret, :contents, :event_types, true)
-"""
+INSERT_SESSION_ENDPOINT = insert(
+    "endpoints", ["key", "stream", "url", "secret", "contents", "event_types", "public_only"]
+)
 
 
 class Endpoints:
@@ -90,23 +88,25 @@ class Endpoints:
             if connection.one(COUNT_ENDPOINTS, project=endpoint.project) >= (limit,):
                 return None
             added = replace(endpoint, key=connection.draw_key())
-            connection.execute(INSERT_ENDPOINT, **endpoint_values(added))
+            connection.execute(insert("endpoints", FIELDS), **endpoint_values(added))
             return added
 
         return await self.database.write(job)
 
     async def list_endpoints(self, project: str) -> list[Endpoint]:
         """A project's endpoints, in the order in which they were made."""
-        rows = await self.database.read(lambda connection: connection.rows(SELECT_ENDPOINTS, project=project))
-        return [to_endpoint(row) for row in rows]
+        return [
+            to_endpoint(row) for row in await self.database.rows(f"{SELECT_ENDPOINTS} order by key", project=project)
+        ]
 
     async def find_endpoint(self, project: str, endpoint_id: str) -> Endpoint | None:
         """A project's endpoint; None when the id is unknown."""
-        return await self.database.read(lambda connection: load_endpoint(connection, project, endpoint_id))
+        row = await self.database.row(SELECT_ENDPOINT, project=project, id=endpoint_id)
+        return None if row is None else to_endpoint(row)
 
     async def find_operator_endpoint(self) -> Endpoint | None:
         """The operator's endpoint; None when there never was one, or it was turned off."""
-        row = await self.database.read(lambda connection: connection.row(SELECT_OPERATOR_ENDPOINT))
+        row = await self.database.row(SELECT_OPERATOR_ENDPOINT)
         return None if row is None else to_endpoint(row)
 
     async def change_endpoint(
@@ -118,10 +118,10 @@ class Endpoints:
         """
 
         def job(connection: Connection) -> Endpoint | None:
-            endpoint = load_endpoint(connection, project, endpoint_id, " for no key update")
-            if endpoint is None:
+            row = connection.row(f"{SELECT_ENDPOINT} for no key update", project=project, id=endpoint_id)
+            if row is None:
                 return None
-            changed = change(endpoint)
+            changed = change(to_endpoint(row))
             connection.execute(UPDATE_ENDPOINT, **endpoint_values(changed))
             if changed.disabled_ms is not None:
                 connection.execute(FAIL_PENDING_DELIVERIES, endpoint=changed.key)
@@ -133,11 +133,11 @@ class Endpoints:
         """Delete an endpoint, and fail what waits for it; False when the id is unknown."""
 
         def job(connection: Connection) -> bool:
-            endpoint = load_endpoint(connection, project, endpoint_id, " for update")
-            if endpoint is None:
+            row = connection.row(f"{SELECT_ENDPOINT} for update", project=project, id=endpoint_id)
+            if row is None:
                 return False
-            connection.execute(FAIL_PENDING_DELIVERIES, endpoint=endpoint.key)
-            connection.execute(DELETE_ENDPOINT, key=endpoint.key)
+            connection.execute(FAIL_PENDING_DELIVERIES, endpoint=row[0])
+            connection.execute(DELETE_ENDPOINT, key=row[0])
             return True
 
         return await self.database.write(job)
@@ -148,20 +148,21 @@ class Endpoints:
         Does nothing when its URL has changed in between: only the old address is gone.
         """
 
-        def job(connection: Connection) -> None:
-            if connection.execute(DISABLE_GONE_ENDPOINT, now_ms=now_ms, key=endpoint.key, url=endpoint.url):
-                connection.execute(FAIL_PENDING_DELIVERIES, endpoint=endpoint.key)
-
-        await self.database.write(job)
+        await self.disable(DISABLE_GONE_ENDPOINT, endpoint.key, now_ms=now_ms, url=endpoint.url)
 
     async def disable_failing(self, key: int, since_ms: int, now_ms: int) -> bool:
         """Disable a project's endpoint that has been failing since `since_ms` or longer; whether it was disabled."""
 
+        return await self.disable(DISABLE_FAILING_ENDPOINT, key, now_ms=now_ms, since_ms=since_ms)
+
+    async def disable(self, statement: str, key: int, **values: Any) -> bool:
+        """Disable an endpoint where a statement does so, and fail what waits for it."""
+
         def job(connection: Connection) -> bool:
-            disabled = connection.execute(DISABLE_FAILING_ENDPOINT, now_ms=now_ms, key=key, since_ms=since_ms) > 0
-            if disabled:
+            is_disabled = connection.execute(statement, key=key, **values) > 0
+            if is_disabled:
                 connection.execute(FAIL_PENDING_DELIVERIES, endpoint=key)
-            return disabled
+            return is_disabled
 
         return await self.database.write(job)
 
@@ -182,12 +183,7 @@ def save_session_endpoint(connection: Connection, stream: Stream, now_ms: int) -
         "event_types": msgspec.json.encode(webhook.get("event_types", [HISTORY_EVENT])).decode(),
     }
     if not connection.execute(UPDATE_SESSION_ENDPOINT, **values):
-        connection.execute(INSERT_SESSION_ENDPOINT, key=connection.draw_key(), **values)
-
-
-def load_endpoint(connection: Connection, project: str, endpoint_id: str, lock: str = "") -> Endpoint | None:
-    row = connection.row(SELECT_ENDPOINT + lock, project=project, id=endpoint_id)
-    return None if row is None else to_endpoint(row)
+        connection.execute(INSERT_SESSION_ENDPOINT, key=connection.draw_key(), public_only=True, **values)
 
 
 def endpoint_values(endpoint: Endpoint) -> dict[str, Any]:

@@ -9,18 +9,14 @@ from typing import Any
 from msgspec.structs import asdict
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.database import Connection, Database, NodeRetired, Row
+from voicemem.store.database import Connection, Database, NodeRetired, Row, columns, upsert
 from voicemem.store.records import Node
 from voicemem.store.stream_rows import POSITION, STORED_COLUMNS, to_stream
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
 
-NODE_COLUMNS = ", ".join(Node.__struct_fields__)
-INSERT_NODE = f"""
-    insert into nodes ({NODE_COLUMNS}) values ({", ".join(f":{name}" for name in Node.__struct_fields__)})
-    on conflict (token) do update set expires_ms = excluded.expires_ms
-"""
+INSERT_NODE = upsert("nodes", ["token"], Node.__struct_fields__[1:])
 RENEW_NODE = "update nodes set expires_ms = :expires_ms where token = :token"
-SELECT_NODES = f"select {NODE_COLUMNS} from nodes order by started_ms, token"
+SELECT_NODES = f"select {columns(Node.__struct_fields__)} from nodes order by started_ms, token"
 SELECT_LIVING_NODE = "select 1 from nodes where expires_ms > :now_ms and token <> :token limit 1"
 SELECT_LOST_NODES = "select token from nodes where expires_ms <= :now_ms"
 LOCK_LOST_NODE = f"{SELECT_LOST_NODES} and token = :token for update"
@@ -126,10 +122,9 @@ class Nodes:
         """
         if self.database.is_exclusive:
             return True
-        values = {"token": token, "expires_ms": expires_ms}
         try:
             await self.database.keep_up()
-            return bool(await self.database.write(lambda connection: connection.execute(RENEW_NODE, **values)))
+            return bool(await self.database.execute(RENEW_NODE, token=token, expires_ms=expires_ms))
         except NodeRetired:
             return False
 
@@ -150,9 +145,8 @@ class Nodes:
 
         Asked once a second: it writes only when there is one.
         """
-        rows = await self.database.read(lambda connection: connection.rows(SELECT_LOST_NODES, now_ms=now_ms))
         retired = []
-        for (token,) in rows:
+        for (token,) in await self.database.rows(SELECT_LOST_NODES, now_ms=now_ms):
             with suppress(NodeRetired):  # this one was lost itself
                 if await self.database.write(retire_lost(token, now_ms)):
                     retired.append(token)
@@ -160,8 +154,7 @@ class Nodes:
 
     async def list_nodes(self) -> list[Node]:
         """The nodes that are registered, the oldest first, those with an old lease included."""
-        rows = await self.database.read(lambda connection: connection.rows(SELECT_NODES))
-        return [Node(**dict(zip(Node.__struct_fields__, row, strict=True))) for row in rows]
+        return [Node(*row) for row in await self.database.rows(SELECT_NODES)]
 
     # What changed elsewhere
 
@@ -170,13 +163,12 @@ class Nodes:
 
         Asked many times a second on a store that is not exclusive, for the streams that are followed.
         """
-        return dict(await self.database.read(lambda connection: connection.rows(SELECT_POSITIONS, keys=list(keys))))
+        return dict(await self.database.rows(SELECT_POSITIONS, keys=list(keys)))
 
     async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
         """Which of these leases (key, producer, epoch) are no longer the newest of their producer."""
         values = {"streams": [key for key, *_ in leases], "names": [name for _, name, _ in leases]}
-        rows = await self.database.read(lambda connection: connection.rows(SELECT_EPOCHS, **values))
-        newest = {(key, name): epoch for key, name, epoch in rows}
+        newest = {(key, name): epoch for key, name, epoch in await self.database.rows(SELECT_EPOCHS, **values)}
         return [(key, name, epoch) for key, name, epoch in leases if epoch < newest.get((key, name), 0)]
 
 

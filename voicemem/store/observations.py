@@ -8,13 +8,13 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Database, Row
+from voicemem.store.database import Connection, Database, columns
 
 ObservationState = Literal["waiting", "connecting", "observing", "ended", "stopped", "failed"]
 OVER = ("ended", "stopped", "failed")
 
 
-class Observation(Struct, frozen=True, kw_only=True):
+class Observation(Struct, frozen=True):
     """A call at another stack whose events this service fetches itself, for one session."""
 
     key: int
@@ -22,6 +22,8 @@ class Observation(Struct, frozen=True, kw_only=True):
     dialect: str
     call: str
     """What the vendor calls it."""
+    started_ms: int
+    changed_ms: int
     state: ObservationState = "waiting"
     reason: str | None = None
     """Why it is not being observed."""
@@ -29,8 +31,6 @@ class Observation(Struct, frozen=True, kw_only=True):
     """What the vendor said then: the status of its answer, or the code of its close."""
     connections: int = 0
     """How many there were."""
-    started_ms: int
-    changed_ms: int
     ended_ms: int | None = None
     """None while it runs."""
     node: str | None = None
@@ -49,15 +49,15 @@ class ObservedSession(NamedTuple):
 
 FIELDS = Observation.__struct_fields__
 NAMES = ("stream", *FIELDS[1:])
-SELECT = f"select {', '.join(NAMES)} from observations where stream = :key"
+SELECT = f"select {columns(NAMES)} from observations where stream = :key"
 COUNT = "select count(*) from observations where ended_ms is null"
 SAVE = f"""
-    insert into observations ({", ".join(NAMES)}) select {", ".join(f":{name}" for name in FIELDS)}
+    insert into observations ({columns(NAMES)}) select {columns(FIELDS, ":")}
     where exists (select 1 from streams where key = :key and state <> 'erased')
     on conflict (stream) do update set {", ".join(f"{name} = excluded.{name}" for name in NAMES[1:])}
 """
 LIST = f"""
-    select s.project, s.id, s.state, {", ".join(f"o.{name}" for name in NAMES)}
+    select s.project, s.id, s.state, {columns(NAMES, "o.")}
     from observations o join streams s on s.key = o.stream where o.ended_ms is null order by o.stream
 """
 CLAIM = """
@@ -86,8 +86,8 @@ class Observations:
 
         def job(connection: Connection) -> Observation | None:
             connection.lock("observations")  # two nodes that begin one at once must not both see room for it
-            known = load(connection, observation.key)
-            if known is not None and known.ended_ms is None:
+            row = connection.row(SELECT, key=observation.key)
+            if row is not None and (known := Observation(*row)).ended_ms is None:
                 return known
             if connection.one(COUNT) >= (limit,):
                 return None
@@ -97,12 +97,12 @@ class Observations:
 
     async def find_observation(self, key: int) -> Observation | None:
         """The observation of a session, also one that is over; None where there was none."""
-        return await self.database.read_inline(lambda connection: load(connection, key))
+        row = await self.database.row(SELECT, key=key)
+        return None if row is None else Observation(*row)
 
     async def list_observations(self) -> list[ObservedSession]:
         """All observations that have not ended, on any node. Asked once a second."""
-        rows = await self.database.read(lambda connection: connection.rows(LIST))
-        return [ObservedSession(to_observation(row[3:]), *row[:3]) for row in rows]
+        return [ObservedSession(Observation(*row[3:]), *row[:3]) for row in await self.database.rows(LIST)]
 
     async def claim_observations(self, keys: Sequence[int], node: str) -> list[int]:
         """Take observations that have not ended and that no node has; which of them this node has now."""
@@ -123,13 +123,4 @@ class Observations:
         """
         values = {"key": key, "node": node, "state": state, "reason": reason, "status": status, "now_ms": now_ms}
         values["is_over"] = state in OVER
-        return bool(await self.database.write(lambda connection: connection.execute(CHANGE, **values)))
-
-
-def load(connection: Connection, key: int) -> Observation | None:
-    row = connection.row(SELECT, key=key)
-    return None if row is None else to_observation(row)
-
-
-def to_observation(row: Row) -> Observation:
-    return Observation(**dict(zip(FIELDS, row, strict=True)))
+        return bool(await self.database.execute(CHANGE, **values))

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.config.session import CLOSE_EVENTS, HISTORY_EVENT, LEFT_EVENT, STARTED_EVENT, parse_config
-from voicemem.store.database import Connection, Database, Row
+from voicemem.store.database import Connection, Database, Row, columns, insert
 from voicemem.store.deliveries import NOT_ERASED, Attempt
 from voicemem.store.endpoints import ENDPOINT_COLUMNS, EVENT_TYPES_DECODER, Endpoint, to_endpoint
 from voicemem.store.streams import Stream
@@ -63,7 +63,7 @@ class ClaimedDelivery(Struct, frozen=True):
 
 HEADER_DECODER = msgspec.json.Decoder(SessionHeader)
 DELIVERY_FIELDS = tuple(name for name in ClaimedDelivery.__struct_fields__ if name != "endpoint")
-DELIVERY_COLUMNS = ", ".join(f"x.{name}" for name in DELIVERY_FIELDS)
+DELIVERY_COLUMNS = columns(DELIVERY_FIELDS, "x.")
 SELECT_LEASED_BY_OTHERS = """
     select e.url, count(*) from deliveries x join endpoints e on e.key = x.endpoint
     where x.node is not null and x.leased_until_ms > :now_ms and x.node <> :node group by e.url
@@ -115,13 +115,8 @@ POSTPONE_DELIVERY = """
     update deliveries set waiting_for = :waiting_for, due_ms = :due_ms, leased_until_ms = 0, node = null,
     lease = lease + 1 where key = :key and lease = :lease and due_ms is not null
 """
-INSERT_ATTEMPT = """
-    insert into attempts (delivery, number, started_ms, duration_ms, status, error, excerpt)
-    values (:delivery, :number, :started_ms, :duration_ms, :status, :error, :excerpt)
-"""
-CLEAR_FAILING_SINCE = """
-    update endpoints set failing_since_ms = null where key = :key and failing_since_ms is not null
-"""
+INSERT_ATTEMPT = insert("attempts", ["delivery", "number", *Attempt._fields])
+CLEAR_FAILING_SINCE = "update endpoints set failing_since_ms = null where key = :key and failing_since_ms is not null"
 SET_FAILING_SINCE = """
     update endpoints set failing_since_ms = :started_ms
     where key = :key and failing_since_ms is null and stream is null
@@ -245,7 +240,7 @@ class Outbox:
         Does nothing when the lease was lost. `freeze_payload` and `Quarantine.release` clear the note.
         """
         values = {"key": delivery.key, "lease": delivery.lease, "waiting_for": waiting_for, "due_ms": due_ms}
-        await self.database.write(lambda connection: connection.execute(POSTPONE_DELIVERY, **values))
+        await self.database.execute(POSTPONE_DELIVERY, **values)
 
     async def next_delivery_ms(self) -> int | None:
         """When the next delivery is due, leases included; None when none waits."""
@@ -317,21 +312,9 @@ def enqueue(
     )
     common: dict[str, Any] = {"stream": stream.key, "position": stream.position, "now_ms": now_ms}
     common["header"] = msgspec.json.encode(header)
-    connection.many(
-        INSERT_DELIVERY,
-        [
-            {
-                **common,
-                "key": connection.draw_key(),
-                "endpoint": endpoint,
-                "event_type": event_type,
-                "notice_id": notice_id(base_id, event_type),
-            }
-            for event_type, endpoint in receivers
-        ],
-    )
-
-
-def notice_id(close_id: str, event_type: int) -> str:
-    """The id of one event of a close: of the history that of the close itself, of others one derived from it."""
-    return close_id if event_type == HISTORY_EVENT else f"{close_id}-{event_type}"
+    rows = []
+    for event_type, endpoint in receivers:
+        notice_id = base_id if event_type == HISTORY_EVENT else f"{base_id}-{event_type}"
+        own = {"key": connection.draw_key(), "endpoint": endpoint, "event_type": event_type, "notice_id": notice_id}
+        rows.append(common | own)
+    connection.many(INSERT_DELIVERY, rows)

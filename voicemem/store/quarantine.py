@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Database, upsert
 from voicemem.store.stream_rows import STREAM_COLUMNS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
@@ -30,11 +30,7 @@ SELECT_ENTRY = """
     select q.reason, q.since_ms, q.version from quarantined q join streams s on s.key = q.stream
     where q.stream = :key and q.version = :version and s.state <> 'erased'
 """
-SAVE_ENTRY = """
-    insert into quarantined (stream, reason, since_ms, version) values (:key, :reason, :since_ms, :version)
-    on conflict (stream) do update
-    set reason = excluded.reason, since_ms = excluded.since_ms, version = excluded.version
-"""
+SAVE_ENTRY = upsert("quarantined", ["stream"], QuarantineEntry.__struct_fields__)
 DELETE_ENTRY = "delete from quarantined where stream = :key"
 MAKE_DUE = """
     update deliveries set due_ms = case when due_ms > :now_ms then :now_ms else due_ms end, waiting_for = null
@@ -61,14 +57,14 @@ class Quarantine:
             row = connection.row(f"{SELECT_STREAM} for share of s", key=key)
             if row is None or connection.row(SELECT_ENTRY, key=key, version=entry.version) is not None:
                 return None
-            connection.execute(SAVE_ENTRY, key=key, **asdict(entry))
+            connection.execute(SAVE_ENTRY, stream=key, **asdict(entry))
             return to_stream(row)
 
         return await self.database.write(job)
 
     async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
         """Why a stream is quarantined; None when it is not, and for an erased one. Asked at each first read."""
-        row = await self.database.read_inline(lambda connection: connection.row(SELECT_ENTRY, key=key, version=version))
+        row = await self.database.row(SELECT_ENTRY, key=key, version=version)
         return None if row is None else QuarantineEntry(*row)
 
     async def release(self, key: int, now_ms: int) -> None:
@@ -82,12 +78,8 @@ class Quarantine:
 
     async def count_quarantined(self, version: str) -> int:
         """How many streams are quarantined."""
-        (count,) = await self.database.read(lambda connection: connection.one(COUNT_ENTRIES, version=version))
-        return int(count)
+        return await self.database.count(COUNT_ENTRIES, version=version)
 
     async def list_quarantined(self, version: str, limit: int) -> list[Stream]:
         """Sessions that are quarantined, the newest entry first."""
-        rows = await self.database.read(
-            lambda connection: connection.rows(SELECT_SESSIONS, version=version, limit=limit)
-        )
-        return [to_stream(row) for row in rows]
+        return [to_stream(row) for row in await self.database.rows(SELECT_SESSIONS, version=version, limit=limit)]

@@ -143,20 +143,20 @@ class Quotas(NamedTuple):
     """Of its journals, archived parts included."""
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class Node(Struct, frozen=True):
     """A process that serves a store."""
 
     token: str
     """Random, made at each start."""
+    started_ms: int
+    expires_ms: int
+    """When its lease is over, unless it is renewed."""
     address: str = ""
     """Where it listens, for people to read; empty for a library, which has no callers."""
     version: str = ""
     """Of the program."""
     snapshot_version: int = 0
     """Of the snapshots that it reads."""
-    started_ms: int
-    expires_ms: int
-    """When its lease is over, unless it is renewed."""
 
 
 class Figures(NamedTuple):

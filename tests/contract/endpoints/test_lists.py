@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.stores.contract import (
     NOW,
     add_endpoint,
@@ -14,7 +16,8 @@ from tests.support.stores.contract import (
     delivery_states,
     endpoint_of,
 )
-from voicemem.store.deliveries import MOST_SCANNED, DeliveryFilter, DeliveryPage, EndpointCounts, page_of
+from voicemem.store import deliveries
+from voicemem.store.deliveries import DeliveryFilter, DeliveryPage, EndpointCounts
 from voicemem.store.port import Store
 
 OWN = "https://own.example/hook"
@@ -103,7 +106,11 @@ async def test_how_endpoints_do(store: Store) -> None:
     assert {endpoint.key: EndpointCounts(1, 1, 1), idle.key: EndpointCounts(0, 0, 4)} == counts
 
 
-def test_a_page_of_many_that_are_others() -> None:
+async def test_a_page_of_many_that_are_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """After as many as are looked at for one page, the list goes on with the next page."""
-    assert DeliveryPage([], 7) == page_of([], 10, MOST_SCANNED, 7)
-    assert DeliveryPage([], None) == page_of([], 10, MOST_SCANNED - 1, 7)
+    await closed_session(store, hook=OWN)
+    monkeypatch.setattr(deliveries, "MOST_SCANNED", 1)
+    others = await store.deliveries.list_project_deliveries("q", DeliveryFilter(limit=1), False)
+    assert ([], False) == (others.deliveries, others.next_before is None)
+    monkeypatch.setattr(deliveries, "MOST_SCANNED", 100)
+    assert DeliveryPage([], None) == await store.deliveries.list_project_deliveries("q", DeliveryFilter(limit=1), False)

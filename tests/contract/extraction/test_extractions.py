@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.support.stores.contract import NOW, append_offers, begin_node, offers, open_key
 from voicemem.protocol.types import JsonObject
+from voicemem.store.claims import EXTRACTION, SUMMARY
 from voicemem.store.port import Store
 
 LEASE_MS = 1_000
@@ -59,16 +60,16 @@ async def test_a_claim_is_one_node_s(store: Store) -> None:
     key = await open_key(store)
     for node in "ab":
         await begin_node(store, node)
-    assert await store.claims.claim_summary(key, "b", NOW, LEASE_MS)
-    assert [True, True, False] == [await store.claims.claim_extraction(key, node, NOW, LEASE_MS) for node in "aab"]
-    await store.claims.release_extraction(key, "b")
-    assert not await store.claims.claim_extraction(key, "b", NOW + LEASE_MS - 1, LEASE_MS)
-    assert await store.claims.claim_extraction(key, "b", NOW + LEASE_MS, LEASE_MS)
-    await store.claims.release_extraction(key, "b")
-    assert await store.claims.claim_extraction(key, "a", NOW, LEASE_MS)
+    assert await store.claims.claim(SUMMARY, key, "b", NOW, LEASE_MS)
+    assert [True, True, False] == [await store.claims.claim(EXTRACTION, key, node, NOW, LEASE_MS) for node in "aab"]
+    await store.claims.release(EXTRACTION, key, "b")
+    assert not await store.claims.claim(EXTRACTION, key, "b", NOW + LEASE_MS - 1, LEASE_MS)
+    assert await store.claims.claim(EXTRACTION, key, "b", NOW + LEASE_MS, LEASE_MS)
+    await store.claims.release(EXTRACTION, key, "b")
+    assert await store.claims.claim(EXTRACTION, key, "a", NOW, LEASE_MS)
     await store.nodes.retire_node("a", NOW)
-    assert await store.claims.claim_extraction(key, "b", NOW, LEASE_MS)
-    assert await store.claims.claim_summary(key, "b", NOW, LEASE_MS)
+    assert await store.claims.claim(EXTRACTION, key, "b", NOW, LEASE_MS)
+    assert await store.claims.claim(SUMMARY, key, "b", NOW, LEASE_MS)
 
 
 async def test_tokens_are_counted_by_project_and_day(store: Store) -> None:

@@ -29,6 +29,7 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
+from voicemem.store.claims import SUMMARY  # noqa: E402
 from voicemem.store.database import NodeRetired  # noqa: E402
 from voicemem.store.postgresql.connection import Session  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
@@ -113,7 +114,7 @@ async def test_nothing_is_held_for_the_node_that_a_process_was(handles: Handles)
     await begin_node(one, "again")
     late = (
         open_session(one, node="a"),
-        one.claims.claim_summary(key, "a", NOW, LEASE_MS),
+        one.claims.claim(SUMMARY, key, "a", NOW, LEASE_MS),
         one.claims.begin_reply(key, "item", "a"),
         one.outbox.claim_deliveries(NOW, LEASE_MS, {}, 10, "a"),
     )

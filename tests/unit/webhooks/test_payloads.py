@@ -10,8 +10,7 @@ import pytest
 
 from tests.support.events import event, final
 from tests.support.transcripts import folded
-from voicemem.config.session import CLOSE_EVENTS, HISTORY_EVENT
-from voicemem.store.outbox import notice_id
+from voicemem.config.session import HISTORY_EVENT
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import Latency
 from voicemem.webhooks.payloads import (
@@ -34,12 +33,6 @@ def measured(**latencies: float) -> list[Latency]:
 def test_what_is_missing_is_empty() -> None:
     """A session without name and channel has empty ones, and its start is in whole seconds."""
     assert {"agent_id": "s", "name": "", "channel": "", "start_ts": 1, "labels": {}} == SESSION
-
-
-def test_notices_of_a_close_have_their_own_ids() -> None:
-    """The history's is that of the close."""
-    ids = [notice_id("n", event_type) for event_type in CLOSE_EVENTS]
-    assert ["n-102", "n", "n-111", "n-112"] == ids
 
 
 @pytest.mark.parametrize(

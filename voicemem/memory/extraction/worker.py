@@ -24,6 +24,7 @@ from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
 from voicemem.runtime import Runtime
 from voicemem.store.admission import AppendResult
+from voicemem.store.claims import EXTRACTION
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.messages import Extracted
 
@@ -208,7 +209,7 @@ class ExtractionWorker:
         """Send what is new of a session, unless another node does; note success or failure."""
         node, claimed = self.node_token(), False
         try:
-            claimed = await self.store.claims.claim_extraction(stream.key, node, self.clock(), CLAIM_MS)
+            claimed = await self.store.claims.claim(EXTRACTION, stream.key, node, self.clock(), CLAIM_MS)
             if not claimed:
                 self.put_off(stream.key, waiting, self.clock() + ELSEWHERE_MS)
             elif await self.extract(job, stream, config, waiting):
@@ -227,7 +228,7 @@ class ExtractionWorker:
             job.task = None
             if claimed:
                 with suppress(StoreUnavailable):  # then the claim runs out
-                    await self.store.claims.release_extraction(stream.key, node)
+                    await self.store.claims.release(EXTRACTION, stream.key, node)
 
     async def extract(self, job: Job, stream: Stream, config: ExtractConfig, waiting: Waiting) -> bool:
         """Send one section after the other; False when the rest must wait for tokens."""

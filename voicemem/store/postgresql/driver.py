@@ -19,6 +19,7 @@ import psycopg
 
 from voicemem.config.service import shown_store
 from voicemem.errors import CannotStart, Refused, StoreUnavailable
+from voicemem.store import database
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.copying import why_not_served
@@ -58,7 +59,6 @@ from voicemem.store.postgresql.schema import (
 )
 from voicemem.store.postgresql.writer import Idle, Reader, Writer
 from voicemem.store.records import Quotas
-from voicemem.store.streams import Stream
 from voicemem.store.troubles import Troubles
 from voicemem.store.upkeep import no_store
 
@@ -322,7 +322,7 @@ def reason(error: psycopg.Error) -> str:
     return f"{why(error)}."
 
 
-class PostgresqlDatabase:
+class PostgresqlDatabase(database.Database):
     """A `voicemem.store.database.Database` on one PostgreSQL database."""
 
     engine = "postgresql"
@@ -336,8 +336,6 @@ class PostgresqlDatabase:
 
     async def read(self, job: Callable[[PostgresqlConnection], T]) -> T:
         return await self.database.read(lambda session: job(PostgresqlConnection(session)))
-
-    read_inline = scan = read
 
     @property
     def is_displaced(self) -> bool:
@@ -400,11 +398,8 @@ class PostgresqlDatabase:
         """Append batches, by key, in a transaction that locks their streams, and looks at each event."""
         return await self.database.write(lambda rows: [append_one(rows, batch, now_ms) for batch in batches])
 
-    def find_kept_stream(self, project: str, kind: str, name: str) -> Stream | None:
-        return None
-
     @property
-    def identity(self) -> dict[str, bytes]:
+    def identity(self) -> dict[str, bytes]:  # type: ignore[override]
         return self.database.identity
 
 

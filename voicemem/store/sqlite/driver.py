@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import apsw
 
 from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable
+from voicemem.store import database
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
@@ -223,7 +224,7 @@ def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
     return connection
 
 
-class SqliteDatabase:
+class SqliteDatabase(database.Database):
     """A `voicemem.store.database.Database` on one SQLite file."""
 
     engine = "sqlite"
@@ -248,14 +249,6 @@ class SqliteDatabase:
         rows = self.database.rows
         return lambda raw: job(SqliteConnection(raw, rows))
 
-    is_displaced = False
-
-    async def settle(self, free: Callable[[SqliteConnection], None]) -> None:
-        return
-
-    def adopt(self, connection: Any) -> bool:
-        return True
-
     def renew_incarnation(self, connection: Any) -> None:
         connection.raw.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
 
@@ -267,25 +260,17 @@ class SqliteDatabase:
         if self.database.ruined:
             raise StoreRuined(RUINED)
 
-    async def keep_up(self) -> None:
-        return
-
-    commit_shards = 1
-
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         rows = self.database.rows
         return await self.database.write(lambda _: [rows.append(batch, now_ms) for batch in batches])
-
-    async def try_append(self, batches: Sequence[Batch], now_ms: int) -> Sequence[AppendResult | None]:
-        return await self.append(batches, now_ms)
 
     def find_kept_stream(self, project: str, kind: str, name: str) -> Stream | None:
         return self.database.rows.committed.find_by_name(project, kind, name)
 
     @property
-    def is_exclusive(self) -> bool:
+    def is_exclusive(self) -> bool:  # type: ignore[override]
         return self.database.is_exclusive
 
     @property
-    def identity(self) -> dict[str, bytes]:
+    def identity(self) -> dict[str, bytes]:  # type: ignore[override]
         return self.database.identity
