@@ -34,7 +34,7 @@ from voicemem.store.engines import open_store
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.metrics import Metrics
-from voicemem.telemetry.tracing import NoTracer, Tracer
+from voicemem.telemetry.tracing import Tracer
 
 LOG = logging.getLogger("voicemem")
 EVERYWHERE = (rules.ANY_HOST, "::")
@@ -183,7 +183,7 @@ async def running(settings: Settings, clock: Clock | None = None, tracer: Tracer
     budget = MemoryBudget(settings.memory_budget * MIB)
     store = open_store(settings.store, budget=budget)
     try:
-        telemetry = Telemetry(Metrics(), tracer or NoTracer())
+        telemetry = Telemetry(Metrics(), tracer or Tracer())
         app = App(settings, Services(store, settings, policies, runtime, telemetry, budget=budget, rules=redacted))
         try:
             await app.start()

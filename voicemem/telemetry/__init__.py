@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from voicemem.telemetry.metrics import Metrics
-from voicemem.telemetry.tracing import NoTracer, Tracer
+from voicemem.telemetry.tracing import Tracer
 
 
 class Telemetry(NamedTuple):
@@ -16,4 +16,4 @@ class Telemetry(NamedTuple):
 
     @classmethod
     def untraced(cls) -> Telemetry:
-        return cls(Metrics(), NoTracer())
+        return cls(Metrics(), Tracer())

@@ -7,6 +7,7 @@ things are counted once a commit, not once an event.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import generate_latest
@@ -16,20 +17,10 @@ from voicemem.errors import CODES
 from voicemem.version import __version__
 
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
-INGEST_KINDS = ("websocket", "http")
-EVENT_RESULTS = ("stored", "repeated", "refused")
-QUOTAS = ("open_sessions", "sessions_per_day", "stored_bytes")
-RESUME_RESULTS = ("created", "resumed", "reopened", "refused")
-ATTEMPT_RESULTS = ("delivered", "failed", "gone")
-FOLD_BOUNDS = ("segments", "replies", "interruptions", "resumes", "traces", "words", "frames")
-FRAME_RESULTS = ("taken", "ignored", "unknown", "malformed", "repeated")
-EVICTED_KINDS = ("memories", "rows")
-LLM_USES = ("gateway", "summary", "extraction", "embedding", "query")
 REFUSED_MEMORIES = (
     *("malformed", "wrong_kind", "no_lines", "unknown_lines", "unknown_memories", "too_long", "said_by_agent"),
     *("question", "greeting", "instruction", "secret", "unsupported", "repeated", "too_many"),
 )
-LLM_RESULTS = ("answered", "failed", "cancelled")
 METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 COMMIT_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -53,129 +44,109 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def define_ingest(self) -> None:
-        self.ingest_events = self.counter(
-            "ingest_events", "Events, by kind of connection and result.", "kind", "result"
+        count, histogram = self.counter, self.histogram
+        stored = "stored", "repeated", "refused"
+        self.ingest_events = count(
+            "ingest_events", "Events, by kind of connection and result.", kind=("websocket", "http"), result=stored
         )
-        self.ingest_bytes = self.counter("ingest_bytes", "Bytes of events that were stored.")
-        self.refused_events = self.counter("refused_events", "Events that were refused, by error code.", "code")
-        self.redacted_events = self.counter("redacted_events", "Events of which something was redacted.")
-        self.frames = self.counter("frames", "Frames of other stacks, by dialect and result.", "dialect", "result")
-        self.quota_refusals = self.counter(
-            "quota_refusals", "Sessions and events that a quota refused, by quota.", "quota"
+        self.ingest_bytes = count("ingest_bytes", "Bytes of events that were stored.")
+        self.refused_events = count("refused_events", "Events that were refused, by error code.", code=())
+        self.redacted_events = count("redacted_events", "Events of which something was redacted.")
+        taken = "taken", "ignored", "unknown", "malformed", "repeated"
+        self.frames = count(
+            "frames", "Frames of other stacks, by dialect and result.", dialect=tuple(DIALECTS), result=taken
         )
-        for quota in QUOTAS:
-            self.quota_refusals.labels(quota)
-        self.resume = self.counter("resume", "Producers that opened a session, by result.", "result")
-        self.commits = self.counter("commits", "Commits of events, by result.", "result")
-        self.commit_seconds = self.histogram("commit_seconds", "From the start of a commit to disk.", COMMIT_BUCKETS)
-        self.commit_batch_rows = self.histogram("commit_batch_rows", "Events offered in one commit.", ROW_BUCKETS)
-        self.ack_latency_seconds = self.histogram(
-            "ack_latency_seconds",
-            "From the first event that waited for a commit to its acks.",
-            COMMIT_BUCKETS,
+        quotas = "open_sessions", "sessions_per_day", "stored_bytes"
+        self.quota_refusals = count(
+            "quota_refusals", "Sessions and events that a quota refused, by quota.", quota=quotas
         )
-        self.loop_lag_seconds = self.histogram(
+        results = "created", "resumed", "reopened", "refused"
+        self.resume = count("resume", "Producers that opened a session, by result.", result=results)
+        self.commits = count("commits", "Commits of events, by result.", result=("committed", "failed"))
+        self.commit_seconds = histogram("commit_seconds", "From the start of a commit to disk.", COMMIT_BUCKETS)
+        self.commit_batch_rows = histogram("commit_batch_rows", "Events offered in one commit.", ROW_BUCKETS)
+        self.ack_latency_seconds = histogram(
+            "ack_latency_seconds", "From the first event that waited for a commit to its acks.", COMMIT_BUCKETS
+        )
+        self.loop_lag_seconds = histogram(
             "loop_lag_seconds", "How much later than asked the event loop wakes up.", LAG_BUCKETS
         )
-        self.fold_ignored = self.counter(
-            "fold_ignored", "Events that changed no memory because of a bound, by bound.", "bound"
+        bounds = "segments", "replies", "interruptions", "resumes", "traces", "words", "frames"
+        self.fold_ignored = count(
+            "fold_ignored", "Events that changed no memory because of a bound, by bound.", bound=bounds
         )
-        for dialect in DIALECTS:
-            for result in FRAME_RESULTS:
-                self.frames.labels(dialect, result)
-        for kind in INGEST_KINDS:
-            for result in EVENT_RESULTS:
-                self.ingest_events.labels(kind, result)
-        for bound in FOLD_BOUNDS:
-            self.fold_ignored.labels(bound)
-        for result in RESUME_RESULTS:
-            self.resume.labels(result)
-        for result in ("committed", "failed"):
-            self.commits.labels(result)
 
     def define_edges(self) -> None:
-        self.connections_rejected = self.counter(
-            "connections_rejected", "Websockets that were rejected or closed, by error code.", "reason"
+        count, histogram = self.counter, self.histogram
+        self.connections_rejected = count(
+            "connections_rejected", "Websockets that were rejected or closed, by error code.", reason=()
         )
-        self.connections_refused = self.counter(
-            "connections_refused", "Connections refused or closed because there were too many, by port.", "kind"
-        )
-        for kind in ("websocket", "rest"):
-            self.connections_refused.labels(kind)
+        too_many = "Connections refused or closed because there were too many, by port."
+        self.connections_refused = count("connections_refused", too_many, kind=("websocket", "rest"))
         self.observations = self.gauge("observations", "Calls that this process is observing.")
-        self.observer_connections = self.counter(
-            "observer_connections", "Connections to vendors of observed calls, by result.", "dialect", "result"
+        self.observer_connections = count(
+            "observer_connections", "Connections to vendors of observed calls, by result.", dialect=(), result=()
         )
-        self.webhook_attempts = self.counter("webhook_attempts", "Attempts to deliver webhooks, by result.", "result")
-        self.webhook_attempt_seconds = self.histogram(
+        results = "delivered", "failed", "gone"
+        self.webhook_attempts = count("webhook_attempts", "Attempts to deliver webhooks, by result.", result=results)
+        self.webhook_attempt_seconds = histogram(
             "webhook_attempt_seconds", "Time of an attempt to deliver a webhook.", ATTEMPT_BUCKETS
         )
-        self.llm_calls = self.counter("llm_calls", "LLM requests, by use and result.", "use", "result")
-        self.vector_scans_capped = self.counter(
+        uses, results = ("gateway", "summary", "extraction", "embedding", "query"), ("answered", "failed", "cancelled")
+        self.llm_calls = count("llm_calls", "LLM requests, by use and result.", use=uses, result=results)
+        self.vector_scans_capped = count(
             "vector_scans_capped", "Searches whose scope has more vectors than were compared."
         )
-        self.llm_first_token_seconds = self.histogram(
+        self.llm_first_token_seconds = histogram(
             "llm_first_token_seconds", "From an LLM request to the first token of its answer.", TOKEN_BUCKETS, "use"
         )
-        self.http_requests = self.counter(
-            "http_requests", "REST requests by route and status.", "method", "route", "status"
+        self.http_requests = count(
+            "http_requests", "REST requests by route and status.", method=(), route=(), status=()
         )
-        self.http_request_seconds = self.histogram(
-            "http_request_seconds",
-            "From the head of a REST request to the end of its response.",
-            REQUEST_BUCKETS,
-            "route",
-        )
-        self.extracted_memories = self.counter("extracted_memories", "Memories that were made of calls.")
-        self.refused_memories = self.counter(
-            "refused_memories", "Memories that an LLM wrote and that were refused, by reason.", "reason"
-        )
-        self.extraction_tokens = self.counter("extraction_tokens", "Tokens that memories of calls have cost.")
-        for result in LLM_RESULTS:
-            for use in LLM_USES:
-                self.llm_calls.labels(use, result)
-        for reason in REFUSED_MEMORIES:
-            self.refused_memories.labels(reason)
-        for result in ATTEMPT_RESULTS:
-            self.webhook_attempts.labels(result)
+        until_end = "From the head of a REST request to the end of its response."
+        self.http_request_seconds = histogram("http_request_seconds", until_end, REQUEST_BUCKETS, "route")
+        self.extracted_memories = count("extracted_memories", "Memories that were made of calls.")
+        refused = "Memories that an LLM wrote and that were refused, by reason."
+        self.refused_memories = count("refused_memories", refused, reason=REFUSED_MEMORIES)
+        self.extraction_tokens = count("extraction_tokens", "Tokens that memories of calls have cost.")
 
     def define_gauges(self) -> None:
-        self.last_commit_ok = self.gauge(
-            "last_commit_ok", "Whether the store's last commit succeeded, on each connection."
-        )
-        self.draining = self.gauge("draining", "Whether the service is shutting down.")
-        self.connections = self.gauge("connections", "Open connections, by port.", "kind")
-        self.connections_unauthenticated = self.gauge(
+        gauge = self.gauge
+        self.last_commit_ok = gauge("last_commit_ok", "Whether the store's last commit succeeded, on each connection.")
+        self.draining = gauge("draining", "Whether the service is shutting down.")
+        self.connections = gauge("connections", "Open connections, by port.", "kind")
+        self.connections_unauthenticated = gauge(
             "connections_unauthenticated", "Open connections that have not shown a key, by port.", "kind"
         )
-        self.sessions = self.gauge("sessions", "Sessions in the store, by state.", "state")
-        self.sessions_connected = self.gauge("sessions_connected", "Sessions with a websocket to this process.")
-        self.memories = self.gauge("memories", "Cached memories, by state.", "state")
-        self.memories_bytes = self.gauge("memories_bytes", "Approximate bytes of cached memories, by state.", "state")
-        self.rows_bytes = self.gauge("rows_bytes", "Approximate bytes of sessions' rows that are kept at hand.")
-        self.memory_budget_bytes = self.gauge("memory_budget_bytes", "What memories and rows may take together.")
-        self.evictions = self.counter("evictions", "Memories and rows dropped to stay in the budget, by kind.", "kind")
-        for kind in EVICTED_KINDS:
-            self.evictions.labels(kind)
-        self.fold_lag_events = self.gauge("fold_lag_events", "Events that the memory furthest behind lags by.")
-        self.memories_lagging = self.gauge("memories_lagging", "Cached memories that are behind their journals.")
-        self.sessions_set_aside = self.gauge("sessions_set_aside", "Sessions whose memory cannot be made.")
-        self.extractions_failing = self.gauge("extractions_failing", "Sessions of which memories fail to be made.")
-        self.outbox_pending = self.gauge(
+        self.sessions = gauge("sessions", "Sessions in the store, by state.", "state")
+        self.sessions_connected = gauge("sessions_connected", "Sessions with a websocket to this process.")
+        self.memories = gauge("memories", "Cached memories, by state.", "state")
+        self.memories_bytes = gauge("memories_bytes", "Approximate bytes of cached memories, by state.", "state")
+        self.rows_bytes = gauge("rows_bytes", "Approximate bytes of sessions' rows that are kept at hand.")
+        self.memory_budget_bytes = gauge("memory_budget_bytes", "What memories and rows may take together.")
+        dropped = "Memories and rows dropped to stay in the budget, by kind."
+        self.evictions = self.counter("evictions", dropped, kind=("memories", "rows"))
+        self.fold_lag_events = gauge("fold_lag_events", "Events that the memory furthest behind lags by.")
+        self.memories_lagging = gauge("memories_lagging", "Cached memories that are behind their journals.")
+        self.sessions_set_aside = gauge("sessions_set_aside", "Sessions whose memory cannot be made.")
+        self.extractions_failing = gauge("extractions_failing", "Sessions of which memories fail to be made.")
+        self.outbox_pending = gauge(
             "outbox_pending", "Webhooks that wait, including those whose next attempt is later."
         )
-        self.outbox_due = self.gauge("outbox_due", "Webhooks that are due and not being sent.")
-        self.outbox_oldest_seconds = self.gauge("outbox_oldest_seconds", "How long the oldest of them has been due.")
-        self.db_bytes = self.gauge("db_bytes", "Size of the database.")
-        self.db_wal_bytes = self.gauge("db_wal_bytes", "Size of the database's log.")
-        self.node_info = self.gauge(
-            "node_info", "This node of a store that may have several; always 1.", "node", "address"
-        )
-        self.build_info = self.gauge("build_info", "The running version; always 1.", "version")
+        self.outbox_due = gauge("outbox_due", "Webhooks that are due and not being sent.")
+        self.outbox_oldest_seconds = gauge("outbox_oldest_seconds", "How long the oldest of them has been due.")
+        self.db_bytes = gauge("db_bytes", "Size of the database.")
+        self.db_wal_bytes = gauge("db_wal_bytes", "Size of the database's log.")
+        self.node_info = gauge("node_info", "This node of a store that may have several; always 1.", "node", "address")
+        self.build_info = gauge("build_info", "The running version; always 1.", "version")
         self.build_info.labels(__version__).set(1)
 
-    def counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, namespace="voicemem", registry=self.registry)
+    def counter(self, name: str, text: str, **labels: tuple[str, ...]) -> Counter:
+        """A counter with the values of its labels, where they are known: these series are there from the start."""
+        counter = Counter(name, text, tuple(labels), namespace="voicemem", registry=self.registry)
+        for values in product(*labels.values()) if labels else ():
+            counter.labels(*values)
+        return counter
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, namespace="voicemem", registry=self.registry)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from voicemem.errors import CannotStart
-from voicemem.telemetry.tracing import NO_ATTRIBUTES, AttributeValue, NoTracer, Span, SpanKindName, Tracer
+from voicemem.telemetry.tracing import NO_ATTRIBUTES, AttributeValue, Span, SpanKindName, Tracer
 from voicemem.version import __version__
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def make_tracer(env: Mapping[str, str]) -> Tracer:
     """The tracer that the environment asks for. Raises `CannotStart` when the extra is missing."""
     exporter = chosen_exporter(env)
     if exporter is None:
-        return NoTracer()
+        return Tracer()
     try:
         return OtelTracer(make_provider(exporter))
     except ImportError:
@@ -74,7 +74,7 @@ def make_provider(exporter: str) -> TracerProvider:
     return provider
 
 
-class OtelSpan:
+class OtelSpan(Span):
     """A `Span` around one of OpenTelemetry."""
 
     def __init__(self, span: trace.Span) -> None:
@@ -102,7 +102,7 @@ def placement(origins: Sequence[object]) -> dict[str, Any]:
     return {"context": contexts[0] if contexts else Context(), "links": links}
 
 
-class OtelTracer:
+class OtelTracer(Tracer):
     """A `Tracer` with its own provider; it sets nothing global."""
 
     def __init__(self, provider: TracerProvider) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, Protocol
+from typing import Literal
 
 SpanKindName = Literal["server", "client", "internal"]
 AttributeValue = str | int | bool
 NO_ATTRIBUTES: Mapping[str, AttributeValue] = {}
 
 
-class Span(Protocol):
-    """One timed operation in a trace."""
+class Span:
+    """One timed operation in a trace; here one that is not recorded."""
 
     def set_attribute(self, key: str, value: AttributeValue) -> None: ...
 
@@ -24,46 +24,13 @@ class Span(Protocol):
         """Mark the span as failed; `reason` is a short word, such as an error code."""
 
 
-class Tracer(Protocol):
-    """Makes spans. A span is a child of the span around it, or with `origins` a child of the first of these."""
+class Tracer:
+    """Makes spans; here such that are not recorded.
 
-    def span(
-        self,
-        name: str,
-        kind: SpanKindName,
-        attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
-        origins: Sequence[object] | None = None,
-    ) -> AbstractContextManager[Span]: ...
+    A span is a child of the span around it, or with `origins` a child of the first of these.
+    """
 
-    def origin(self, headers: Mapping[str, str]) -> object:
-        """The origin that a request's headers name; None when they name none."""
-
-    def current(self) -> object:
-        """The span around the caller, as an origin; None when there is none."""
-
-    def ids(self) -> dict[str, str]:
-        """The `trace_id` and `span_id` of the span around the caller, for logs; empty when there is none."""
-
-    def headers(self) -> dict[str, str]:
-        """The headers with which an outgoing request continues the trace."""
-
-    def close(self) -> None:
-        """Export the spans that wait."""
-
-
-class NoSpan:
-    """A `Span` that records nothing."""
-
-    def set_attribute(self, key: str, value: AttributeValue) -> None: ...
-
-    def fail(self, reason: str) -> None: ...
-
-
-class NoTracer:
-    """A `Tracer` that records nothing."""
-
-    def __init__(self) -> None:
-        self.no_span: nullcontext[Span] = nullcontext(NoSpan())
+    no_span = nullcontext(Span())
 
     def span(
         self,
@@ -75,15 +42,20 @@ class NoTracer:
         return self.no_span
 
     def origin(self, headers: Mapping[str, str]) -> object:
+        """The origin that a request's headers name; None when they name none."""
         return None
 
     def current(self) -> object:
+        """The span around the caller, as an origin; None when there is none."""
         return None
 
     def ids(self) -> dict[str, str]:
+        """The `trace_id` and `span_id` of the span around the caller, for logs; empty when there is none."""
         return {}
 
     def headers(self) -> dict[str, str]:
+        """The headers with which an outgoing request continues the trace."""
         return {}
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Export the spans that wait."""

@@ -13,16 +13,9 @@ from msgspec.structs import replace
 from voicemem.errors import Refused
 from voicemem.runtime import Runtime
 from voicemem.security.access import DEFAULT_PROJECT
-from voicemem.store.deliveries import (
-    Deliveries,
-    DeliveryFilter,
-    DeliveryPage,
-    EndpointCounts,
-    EndpointDelivery,
-    ListedDelivery,
-)
+from voicemem.store import deliveries as stored
 from voicemem.store.endpoints import Endpoint, Endpoints
-from voicemem.webhooks.outbox import AttemptRequest, AttemptResult, Send, make_attempt_request
+from voicemem.webhooks.outbox import AttemptResult, Send, make_attempt_request
 from voicemem.webhooks.payloads import HEALTH_CHECK, HEALTH_CHECK_SID
 
 MAX_ENDPOINTS = 50
@@ -50,7 +43,7 @@ class Webhooks:
     def __init__(
         self,
         endpoints: Endpoints,
-        deliveries: Deliveries,
+        deliveries: stored.Deliveries,
         send: Send,
         runtime: Runtime,
         wake: asyncio.Event,
@@ -77,27 +70,23 @@ class Webhooks:
             created_ms=now,
             disabled_ms=None if endpoint.disabled_ms is None else now,
         )
-        stored = await self.endpoints.add_endpoint(created, MAX_ENDPOINTS)
-        if stored is None:
+        added = await self.endpoints.add_endpoint(created, MAX_ENDPOINTS)
+        if added is None:
             raise Refused("too_many_webhooks")
-        return stored
+        return added
 
     async def list(self, project: str) -> Sequence[Endpoint]:
         """A project's endpoints; for the project `default` the operator's comes first."""
-        find_operator_endpoint = await self.find_operator_endpoint() if project == DEFAULT_PROJECT else None
-        return [
-            *([find_operator_endpoint] if find_operator_endpoint else []),
-            *await self.endpoints.list_endpoints(project),
-        ]
+        operator = await self.find_operator_endpoint() if project == DEFAULT_PROJECT else None
+        return [*([operator] if operator else []), *await self.endpoints.list_endpoints(project)]
 
     async def get(self, project: str, endpoint_id: str) -> Endpoint:
         """An endpoint. Raises `Refused` (`unknown_webhook`)."""
-        if is_operator_endpoint(project, endpoint_id):
-            return require_endpoint(await self.find_operator_endpoint())
-        return require_endpoint(await self.endpoints.find_endpoint(project, endpoint_id))
+        is_operator = (project, endpoint_id) == (DEFAULT_PROJECT, OPERATOR_ID)
+        found = self.find_operator_endpoint() if is_operator else self.endpoints.find_endpoint(project, endpoint_id)
+        return require_endpoint(await found)
 
     async def find_operator_endpoint(self) -> Endpoint | None:
-        """The endpoint that the operator configured."""
         endpoint = await self.endpoints.find_operator_endpoint()
         return None if endpoint is None else replace(endpoint, id=OPERATOR_ID)
 
@@ -107,9 +96,15 @@ class Webhooks:
         if "url" in changes:
             self.check_address(changes["url"])
         now = self.clock()
-        return await self.update_endpoint(
-            project, endpoint_id, lambda old: set_enabled(replace(old, **changes), enabled, now)
-        )
+
+        def changed(old: Endpoint) -> Endpoint:
+            new = replace(old, **changes)
+            if enabled:  # which clears the history of its failures
+                return replace(new, disabled_ms=None, disabled_reason=None, failing_since_ms=None)
+            is_disabled_now = enabled is False and old.disabled_ms is None
+            return replace(new, disabled_ms=now, disabled_reason="request") if is_disabled_now else new
+
+        return require_endpoint(await self.endpoints.change_endpoint(project, endpoint_id, changed))
 
     async def delete(self, project: str, endpoint_id: str) -> None:
         """Delete an endpoint. Raises `Refused` (`unknown_webhook`, `forbidden`)."""
@@ -128,25 +123,21 @@ class Webhooks:
                 return replace(old, secret=new, old_secret=None, old_secret_until_ms=None)
             return replace(old, secret=new, old_secret=before, old_secret_until_ms=until)
 
-        return await self.update_endpoint(project, endpoint_id, rotated)
-
-    async def update_endpoint(self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]) -> Endpoint:
-        return require_endpoint(await self.endpoints.change_endpoint(project, endpoint_id, change))
+        return require_endpoint(await self.endpoints.change_endpoint(project, endpoint_id, rotated))
 
     async def send_health_checks(self, project: str, endpoint_id: str) -> Sequence[HealthCheckResult]:
         """Agora's health check: one callback for each event type, sent now, without retries, and not recorded."""
-        endpoint = await self.get(project, endpoint_id)
-        answers = await asyncio.gather(
-            *(self.send(self.health_check(endpoint, event_type)) for event_type in endpoint.event_types)
-        )
+        endpoint, now = await self.get(project, endpoint_id), self.clock()
+        checks = [
+            make_attempt_request(endpoint, self.new_id(), event_type, HEALTH_CHECK_SID, HEALTH_CHECK, now)
+            for event_type in endpoint.event_types
+        ]
+        answers = await asyncio.gather(*map(self.send, checks))
         return [HealthCheckResult(*pair) for pair in zip(endpoint.event_types, answers, strict=True)]
 
-    def health_check(self, endpoint: Endpoint, event_type: int) -> AttemptRequest:
-        return make_attempt_request(endpoint, self.new_id(), event_type, HEALTH_CHECK_SID, HEALTH_CHECK, self.clock())
-
     async def deliveries(
-        self, project: str, endpoint_id: str, filter: DeliveryFilter
-    ) -> tuple[Sequence[EndpointDelivery], int | None]:
+        self, project: str, endpoint_id: str, filter: stored.DeliveryFilter
+    ) -> tuple[Sequence[stored.EndpointDelivery], int | None]:
         """A page of deliveries, newest first, and `before` for the next page. Raises `Refused`."""
         endpoint = await self.get(project, endpoint_id)
         page = await self.sent.list_endpoint_deliveries(endpoint.key, replace(filter, limit=filter.limit + 1))
@@ -154,23 +145,25 @@ class Webhooks:
             return page, None
         return page[: filter.limit], page[filter.limit - 1].key
 
-    async def project_deliveries(self, project: str, filter: DeliveryFilter, stream: int | None = None) -> DeliveryPage:
+    async def project_deliveries(
+        self, project: str, filter: stored.DeliveryFilter, stream: int | None = None
+    ) -> stored.DeliveryPage:
         """A page of deliveries of a project's sessions over all endpoints, or of one session."""
         return await self.sent.list_project_deliveries(project, filter, project == DEFAULT_PROJECT, stream)
 
-    async def project_delivery(self, project: str, delivery: int) -> tuple[ListedDelivery, bytes | None]:
+    async def project_delivery(self, project: str, delivery: int) -> tuple[stored.ListedDelivery, bytes | None]:
         """One of them, and what is sent, once it is made. Raises `Refused` (`unknown_delivery`)."""
         found = await self.sent.find_project_delivery(project, delivery, project == DEFAULT_PROJECT)
         if found is None:
             raise Refused("unknown_delivery")
         return found
 
-    async def counts_of_day(self, endpoints: Sequence[Endpoint]) -> dict[int, EndpointCounts]:
+    async def counts_of_day(self, endpoints: Sequence[Endpoint]) -> dict[int, stored.EndpointCounts]:
         """How endpoints did in the last 24 hours, by key."""
         keys = [endpoint.key for endpoint in endpoints]
         return await self.sent.count_endpoint_deliveries(keys, self.clock() - DAY_MS)
 
-    async def resend(self, project: str, endpoint_id: str, delivery: int) -> EndpointDelivery:
+    async def resend(self, project: str, endpoint_id: str, delivery: int) -> stored.EndpointDelivery:
         """Make a delivery due now. Raises `Refused` (`unknown_webhook`, `unknown_delivery`, `webhook_disabled`)."""
         endpoint = await self.get_enabled(project, endpoint_id)
         again = await self.sent.resend(endpoint.key, delivery, self.clock())
@@ -199,13 +192,9 @@ def new_webhook_secret() -> str:
     return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode("ascii")
 
 
-def is_operator_endpoint(project: str, endpoint_id: str) -> bool:
-    return project == DEFAULT_PROJECT and endpoint_id == OPERATOR_ID
-
-
 def check_changeable(project: str, endpoint_id: str) -> None:
     """Raise `Refused` (`forbidden`) for the operator's endpoint."""
-    if is_operator_endpoint(project, endpoint_id):
+    if (project, endpoint_id) == (DEFAULT_PROJECT, OPERATOR_ID):
         raise Refused("forbidden", "The operator's webhook can only be changed where the service is started.")
 
 
@@ -214,12 +203,3 @@ def require_endpoint(endpoint: Endpoint | None) -> Endpoint:
     if endpoint is None:
         raise Refused("unknown_webhook")
     return endpoint
-
-
-def set_enabled(endpoint: Endpoint, enabled: bool | None, now_ms: int) -> Endpoint:
-    """Enable or disable an endpoint; enabling clears the history of its failures."""
-    if enabled is None or (not enabled and endpoint.disabled_ms is not None):
-        return endpoint
-    if enabled:
-        return replace(endpoint, disabled_ms=None, disabled_reason=None, failing_since_ms=None)
-    return replace(endpoint, disabled_ms=now_ms, disabled_reason="request")

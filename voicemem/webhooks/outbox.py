@@ -13,7 +13,9 @@ from email.utils import parsedate_to_datetime
 from typing import Literal
 from urllib.parse import urlsplit
 
+import orjson
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from voicemem.backoff import spread
 from voicemem.config import session as config
@@ -24,7 +26,7 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.deliveries import Attempt
 from voicemem.store.endpoints import Endpoint
-from voicemem.store.outbox import ClaimedDelivery, SessionHeader
+from voicemem.store.outbox import ClaimedDelivery
 from voicemem.store.port import Store
 from voicemem.webhooks.payloads import (
     envelope,
@@ -32,7 +34,6 @@ from voicemem.webhooks.payloads import (
     left_payload,
     metrics_payload,
     session_fields,
-    started_payload,
     turns_payload,
     vcon_payload,
 )
@@ -230,20 +231,17 @@ class OutboxWorker:
             started = self.clock()
             if payload is None or started - claimed_ms >= LEASE_MS:
                 return  # the session has been erased, or another claim continues with the payload
-            answer = await self.send(attempt_request(delivery, payload, started))
+            about = delivery.notice_id, delivery.event_type, delivery.header.session_id
+            answer = await self.send(make_attempt_request(delivery.endpoint, *about, payload, started))
             await self.finish(delivery, answer, started)
-        except SessionQuarantined:
-            await self.postpone(delivery)
+        except SessionQuarantined:  # it waits for the session's memory; no attempt counts, and its lease is over
+            due_ms = self.clock() + int(1000 * spread(QUARANTINE_DELAY_S, self.random(), 1.0, 1.2))
+            with suppress(StoreUnavailable):
+                await self.store.outbox.postpone_delivery(delivery, "session_set_aside", due_ms)
         except StoreUnavailable:
             return  # the lease runs out, and the webhook event is claimed again
         finally:
             self.release(delivery.endpoint.url)
-
-    async def postpone(self, delivery: ClaimedDelivery) -> None:
-        """Let a delivery wait for its session's memory; no attempt counts, and its lease is over."""
-        delay_s = spread(QUARANTINE_DELAY_S, self.random(), 1.0, 1.2)
-        with suppress(StoreUnavailable):
-            await self.store.outbox.postpone_delivery(delivery, "session_set_aside", self.clock() + int(delay_s * 1000))
 
     def release(self, url: str) -> None:
         """Free the place of an attempt, and see to it that free places are filled.
@@ -270,13 +268,17 @@ class OutboxWorker:
         session = session_fields(header.session_id, header.name, header.channel, header.labels, header.started_ms)
         match delivery.event_type:
             case config.STARTED_EVENT:
-                return started_payload(session)
+                return orjson.dumps(session)
             case config.LEFT_EVENT:
                 return left_payload(session, header.stopped_ms, header.reason)
 
+        about_call = asdict(header)
+        del about_call["stopped_ms"]
+
         def write(read_model: ReadModel) -> bytes:
             if delivery.event_type == config.HISTORY_EVENT and contents == "vcon":
-                call = call_of(facts_of(header), read_model.timed_messages(), read_model.state)
+                facts = CallFacts(state="ended", ended_ms=header.stopped_ms, **about_call)
+                call = call_of(facts, read_model.timed_messages(), read_model.state)
                 return vcon_payload(session, header.stopped_ms, call)
             if delivery.event_type == config.HISTORY_EVENT:
                 return history_payload(session, header.stopped_ms, read_model.current_messages(), contents)
@@ -293,9 +295,8 @@ class OutboxWorker:
             case "delivered":
                 await self.store.outbox.finish_delivery(delivery, attempt, "delivered", None)
             case "gone":
-                LOG.warning(
-                    "%s is disabled: it answered 410 to notice %s", describe_endpoint(delivery), delivery.notice_id
-                )
+                which = describe_endpoint(delivery), delivery.notice_id
+                LOG.warning("%s is disabled: it answered 410 to notice %s", *which)
                 await self.store.outbox.finish_delivery(delivery, attempt, "failed", None)
                 await self.store.endpoints.disable_endpoint(delivery.endpoint, self.clock())
             case "retry":
@@ -315,17 +316,13 @@ class OutboxWorker:
         if due == now:
             self.wake.set()
         since = delivery.endpoint.failing_since_ms
-        if since is not None and since <= now - FAILING_MS:
-            await self.disable_failing(delivery, now)
-
-    async def disable_failing(self, delivery: ClaimedDelivery, now_ms: int) -> None:
-        """Disable an endpoint that has failed for days, unless a delivery has succeeded since."""
-        if await self.store.endpoints.disable_failing(delivery.endpoint.key, now_ms - FAILING_MS, now_ms):
-            LOG.warning(
-                "%s is disabled: it failed for days, last for notice %s",
-                describe_endpoint(delivery),
-                delivery.notice_id,
-            )
+        if (
+            since is not None
+            and since <= now - FAILING_MS
+            and await self.store.endpoints.disable_failing(delivery.endpoint.key, now - FAILING_MS, now)
+        ):
+            whose = describe_endpoint(delivery), delivery.notice_id
+            LOG.warning("%s is disabled: it failed for days, last for notice %s", *whose)
 
 
 def describe_endpoint(delivery: ClaimedDelivery) -> str:
@@ -335,12 +332,6 @@ def describe_endpoint(delivery: ClaimedDelivery) -> str:
     if endpoint.stream is not None:
         whose = f"The webhook of session {delivery.header.session_id}"
     return f"{whose} to {urlsplit(endpoint.url).hostname}"
-
-
-def attempt_request(delivery: ClaimedDelivery, payload: bytes, now_ms: int) -> AttemptRequest:
-    """One attempt: the frozen payload in an envelope with the time of this attempt."""
-    session_id = delivery.header.session_id
-    return make_attempt_request(delivery.endpoint, delivery.notice_id, delivery.event_type, session_id, payload, now_ms)
 
 
 def make_attempt_request(
@@ -360,19 +351,4 @@ def make_attempt_request(
         ),
         timestamp_s=now_ms // 1000,
         old_secret=endpoint.old_secret if overlap else None,
-    )
-
-
-def facts_of(header: SessionHeader) -> CallFacts:
-    """The session of a webhook event, as it was at its close."""
-    return CallFacts(
-        session_id=header.session_id,
-        state="ended",
-        reason=header.reason,
-        started_ms=header.started_ms,
-        ended_ms=header.stopped_ms,
-        name=header.name,
-        channel=header.channel,
-        user_id=header.user_id,
-        labels=header.labels,
     )

@@ -45,10 +45,6 @@ def session_fields(
     }
 
 
-def started_payload(session: dict[str, Any]) -> bytes:
-    return orjson.dumps(session)
-
-
 def left_payload(session: dict[str, Any], stopped_ms: int, reason: str | None) -> bytes:
     message = END_MESSAGES.get(reason or "", "OK")
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "status": "STOPPED", "message": message})
@@ -99,11 +95,14 @@ def turns_payload(session: dict[str, Any], stopped_ms: int, state: State) -> byt
 
 def history_payload(session: dict[str, Any], stopped_ms: int, messages: Sequence[Message], fields: Contents) -> bytes:
     """The memory at the close; with `standard` each message has only role and content."""
+    contents: list[dict[str, Any]] = [{"role": message.role, "content": message.content} for message in messages]
+    if fields == "full":
+        for item, message in zip(contents, messages, strict=True):
+            item |= {"turn_id": message.turn_id, "timestamp": message.timestamp}
+            item["metadata"] = order_metadata(message.metadata)
     # The order of the keys is frozen: `stop_ts` comes before `labels`.
-    item = standard_item if fields == "standard" else full_item
     start = {key: value for key, value in session.items() if key != "labels"}
-    end = {"stop_ts": stopped_ms // 1000, "labels": session["labels"]}
-    return orjson.dumps({**start, **end, "contents": [item(message) for message in messages]})
+    return orjson.dumps({**start, "stop_ts": stopped_ms // 1000, "labels": session["labels"], "contents": contents})
 
 
 def vcon_payload(session: dict[str, Any], stopped_ms: int, call: Call) -> bytes:
@@ -123,17 +122,3 @@ def envelope(*, notice_id: str, event_type: int, notify_ms: int, session_id: str
             "payload": orjson.Fragment(payload),
         }
     )
-
-
-def full_item(message: Message) -> dict[str, Any]:
-    return {
-        "role": message.role,
-        "content": message.content,
-        "turn_id": message.turn_id,
-        "timestamp": message.timestamp,
-        "metadata": order_metadata(message.metadata),
-    }
-
-
-def standard_item(message: Message) -> dict[str, Any]:
-    return {"role": message.role, "content": message.content}
