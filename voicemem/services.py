@@ -44,7 +44,7 @@ from voicemem.sessions.read_models.maintenance import catch_up_forever, maintain
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.retention import RetentionWorker, compact_forever, erase_forever
-from voicemem.sessions.tails.followed import FollowedMemories, FollowedTurns
+from voicemem.sessions.tails.followed import FollowedSessions
 from voicemem.sessions.tails.several import TailHub
 from voicemem.sessions.tails.tail import TailSources
 from voicemem.store.memory_budget import MemoryBudget
@@ -178,7 +178,7 @@ class Services:
 
     def add_tails(self) -> None:
         """Live tails: what is reported of calls while they run."""
-        followed = FollowedMemories(self.read_models), FollowedTurns(self.read_models), self.accounts
+        followed = FollowedSessions(self.read_models), self.accounts
         sources = TailSources(self.store, *followed, self.runtime.clock, self.draining, page_lock=asyncio.Lock())
         self.tails = TailHub(sources, self.recorder.feed)
         self.watcher = Watcher(self.store, self.tails)

@@ -137,7 +137,7 @@ async def test_readers_of_one_call_share_what_is_kept(app: App, api: RestClient)
             await api.send(*EVENTS[6:])
             await second.catch_up(other, api)
         await first.catch_up(one, api)
-        assert 1 == len(app.services.tails.sources.turns.followed)
+        assert 1 == len(app.services.tails.sources.followed.turns)
 
 
 async def test_a_document_of_the_user_is_followed(api: RestClient) -> None:

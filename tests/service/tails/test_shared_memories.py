@@ -140,7 +140,7 @@ async def test_a_memory_is_let_go_with_its_last_tail(api: RestClient, app: App) 
     async with AsyncExitStack() as stack:
         watched = await begin(app, stack)
         await next_change(watched)
-        followed = app.services.tails.sources.memories.followed
+        followed = app.services.tails.sources.followed.memories
         assert 1 == len(followed)
         assert app.services.budget.followed > 0
     del watched

@@ -15,14 +15,7 @@ from itertools import starmap
 from typing import NamedTuple
 
 from voicemem.errors import Refused, SessionQuarantined
-from voicemem.sessions.tails.followed import (
-    AccountReader,
-    CallContent,
-    CallReader,
-    FollowedMemories,
-    FollowedTurns,
-    MemoryReader,
-)
+from voicemem.sessions.tails.followed import AccountReader, CallContent, CallReader, FollowedSessions, Reader
 from voicemem.store.port import Store
 from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream, may_reopen
@@ -89,7 +82,7 @@ class FollowedSession:
 
     def __init__(self, stream: Stream, at: int = 0) -> None:
         self.stream = stream
-        self.reader: MemoryReader | None = None
+        self.reader: Reader | None = None
         """What was sent of its memory; None before the first item, and in a tail of journals."""
         self.call: CallReader | None = None
         """What else was sent, in a tail of a call."""
@@ -108,8 +101,7 @@ class TailSources(NamedTuple):
     """
 
     store: Store
-    memories: FollowedMemories
-    turns: FollowedTurns
+    followed: FollowedSessions
     accounts: AccountReader
     clock: Callable[[], int]
     draining: asyncio.Event
@@ -265,7 +257,7 @@ class Tail:
         So one that returns is sent whatever it may have missed.
         """
         if session.call is None:
-            session.call = CallReader(self.sources.turns.begin_reading(session.stream.key), self.sources.accounts)
+            session.call = CallReader(self.sources.followed.read_turns(session.stream.key), self.sources.accounts)
         contents, place = await session.call.read_changes(session.stream), self.cursor
         is_behind = session.position < session.stream.position
         messages = await self.read_changes(session) if is_behind else []
@@ -288,7 +280,7 @@ class Tail:
         It is never split, so a reader that has applied an item holds exactly the history at the item's position.
         """
         if session.reader is None:
-            session.reader = await self.sources.memories.begin_reading(
+            session.reader = await self.sources.followed.read_memory(
                 session.stream.key, self.view.unfinished, session.position
             )
         changes = await session.reader.read_changes(session.stream)
