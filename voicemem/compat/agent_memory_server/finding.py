@@ -6,7 +6,7 @@ When recency counts too, a page is in the order that agent-memory-server gives i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import UNSET, Meta, Struct, structs
 
@@ -47,9 +47,10 @@ HalfLife = Annotated[float, Meta(gt=0, le=1_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Found = tuple[Memory, float]
 """A memory, and how well it fits: 1 for the best, 0 for one that only passed the filters."""
+NO_VALUE = "The filter has no value; leave it out to search without it: `{}`"
 
 
-class TextFilter(Struct, frozen=True, forbid_unknown_fields=True):
+class TextFilter(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which values a field may have; all that is given must hold.
 
     The server took `eq`, `ne`, `any`, `all` and `startswith`; its client has `in_`, `not_eq` and `not_in` too.
@@ -101,6 +102,12 @@ class Filters(Struct, frozen=True, forbid_unknown_fields=True):
     extraction_strategy: TextFilter | None = None
 
 
+def equal(**values: str | None) -> Filters:
+    """The filters that fields have these values; those that are None are not looked at."""
+    filters: Any = {name: TextFilter(eq=value) for name, value in values.items() if value is not None}
+    return Filters(**filters)
+
+
 class Branch(NamedTuple):
     """One of several conditions of which a memory must meet any."""
 
@@ -149,10 +156,7 @@ def branches(
     if {*(wanted_types.allowed or ()), *wanted_types.excluded} - {*TYPES}:
         raise Refused("invalid_field", f"The types of memories are {', '.join(TYPES)}: `memory_type`")
     types = [one for one in TYPES if wanted_types.takes(one)]
-    found = [
-        MemoryFilter(**{name: getattr(base, name) for name in base.__struct_fields__} | type_conditions)
-        for type_conditions in conditions_of_types(types, tags("topics", given.topics))
-    ]
+    found = [structs.replace(base, **one) for one in conditions_of_types(types, tags("topics", given.topics))]
     if any(is_impossible(one) for one in found):
         return []
     return [Branch(one, strategies.takes) for one in found]
@@ -170,34 +174,21 @@ def is_impossible(one: MemoryFilter) -> bool:
 
 def conditions_of_types(types: Sequence[str], topics: Tags | None) -> list[JsonObject]:
     """The kinds and topics that stand for types of memories; the type `message` has a topic of its own."""
-    marked, plain = with_tag(topics, MESSAGE_TOPIC), without_tag(topics, MESSAGE_TOPIC)
-    match tuple(types):
-        case ():
-            return []
-        case (semantic, episodic, message):
-            del semantic, episodic, message
-            return [{"topics": topics}]
-        case ("semantic", "episodic"):
-            return [{"topics": plain}]
-        case ("semantic", "message"):
-            return [{"kinds": AnyOf(SEMANTIC_KINDS), "topics": topics}]
-        case ("semantic",):
-            return [{"kinds": AnyOf(SEMANTIC_KINDS), "topics": plain}]
-        case ("episodic",):
-            return [{"kinds": AnyOf(("episode",)), "topics": topics}]
-        case ("message",):
-            return [{"topics": marked}]
-    return [{"kinds": AnyOf(("episode",)), "topics": topics}, {"topics": marked}]
-
-
-def with_tag(known: Tags | None, tag: str) -> Tags:
-    known = known or Tags()
-    return Tags(any=known.any, all=(*known.all, tag), none=known.none)
-
-
-def without_tag(known: Tags | None, tag: str) -> Tags:
-    known = known or Tags()
-    return Tags(any=known.any, all=known.all, none=(*known.none, tag))
+    topics_or_any = topics or Tags()
+    marked = structs.replace(topics_or_any, all=(*topics_or_any.all, MESSAGE_TOPIC))
+    plain = structs.replace(topics_or_any, none=(*topics_or_any.none, MESSAGE_TOPIC))
+    facts, episodes = {"kinds": AnyOf(SEMANTIC_KINDS)}, {"kinds": AnyOf(("episode",))}
+    conditions: dict[tuple[str, ...], list[JsonObject]] = {
+        (): [],
+        (SEMANTIC,): [facts | {"topics": plain}],
+        (EPISODIC,): [episodes | {"topics": topics}],
+        (MESSAGE,): [{"topics": marked}],
+        (SEMANTIC, EPISODIC): [{"topics": plain}],
+        (SEMANTIC, MESSAGE): [facts | {"topics": topics}],
+        (EPISODIC, MESSAGE): [episodes | {"topics": topics}, {"topics": marked}],
+        TYPES: [{"topics": topics}],
+    }
+    return conditions[tuple(types)]
 
 
 def values_of(field: str, given: TextFilter | None) -> Values:
@@ -205,10 +196,11 @@ def values_of(field: str, given: TextFilter | None) -> Values:
     if given is None:
         return Values(None, (), None)
     check_named(field, given)
-    lists = [given.any, given.in_]
-    lists += [None if given.eq is None else (given.eq,), None if given.all is None else only_one(given.all)]
+    eq = None if given.eq is None else (given.eq,)
+    # What a field with one value may be that must have all of these.
+    everyone = None if given.all is None else given.all if len(set(given.all)) == 1 else ()
     allowed: tuple[str, ...] | None = None
-    for values in lists:
+    for values in (given.any, given.in_, eq, everyone):
         if values is not None:
             allowed = tuple(dict.fromkeys(one for one in values if allowed is None or one in allowed))
     singles = tuple(one for one in (given.ne, given.not_eq) if one is not None)
@@ -221,19 +213,14 @@ def values_of(field: str, given: TextFilter | None) -> Values:
 def check_named(field: str, given: TextFilter | TagFilter | TimeFilter) -> None:
     """Refuse a filter without a value: its sender does not want everything. Raises `Refused`."""
     if given == type(given)():
-        raise Refused("invalid_field", f"The filter has no value; leave it out to search without it: `{field}`")
+        raise Refused("invalid_field", NO_VALUE.format(field))
 
 
 def check_filters(given: object) -> None:
     """Refuse null for the filters that say whose memories are meant. Raises `Refused` (`invalid_field`)."""
     for field in OWNER_FIELDS:
         if isinstance(given, dict) and given.get(field, UNSET) is None:
-            raise Refused("invalid_field", f"The filter has no value; leave it out to search without it: `{field}`")
-
-
-def only_one(values: tuple[str, ...]) -> tuple[str, ...]:
-    """What a field with one value may be that must have all of these."""
-    return values if len(set(values)) == 1 else ()
+            raise Refused("invalid_field", NO_VALUE.format(field))
 
 
 def condition(field: str, values: Values) -> Condition | None:
@@ -262,17 +249,14 @@ def between(field: str, given: TimeFilter | None) -> Between | None:
         return None
     check_named(field, given)
     first, last = (None, None) if given.between is None else given.between
-    since = [floor(field, one) for one in (given.eq,) if one is not None]
-    since += [floor(field, one) for one in (given.gte, first) if one is not None]
-    since += [floor(field, one) + 1 for one in (given.gt,) if one is not None]
-    until = [floor(field, one) + 1 for one in (given.eq, given.lte, last) if one is not None]
-    until += [floor(field, one) for one in (given.lt,) if one is not None]
+
+    def at(*times: Time | None) -> list[int]:
+        """Unix ms: memories are known to the ms, so one within the same ms is as old."""
+        return [to_ms(parse_time(time, field)) for time in times if time is not None]
+
+    since = [*at(given.eq, given.gte, first), *(ms + 1 for ms in at(given.gt))]
+    until = [*(ms + 1 for ms in at(given.eq, given.lte, last)), *at(given.lt)]
     return Between(max(since, default=None), min(until, default=None))
-
-
-def floor(field: str, value: Time) -> int:
-    """Unix ms: memories are known to the ms, so one within the same ms is as old."""
-    return to_ms(parse_time(value, field))
 
 
 class Recency(NamedTuple):
@@ -327,10 +311,6 @@ class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     dedup_use_llm: bool | None = None
 
     @property
-    def filters(self) -> Filters:
-        return Filters(**{name: getattr(self, name) for name in Filters.__struct_fields__})
-
-    @property
     def recency(self) -> Recency:
         given = {name: value for name in Recency._fields if (value := getattr(self, f"recency_{name}")) is not None}
         return Recency(**given)
@@ -373,7 +353,7 @@ class RecordFinder:
 
     async def find(self, project: str, wanted: RecordSearch, most: int) -> list[Found]:
         """At most `most` memories, the best first."""
-        conditions = await self.conditions(project, wanted.filters)
+        conditions = await self.conditions(project, wanted)
         text = (wanted.text or "").strip()
         found = await self.fitting(project, conditions, wanted, most) if text else []
         threshold = wanted.distance_threshold
@@ -382,7 +362,7 @@ class RecordFinder:
         if text and (wanted.search_mode == "keyword" or (threshold is not None and threshold < 1.0)):
             return found[:most]
         if len(found) < most:
-            known = {read_model.id for read_model, _ in found}
+            known = {memory.id for memory, _ in found}
             newest = await self.newest(project, conditions, most, known)
             found += [(memory, 0.0 if text else 1.0) for memory in newest]
         return found[:most]
@@ -390,38 +370,24 @@ class RecordFinder:
     async def fitting(self, project: str, conditions: Sequence[Branch], wanted: RecordSearch, most: int) -> list[Found]:
         """What fits a text, the best first: next to the best one, or by meaning alone with the cosine."""
         text = (wanted.text or "")[:MAX_QUERY]
-        vector = await self.vector_of(text, wanted)
-        by_vectors = vector is not None and (wanted.search_mode == "semantic" or wanted.hybrid_alpha == 1.0)
+        vectors, alpha, vector = self.vectors, wanted.hybrid_alpha, None
+        if vectors is not None and vectors.maker.can_compare and wanted.search_mode != "keyword":
+            vector = await vectors.queries.begin(text)()
+        alone = vector is not None and (wanted.search_mode == "semantic" or alpha == 1.0)
+        if vectors is not None and alpha is not None and alpha < 1.0:
+            vectors = vectors._replace(weight=alpha / (1.0 - alpha))
         found: list[Found] = []
         for branch in conditions:
-            several = await (
-                self.long_term.find_by_words(project, branch.filter, text, most)
-                if vector is None
-                else self.by_meaning(project, branch, text, vector, wanted)
-            )
+            if vector is None or vectors is None:
+                several = await self.long_term.find_by_words(project, branch.filter, text, most)
+            else:
+                restricted = self.long_term.restricted(project, branch.filter)
+                near = await find_memories_by_meaning(self.store, vectors, restricted, text, vector, alone)
+                several = [(to_memory(row), score) for row, score, _ in near]
             found += [one for one in several if branch.takes(strategy_of(one[0]))]
-        best = 1.0 if by_vectors else max((score for _, score in found), default=0.0)
-        found = [(read_model, score / best if best > 0 else 1.0) for read_model, score in found]
+        best = 1.0 if alone else max((score for _, score in found), default=0.0)
+        found = [(memory, score / best if best > 0 else 1.0) for memory, score in found]
         return sorted(found, key=lambda one: (-one[1], -one[0].created_at))
-
-    async def vector_of(self, text: str, wanted: RecordSearch) -> bytes | None:
-        """The vector of a text; None for a search by words, without an embedder, and when it is late."""
-        vectors = self.vectors
-        if vectors is None or not vectors.maker.can_compare or wanted.search_mode == "keyword":
-            return None
-        return await vectors.queries.begin(text)()
-
-    async def by_meaning(
-        self, project: str, branch: Branch, text: str, vector: bytes, wanted: RecordSearch
-    ) -> list[Found]:
-        assert self.vectors is not None  # it has made the vector
-        vectors, alpha = self.vectors, wanted.hybrid_alpha
-        if alpha is not None and alpha < 1.0:
-            vectors = vectors._replace(weight=alpha / (1.0 - alpha))
-        alone = wanted.search_mode == "semantic" or alpha == 1.0
-        conditions = self.long_term.restricted(project, branch.filter)
-        found = await find_memories_by_meaning(self.store, vectors, conditions, text, vector, alone)
-        return [(to_memory(row), score) for row, score, _ in found]
 
     async def newest(
         self, project: str, conditions: Sequence[Branch], most: int, known: Collection[str] = ()
@@ -444,20 +410,14 @@ class RecordFinder:
 
     async def conditions(self, project: str, filters: Filters) -> list[Branch]:
         """The filters as conditions of the store; a client's id of a session stands for all sessions that have it."""
-        named = filters.session_id
-        values = () if named is None else named_values(named)
-        ids = {value: await self.session_ids(project, value) for value in values[:MOST_NAMED]}
+        named, values = filters.session_id, list[str]()
+        if named is not None:
+            values += [one for one in (named.eq, named.ne, named.not_eq) if one is not None]
+            values += [one for several in (named.any, named.all, named.in_, named.not_in) for one in several or ()]
+        ids: dict[str, tuple[str, ...]] = {}
+        for value in [*dict.fromkeys(values)][:MOST_NAMED]:
+            labelled = await self.store.journal.list_sessions(
+                SessionFilter(project=project, label=(ID_LABEL, value), limit=MOST_SAME_ID)
+            )
+            ids[value] = tuple(dict.fromkeys((value, derived_id(Owner(value)), *(one.id for one in labelled))))
         return branches(project, filters, lambda value: ids.get(value, (value,)))
-
-    async def session_ids(self, project: str, session_id: str) -> tuple[str, ...]:
-        """All ids of ours that one of a client's stands for, of any user."""
-        wanted = SessionFilter(project=project, label=(ID_LABEL, session_id), limit=MOST_SAME_ID)
-        labelled = await self.store.journal.list_sessions(wanted)
-        return tuple(dict.fromkeys((session_id, derived_id(Owner(session_id)), *(one.id for one in labelled))))
-
-
-def named_values(given: TextFilter) -> tuple[str, ...]:
-    """All values that a filter names."""
-    lists = (given.any, given.all, given.in_, given.not_in)
-    singles = (given.eq, given.ne, given.not_eq)
-    return tuple({*(one for one in singles if one is not None), *(one for several in lists for one in several or ())})

@@ -75,17 +75,15 @@ class Forgotten(Struct, frozen=True):
 
 def select(memories: Iterable[Memory], policy: Policy, now_ms: int, pinned_ids: Collection[str] = ()) -> list[str]:
     """The ids of the memories to forget, in their order."""
-    considered = [one for one in memories if not one.pinned and one.id not in pinned_ids and is_of_type(one, policy)]
+    types = policy.memory_type_allowlist
+    considered = [one for one in memories if not one.pinned and one.id not in pinned_ids]
+    considered = [one for one in considered if types is None or type_of(one) in types]
     forgotten = {one.id for one in considered if is_over(one, policy, now_ms)}
     if policy.budget is not None:
         left = [one for one in considered if one.id not in forgotten]
         left.sort(key=lambda one: -ONLY_RECENCY.score(one, 0.0, now_ms))
         forgotten |= {one.id for one in left[policy.budget :]}
     return [one.id for one in considered if one.id in forgotten]
-
-
-def is_of_type(memory: Memory, policy: Policy) -> bool:
-    return policy.memory_type_allowlist is None or type_of(memory) in policy.memory_type_allowlist
 
 
 def is_over(memory: Memory, policy: Policy, now_ms: int) -> bool:
@@ -107,13 +105,6 @@ class GivenRecords(Struct, frozen=True):
     memories: Annotated[tuple[GivenRecord, ...], Meta(max_length=MAX_GIVEN)]
     deduplicate: bool = True
 
-    def within(self, namespace: str | None) -> GivenRecords:
-        """The same, where those that name no namespace get this one."""
-        if namespace is None:
-            return self
-        several = (structs.replace(one, namespace=one.namespace or namespace) for one in self.memories)
-        return structs.replace(self, memories=tuple(several))
-
 
 class LongTermRecords:
     """The memories of all projects, as records of agent-memory-server's."""
@@ -127,42 +118,38 @@ class LongTermRecords:
 
     # Keeping
 
-    async def create(self, project: str, given: GivenRecords) -> list[Memory]:
-        """Keep memories; they are found once this returns. Raises `Refused`."""
+    async def create(self, project: str, given: GivenRecords, namespace: str | None = None) -> list[Memory]:
+        """Keep memories, in a namespace where they name none; they are found once this returns. Raises `Refused`."""
+        drafts = []
         for record in given.memories:
             check_record(record)
-        drafts = [draft_of(one, await self.session_of(project, owner_named(one))) for one in given.memories]
+        for record in given.memories:
+            named = structs.replace(record, namespace=record.namespace or namespace)
+            owner = Owner(named.session_id or "", named.namespace or None, named.user_id or None)
+            drafts.append(draft_of(named, await self.session_of(project, owner)))
         if given.deduplicate:
             drafts = await self.without_known(project, drafts)
         return await self.long_term.add(project, drafts)
 
     async def keep_in(self, stream: Stream, records: Sequence[GivenRecord]) -> None:
         """Keep what a working memory brings, as memories of its session. Those that stand as they are stay."""
-        if not records:
-            return
-        owner = owner_of(stream)
         known = {one.id: one for one in await self.find_all(stream.project, [one.id or "" for one in records])}
         new = [one for one in records if one.id not in known or not says_the_same(one, known[one.id])]
-        drafts = [draft_of(with_owner(one, owner), stream.id, "message") for one in new]
-        await self.long_term.add(stream.project, drafts)
+        await self.long_term.add(stream.project, [draft_in(stream, one) for one in new])
 
     async def known_as(self, stream: Stream, records: Sequence[GivenRecord]) -> tuple[GivenRecord, ...]:
         """What a working memory brings, each with the id under which its session says the same already, if it does."""
-        if not records:
-            return ()
-        owner = owner_of(stream)
         known = {one.id for one in await self.find_all(stream.project, [one.id or "" for one in records])}
         said: dict[tuple[object, ...], str] = {}
         found: dict[str, GivenRecord] = {}
         for record in records:
-            draft = self.long_term.prepare(draft_of(with_owner(record, owner), stream.id, "message"), self.clock())
-            given = MemoryOwner(stream.project, draft.namespace, draft.user_id, draft.session_id)
-            settled, _ = await settle_owner(self.store.journal, given)
+            draft = self.long_term.prepare(draft_in(stream, record), self.clock())
+            owner = await self.owner_of(stream.project, draft)
             id = record.id or ""
             if id not in known:
-                same = await self.find_same(settled, draft)
-                id = said.get((normalised(draft.text), settled, draft.kind), id) if same is None else same.id
-            said.setdefault((normalised(draft.text), settled, draft.kind), id)
+                same = await self.find_same(owner, draft)
+                id = said.get((normalised(draft.text), owner, draft.kind), id) if same is None else same.id
+            said.setdefault((normalised(draft.text), owner, draft.kind), id)
             found.setdefault(id, structs.replace(record, id=id))
         return tuple(found.values())
 
@@ -188,13 +175,16 @@ class LongTermRecords:
         new: list[MemoryDraft] = []
         said: dict[tuple[object, ...], str | None] = {}
         for draft in drafts:
-            given = MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
-            owner, _ = await settle_owner(self.store.journal, given)
+            owner = await self.owner_of(project, draft)
             first = said.setdefault((normalised(draft.text), owner, draft.kind), draft.id)
             known = await self.find_same(owner, draft) if first == draft.id else None
             if first == draft.id and (known is None or known.id == draft.id):
                 new.append(draft)
         return new
+
+    async def owner_of(self, project: str, draft: MemoryDraft) -> MemoryOwner:
+        owner = MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
+        return (await settle_owner(self.store.journal, owner))[0]
 
     async def find_same(self, owner: MemoryOwner, draft: MemoryDraft) -> Memory | None:
         """A memory of the same text, owner and kind."""
@@ -210,18 +200,18 @@ class LongTermRecords:
 
     async def get(self, project: str, id: str, namespace: str | None = None) -> Memory:
         """A memory; with a namespace, only one of it or of none. Raises `Refused` (`unknown_memory`)."""
-        found = [one for one in await self.find_all(project, [id]) if is_within(one, namespace)]
-        if found:
-            return found[0]
+        for memory in await self.find_all(project, [id]):
+            if is_within(memory, namespace):
+                return memory
         raise Refused("unknown_memory", "Memory not found: there is none with this id.")
 
     async def edit(self, project: str, id: str, patch: RecordPatch) -> Memory:
         """Change a memory. Raises `Refused` (`unknown_memory`, `invalid_field` where there is nothing to change)."""
         memory = await self.get(project, id)
-        named = patch.session_id if isinstance(patch.session_id, str) else None
+        named = patch.session_id if isinstance(patch.session_id, str) else ""
         namespace = patch.namespace if isinstance(patch.namespace, str) else memory.namespace
         user_id = patch.user_id if isinstance(patch.user_id, str) else memory.user_id
-        session_id = await self.session_of(project, Owner(named or "", namespace, user_id))
+        session_id = await self.session_of(project, Owner(named, namespace, user_id))
         return await self.long_term.edit(project, id, patch_of(patch, memory, session_id))
 
     async def delete(self, project: str, ids: Sequence[str], namespace: str | None = None) -> int:
@@ -258,18 +248,16 @@ class LongTermRecords:
         return len(scanned) - len(double)
 
 
-def with_owner(record: GivenRecord, owner: Owner) -> GivenRecord:
-    """A memory of a working memory, which is its owner's."""
-    return structs.replace(
+def draft_in(stream: Stream, record: GivenRecord) -> MemoryDraft:
+    """A memory that a working memory brings: of its session, and of its owner where it names none."""
+    owner = owner_of(stream)
+    named = structs.replace(
         record,
         session_id=owner.session_id,
         user_id=record.user_id or owner.user_id,
         namespace=record.namespace or owner.namespace,
     )
-
-
-def owner_named(record: GivenRecord) -> Owner:
-    return Owner(record.session_id or "", record.namespace or None, record.user_id or None)
+    return draft_of(named, stream.id, "message")
 
 
 def is_within(memory: Memory, namespace: str | None) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
 from voicemem.compat.agent_memory_server.finding import RecordFinder, RecordSearch, TextFilter
-from voicemem.compat.agent_memory_server.records import RecordView, WorkingMemoryView
-from voicemem.compat.agent_memory_server.sessions import checked_owner
-from voicemem.compat.agent_memory_server.working_memory import Window, WorkingMemories, window_of
+from voicemem.compat.agent_memory_server.records import RecordView
+from voicemem.compat.agent_memory_server.sessions import Given, checked_owner
+from voicemem.compat.agent_memory_server.working_memory import WorkingMemories, window_of
 from voicemem.errors import Refused
 from voicemem.protocol.types import matching
 
@@ -21,9 +20,6 @@ MEMORIES_SHOWN = 20
 """Where a prompt asks for long-term memories and says nothing else."""
 Digits = Annotated[str, matching(r"^[1-9][0-9]{0,9}\Z", "A number in a text is 1 to 10 digits without a leading 0")]
 """The client sends the size of a window as a text."""
-
-
-Given = Annotated[str, Meta(min_length=1)]
 
 
 class PromptSession(Struct, frozen=True):
@@ -65,59 +61,44 @@ class Prompt(Struct, frozen=True):
     long_term_memories: list[RecordView] | None
 
 
-class Prompts:
-    """Makes prompts; no LLM is asked for that."""
-
-    def __init__(self, working: WorkingMemories, records: RecordFinder) -> None:
-        self.working = working
-        self.records = records
-
-    async def make(self, project: str, wanted: PromptRequest) -> Prompt:
-        """The prompt. Raises `Refused` (`invalid_field`)."""
-        if wanted.session is None and not wanted.long_term_search:
-            raise Refused("invalid_field", "Either session or long_term_search must be provided.")
-        messages = [] if wanted.session is None else await self.session_messages(project, wanted.session)
-        found: list[RecordView] = []
-        if wanted.long_term_search:
-            found = (await self.records.search(project, search_of(wanted))).memories
-            messages.append(message("system", MEMORIES + memory_lines(found)))
-        messages.append(message("user", wanted.query))
-        return Prompt(messages, found or None)
-
-    async def session_messages(self, project: str, session: PromptSession) -> list[PromptMessage]:
-        """The summary and the messages of a session; none of one that does not exist."""
+async def make_prompt(working: WorkingMemories, records: RecordFinder, project: str, request: PromptRequest) -> Prompt:
+    """The prompt; no LLM is asked for it. Raises `Refused` (`invalid_field`)."""
+    session = request.session
+    if session is None and not request.long_term_search:
+        raise Refused("invalid_field", "Either session or long_term_search must be provided.")
+    messages: list[PromptMessage] = []
+    if session is not None:
         owner = checked_owner(session.session_id, session.namespace, session.user_id)
         size = session.context_window_max
-        window: Window | None = window_of(session.model_name, None if size is None else int(size))
         try:
-            view = await self.working.read(project, owner, window)
+            view = await working.read(
+                project, owner, window_of(session.model_name, None if size is None else int(size))
+            )
+            messages += [message("system", SUMMARY + view.context)] if view.context else []
+            messages += [message("user" if one.role == "user" else "assistant", one.content) for one in view.messages]
         except Refused as refused:
             if refused.code != "unknown_session":
                 raise
-            return []
-        return session_part(view)
+    found: list[RecordView] = []
+    if request.long_term_search:
+        found = (await records.search(project, search_of(request))).memories
+        lines = "\n".join(f"- {one.text} (ID: {one.id})" for one in found)
+        messages.append(message("system", MEMORIES + (lines or NO_MEMORIES)))
+    messages.append(message("user", request.query))
+    return Prompt(messages, found or None)
 
 
-def session_part(view: WorkingMemoryView) -> list[PromptMessage]:
-    messages = [] if not view.context else [message("system", SUMMARY + view.context)]
-    return messages + [message("user" if one.role == "user" else "assistant", one.content) for one in view.messages]
-
-
-def search_of(wanted: PromptRequest) -> RecordSearch:
+def search_of(request: PromptRequest) -> RecordSearch:
     """The search for the memories of a prompt. What the session shows already is not searched."""
-    search, session = wanted.long_term_search, wanted.session
+    search, session = request.long_term_search, request.session
     user_id = None if session is None or not session.user_id else TextFilter(eq=session.user_id)
     if isinstance(search, RecordSearch):
-        return structs.replace(search, text=wanted.query, user_id=search.user_id or user_id)
+        return structs.replace(search, text=request.query, user_id=search.user_id or user_id)
     others = None if session is None else TextFilter(ne=session.session_id)
     namespace = None if session is None or not session.namespace else TextFilter(eq=session.namespace)
     return RecordSearch(
-        text=wanted.query, session_id=others, user_id=user_id, namespace=namespace, limit=MEMORIES_SHOWN
+        text=request.query, session_id=others, user_id=user_id, namespace=namespace, limit=MEMORIES_SHOWN
     )
-
-
-def memory_lines(found: Sequence[RecordView]) -> str:
-    return "\n".join(f"- {one.text} (ID: {one.id})" for one in found) or NO_MEMORIES
 
 
 def message(role: Literal["system", "user", "assistant"], text: str) -> PromptMessage:

@@ -6,9 +6,9 @@ import base64
 import hashlib
 import re
 import sys
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import structs
+from msgspec import Meta, structs
 
 from voicemem.compat.agent_memory_server.records import SessionList, StrategyConfig
 from voicemem.config.context import MESSAGES, NOW
@@ -38,6 +38,8 @@ PROMPT_NAMES = {"{message}": MESSAGES, "{current_datetime}": NOW}
 MOST_LISTED = 10_000
 MOST_SAME_ID = 100
 """Sessions of one id, of different users and namespaces, that are looked at."""
+Given = Annotated[str, Meta(min_length=1)]
+"""An empty text must not mean everybody."""
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
 
 
@@ -51,11 +53,10 @@ class Owner(NamedTuple):
 
 def checked_owner(session_id: str, namespace: str | None, user_id: str | None) -> Owner:
     """The owner that a request names. Raises `Refused` (`invalid_field`)."""
-    for value, name, most in ((session_id, "session_id", MAX_ID), (namespace, "namespace", MAX_NAMESPACE)):
+    named = {"session_id": (session_id, MAX_ID), "namespace": (namespace, MAX_NAMESPACE), "user_id": (user_id, 128)}
+    for name, (value, most) in named.items():
         if value is not None and len(value) > most:
             raise Refused("invalid_field", f"`{name}` may have at most {most} characters.")
-    if user_id is not None and len(user_id) > 128:
-        raise Refused("invalid_field", "`user_id` may have at most 128 characters.")
     return Owner(session_id, namespace or None, user_id or None)
 
 
@@ -88,12 +89,10 @@ def derived_id(owner: Owner) -> str:
 
 def config_of(owner: Owner, ttl_s: int | None) -> JsonObject:
     """The configuration of a new session."""
-    labels = {ID_LABEL: owner.session_id}
-    if owner.namespace is not None:
-        labels[NAMESPACE_LABEL] = owner.namespace
+    labels = {ID_LABEL: owner.session_id} | ({} if owner.namespace is None else {NAMESPACE_LABEL: owner.namespace})
     optional = {"user_id": owner.user_id, **lifetime(ttl_s)}
-    given = {name: value for name, value in optional.items() if value is not None}
-    return {"labels": labels, "reopen_window": REOPEN_WINDOW_S, **given}
+    known = {name: value for name, value in optional.items() if value is not None}
+    return {"labels": labels, "reopen_window": REOPEN_WINDOW_S, **known}
 
 
 def lifetime(ttl_s: int | None) -> JsonObject:

@@ -7,7 +7,7 @@ never out of date, and there is nothing to run in the background.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -25,7 +25,7 @@ from voicemem.compat.agent_memory_server.finding import (
 from voicemem.compat.agent_memory_server.records import RecordView, format_ms, view_of
 from voicemem.errors import Refused
 from voicemem.memory.long_term.plans import NO_USER
-from voicemem.memory.working_memory import DocumentChange, DocumentOwner, WorkingMemory
+from voicemem.memory.working_memory import DocumentChange, DocumentOwner, DocumentView, WorkingMemory
 from voicemem.protocol.types import JsonObject
 
 FIELDS = ("user_id", "namespace", "session_id", "memory_type")
@@ -108,9 +108,10 @@ class SummaryViews:
 
     async def list_views(self, project: str) -> list[SummaryView]:
         """The views of a project, the oldest first."""
-        content = (await self.documents.read_document(owner_of_views(project))).content
-        views = content.get("summary_views") if isinstance(content, dict) else None
-        return [msgspec.convert(view, SummaryView) for view in (views or {}).values()]
+        return [msgspec.convert(view, SummaryView) for view in views_in(await self.read_document(project)).values()]
+
+    async def read_document(self, project: str) -> DocumentView:
+        return await self.documents.read_document(owner_of_views(project))
 
     async def get(self, project: str, id: str) -> SummaryView:
         """A view. Raises `Refused` (`not_found`)."""
@@ -123,7 +124,7 @@ class SummaryViews:
         """Keep a view under an id. Raises `Refused` (`invalid_field`, `too_big`)."""
         check_view(given)
         fields = {name: value for name, value in structs.asdict(given).items() if value is not None}
-        filters = {name: plain(value) for name, value in (given.filters or {}).items()}
+        filters = to_builtins(given.filters or {})
         view = SummaryView(id=id, **(fields | {"filters": filters}))
         change = DocumentChange("append", {"summary_views": {id: to_builtins(view)}})
         await self.documents.change(owner_of_views(project), change)
@@ -133,8 +134,8 @@ class SummaryViews:
         """Drop a view, if it is there."""
         owner = owner_of_views(project)
         while True:
-            document = await self.documents.read_document(owner)
-            views = document.content.get("summary_views", {}) if isinstance(document.content, dict) else {}
+            document = await self.read_document(project)
+            views = views_in(document)
             if id not in views:
                 return
             left = {name: view for name, view in views.items() if name != id}
@@ -154,13 +155,12 @@ class SummaryViews:
         records = await self.read(project, view, dict(group))
         return self.summarised(view, dict(group), records)
 
-    async def partitions(self, project: str, id: str, wanted: Mapping[str, str | None]) -> list[Partition]:
+    async def partitions(self, project: str, id: str, given: Mapping[str, str]) -> list[Partition]:
         """All groups of a view in which there is anything; those with these values. Raises `Refused` (`not_found`).
 
         One that is named in full is there also if nothing is in it.
         """
         view = await self.get(project, id)
-        given = {name: value for name, value in wanted.items() if value is not None}
         groups: defaultdict[tuple[str, ...], list[RecordView]] = defaultdict(list)
         if view.group_by and given.keys() >= {*view.group_by}:
             groups[tuple(given[name] for name in view.group_by)] = []
@@ -173,8 +173,7 @@ class SummaryViews:
 
     async def run(self, project: str, id: str) -> ViewTask:
         """A task for a view, which is done. Raises `Refused` (`not_found`)."""
-        view = await self.get(project, id)
-        return task_of(view.id, self.clock())
+        return task_of((await self.get(project, id)).id, self.clock())
 
     async def find_task(self, project: str, task_id: str) -> ViewTask:
         """A task that `run` made; its id says all of it. Raises `Refused` (`not_found`)."""
@@ -194,7 +193,20 @@ class SummaryViews:
         return [one for one in several if all(getattr(one, name) == value for name, value in group.items())]
 
     def summarised(self, view: SummaryView, group: dict[str, str], records: list[RecordView]) -> Partition:
-        return Partition(view.id, group, lines_of(records), len(records), format_ms(self.clock()))
+        """A group, with one line for each memory, as many as there is room for."""
+        lines, length = list[str](), 0
+        for record in records:
+            length += len(record.text) + 3
+            if length > SUMMARY_LIMIT:
+                break
+            lines.append(f"- {record.text}")
+        return Partition(view.id, group, "\n".join(lines), len(records), format_ms(self.clock()))
+
+
+def views_in(document: DocumentView) -> JsonObject:
+    """By id; a client may have put anything else there."""
+    views = document.content.get("summary_views") if isinstance(document.content, dict) else None
+    return views or {}
 
 
 def owner_of_views(project: str) -> DocumentOwner:
@@ -204,18 +216,6 @@ def owner_of_views(project: str) -> DocumentOwner:
 def task_of(view_id: str, ms: int) -> ViewTask:
     at = format_ms(ms)
     return ViewTask(f"{view_id}-{ms}", TASK_TYPE, "success", view_id, at, at, at)
-
-
-def lines_of(records: Iterable[RecordView]) -> str:
-    """One line for each memory, as many as there is room for."""
-    lines, length = list[str](), 0
-    for record in records:
-        line = f"- {record.text}"
-        length += len(line) + 1
-        if length > SUMMARY_LIMIT:
-            break
-        lines.append(line)
-    return "\n".join(lines)
 
 
 def check_view(given: GivenView) -> None:
@@ -230,12 +230,6 @@ def check_view(given: GivenView) -> None:
             check_named(name, value)
     if len(set(given.group_by)) < len(given.group_by):
         raise Refused("invalid_field", "`group_by` names a field twice.")
-
-
-def plain(value: str | tuple[str, ...] | TextFilter) -> Any:
-    """A filter of a view as it was given."""
-    given = to_builtins(value)
-    return {name: one for name, one in given.items() if one is not None} if isinstance(given, dict) else given
 
 
 def text_filter(value: Any) -> TextFilter:
