@@ -5,7 +5,7 @@ A session is an agent. https://docs.agora.io/en/conversational-ai/rest-api/join;
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from aiohttp import web
 
@@ -17,12 +17,11 @@ from voicemem.server.http.guard import guard_route
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.problems import Handler, problems
 from voicemem.server.http.request import SERVICES
-from voicemem.server.http.routes import Route
 from voicemem.server.rest import add_routes
 
 BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")
 """Worldwide, and in mainland China."""
-ROUTES: tuple[Route[Any], ...] = agents.ROUTES
+ROUTES = agents.ROUTES
 """Their paths follow each of the bases."""
 DOCUMENTED = (
     *apps.ROUTES,
@@ -46,15 +45,11 @@ def register_agora(app: web.Application, gate: Gate) -> None:
     add_routes(app, gate, DOCUMENTED, served=apps.ROUTES)
     gate = gate.granting(registry.grant)
     for route in ROUTES:
-        handler = as_agora(guard_route(route, gate))
+        handler = partial(as_agora, guard_route(route, gate))
         for base in BASES:
             app.router.add_route(route.method, base + route.path, handler, expect_handler=answer_expect)
 
 
-def as_agora(handler: Handler) -> Handler:
-    """Wrap a handler: it accepts keys in Agora's headers, and its errors are Agora's."""
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return translate_problem(await problems(with_bearer(request), handler))
-
-    return handle
+async def as_agora(handler: Handler, request: web.Request) -> web.StreamResponse:
+    """Handle a request: keys are taken in Agora's headers, and errors are Agora's."""
+    return translate_problem(await problems(with_bearer(request), handler))

@@ -30,7 +30,7 @@ from voicemem.protocol.codec import decode_event
 from voicemem.protocol.events import Interrupt, MessageEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.server.http.request import GRANT, NoQuery, json_response, services_of
-from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import JSON, ResponseSpec, Routes
 from voicemem.server.rest.history import AgoraTurn, Spoken
 from voicemem.server.rest.sessions import check_outbound_change, note_outbound_change
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -40,6 +40,9 @@ from voicemem.store.streams import Stream
 from voicemem.transcript.messages import Message
 from voicemem.transcript.turns import turn_object
 
+ROUTES = Routes()
+RECORD_CODES = "unknown_session session_ended seq_required"
+SPEAK_CODES = f"{RECORD_CODES} missing_field invalid_field text_too_long reserved_metadata"
 PROJECT = "/v2/projects/{appid}"
 AGENT = PROJECT + "/agents/{id}"
 LEAVE_REASON = "api_leave"
@@ -118,6 +121,9 @@ def agent_status(stream: Stream) -> str:
     return "RUNNING" if stream.state == "running" else "STOPPED"
 
 
+@ROUTES.add(
+    f"POST {PROJECT}/join", "ingest", Started, Join, "missing_field invalid_field session_exists quota_exceeded"
+)
 async def join(request: web.Request, _: NoQuery) -> web.Response:
     """Start a session; its id is the agent's id, under which an engine sends events."""
     project = await project_of(request)
@@ -129,13 +135,24 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
 
 
+@ROUTES.add(f"GET {PROJECT}/agents", "read", Agents, codes="invalid_cursor")
 async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
     """List the agents of the project that meet all conditions, the newest first."""
     project = await project_of(request)
     sessions = services_of(request).sessions
+    if query.channel:
+        check_channel(request, query.channel)
+    bound = request[GRANT].channel  # a token of Agora's lists the agents of its own channel
     states = set(query.state.split(","))
-    channel = channel_to_list(request, query)
-    conditions = agents_filter(project, query, channel, sessions.clock() // 1000)
+    since = sessions.clock() // 1000 - DEFAULT_LOOKBACK_S if query.from_time is None else int(query.from_time)
+    conditions = SessionFilter(  # the first and the last second are included
+        project=project,
+        state=None if states >= {RUNNING, STOPPED} else "running" if RUNNING in states else "ended",
+        channel=query.channel or (None if bound == ANY_CHANNEL else bound),
+        started_after=since * 1000 - 1,
+        started_before=None if query.to_time is None else int(query.to_time) * 1000 + 1000,
+        limit=query.limit,
+    )
     if states.isdisjoint({RUNNING, STOPPED}):
         return json_response(Agents(Data(0, ()), Page("", 0)))
     page, cursor = await sessions.list(conditions, query.cursor or None)
@@ -143,30 +160,7 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
     return json_response(Agents(Data(len(listed), listed), Page(cursor or "", await sessions.count(conditions))))
 
 
-def channel_to_list(request: web.Request, query: AgentsQuery) -> str | None:
-    """Return the channel whose agents are wanted; a token of Agora's lists those of its own. Raises `Refused`."""
-    if query.channel:
-        check_channel(request, query.channel)
-        return query.channel
-    bound = request[GRANT].channel
-    return None if bound == ANY_CHANNEL else bound
-
-
-def agents_filter(project: str, query: AgentsQuery, channel: str | None, now_s: int) -> SessionFilter:
-    """Turn a query into a filter; the first and the last second are included."""
-    states = set(query.state.split(","))
-    both = {RUNNING, STOPPED} <= states
-    since = now_s - DEFAULT_LOOKBACK_S if query.from_time is None else int(query.from_time)
-    return SessionFilter(
-        project=project,
-        state=None if both else "running" if RUNNING in states else "ended",
-        channel=channel,
-        started_after=since * 1000 - 1,
-        started_before=None if query.to_time is None else int(query.to_time) * 1000 + 1000,
-        limit=query.limit,
-    )
-
-
+@ROUTES.add(f"GET {AGENT}", "read", Agent, codes="unknown_session")
 async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Read the status of an agent, while it runs and after it."""
     stream = await agent_of(request)
@@ -183,6 +177,7 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
     )
 
 
+@ROUTES.add(f"POST {AGENT}/update", "ingest", Started, Update, "unknown_session missing_field invalid_field")
 async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
     stream = await running_agent_of(request)
@@ -192,15 +187,12 @@ async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
 
 
+@ROUTES.add(f"POST {AGENT}/leave", "ingest", {200: ResponseSpec()}, codes="unknown_session")
 async def leave(request: web.Request, _: NoQuery) -> web.Response:
     """End and close the session at once; the body is ignored."""
     stream = await running_agent_of(request, STOP_CHANNEL)
     await services_of(request).sessions.end(stream, LEAVE_REASON)
     return web.Response(content_type=JSON)
-
-
-UNKNOWN_AGENT = ("unknown_session",)
-FIELD_CODES = ("missing_field", "invalid_field")
 
 
 AGORA_PRODUCER = "agora.rest"
@@ -269,6 +261,7 @@ class SpokenBody(Struct, frozen=True):
     start_ts: int
 
 
+@ROUTES.add(f"GET {AGENT}/history", "read", AgoraHistory | StandardAgoraHistory, codes="unknown_session")
 async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
     """Read the memory of an agent, while it runs."""
     stream = await running_agent_of(request)
@@ -287,6 +280,7 @@ def agora_turns(read_model: ReadModel) -> list[JsonObject]:
     return [turn_object(read_model.state, read_model.state.turns[number]) for number in read_model.state.turn_numbers]
 
 
+@ROUTES.add(f"GET {AGENT}/turns", "read", AgoraTurns, codes="unknown_session")
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
     stream = await agent_of(request)
@@ -307,6 +301,7 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Respo
     )
 
 
+@ROUTES.add(f"POST {AGENT}/speak", "ingest", SpokenBody, Speak, SPEAK_CODES)
 async def speak(request: web.Request, _: NoQuery) -> web.Response:
     """Record a text that the agent is to say, in the newest turn; it interrupts nothing."""
     stream = await running_agent_of(request)
@@ -319,6 +314,7 @@ async def speak(request: web.Request, _: NoQuery) -> web.Response:
     )
 
 
+@ROUTES.add(f"POST {AGENT}/think", "ingest", SpokenBody, Think, SPEAK_CODES)
 async def think(request: web.Request, _: NoQuery) -> web.Response:
     """Record a text that the agent is to take as the user's words, in the next turn."""
     stream = await running_agent_of(request)
@@ -329,6 +325,7 @@ async def think(request: web.Request, _: NoQuery) -> web.Response:
     )
 
 
+@ROUTES.add(f"POST {AGENT}/interrupt", "ingest", SpokenBody, codes=RECORD_CODES)
 async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
     """Record that the agent was interrupted; the body is ignored."""
     return await record_event(request, await running_agent_of(request), Interrupt(cause=INTERRUPT_CAUSE))
@@ -343,50 +340,3 @@ async def record_event(request: web.Request, stream: Stream, event: ProducedEven
         raise Refused(problem.code, problem.detail)
     channel = parse_config(stream.config).channel or ""
     return json_response(SpokenBody(stream.id, channel, services.sessions.clock() // 1000))
-
-
-RECORD_CODES = (*UNKNOWN_AGENT, "session_ended", "seq_required")
-SPEAK_CODES = (*RECORD_CODES, *FIELD_CODES, "text_too_long", "reserved_metadata")
-
-ROUTES: tuple[Route[Any], ...] = (
-    Route(
-        "POST",
-        f"{PROJECT}/join",
-        join,
-        "ingest",
-        NoQuery,
-        json_ok(Started),
-        BodySpec({JSON: Join}),
-        (*FIELD_CODES, "session_exists", "quota_exceeded"),
-    ),
-    Route("GET", f"{PROJECT}/agents", list_agents, "read", AgentsQuery, json_ok(Agents), codes=("invalid_cursor",)),
-    Route("GET", AGENT, read_agent, "read", NoQuery, json_ok(Agent), codes=UNKNOWN_AGENT),
-    Route(
-        "POST",
-        f"{AGENT}/update",
-        update_agent,
-        "ingest",
-        NoQuery,
-        json_ok(Started),
-        BodySpec({JSON: Update}),
-        (*UNKNOWN_AGENT, *FIELD_CODES),
-    ),
-    Route("POST", f"{AGENT}/leave", leave, "ingest", NoQuery, {200: ResponseSpec()}, codes=UNKNOWN_AGENT),
-    Route(
-        "GET",
-        f"{AGENT}/history",
-        read_agent_history,
-        "read",
-        NoQuery,
-        json_ok(AgoraHistory | StandardAgoraHistory),
-        codes=UNKNOWN_AGENT,
-    ),
-    Route("GET", f"{AGENT}/turns", read_agent_turns, "read", TurnsQuery, json_ok(AgoraTurns), codes=UNKNOWN_AGENT),
-    Route(
-        "POST", f"{AGENT}/speak", speak, "ingest", NoQuery, json_ok(SpokenBody), BodySpec({JSON: Speak}), SPEAK_CODES
-    ),
-    Route(
-        "POST", f"{AGENT}/think", think, "ingest", NoQuery, json_ok(SpokenBody), BodySpec({JSON: Think}), SPEAK_CODES
-    ),
-    Route("POST", f"{AGENT}/interrupt", interrupt, "ingest", NoQuery, json_ok(SpokenBody), codes=RECORD_CODES),
-)

@@ -7,7 +7,7 @@ app's certificate, and the one before stays valid until it is retired or the nex
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from aiohttp import web
 from msgspec import Struct
@@ -25,7 +25,7 @@ from voicemem.protocol.types import matching
 from voicemem.security.access import SCOPES, Access, Grant, check_project, check_scopes
 from voicemem.security.audit import audit
 from voicemem.server.http.request import GRANT, NoQuery, json_response, read_struct
-from voicemem.server.http.routes import JSON, BodySpec, ResponseSpec, Route, json_ok
+from voicemem.server.http.routes import Routes
 from voicemem.server.rest.keys import Scopes
 from voicemem.store.directory import AgoraApp
 
@@ -78,7 +78,8 @@ class AppRegistry:
         """Register an app. Raises `Refused` (`invalid_field`; `agora_app_exists`, also for one of another project)."""
         check_project(project)
         check_scopes(scopes)
-        check_app_id(app_id)
+        if not APP_ID_PATTERN.match(app_id):
+            raise Refused("invalid_field", f"{APP_ID_RULE}.")
         check_certificate(certificate)
         app = AgoraApp(app_id, project, certificate, tuple(dict.fromkeys(scopes)), self.access.clock())
         if not await self.directory.add_agora_app(app):
@@ -93,12 +94,15 @@ class AppRegistry:
         """
         check_certificate(certificate)
 
-        def change(app: AgoraApp) -> AgoraApp:
-            if certificate == app.certificate:
-                return app
-            return replace(app, certificate=certificate, old_certificate=app.certificate)
-
-        return await self.change(project, app_id, change)
+        return await self.change(
+            project,
+            app_id,
+            lambda app: (
+                app
+                if certificate == app.certificate
+                else replace(app, certificate=certificate, old_certificate=app.certificate)
+            ),
+        )
 
     async def retire(self, project: str | None, app_id: str) -> AgoraApp:
         """End the validity of the certificate before the last rotation. Raises `Refused` (`unknown_agora_app`)."""
@@ -123,11 +127,6 @@ class AppRegistry:
         if changed is None:
             raise Refused("unknown_agora_app")
         return changed
-
-
-def check_app_id(app_id: str) -> None:
-    if not APP_ID_PATTERN.match(app_id):
-        raise Refused("invalid_field", f"{APP_ID_RULE}.")
 
 
 def check_certificate(certificate: str) -> None:
@@ -172,12 +171,22 @@ def app_view(app: AgoraApp) -> ShownAgoraApp:
     return ShownAgoraApp(app.app_id, app.project, list(app.scopes), app.created_ms, app.old_certificate is not None)
 
 
+AGORA_APPS = "/v1/agora-apps"
+AGORA_APP = AGORA_APPS + "/{app_id}"
+PLACEHOLDERS = {"app_id": AgoraAppId}
+ROUTES = Routes()
+
+
+@ROUTES.add(f"GET {AGORA_APPS}", "admin", AgoraApps)
 async def list_agora_apps(request: web.Request, _: NoQuery) -> web.Response:
     """List the apps of Agora's of the project, without their certificates."""
     apps = await request.app[APPS].list(request[GRANT].project)
     return json_response(AgoraApps([app_view(app) for app in apps]))
 
 
+@ROUTES.add(
+    f"POST {AGORA_APPS}", "admin", ShownAgoraApp, NewAgoraApp, "invalid_field agora_app_exists no_keys", status=201
+)
 async def add_agora_app(request: web.Request, _: NoQuery) -> web.Response:
     """Register an app of Agora's: tokens signed with its certificate open the project on Agora's paths."""
     grant = request[GRANT]
@@ -189,6 +198,23 @@ async def add_agora_app(request: web.Request, _: NoQuery) -> web.Response:
     return json_response(app_view(app), 201)
 
 
+@ROUTES.add(f"DELETE {AGORA_APP}", "admin", None, codes="unknown_agora_app", placeholders=PLACEHOLDERS)
+async def remove_agora_app(request: web.Request, _: NoQuery) -> web.Response:
+    """Remove an app of Agora's and its certificates: its tokens are refused from now on."""
+    grant, app_id = request[GRANT], request.match_info["app_id"]
+    await request.app[APPS].remove(grant.project, app_id)
+    audit("agora_app_removed", grant, grant.project, app=app_id)
+    return web.Response(status=204)
+
+
+@ROUTES.add(
+    f"POST {AGORA_APP}/rotate-certificate",
+    "admin",
+    ShownAgoraApp,
+    NewCertificate,
+    "unknown_agora_app",
+    placeholders=PLACEHOLDERS,
+)
 async def rotate_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
     """Give an app a new certificate; the one before stays valid until it is retired, or the next rotation."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
@@ -198,67 +224,16 @@ async def rotate_agora_certificate(request: web.Request, _: NoQuery) -> web.Resp
     return json_response(app_view(app))
 
 
+@ROUTES.add(
+    f"POST {AGORA_APP}/retire-certificate",
+    "admin",
+    ShownAgoraApp,
+    codes="unknown_agora_app",
+    placeholders=PLACEHOLDERS,
+)
 async def retire_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
     """Refuse from now on what is signed with the certificate before the last rotation."""
     grant, app_id = request[GRANT], request.match_info["app_id"]
     app = await request.app[APPS].retire(grant.project, app_id)
     audit("agora_certificate_retired", grant, grant.project, app=app_id)
     return json_response(app_view(app))
-
-
-async def remove_agora_app(request: web.Request, _: NoQuery) -> web.Response:
-    """Remove an app of Agora's and its certificates: its tokens are refused from now on."""
-    grant, app_id = request[GRANT], request.match_info["app_id"]
-    await request.app[APPS].remove(grant.project, app_id)
-    audit("agora_app_removed", grant, grant.project, app=app_id)
-    return web.Response(status=204)
-
-
-AGORA_APPS = "/v1/agora-apps"
-AGORA_APP = AGORA_APPS + "/{app_id}"
-UNKNOWN_APP = ("unknown_agora_app",)
-PLACEHOLDERS = {"app_id": AgoraAppId}
-ROUTES: tuple[Route[Any], ...] = (
-    Route("GET", AGORA_APPS, list_agora_apps, "admin", NoQuery, json_ok(AgoraApps)),
-    Route(
-        "POST",
-        AGORA_APPS,
-        add_agora_app,
-        "admin",
-        NoQuery,
-        json_ok(ShownAgoraApp, 201),
-        BodySpec({JSON: NewAgoraApp}),
-        ("invalid_field", "agora_app_exists", "no_keys"),
-    ),
-    Route(
-        "DELETE",
-        AGORA_APP,
-        remove_agora_app,
-        "admin",
-        NoQuery,
-        {204: ResponseSpec()},
-        codes=UNKNOWN_APP,
-        placeholders=PLACEHOLDERS,
-    ),
-    Route(
-        "POST",
-        f"{AGORA_APP}/rotate-certificate",
-        rotate_agora_certificate,
-        "admin",
-        NoQuery,
-        json_ok(ShownAgoraApp),
-        BodySpec({JSON: NewCertificate}),
-        UNKNOWN_APP,
-        placeholders=PLACEHOLDERS,
-    ),
-    Route(
-        "POST",
-        f"{AGORA_APP}/retire-certificate",
-        retire_agora_certificate,
-        "admin",
-        NoQuery,
-        json_ok(ShownAgoraApp),
-        codes=UNKNOWN_APP,
-        placeholders=PLACEHOLDERS,
-    ),
-)

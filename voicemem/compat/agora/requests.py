@@ -7,7 +7,7 @@ as reasons.
 from __future__ import annotations
 
 import base64
-import binascii
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -65,23 +65,17 @@ def with_bearer(request: web.Request) -> web.Request:
 def key_of(authorization: str) -> str | None:
     """Return the key from a Basic password, an `agora token=…` (with or without quotes), or a Bearer token."""
     scheme, _, rest = authorization.strip().partition(" ")
+    rest = rest.strip()
     match scheme.lower():
         case "basic":
-            return password_of(rest.strip())
+            with suppress(ValueError):  # also of base64 and UTF-8
+                return base64.b64decode(rest, validate=True).decode().partition(":")[2] or None
         case "agora":
-            name, _, token = rest.strip().partition("=")
+            name, _, token = rest.partition("=")
             return token.strip().strip('"') or None if name.strip().lower() == "token" else None
         case "bearer":
-            return rest.strip() or None
+            return rest or None
     return None
-
-
-def password_of(credentials: str) -> str | None:
-    try:
-        text = base64.b64decode(credentials, validate=True).decode()
-    except (binascii.Error, ValueError):
-        return None
-    return text.partition(":")[2] or None
 
 
 async def project_of(request: web.Request) -> str:
@@ -215,7 +209,9 @@ async def body_as(request: web.Request, kind: type[T]) -> T:
 def session_config(join: Join) -> JsonObject:
     """Return the configuration of the agent's session."""
     properties = join.properties
-    llm = move_key_out_of_url(without_empty(fields_given(properties.llm)))
+    given = fields_given(properties.llm)
+    # Applications send an empty URL and key whose environment variables are not set.
+    llm = move_key_out_of_url({k: value for k, value in given.items() if value != "" or k not in ("url", "api_key")})
     if "system_messages" in llm:
         llm["system_messages"] = with_content(llm["system_messages"])
     if llm.get("style") in ("dify", "bedrock"):
@@ -230,11 +226,6 @@ def session_config(join: Join) -> JsonObject:
     return {name: value for name, value in config.items() if value is not UNSET}
 
 
-def without_empty(llm: JsonObject) -> JsonObject:
-    """Drop an empty URL and key, which applications send whose environment variables are not set."""
-    return {name: value for name, value in llm.items() if value != "" or name not in ("url", "api_key")}
-
-
 def move_key_out_of_url(llm: JsonObject) -> JsonObject:
     """Move Gemini's key, which Agora's SDK puts into the URL, to `api_key`: keys are never shown, the URL is."""
     url = urlsplit(llm.get("url", ""))
@@ -247,22 +238,20 @@ def move_key_out_of_url(llm: JsonObject) -> JsonObject:
 
 
 def with_content(messages: list[JsonObject]) -> list[JsonObject]:
-    """Turn system messages in Gemini's form (`parts`, mostly of the role `user`) into a session's; keep others."""
-    return [
-        {"role": "system", "content": text_of_parts(message)} if has_parts(message) else message for message in messages
-    ]
+    """Turn system messages in Gemini's form (`parts`, mostly of the role `user`) into a session's; keep others.
 
-
-def has_parts(message: JsonObject) -> bool:
-    return "content" not in message and "parts" in message
-
-
-def text_of_parts(message: JsonObject) -> str:
-    """Join the texts of a message in Gemini's form. Raises `Refused` for a part of another kind."""
-    try:
-        return "\n".join(part.text for part in msgspec.convert(message["parts"], list[GeminiPart]))
-    except msgspec.ValidationError:
-        raise Refused("invalid_field", "The parts of a system message must be texts.") from None
+    Raises `Refused` for a part of another kind.
+    """
+    kept = []
+    for message in messages:
+        if "content" not in message and "parts" in message:
+            try:
+                parts = msgspec.convert(message["parts"], list[GeminiPart])
+            except msgspec.ValidationError:
+                raise Refused("invalid_field", "The parts of a system message must be texts.") from None
+            message = {"role": "system", "content": "\n".join(part.text for part in parts)}
+        kept.append(message)
+    return kept
 
 
 def agora_update_patch(update: Update, now: LlmConfig) -> JsonObject:
@@ -329,11 +318,10 @@ def translate_problem(response: web.StreamResponse) -> web.StreamResponse:
         return response
     assert isinstance(response.body, bytes)
     problem = msgspec.json.decode(response.body, type=problems.Problem)
-    error = agora_error(problem.reason, problem.detail)
     headers = {name: value for name, value in response.headers.items() if name not in (CONTENT_TYPE, CONTENT_LENGTH)}
     return web.Response(
         status=status_of(problem.reason),
-        body=msgspec.json.encode(error),
+        body=msgspec.json.encode(agora_error(problem.reason, problem.detail)),
         content_type="application/json",
         headers=headers,
     )
