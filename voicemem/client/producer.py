@@ -15,18 +15,8 @@ from typing import Any
 
 import msgspec
 
+from voicemem.client import errors
 from voicemem.client.buffer import Ack, Buffer
-from voicemem.client.errors import (
-    PRODUCER_FATAL_CODES,
-    BufferFull,
-    ClientError,
-    EventRefused,
-    RequestRefused,
-    SessionEnded,
-    SessionErased,
-    Superseded,
-    TimedOut,
-)
 from voicemem.client.metrics import DroppedEvents
 from voicemem.client.options import Options
 from voicemem.errors import InvalidFrame
@@ -87,7 +77,7 @@ class Producer:
         self.next_turn = 1
         self.end_seq: int | None = None
         """The seq of the `session.end`, once it was taken."""
-        self.error: ClientError | None = None
+        self.error: errors.ClientError | None = None
         self.finished = False
         self.times_found = 0
         self.wakeup_pending = False
@@ -108,12 +98,14 @@ class Producer:
         try:
             with self.lock:
                 return self.add(event, ends)
-        except ClientError as refused:
+        except errors.ClientError as refused:
             error = refused.with_traceback(None)
-            if self.options.leaves_gaps and isinstance(refused, BufferFull):
+            if self.options.leaves_gaps and isinstance(refused, errors.BufferFull):
                 self.buffer.skip()
         except Exception as mistake:  # of any kind: this runs where audio is processed, with a person listening
-            error = EventRefused("invalid_json", f"The event cannot be written as JSON ({type(mistake).__name__}).")
+            error = errors.EventRefused(
+                "invalid_json", f"The event cannot be written as JSON ({type(mistake).__name__})."
+            )
             error.__cause__ = mistake.with_traceback(None)
         with self.lock:
             self.dropped += 1
@@ -127,12 +119,12 @@ class Producer:
         if self.error is not None:
             raise self.error
         if self.end_seq is not None or self.state == "ended":
-            raise SessionEnded("session_ended", self.ended_sentence())
+            raise errors.SessionEnded("session_ended", self.ended_sentence())
         if not isinstance(event, Mapping):
-            raise EventRefused("not_events", "An event must be a mapping, such as a dict.")
+            raise errors.EventRefused("not_events", "An event must be a mapping, such as a dict.")
         kind, turn = event.get("type"), event.get("turn_id")
         if kind in NOT_SENDABLE:
-            raise EventRefused("unknown_type", f"{kind} is sent by the client itself.")
+            raise errors.EventRefused("unknown_type", f"{kind} is sent by the client itself.")
         ends = ends or kind == "session.end"
         ack = self.buffer.add(lambda seq: self.encode(event, seq), ignore_limits=ends)
         if ends:
@@ -147,7 +139,7 @@ class Producer:
     def encode(self, event: Mapping[str, Any], seq: int) -> bytes:
         """The event as it is sent, and resent: the same bytes each time. Raises `EventRefused` and Python's errors."""
         if event.get("seq", seq) != seq:
-            raise EventRefused("seq_conflict", f"The event's seq must be the next one, {seq}.")
+            raise errors.EventRefused("seq_conflict", f"The event's seq must be the next one, {seq}.")
         ts = event.get("ts", time.time_ns() // 1_000_000)
         fields = {**event, "session_id": self.session_id, "producer": self.name, "seq": seq, "ts": ts}
         if fields.get("type") == "session.end":
@@ -156,7 +148,7 @@ class Producer:
         try:
             check_frame(payload)  # a frame that closes the connection would otherwise be resent again and again
         except InvalidFrame as error:
-            raise EventRefused(error.code, error.detail) from None
+            raise errors.EventRefused(error.code, error.detail) from None
         return payload
 
     # Opening
@@ -225,18 +217,18 @@ class Producer:
         if code == "session_ended":
             with self.lock:
                 self.state = "ended"
-            self.buffer.fail(SessionEnded(code, self.ended_sentence(), seq), seq or 0)
-        elif seq is None or code in PRODUCER_FATAL_CODES:
+            self.buffer.fail(errors.SessionEnded(code, self.ended_sentence(), seq), seq or 0)
+        elif seq is None or code in errors.PRODUCER_FATAL_CODES:
             self.fail(error_of(frame))
         else:
-            self.buffer.refuse(seq, EventRefused(code, frame.detail, seq))
+            self.buffer.refuse(seq, errors.EventRefused(code, frame.detail, seq))
             self.end_seq = None if seq == self.end_seq else self.end_seq
         self.notify_waiters()
         return False
 
     # The end
 
-    def fail(self, error: ClientError) -> None:
+    def fail(self, error: errors.ClientError) -> None:
         """Give up: all acks and waiters get the error, the first one if there are several."""
         with self.lock:
             self.error = self.error or error
@@ -270,18 +262,18 @@ class Producer:
                 async with asyncio.timeout(timeout):
                     await flush[1]
             except TimeoutError:
-                raise TimedOut(f"The events up to {target} were", timeout or 0) from None
+                raise errors.TimedOut(f"The events up to {target} were", timeout or 0) from None
             finally:
                 self.flushes = [other for other in self.flushes if other is not flush]
         if self.error is not None:
             raise self.error.with_traceback(None)
 
 
-def error_of(frame: ServerFrame) -> ClientError:
+def error_of(frame: ServerFrame) -> errors.ClientError:
     if frame.code == "superseded":
-        return Superseded()
+        return errors.Superseded()
     if frame.code == "session_erased":
-        return SessionErased(frame.code, frame.detail, frame.seq)
+        return errors.SessionErased(frame.code, frame.detail, frame.seq)
     if frame.seq is not None:
-        return EventRefused(frame.code, frame.detail, frame.seq)
-    return RequestRefused(frame.code, frame.detail)
+        return errors.EventRefused(frame.code, frame.detail, frame.seq)
+    return errors.RequestRefused(frame.code, frame.detail)

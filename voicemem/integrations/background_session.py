@@ -181,10 +181,11 @@ class BackgroundSession:
         self.quiet_until = time.monotonic() + QUIET_S
         return None
 
-    def log_once(self, consequence: str, error: ClientError) -> None:
-        if error.code not in self.logged:
-            self.logged.add(error.code)
-            LOG.warning("%s Session %s: %s", consequence, self.session_id, error.detail)
+    def log_once(self, consequence: str, error: Exception) -> None:
+        reason, detail = (error.code, error.detail) if isinstance(error, ClientError) else (consequence, repr(error))
+        if reason not in self.logged:
+            self.logged.add(reason)
+            LOG.warning("%s Session %s: %s", consequence, self.session_id, detail)
 
     async def aclose(self, timeout: float | None = None) -> None:
         """Wait until everything that was sent is on disk, at most `timeout` seconds (`close_timeout_s` by default)."""

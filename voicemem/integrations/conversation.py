@@ -68,6 +68,9 @@ class Conversation:
 
         Give `audio_end_ms` after `played`, or else the length of the audio is not known.
         """
+        self.cut(item, heard_text, audio_end_ms)
+
+    def cut(self, item: str | None, heard_text: str | None, audio_end_ms: float | None) -> None:
         item = item or self.reply
         if item is not None:
             position = None if audio_end_ms is None else round(audio_end_ms)

@@ -124,21 +124,13 @@ class AgentsSession(Conversation):
             await self.session.session.flush(self.session.client.options.read_timeout_s)
             await self.session.session.forget(everything=True)
 
-    # What your player calls
+    # Events
 
-    def interrupted(
-        self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
-    ) -> None:
-        """Report that the user cut a reply, by default the newest: they had heard this text, or this much of its audio.
-
-        Give `audio_end_ms` after `played`, or else the length of the audio is not known.
-        """
-        super().interrupted(heard_text, audio_end_ms, item=item)
+    def cut(self, item: str | None, heard_text: str | None, audio_end_ms: float | None) -> None:
+        super().cut(item, heard_text, audio_end_ms)
         own = next((one.item for one in reversed(self.added) if one.item.get("role") == "assistant"), None)
         if own is not None and heard_text is not None and item in (None, self.reply):
             own["content"] = heard_text
-
-    # Events
 
     def add(self, item: JsonObject) -> None:
         kind, role = item.get("type", "message"), item.get("role")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from voicemem.dialects.dialect import MalformedFrame
 from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
@@ -31,25 +30,24 @@ class Broken(Exception):
     """The bytes are not those of a websocket, so where the next frame begins is not known."""
 
 
-class Listener(Protocol):
-    """Gets what was read."""
+class Direction:
+    """One direction of a call: reads frames out of pieces of any size, one message at most and none above 16 MiB."""
 
-    def message(self, data: bytes, is_text: bool) -> None: ...
-
-    def too_big(self) -> None:
-        """A message was larger than 16 MiB, and is left out."""
-
-    def closing(self, code: int) -> None:
-        """A close frame."""
-
-
-class MessageReader:
-    """Reads frames out of pieces of any size. It keeps one message at most, and none above 16 MiB."""
-
-    def __init__(self, listener: Listener, max_bytes: int = MAX_DIALECT_FRAME_BYTES) -> None:
-        self.listener = listener
+    def __init__(
+        self,
+        recording: Recording,
+        copy: Callable[[bytes, bool, int], None],
+        max_bytes: int = MAX_DIALECT_FRAME_BYTES,
+    ) -> None:
+        self.recording = recording
+        self.copy = copy
         self.max_bytes = max_bytes
         """Size limit of a message."""
+        self.ts = 0
+        """When what is being read has crossed."""
+        self.frames = 0
+        self.bytes = 0
+        self.close_code: int | None = None
         self.partial = bytearray()
         """The beginning of a frame whose rest has not come; `needed` is its size as far as is known."""
         self.needed = 0
@@ -61,6 +59,22 @@ class MessageReader:
         self.in_message = False
         self.leaves_out = False
         """Whether the message that is coming in fragments is too large."""
+
+    def forwarded(self, data: bytes) -> None:
+        self.bytes += len(data)
+        self.recording.reads.put(self, data)
+
+    def read(self, data: bytes, ts: int) -> None:
+        """Read the next bytes, which have crossed at `ts`. Never raises."""
+        if self.recording.is_broken or self.close_code is not None:
+            return
+        self.ts = ts
+        try:
+            self.feed(data)
+        except Broken:
+            self.recording.give_up("What crosses the connection is not a websocket's")
+        except Exception as error:  # the call continues whatever it is
+            self.recording.give_up(f"It could not be read ({type(error).__name__})")
 
     @property
     def held_bytes(self) -> int:
@@ -79,14 +93,14 @@ class MessageReader:
             data, self.partial = bytes(self.partial), bytearray()
         at = 0
         while at < len(data):
-            stop = self.read(data, at)
+            stop = self.read_frame(data, at)
             if stop > len(data) and not self.skipped:
                 self.partial += data[at:]
                 self.needed = stop - at
                 return
             at = stop
 
-    def read(self, data: bytes, at: int) -> int:
+    def read_frame(self, data: bytes, at: int) -> int:
         """Read the frame that begins at `at`; where it ends, or would, as far as is known."""
         start = at + 2
         if start > len(data):
@@ -102,49 +116,50 @@ class MessageReader:
         start += 4 if data[at + 1] & MASKED else 0
         stop = start + length
         if length + self.fragments_bytes > self.max_bytes and first & OPCODE < CLOSE:
-            self.skip(first, stop - len(data))
+            self.skipped = max(0, stop - len(data))
+            self.fragments, self.fragments_bytes = [], 0
+            if not self.leaves_out:
+                self.too_big()
+            self.in_message = self.leaves_out = not first & FINAL
         elif stop <= len(data):
             self.take(first, apply_mask(data[start:stop], mask) if mask else data[start:stop])
         return stop
 
-    def skip(self, first: int, missing: int) -> None:
-        self.skipped = max(0, missing)
-        self.fragments, self.fragments_bytes = [], 0
-        if not self.leaves_out:
-            self.listener.too_big()
-        self.in_message = self.leaves_out = not first & FINAL
-
     def take(self, first: int, payload: bytes) -> None:
-        opcode = first & OPCODE
+        opcode, is_final = first & OPCODE, bool(first & FINAL)
         if first & RESERVED:
             raise Broken
         if opcode in (PING, PONG):
             return
         if opcode == CLOSE:
-            self.listener.closing(int.from_bytes(payload[:2]) if len(payload) >= 2 else NO_CODE)
+            self.close_code = int.from_bytes(payload[:2]) if len(payload) >= 2 else NO_CODE
         elif opcode in (TEXT, BINARY) and not self.in_message:
             self.is_text = opcode == TEXT
-            self.add(payload, bool(first & FINAL))
+            self.add(payload, is_final)
         elif opcode == CONTINUATION and self.in_message:
-            self.add(payload, bool(first & FINAL))
+            self.add(payload, is_final)
         else:
             raise Broken
 
     def add(self, payload: bytes, is_final: bool) -> None:
-        if is_final and not self.in_message:
-            self.listener.message(payload, self.is_text)
-            return
-        self.in_message = not is_final
         if self.leaves_out:
-            self.leaves_out = not is_final
+            self.in_message = self.leaves_out = not is_final
             return
-        self.fragments.append(payload)
-        self.fragments_bytes += len(payload)
-        if len(self.fragments) > MAX_FRAGMENTS:
-            raise Broken
+        if self.in_message or not is_final:
+            self.fragments.append(payload)
+            self.fragments_bytes += len(payload)
+            if len(self.fragments) > MAX_FRAGMENTS:
+                raise Broken
+        self.in_message = not is_final
         if is_final:
-            whole, self.fragments, self.fragments_bytes = b"".join(self.fragments), [], 0
-            self.listener.message(whole, self.is_text)
+            whole = b"".join(self.fragments) if self.fragments else payload
+            self.fragments, self.fragments_bytes = [], 0
+            self.frames += 1
+            self.copy(whole, self.is_text, self.ts)
+
+    def too_big(self) -> None:
+        self.frames += 1
+        self.recording.memory.failed(MalformedFrame("A frame may be at most 16 MiB."))
 
 
 class ReadQueue:
@@ -165,47 +180,6 @@ class ReadQueue:
         waiting, self.waiting = self.waiting, []
         for direction, data, ts in waiting:
             direction.read(data, ts)
-
-
-class Direction:
-    """One direction of a call. Nothing here raises."""
-
-    def __init__(self, recording: Recording, copy: Callable[[bytes, bool, int], None]) -> None:
-        self.recording = recording
-        self.copy = copy
-        self.reader = MessageReader(self)
-        self.ts = 0
-        self.frames = 0
-        self.bytes = 0
-        self.close_code: int | None = None
-
-    def forwarded(self, data: bytes) -> None:
-        self.bytes += len(data)
-        self.recording.reads.put(self, data)
-
-    def read(self, data: bytes, ts: int) -> None:
-        if self.recording.is_broken or self.close_code is not None:
-            return
-        self.ts = ts
-        try:
-            self.reader.feed(data)
-        except Broken:
-            self.recording.give_up("What crosses the connection is not a websocket's")
-        except Exception as error:  # the call continues whatever it is
-            self.recording.give_up(f"It could not be read ({type(error).__name__})")
-
-    # From the reader
-
-    def message(self, data: bytes, is_text: bool) -> None:
-        self.frames += 1
-        self.copy(data, is_text, self.ts)
-
-    def too_big(self) -> None:
-        self.frames += 1
-        self.recording.memory.failed(MalformedFrame("A frame may be at most 16 MiB."))
-
-    def closing(self, code: int) -> None:
-        self.close_code = code
 
 
 class Recording:

@@ -4,32 +4,31 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
+from voicemem.dialects.envelope import MAX_DIALECT_FRAME_BYTES
 from voicemem.proxy import recording
-from voicemem.proxy.recording import Broken, MessageReader
+from voicemem.proxy.recording import Broken, Direction, Recording
 
 
-class Heard:
+class Heard(Direction):
     """Keeps what was read."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_DIALECT_FRAME_BYTES) -> None:
+        super().__init__(cast(Recording, None), self.message, max_bytes)
         self.messages: list[tuple[bytes, bool]] = []
         self.too_many_bytes = 0
-        self.codes: list[int] = []
 
-    def message(self, data: bytes, is_text: bool) -> None:
+    def message(self, data: bytes, is_text: bool, ts: int) -> None:
         self.messages.append((data, is_text))
 
     def too_big(self) -> None:
         self.too_many_bytes += 1
-
-    def closing(self, code: int) -> None:
-        self.codes.append(code)
 
 
 def wire(opcode: Opcode, data: bytes, fin: bool = True, mask: bool = False) -> bytes:
@@ -39,10 +38,9 @@ def wire(opcode: Opcode, data: bytes, fin: bool = True, mask: bool = False) -> b
 def heard(data: bytes, cuts: list[int] | None = None) -> Heard:
     """What is read of bytes that come in pieces."""
     listener = Heard()
-    reader = MessageReader(listener)
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts or ())})
     for start, stop in pairwise(places):
-        reader.feed(data[start:stop])
+        listener.feed(data[start:stop])
     return listener
 
 
@@ -64,7 +62,7 @@ def test_messages_in_any_pieces(
     stream += wire(Opcode.CLOSE, (4321).to_bytes(2) + b"why", mask=mask)
     read = heard(stream, cuts)
     assert [(b"".join(parts), opcode is Opcode.TEXT) for opcode, parts in sent] == read.messages
-    assert [4321] == read.codes
+    assert 4321 == read.close_code
 
 
 @pytest.mark.parametrize("size", [125, 126, 65_535, 65_536, 200_000])
@@ -82,11 +80,10 @@ def test_what_is_too_large_is_left_out(fragments: int) -> None:
         wire(Opcode.CONT if number else Opcode.TEXT, part, number == fragments - 1) for number, part in enumerate(parts)
     )
     stream += wire(Opcode.PING, b"") + wire(Opcode.TEXT, b"next")
-    listener = Heard()
-    reader = MessageReader(listener, max_bytes=1_000)
+    listener = Heard(max_bytes=1_000)
     for at in range(0, len(stream), 100):
-        reader.feed(stream[at : at + 100])
-        assert 1_200 > reader.held_bytes
+        listener.feed(stream[at : at + 100])
+        assert 1_200 > listener.held_bytes
     assert (1, [(b"next", True)]) == (listener.too_many_bytes, listener.messages)
 
 
@@ -109,4 +106,4 @@ def test_what_is_no_websocket(data: bytes) -> None:
 
 def test_a_close_without_a_code() -> None:
     """It counts as 1005."""
-    assert [1005] == heard(wire(Opcode.CLOSE, b"")).codes
+    assert 1005 == heard(wire(Opcode.CLOSE, b"")).close_code

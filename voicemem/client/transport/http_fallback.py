@@ -8,17 +8,8 @@ from typing import Any
 
 import msgspec
 
+from voicemem.client import errors
 from voicemem.client.buffer import Ack
-from voicemem.client.errors import (
-    CLIENT_FATAL_STATUSES,
-    Busy,
-    ClientError,
-    RequestRefused,
-    SessionErased,
-    Unreachable,
-    is_transient,
-    passing_error,
-)
 from voicemem.client.options import Backoff, Options
 from voicemem.client.producer import Producer, ServerFrame
 from voicemem.client.transport.rest import RestClient, session_path
@@ -40,7 +31,7 @@ class HttpFallback:
         rest: RestClient,
         options: Options,
         on_answer: Callable[[], None],
-        on_failure: Callable[[Unreachable], None],
+        on_failure: Callable[[errors.Unreachable], None],
     ) -> None:
         self.rest = rest
         self.backoff = Backoff(options)
@@ -86,16 +77,16 @@ class HttpFallback:
     async def post_round(self, stop: asyncio.Task[Any]) -> None:
         producers, self.pending = list(self.pending), {}
         outcomes = await asyncio.gather(*(self.post(producer) for producer in producers), return_exceptions=True)
-        lost: Unreachable | None = None
+        lost: errors.Unreachable | None = None
         for producer, outcome in zip(producers, outcomes, strict=True):
-            if isinstance(outcome, Unreachable):
+            if isinstance(outcome, errors.Unreachable):
                 lost = outcome
                 self.schedule(producer)
             elif isinstance(outcome, BaseException):
                 raise outcome
         if lost is not None:
             self.on_failure(lost)
-            longest_s = None if isinstance(lost, Busy) else self.away_delay_s
+            longest_s = None if isinstance(lost, errors.Busy) else self.away_delay_s
             await asyncio.wait({stop}, timeout=self.backoff.next_s(longest_s))
         else:
             self.backoff.reset()
@@ -111,12 +102,12 @@ class HttpFallback:
                 if batch:
                     try:
                         self.apply_answer(producer, batch, await self.post_batch(producer, batch))
-                    except ClientError:
+                    except errors.ClientError:
                         producer.buffer.rewind(batch[0].seq)
                         raise
                     if producer.buffer.unsent:
                         self.schedule(producer)
-            except RequestRefused as refused:
+            except errors.RequestRefused as refused:
                 self.on_refusal(producer, refused)
 
     async def post_batch(self, producer: Producer, batch: list[Ack]) -> Any:
@@ -135,7 +126,7 @@ class HttpFallback:
         path = session_path(producer.session_id, "/events")
         try:
             answer = await self.rest.request("POST", path, query, body)
-        except RequestRefused as refused:
+        except errors.RequestRefused as refused:
             if not refused.problem.keys() >= {"next_seq", "errors"}:
                 raise
             answer = refused.problem
@@ -164,7 +155,7 @@ class HttpFallback:
         try:
             body = {**(producer.config or {}), "session_id": producer.session_id}
             document = await self.rest.request("POST", "/v1/sessions", None, body)
-        except RequestRefused as refused:
+        except errors.RequestRefused as refused:
             if refused.code != "session_exists":
                 raise
         answer = await self.post_batch(producer, [])
@@ -174,23 +165,23 @@ class HttpFallback:
         try:
             path = session_path(producer.session_id, "/history")
             contents = (await self.rest.request("GET", path, {"open": "true", "limit": "1"}))["contents"]
-        except RequestRefused:  # the key may not read
+        except errors.RequestRefused:  # the key may not read
             pass
         turn = int(contents[-1]["turn_id"]) + 1 if contents else 1
         state, next_seq = document["state"], answer["next_seq"]
         producer.on_ready(ServerFrame("session.ready", next_seq=next_seq, state=state, next_turn=turn))
 
-    def on_refusal(self, producer: Producer, refused: RequestRefused) -> None:
+    def on_refusal(self, producer: Producer, refused: errors.RequestRefused) -> None:
         """Handle the refusal of a whole request. Raises if it concerns the client as a whole, or is transient."""
-        if is_transient(refused.code, refused.status) or refused.code.startswith("http_"):
-            raise passing_error(self.rest.url, refused.code, refused.status, refused.detail) from None
+        if errors.is_transient(refused.code, refused.status) or refused.code.startswith("http_"):
+            raise errors.passing_error(self.rest.url, refused.code, refused.status, refused.detail) from None
         self.on_answer()
         if refused.code == "unknown_session":  # the store is another one: create the session again
             producer.opened = False
             self.schedule(producer)
         elif refused.code == "session_erased":
-            producer.fail(SessionErased(refused.code, refused.detail))
-        elif refused.status in CLIENT_FATAL_STATUSES and producer.opened:
+            producer.fail(errors.SessionErased(refused.code, refused.detail))
+        elif refused.status in errors.CLIENT_FATAL_STATUSES and producer.opened:
             raise refused
         else:
             producer.fail(refused)

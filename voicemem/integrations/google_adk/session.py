@@ -81,12 +81,10 @@ class AdkSession(Conversation):
 
     # What your player calls
 
-    def interrupted(
-        self, heard_text: str | None = None, audio_end_ms: float | None = None, *, item: str | None = None
-    ) -> None:
+    def cut(self, item: str | None, heard_text: str | None, audio_end_ms: float | None) -> None:
         """Report that the user cut a reply short; in a live run the newest."""
         if self.live is None or item is not None:
-            super().interrupted(heard_text, audio_end_ms, item=item)
+            super().cut(item, heard_text, audio_end_ms)
         else:
             self.live.cut(audio_end_ms, heard_text, now_ms())
 

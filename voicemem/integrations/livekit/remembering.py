@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from voicemem.protocol.types import JsonObject
 if TYPE_CHECKING:
     from livekit.agents import ChatContext
 
-LOG = logging.getLogger("voicemem.integrations")
 TOOLS = ("function_call", "function_call_output")
 INSTRUCTIONS = ("system", "developer")
 
@@ -50,7 +48,6 @@ class Remembering:
         self.session = session
         self.call_items = call_items
         """The chat items of this call so far; what else is in a context was put there by the program."""
-        self.has_failed = False
 
     async def remembered(self, chat_ctx: Any) -> Any:
         """The context for one request; the framework's own while the memory is away."""
@@ -60,9 +57,7 @@ class Remembering:
         try:
             return rebuilt(chat_ctx, chat_context(body["messages"]), {item.id for item in self.call_items()})
         except Exception as error:  # a version whose chat items are others
-            if not self.has_failed:
-                LOG.warning("The LLM gets the framework's own messages: %r.", error)
-            self.has_failed = True
+            self.session.log_once("The LLM gets the framework's own messages.", error)
             return chat_ctx
 
 

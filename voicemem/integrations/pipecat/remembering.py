@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +10,6 @@ from voicemem.integrations.background_session import BackgroundSession
 from voicemem.integrations.pipecat.frames import FrameListener
 from voicemem.protocol.types import JsonObject
 
-LOG = logging.getLogger("voicemem.integrations")
 INSTRUCTIONS = ("system", "developer")
 
 
@@ -23,7 +21,6 @@ class Remembering:
         self.listener = listener
         self.opening: list[Any] | None = None
         """Messages that the program put into the context before the call."""
-        self.has_failed = False
 
     async def before(self, llm: Any, frame: Any) -> None:
         """An LLM service is about to process a frame; never raises."""
@@ -32,9 +29,7 @@ class Remembering:
                 await self.listener.caught_up(frame.id)
                 await self.remember(frame.context)
         except Exception as error:  # a version whose contexts are others
-            if not self.has_failed:
-                self.has_failed = True
-                LOG.warning("The LLM gets the framework's own messages: %r.", error)
+            self.session.log_once("The LLM gets the framework's own messages.", error)
 
     async def remember(self, context: Any) -> None:
         """Rewrite a context; it stays as it is while the memory is away."""
