@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from mcp_types import Tool as ToolDescription
@@ -26,6 +26,9 @@ SUMMARIES = 200
 
 
 async def search_memories(caller: Caller, arguments: schemas.SearchWithin) -> schemas.FoundMemories:
+    """Find what a user said or was told on earlier calls, and what was noted from them, the best first. Use it
+    before you answer anything that may have come up before. `heard_in` says in which call it was heard.
+    """
     body: JsonObject = {"query": arguments.query, "limit": arguments.limit}
     if arguments.kinds is not UNSET:
         body["kinds"] = arguments.kinds
@@ -58,6 +61,7 @@ def shown_memory(memory: JsonObject) -> schemas.FoundMemory:
 
 
 async def get_context(caller: Caller, arguments: schemas.ContextWithin) -> schemas.NextContext:
+    """The messages for the next LLM request of a call: system messages, working memory, and what was heard."""
     session_id = session_of(caller, arguments)
     query = {"style": "openai"} | ({} if arguments.max_tokens is UNSET else {"max_tokens": str(arguments.max_tokens)})
     body = await caller.get(session_path(session_id, "/context"), query)
@@ -65,7 +69,9 @@ async def get_context(caller: Caller, arguments: schemas.ContextWithin) -> schem
 
 
 async def get_history(caller: Caller, arguments: schemas.HistoryWithin) -> schemas.HeardHistory:
-    """Read the newest messages that were heard on a call, without those that were forgotten."""
+    """What was heard on a call, message by message, the newest last. Of a reply that was interrupted it has what
+    the caller had heard by then. What was forgotten is left out.
+    """
     session_id = session_of(caller, arguments)
     body = await caller.get(session_path(session_id, "/history"), {"limit": str(arguments.last + 1)})
     forgotten: set[tuple[Any, ...]] = set()
@@ -99,6 +105,9 @@ def newest_that_fit(messages: list[schemas.HeardMessage]) -> list[schemas.HeardM
 
 
 async def remember(caller: Caller, arguments: schemas.RememberWithin) -> schemas.Remembered:
+    """Store one statement about a user for later calls, when someone asks for it or it will clearly matter again.
+    Search first whether it is known already. Never store card numbers, passwords or one-time codes.
+    """
     body: JsonObject = {"text": arguments.text, "kind": arguments.kind, "source": "tool"}
     if isinstance(arguments, schemas.Remember):
         body["user_id"] = arguments.user_id
@@ -107,6 +116,9 @@ async def remember(caller: Caller, arguments: schemas.RememberWithin) -> schemas
 
 
 async def forget(caller: Caller, arguments: schemas.Forget) -> schemas.Forgotten:
+    """Remove one memory for good, by the id that search_memories gave. Use it only when the user wants it gone.
+    What was heard (kind message) belongs to its call and cannot be removed alone.
+    """
     if arguments.memory_id in (".", ".."):
         raise ClientError("unknown_memory", "There is no memory with this id.")
     await caller.send("DELETE", memory_path(arguments.memory_id))
@@ -114,6 +126,7 @@ async def forget(caller: Caller, arguments: schemas.Forget) -> schemas.Forgotten
 
 
 async def recent_calls(caller: Caller, arguments: schemas.CallsWithin) -> schemas.RecentCalls:
+    """The newest calls of a user: their ids, when they were, and a line about each."""
     query = {"fields": "overview", "limit": str(arguments.limit)}
     if isinstance(arguments, schemas.Calls):
         query["user_id"] = arguments.user_id
@@ -182,86 +195,32 @@ def parse_time_ms(text: str, *, end: bool = False) -> int:
 class Tool(NamedTuple):
     """A tool. `within` are its arguments for a session token, which has fixed user and session."""
 
-    name: str
+    run: Callable[[Caller, Any], Awaitable[Struct]]
     title: str
-    description: str
     arguments: type[Struct]
     within: type[Struct]
-    answer: type[Struct]
-    run: Callable[[Caller, Any], Awaitable[Struct]]
     writes: bool = False
     destroys: bool = False
     needs_user: bool = False
     """Whether a token has it only if it reaches what is remembered of its user."""
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
 
     def kind_for(self, caller: Caller) -> type[Struct]:
         return self.arguments if caller.reach == "project" else self.within
 
 
 TOOLS = (
-    Tool(
-        "search_memories",
-        "Search memories",
-        "Find what a user said or was told on earlier calls, and what was noted from them, the best first. Use it "
-        "before you answer anything that may have come up before. `heard_in` says in which call it was heard.",
-        schemas.Search,
-        schemas.SearchWithin,
-        schemas.FoundMemories,
-        search_memories,
-    ),
-    Tool(
-        "get_context",
-        "Get the context of a call",
-        "The messages for the next LLM request of a call: system messages, working memory, and what was heard.",
-        schemas.Context,
-        schemas.ContextWithin,
-        schemas.NextContext,
-        get_context,
-    ),
-    Tool(
-        "get_history",
-        "Get the history of a call",
-        "What was heard on a call, message by message, the newest last. Of a reply that was interrupted it has what "
-        "the caller had heard by then. What was forgotten is left out.",
-        schemas.History,
-        schemas.HistoryWithin,
-        schemas.HeardHistory,
-        get_history,
-    ),
-    Tool(
-        "remember",
-        "Remember",
-        "Store one statement about a user for later calls, when someone asks for it or it will clearly matter again. "
-        "Search first whether it is known already. Never store card numbers, passwords or one-time codes.",
-        schemas.Remember,
-        schemas.RememberWithin,
-        schemas.Remembered,
-        remember,
-        writes=True,
-    ),
-    Tool(
-        "forget",
-        "Forget",
-        "Remove one memory for good, by the id that search_memories gave. Use it only when the user wants it gone. "
-        "What was heard (kind message) belongs to its call and cannot be removed alone.",
-        schemas.Forget,
-        schemas.Forget,
-        schemas.Forgotten,
-        forget,
-        writes=True,
-        destroys=True,
-    ),
-    Tool(
-        "recent_calls",
-        "List recent calls",
-        "The newest calls of a user: their ids, when they were, and a line about each.",
-        schemas.Calls,
-        schemas.CallsWithin,
-        schemas.RecentCalls,
-        recent_calls,
-        needs_user=True,
-    ),
+    Tool(search_memories, "Search memories", schemas.Search, schemas.SearchWithin),
+    Tool(get_context, "Get the context of a call", schemas.Context, schemas.ContextWithin),
+    Tool(get_history, "Get the history of a call", schemas.History, schemas.HistoryWithin),
+    Tool(remember, "Remember", schemas.Remember, schemas.RememberWithin, writes=True),
+    Tool(forget, "Forget", schemas.Forget, schemas.Forget, writes=True, destroys=True),
+    Tool(recent_calls, "List recent calls", schemas.Calls, schemas.CallsWithin, needs_user=True),
 )
+"""What LLMs read of a tool is the docstring of its function."""
 
 
 def tools_of(caller: Caller) -> list[Tool]:
@@ -276,9 +235,9 @@ def describe_tool(tool: Tool, caller: Caller) -> ToolDescription:
     return ToolDescription(
         name=tool.name,
         title=tool.title,
-        description=tool.description,
+        description=" ".join((tool.run.__doc__ or "").split()),
         input_schema=schema_of(tool.kind_for(caller)),
-        output_schema=schema_of(tool.answer),
+        output_schema=schema_of(get_type_hints(tool.run)["return"]),
         annotations=ToolAnnotations(
             title=tool.title,
             read_only_hint=not tool.writes,
