@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from voicemem.client import Client
-from voicemem.dialects.dialect import Dialect, Side
+from voicemem.dialects.dialect import Side
 from voicemem.dialects.registry import DIALECTS
 from voicemem.integrations.tee.connections import certain_dialect, wrap
 from voicemem.integrations.tee.memory import CallMemory
@@ -51,7 +51,9 @@ def tee(
     `ValueError` for a dialect, id, name, URL or key that cannot be, and `RuntimeError` outside of an event loop.
     """
     asyncio.get_running_loop()
-    chosen = find_dialect(dialect or certain_dialect(connection))
+    chosen = DIALECTS.get(dialect or certain_dialect(connection) or "")
+    if chosen is None:
+        raise ValueError(f"dialect must be one of {', '.join(sorted(DIALECTS))}")
     if session_id is not None and not re.match(SESSION_ID_PATTERN, session_id):
         raise ValueError("a session id must be 1 to 128 characters of A-Za-z0-9._:-")
     name = chosen.name if producer is None else producer
@@ -77,9 +79,3 @@ def memory_of(connection: object) -> CallMemory:
     if not isinstance(memory, CallMemory):
         raise TypeError("this connection has no memory: voicemem.tee(connection, …) gives it one")
     return memory
-
-
-def find_dialect(name: str | None) -> Dialect:
-    if name is None or name not in DIALECTS:
-        raise ValueError(f"dialect must be one of {', '.join(sorted(DIALECTS))}")
-    return DIALECTS[name]

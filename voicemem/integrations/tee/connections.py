@@ -10,32 +10,19 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import WSMsgType
 from websockets.exceptions import ConnectionClosed
 
-from voicemem.integrations.tee.memory import RawMessage
+from voicemem.integrations.tee.memory import CallMemory
 
 CLEAN_CODES = (1000, 1001, 1005)
 """Close codes after which the other side is not expected back."""
 MESSAGES = (WSMsgType.TEXT, WSMsgType.BINARY)
 CLOSING = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
 Method = Callable[..., Awaitable[Any]]
-
-
-class Tap(Protocol):
-    """Receives what crosses a connection, and how it ends; no method raises or waits."""
-
-    def received(self, data: RawMessage, is_text: bool = False) -> None: ...
-
-    def sent(self, data: RawMessage, is_text: bool = False) -> None: ...
-
-    def closed(self, is_clean: bool = True, by_app: bool = False) -> None: ...
-
-    def failed(self, error: Exception) -> None:
-        """A message could not be copied."""
 
 
 OPENAI_DIALECTS = {
@@ -53,9 +40,9 @@ def certain_dialect(connection: object) -> str | None:
     return next((OPENAI_DIALECTS[name] for name in names if name in OPENAI_DIALECTS), None)
 
 
-def wrap(connection: object, tap: Tap) -> None:
+def wrap(connection: object, tap: CallMemory) -> None:
     """Copy all that passes a connection. Raises `TypeError` for a kind that is not known, and for synchronous ones."""
-    kinds: dict[tuple[str, ...], Callable[[Any, Tap], None]] = {
+    kinds: dict[tuple[str, ...], Callable[[Any, CallMemory], None]] = {
         ("recv_bytes", "send"): wrap_openai,
         ("receive", "send_str", "send_bytes"): wrap_aiohttp,
         ("receive", "send", "send_text"): wrap_starlette,
@@ -84,7 +71,7 @@ def replace(connection: Any, name: str, replacement: Callable[..., Any]) -> None
 # Methods that all kinds have in some form
 
 
-def wrap_receiving(connection: Any, name: str, tap: Tap, on_message: Callable[..., None]) -> None:
+def wrap_receiving(connection: Any, name: str, tap: CallMemory, on_message: Callable[..., None]) -> None:
     """Copy what a method returns; `on_message` gets it with the arguments of the call."""
     receive: Method = getattr(connection, name)
 
@@ -100,7 +87,7 @@ def wrap_receiving(connection: Any, name: str, tap: Tap, on_message: Callable[..
     replace(connection, name, receiving)
 
 
-def wrap_sending(connection: Any, name: str, tap: Tap, on_message: Callable[..., None]) -> None:
+def wrap_sending(connection: Any, name: str, tap: CallMemory, on_message: Callable[..., None]) -> None:
     """Copy what a method gets, once it was sent; `on_message` gets the arguments of the call."""
     send: Method = getattr(connection, name)
 
@@ -116,7 +103,7 @@ def wrap_sending(connection: Any, name: str, tap: Tap, on_message: Callable[...,
     replace(connection, name, sending)
 
 
-def wrap_closing(connection: Any, tap: Tap) -> None:
+def wrap_closing(connection: Any, tap: CallMemory) -> None:
     close: Method = connection.close
 
     async def closing(*arguments: Any, **named: Any) -> Any:
@@ -126,7 +113,7 @@ def wrap_closing(connection: Any, tap: Tap) -> None:
     replace(connection, "close", closing)
 
 
-def safely(tap: Tap, on_message: Callable[..., None], *arguments: Any, **named: Any) -> None:
+def safely(tap: CallMemory, on_message: Callable[..., None], *arguments: Any, **named: Any) -> None:
     """Copy a message, or lose the copy: the call continues."""
     try:
         on_message(*arguments, **named)
@@ -142,7 +129,7 @@ def is_clean(error: ConnectionClosed) -> bool:
 # openai
 
 
-def wrap_openai(connection: Any, tap: Tap) -> None:
+def wrap_openai(connection: Any, tap: CallMemory) -> None:
     """`send` and all resources of the SDK go through `_send`; where that is missing, through `send`."""
     wrap_receiving(connection, "recv_bytes", tap, tap.received)
     if inspect.iscoroutinefunction(getattr(connection, "_send", None)):
@@ -152,7 +139,7 @@ def wrap_openai(connection: Any, tap: Tap) -> None:
     wrap_closing(connection, tap)
 
 
-def wrap_openai_sends(connection: Any, tap: Tap) -> None:
+def wrap_openai_sends(connection: Any, tap: CallMemory) -> None:
     """Copy what `send` and `send_raw` get, once where the one calls the other."""
     inside: set[asyncio.Task[Any] | None] = set()
     send: Method = connection.send
@@ -164,7 +151,12 @@ def wrap_openai_sends(connection: Any, tap: Tap) -> None:
             await send(event)
         finally:
             inside.discard(task)
-        safely(tap, lambda: tap.sent(json_of(event), is_text=True))
+        safely(tap, on_event, event)
+
+    def on_event(event: Any) -> None:
+        is_model = not isinstance(event, Mapping)
+        data = str(event.to_json(use_api_names=True, exclude_unset=True)) if is_model else msgspec.json.encode(event)
+        tap.sent(data, is_text=True)
 
     def on_raw(data: str | bytes) -> None:
         if asyncio.current_task() not in inside:
@@ -175,24 +167,25 @@ def wrap_openai_sends(connection: Any, tap: Tap) -> None:
         wrap_sending(connection, "send_raw", tap, on_raw)
 
 
-def json_of(event: Any) -> str | bytes:
-    """An event of the SDK, a mapping or one of its models, as it is sent."""
-    if isinstance(event, Mapping):
-        return msgspec.json.encode(event)
-    return str(event.to_json(use_api_names=True, exclude_unset=True))
-
-
 # websockets
 
 
-def wrap_websockets(connection: Any, tap: Tap) -> None:
+def wrap_websockets(connection: Any, tap: CallMemory) -> None:
     """A connection of `websockets`, of a client or a server. Messages may come and go in pieces."""
     wrap_receiving(connection, "recv", tap, lambda message, *_, **__: tap.received(message, isinstance(message, str)))
     if callable(getattr(connection, "recv_streaming", None)):
         stream: Callable[..., AsyncIterator[Any]] = connection.recv_streaming
 
-        def streaming(*arguments: Any, **named: Any) -> AsyncIterator[Any]:
-            return received_pieces(stream(*arguments, **named), tap)
+        async def streaming(*arguments: Any, **named: Any) -> AsyncIterator[Any]:
+            pieces: list[Any] = []
+            try:
+                async for piece in stream(*arguments, **named):
+                    pieces.append(piece)
+                    yield piece
+            except ConnectionClosed as error:
+                tap.closed(is_clean(error))
+                raise
+            safely(tap, lambda: tap.received(joined(pieces), isinstance(pieces[0], str)))
 
         replace(connection, "recv_streaming", streaming)
     send: Method = connection.send
@@ -216,19 +209,6 @@ def wrap_websockets(connection: Any, tap: Tap) -> None:
     wrap_closing(connection, tap)
 
 
-async def received_pieces(stream: AsyncIterator[Any], tap: Tap) -> AsyncIterator[Any]:
-    """A message that comes in pieces; the copy is of the whole."""
-    pieces: list[Any] = []
-    try:
-        async for piece in stream:
-            pieces.append(piece)
-            yield piece
-    except ConnectionClosed as error:
-        tap.closed(is_clean(error))
-        raise
-    safely(tap, lambda: tap.received(joined(pieces), isinstance(pieces[0], str)))
-
-
 def copy_pieces(message: Any, pieces: list[Any]) -> Any:
     """The same message; where it is sent in pieces, `pieces` gets each as it is taken."""
     if isinstance(message, str | bytes | bytearray | memoryview | Mapping):
@@ -241,15 +221,13 @@ def copy_pieces(message: Any, pieces: list[Any]) -> Any:
 
 
 def joined(pieces: list[Any]) -> str | bytes:
-    if pieces and isinstance(pieces[0], str):
-        return "".join(pieces)
-    return b"".join(pieces)
+    return "".join(pieces) if pieces and isinstance(pieces[0], str) else b"".join(pieces)
 
 
 # aiohttp
 
 
-def wrap_aiohttp(connection: Any, tap: Tap) -> None:
+def wrap_aiohttp(connection: Any, tap: CallMemory) -> None:
     """A websocket of aiohttp, of a client or a server: all that is received goes through `receive`."""
 
     def on_message(message: Any, *_: Any, **__: Any) -> None:
@@ -273,7 +251,7 @@ def wrap_aiohttp(connection: Any, tap: Tap) -> None:
 # FastAPI, Starlette
 
 
-def wrap_starlette(connection: Any, tap: Tap) -> None:
+def wrap_starlette(connection: Any, tap: CallMemory) -> None:
     """A websocket of Starlette, which FastAPI's is: messages of ASGI go through `receive` and `send`."""
 
     def on_received(message: Mapping[str, Any]) -> None:

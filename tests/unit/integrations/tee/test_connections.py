@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import WSMessage, WSMsgType
@@ -20,6 +20,7 @@ from tests.support.callers.client_sessions import REFUSING
 from voicemem.client import Client
 from voicemem.dialects.registry import DIALECTS
 from voicemem.integrations.tee.connections import certain_dialect, wrap
+from voicemem.integrations.tee.memory import CallMemory
 
 URL = f"ws://{REFUSING}"
 
@@ -72,7 +73,7 @@ class OldOpenai(Websocket):
 async def test_versions_of_openai_without_send() -> None:
     """Where `_send` is missing, `send` and `send_raw` are copied, each message once, also from two tasks at once."""
     log, connection = Log(), OldOpenai()
-    wrap(connection, log)
+    wrap(connection, cast(CallMemory, log))
     await asyncio.gather(connection.send({"type": "a"}), connection.send_raw("b"))
     await connection.send({"type": "c"})
     assert b"{}" == await connection.recv_bytes()
@@ -90,7 +91,7 @@ async def test_models_of_the_sdk_are_copied_as_they_are_sent() -> None:
             pass
 
     log, connection = Log(), Model()
-    wrap(connection, log)
+    wrap(connection, cast(CallMemory, log))
     await connection.send(InputAudioBufferCommitEvent(type="input_audio_buffer.commit"))
     await connection.send(object())
     (_, text, _), failed = log.told
@@ -108,7 +109,7 @@ async def test_a_send_that_is_cancelled_counts_as_sent() -> None:
             await asyncio.sleep(1_000)
 
     log, connection = Log(), Slow()
-    wrap(connection, log)
+    wrap(connection, cast(CallMemory, log))
     sending = asyncio.create_task(connection.send("token"))
     await asyncio.sleep(0)
     sending.cancel()
@@ -144,7 +145,7 @@ async def test_control_messages_of_aiohttp_are_not_frames() -> None:
             pass
 
     log, connection = Log(), Aiohttp()
-    wrap(connection, log)
+    wrap(connection, cast(CallMemory, log))
     for _ in range(4):
         await connection.receive()
     await connection.send_frame(b"", WSMsgType.PING)
