@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
@@ -242,19 +242,12 @@ class VendorConnection:
                 if self.is_over:
                     return None
                 await asyncio.sleep(self.store_again_s)
-                frames = await self.unknown(frames)
+                with suppress(Refused, StoreUnavailable):  # a commit may have been made after all
+                    stream = await self.recorder.journal.find_session(self.lease.project, self.lease.session_id)
+                    frames = frames if stream is None else await self.recorder.new_frames(stream, frames)
                 continue
             if result.ended:
                 return Interrupted("ended", "call_over")
             codes = [problem.code for problem in result.problems if problem.code in OVER]
             return Interrupted("ended", OVER[codes[0]]) if codes else None
         return None
-
-    async def unknown(self, frames: list[ReducedFrame]) -> list[ReducedFrame]:
-        """The frames that the session does not have, as far as that is known: a commit may have been made after all."""
-        with suppress(Refused, StoreUnavailable):
-            stream = await self.recorder.journal.find_session(self.lease.project, self.lease.session_id)
-            if stream is not None:
-                await self.recorder.read_models.get_state(stream)
-        has_frame = self.recorder.read_models.has_frame
-        return [one for one in frames if not (one.event.id and has_frame(self.lease.key, cast(FrameEvent, one.event)))]

@@ -58,10 +58,12 @@ class Gauges:
         metrics.node_info.clear()
         if token := self.node.shown_token():
             metrics.node_info.labels(token, self.node.address).set(1)
-        for kind, count in self.connections().items():
-            metrics.connections.labels(kind).set(count)
-        for kind, count in self.unauthenticated().items():
-            metrics.connections_unauthenticated.labels(kind).set(count)
+        for gauge, counts in (
+            (metrics.connections, self.connections()),
+            (metrics.connections_unauthenticated, self.unauthenticated()),
+        ):
+            for kind, count in counts.items():
+                gauge.labels(kind).set(count)
         metrics.sessions_connected.set(len(self.presence.connected))
         self.refresh_memories()
 
@@ -78,21 +80,13 @@ class Gauges:
         metrics.db_wal_bytes.set(figures.wal_bytes)
 
     def refresh_memories(self) -> None:
-        metrics = self.metrics
-        counts = Counter({"in_use": 0, "packed": 0})
-        lags = []
-        for read_model in self.read_models.cached.values():
-            state = "packed" if read_model.unpacked is None else "in_use"
-            counts[state] += 1
-            lags.append(max(0, read_model.known_position - read_model.position))
-        for state in counts:
-            metrics.memories.labels(state).set(counts[state])
-        self.refresh_budget()
+        metrics, cached, budget = self.metrics, self.read_models.cached.values(), self.read_models.budget
+        packed = sum(read_model.unpacked is None for read_model in cached)
+        lags = [max(0, read_model.known_position - read_model.position) for read_model in cached]
+        metrics.memories.labels("packed").set(packed)
+        metrics.memories.labels("in_use").set(len(cached) - packed)
         metrics.fold_lag_events.set(max(lags, default=0))
         metrics.memories_lagging.set(sum(lag > 0 for lag in lags))
-
-    def refresh_budget(self) -> None:
-        metrics, budget = self.metrics, self.read_models.budget
         metrics.memories_bytes.labels("in_use").set(budget.memories_in_use)
         metrics.memories_bytes.labels("packed").set(budget.memories_packed)
         metrics.memories_bytes.labels("followed").set(budget.followed)

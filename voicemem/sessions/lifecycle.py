@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,13 +29,7 @@ from voicemem.sessions.recording.redaction import redact_rows
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.port import Store
 from voicemem.store.quarantine import QuarantineEntry
-from voicemem.store.records import (
-    LIST_BYTES,
-    MAX_COUNTED,
-    RestoredSession,
-    SessionFilter,
-    SessionOverview,
-)
+from voicemem.store.records import LIST_BYTES, RestoredSession, SessionFilter, SessionOverview
 from voicemem.store.streams import AWAITED_MS, SessionEnding, Stream
 from voicemem.transcript.fold import CLOSED
 
@@ -115,10 +109,6 @@ class Sessions:
         page, after = await self.store.overviews.list_overviews(msgspec.structs.replace(wanted, after=place))
         return page, None if after is None else self.format_cursor(wanted.project, after)
 
-    async def count_overviews(self, wanted: SessionFilter) -> int | None:
-        """How many slim rows all pages have, one more than `MAX_COUNTED` for more; None where that takes too long."""
-        return await self.store.overviews.count_overviews(wanted, MAX_COUNTED + 1)
-
     def format_cursor(self, project: str, last: tuple[int, int]) -> str:
         body = msgspec.json.encode(last)
         return join_cursor(self.sign_cursor(project, body), body)
@@ -186,24 +176,12 @@ class Sessions:
         self.on_changed(stream)
         return stream
 
-    async def join(self, project: str, given: JsonObject, key_id: str | None = None) -> Stream:
-        """Create a session under the name in its configuration.
-
-        Raises `Refused` (`session_exists`) while another session of this name is running.
-        """
-        stream, _ = await self.create(project, None, given, key_id, takes_name=True)
-        return stream
-
-    async def count(self, wanted: SessionFilter) -> int:
-        """How many sessions match, over all pages of the list."""
-        return await self.store.journal.count_sessions(wanted)
-
     async def change(self, stream: Stream, patch: JsonObject) -> Stream:
         """Merge a patch into the configuration. Raises `Refused` (`invalid_field`, `session_ended`)."""
         session_patch = validate_config(patch)
         self.check_settings(session_patch)
         await SCHEMA_WORKER.check_config(session_patch.public)
-        payload = msgspec.json.encode({"type": "session.update", **without_type(session_patch.public)})
+        payload = msgspec.json.encode({"type": "session.update", **session_patch.public})
         changed = await self.store.journal.change_config(stream.key, session_patch, payload, self.clock())
         self.on_changed(changed)
         return changed
@@ -222,12 +200,16 @@ class Sessions:
     async def end(self, stream: Stream, reason: str | None) -> Stream:
         """End and close a session at once; one that has ended stays as it is."""
         now = self.clock()
-        closed = await self.store.journal.close_session(
-            stream.key, SessionEnding(now, reason or CLOSED_BY_REQUEST), self.new_id(), now
-        )
-        if closed is None:
-            return await self.get(stream.project, stream.id)
-        self.on_closed(closed)
+        closed = await self.close(stream.key, SessionEnding(now, reason or CLOSED_BY_REQUEST), now)
+        return closed or await self.get(stream.project, stream.id)
+
+    async def close(
+        self, key: int, ending: SessionEnding | None, now_ms: int, if_silent: bool = False
+    ) -> Stream | None:
+        """Close a session; None if there is nothing to close. Without an `ending` it is closed only if it is due."""
+        closed = await self.store.journal.close_session(key, ending, self.new_id(), now_ms, if_silent=if_silent)
+        if closed is not None:
+            self.on_closed(closed)
         return closed
 
     def on_closed(self, stream: Stream) -> None:
@@ -249,10 +231,6 @@ class Sessions:
 def log_session(what: str, project: str, session_id: str, **more: object) -> None:
     """Log what became of a session, or of its producer. `more` are fields, and never what was said in the call."""
     LOG.info("Session %s", what, extra={"project": project, "session_id": session_id, **more})
-
-
-def without_type(values: JsonObject) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != "type"}
 
 
 StateName = Annotated[str, Meta(extra_json_schema={"enum": ["running", "ended"]})]
@@ -311,7 +289,7 @@ class Presence:
         """How many connections to this node each producer has, by project and session id; for the metrics."""
         self.unrecorded: dict[tuple[int, str], Departure] = {}
         """Connections whose end is not in the store yet, by key and producer."""
-        self.left: dict[int, tuple[ProducerLease, int]] = {}
+        self.left: dict[int, int] = {}
         """Sessions that another stack's connection has left, and when (Unix ms), by key."""
 
     def connect(self, lease: ProducerLease) -> None:
@@ -324,36 +302,30 @@ class Presence:
         `lost` says that the connection broke, so that its producer is expected back. Raises `StoreUnavailable`; the
         next sweep repeats it.
         """
-        self.count_out(lease)
-        now = self.sessions.clock()
-        departure = Departure(lease, now, now + AWAITED_MS if lost else None)
-        self.unrecorded[lease.key, lease.producer] = departure  # of two connections of one producer the newer counts
-        await self.record_departures()
-
-    def count_out(self, lease: ProducerLease) -> None:
         producers = self.connected[lease.project, lease.session_id]
         producers[lease.producer] -= 1
         if not producers[lease.producer]:
             del producers[lease.producer]
         if not producers:
             del self.connected[lease.project, lease.session_id]
+        now = self.sessions.clock()
+        departure = Departure(lease, now, now + AWAITED_MS if lost else None)
+        self.unrecorded[lease.key, lease.producer] = departure  # of two connections of one producer the newer counts
+        await self.record_departures()
 
     async def record_departures(self) -> None:
         """Note in the store which connections are gone. Raises `StoreUnavailable`; the next sweep repeats it."""
+        leave = self.sessions.store.journal.leave
         while self.unrecorded:
             producer, departure = self.unrecorded.popitem()
+            lease, since_ms, until_ms = departure
             try:
-                await self.record_departure(departure)
+                stream = await leave(lease.key, lease.producer, lease.epoch or 0, until_ms, since_ms)
+                if stream is not None and stream.state == "running" and stream.ending is not None:
+                    await self.close_when_ended(lease)
             except StoreUnavailable:
                 self.unrecorded.setdefault(producer, departure)
                 raise
-
-    async def record_departure(self, departure: Departure) -> None:
-        lease, since_ms, until_ms = departure
-        store = self.sessions.store
-        stream = await store.journal.leave(lease.key, lease.producer, lease.epoch or 0, until_ms, since_ms)
-        if stream is not None and stream.state == "running" and stream.ending is not None:
-            await self.close_when_ended(lease)
 
     async def close_when_ended(self, lease: ProducerLease) -> None:
         """Close a session if its end was committed, and no one's last words are awaited. Raises `StoreUnavailable`."""
@@ -363,20 +335,15 @@ class Presence:
 
     def close_if_left(self, lease: ProducerLease) -> None:
         """Close a session soon, unless someone is connected to it by then."""
-        self.left[lease.key] = lease, self.sessions.clock()
+        self.left[lease.key] = self.sessions.clock()
 
     async def close_left(self) -> None:
         """Close the sessions that were left long enough ago; anyone who comes back reopens them."""
         now = self.sessions.clock()
-        for key, (_, since) in list(self.left.items()):
+        for key, since in list(self.left.items()):
             if now >= since + LEFT_MS:
-                ending = SessionEnding(since, CLOSED, provisional=True)
-                closed = await self.sessions.store.journal.close_session(
-                    key, ending, self.sessions.new_id(), now, if_silent=True
-                )
+                await self.sessions.close(key, SessionEnding(since, CLOSED, provisional=True), now, if_silent=True)
                 self.left.pop(key, None)
-                if closed is not None:
-                    self.sessions.on_closed(closed)
 
     async def sweep(self) -> int:
         """Close the sessions that are due; return how many were closed. Raises `StoreUnavailable`, `StoreRuined`."""
@@ -386,10 +353,7 @@ class Presence:
         now, count = self.sessions.clock(), 0
         await self.close_left()
         for key in await self.sessions.store.journal.find_due(now, SWEEP_BATCH):
-            closed = await self.sessions.store.journal.close_session(key, None, self.sessions.new_id(), now)
-            if closed is not None:
-                self.sessions.on_closed(closed)
-                count += 1
+            count += await self.sessions.close(key, None, now) is not None
         return count
 
 

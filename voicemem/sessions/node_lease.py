@@ -25,8 +25,6 @@ HEARTBEAT_S, LOOK_S = 1.0, 0.1
 HEARD_MS = 4_000
 """A node that was not heard of for so long has no callers, as far as limits are concerned, though its lease still runs:
 others give what it gave a second later at most."""
-
-
 KEPT_MEASUREMENTS = 8
 """Of how far a clock is off: the one whose answer came soonest counts, since a late one says little."""
 TAILS_INTERVAL_S = 0.04
@@ -96,7 +94,6 @@ class NodeLease:
         """Called with the number of nodes that have callers, this one included, once a second."""
 
     def current_token(self) -> str:
-        """The token under which this process holds what it holds."""
         return self.token
 
     def shown_token(self) -> str:
@@ -127,7 +124,10 @@ class NodeLease:
     async def count_nodes(self) -> None:
         """Tell how many nodes have callers. Raises `StoreUnavailable`."""
         if self.count_listeners and not self.store.is_exclusive:
-            count = count_with_callers(await self.store.nodes.list_nodes(), self.clock())
+            since = self.clock() - HEARD_MS
+            nodes = await self.store.nodes.list_nodes()
+            # Libraries, which listen nowhere, have no callers.
+            count = sum(bool(node.address) and node.expires_ms - LEASE_MS > since for node in nodes)
             for listener in self.count_listeners:
                 listener(max(count, 1))
 
@@ -142,7 +142,8 @@ class NodeLease:
         """Prolong the own lease, and free what nodes hold that are gone. Raises `StoreUnavailable`."""
         if self.store.nodes.is_displaced:
             await self.store.nodes.settle(self.clock())
-            tell(self.displaced_listeners)
+            for listener in self.displaced_listeners:
+                listener()
         if self.node_clock is not None:
             await self.node_clock.correct(self.store)
         now = self.clock()
@@ -151,21 +152,11 @@ class NodeLease:
             # its producers are not connected any more, as far as the store knows, so they must open again.
             LOG.error("The node %s was retired, and starts again", self.token)
             await self.register(self.address)
-            tell(self.displaced_listeners)
-            tell(self.fenced_listeners)
+            for listener in (*self.displaced_listeners, *self.fenced_listeners):
+                listener()
         for token in await self.store.nodes.retire_lost_nodes(now):
             LOG.warning("The node %s is gone; its producers are expected elsewhere", token)
         await self.count_nodes()
-
-
-def count_with_callers(nodes: Iterable[Node], now_ms: int) -> int:
-    """How many of these nodes have callers now: libraries, which listen nowhere, have none."""
-    return sum(bool(node.address) and node.expires_ms - LEASE_MS > now_ms - HEARD_MS for node in nodes)
-
-
-def tell(listeners: Iterable[Callable[[], None]]) -> None:
-    for listener in listeners:
-        listener()
 
 
 async def beat_forever(node: NodeLease) -> None:

@@ -31,10 +31,6 @@ PAUSE_FACTOR = 2
 """A pause is this many times as long as the step before it, so that the writer has most of its time for calls."""
 
 
-async def keep_nothing(key: int, now_ms: int) -> int:
-    return 0
-
-
 class RetentionWorker:
     """Erases and compacts. `clock` returns Unix ms.
 
@@ -48,7 +44,7 @@ class RetentionWorker:
         read_models: ReadModelCache,
         clock: Callable[[], int],
         node_token: Callable[[], str] = lambda: "",
-        keep_memories: Callable[[int, int], Awaitable[int]] = keep_nothing,
+        keep_memories: Callable[[int, int], Awaitable[int]] | None = None,
     ) -> None:
         self.node_token = node_token
         self.keep_memories = keep_memories
@@ -62,7 +58,7 @@ class RetentionWorker:
         keys = await self.store.retention.claim_expired(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND)
         count = kept = 0
         for key in keys:
-            kept += await self.keep_memories(key, now)
+            kept += await self.keep_memories(key, now) if self.keep_memories is not None else 0
             count += await run_paced(self.store.retention.expire(key, now))
         if count:
             LOG.info("%d sessions were erased at the end of their ttl_seconds", count)
@@ -75,9 +71,9 @@ class RetentionWorker:
 
         Raises `StoreUnavailable`.
         """
-        time = asyncio.get_running_loop().time
+        time, claim = asyncio.get_running_loop().time, self.store.retention.claim_erased
         count, latest = 0, time() + MAX_TABLES_S
-        while time() < latest and (keys := await self.claim_erased()):
+        while time() < latest and (keys := await claim(self.node_token(), self.clock(), LEASE_MS, SESSIONS_PER_ROUND)):
             for key in keys:
                 self.read_models.discard(key)
             while await run_paced(self.store.retention.delete_erased(keys)):
@@ -89,13 +85,9 @@ class RetentionWorker:
             LOG.info("The content of %d erased sessions has left the store", count)
         return count
 
-    async def claim_erased(self) -> list[int]:
-        return await self.store.retention.claim_erased(self.node_token(), self.clock(), LEASE_MS, SESSIONS_PER_ROUND)
-
     async def compact(self) -> int:
         """Compact the journals of ended sessions; returns how many. Raises `StoreUnavailable`."""
-        count = 0
-        now = self.clock()
+        count, now = 0, self.clock()
         for key in await self.store.compaction.claim_compactable(self.node_token(), now, LEASE_MS, SESSIONS_PER_ROUND):
             steps = 0
             while await run_paced(self.store.compaction.compact(key)):
@@ -146,15 +138,18 @@ async def erase_user(
 
     Returns the number of these sessions, once nothing of them can be read any more. Raises `StoreUnavailable`.
     """
+
+    async def erase(key: int) -> None:
+        await store.retention.erase(key, clock())
+        read_models.discard(key)
+
     count = 0
     wanted = SessionFilter(project=project, user_id=user_id, limit=ERASE_PAGE)
     while sessions := await store.journal.list_sessions(wanted):
         for session in sessions:
-            await store.retention.erase(session.key, clock())
-            read_models.discard(session.key)
+            await erase(session.key)
         count += len(sessions)
     stream = await store.journal.find_user(project, user_id)
     if stream is not None:
-        await store.retention.erase(stream.key, clock())
-        read_models.discard(stream.key)
+        await erase(stream.key)
     return count

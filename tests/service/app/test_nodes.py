@@ -145,7 +145,7 @@ async def test_a_node_without_a_webhook_leaves_that_of_others(store: InMemorySto
 async def test_one_name_is_given_once(nodes: tuple[App, App]) -> None:
     """Of several joins under one name at once, on any node, one gets it."""
     given = {"name": "desk"}
-    joins = [app.services.sessions.join("default", given) for app in nodes * 5]
+    joins = [app.services.sessions.create("default", None, given, takes_name=True) for app in nodes * 5]
     joined = await asyncio.gather(*joins, return_exceptions=True)
     assert 1 == sum(isinstance(one, Stream) for one in joined)
     assert ["session_exists"] * 9 == [one.code for one in joined if isinstance(one, Refused)]

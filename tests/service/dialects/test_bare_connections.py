@@ -203,7 +203,7 @@ async def test_a_connection_that_goes_ends_the_call(app: App, api: RestClient) -
         return len(presence.left)
 
     await eventually(1, left)
-    presence.left = {name: (lease, since - LEFT_MS) for name, (lease, since) in presence.left.items()}
+    presence.left = {name: since - LEFT_MS for name, since in presence.left.items()}
     await eventually("ended", lambda: api.state())
     assert "closed" == (await api.session())["reason"]
     async with connect(address) as socket:
@@ -223,7 +223,7 @@ async def test_a_sender_that_comes_back_at_once_goes_on(app: App, api: RestClien
     async with connect(address) as socket:
         await socket.send(json.dumps(transcript("b", "Two.")))
         await eventually(["One. Two."], lambda: texts(api))
-        presence.left = {name: (lease, since - LEFT_MS) for name, (lease, since) in presence.left.items()}
+        presence.left = {name: since - LEFT_MS for name, since in presence.left.items()}
         await presence.close_left()
         assert "running" == await api.state()
     assert [] == [row for row in await api.journal() if row["event"]["type"].startswith("session.")]

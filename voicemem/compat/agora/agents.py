@@ -130,7 +130,8 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
     config = session_config(await body_as(request, Join))
     check_channel(request, config["channel"])
     check_outbound_change(request, config)
-    stream = await services_of(request).sessions.join(project, config, request[GRANT].key_id)
+    key_id = request[GRANT].key_id
+    stream = (await services_of(request).sessions.create(project, None, config, key_id, takes_name=True))[0]
     note_outbound_change(request, config, stream)
     return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
 
@@ -157,7 +158,8 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
         return json_response(Agents(Data(0, ()), Page("", 0)))
     page, cursor = await sessions.list(conditions, query.cursor or None)
     listed = tuple(Listed(stream.started_ms // 1000, agent_status(stream), stream.id) for stream in page)
-    return json_response(Agents(Data(len(listed), listed), Page(cursor or "", await sessions.count(conditions))))
+    count = await sessions.store.journal.count_sessions(conditions)
+    return json_response(Agents(Data(len(listed), listed), Page(cursor or "", count)))
 
 
 @ROUTES.add(f"GET {AGENT}", "read", Agent, codes="unknown_session")

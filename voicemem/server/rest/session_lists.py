@@ -28,7 +28,7 @@ from voicemem.services import Services
 from voicemem.sessions.lifecycle import StateName
 from voicemem.store.admission import AppendResult
 from voicemem.store.deliveries import DeliveryState
-from voicemem.store.records import SessionFilter, SessionOverview
+from voicemem.store.records import MAX_COUNTED, SessionFilter, SessionOverview
 from voicemem.store.streams import Stream
 
 R = TypeVar("R")
@@ -95,7 +95,9 @@ async def answer_overviews(
     """Answer with an `OverviewPage`."""
     services, total = services_of(request), b""
     if with_total:
-        total = b',"total":' + msgspec.json.encode(await services.sessions.count_overviews(conditions))
+        total = b',"total":' + msgspec.json.encode(
+            await services.store.overviews.count_overviews(conditions, MAX_COUNTED + 1)
+        )
     read, view = services.sessions.list_overviews, partial(overview_of, services)
     return await answer_page(request, conditions, cursor, read, view, PAGE, ends_short=True, total=total)
 

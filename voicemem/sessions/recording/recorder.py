@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 from voicemem.config.secrets import SessionPatch, changes_outbound, patch_changes_outbound
 from voicemem.config.session import validate_config
-from voicemem.errors import Refused, VoicememError
+from voicemem.errors import Refused, SessionQuarantined, VoicememError
 from voicemem.protocol.codec import DecodedEvent, RejectedEvent
 from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate, update_patch
 from voicemem.protocol.types import JsonObject
@@ -192,6 +193,13 @@ class Recorder:
         """What is journaled for a frame of another stack, if anything is."""
         is_known = partial(self.read_models.has_frame, lease.key)
         return self.frames.reduce(event, keep_typed, is_known, lease.openings)
+
+    async def new_frames(self, stream: Stream, frames: list[ReducedFrame]) -> list[ReducedFrame]:
+        """The frames that a session does not have yet, as far as that is known."""
+        with suppress(SessionQuarantined):
+            await self.read_models.get_state(stream)
+        has_frame = self.read_models.has_frame
+        return [one for one in frames if not (one.event.id and has_frame(stream.key, cast(FrameEvent, one.event)))]
 
     def validate_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
         """Validate a `session.update`, and check that this lease may send it. Raises `Refused`."""
