@@ -23,7 +23,7 @@ from voicemem.errors import CODES
 from voicemem.protocol.checks import RestoredMetadata
 from voicemem.protocol.events import JournaledEvent, ProducedEvent
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http.routes import PLACEHOLDERS, BodySpec, ErrorFormat, MergePatch, ResponseSpec, Route
+from voicemem.server.http.routes import PLACEHOLDERS, BodySpec, MergePatch, ResponseSpec, Route
 from voicemem.version import __version__
 
 COMPONENTS = "#/components/schemas/"
@@ -68,24 +68,28 @@ class Schemas:
             return {"anyOf": [self.register(member) for member in get_args(kind)]}
         return self.register(kind)
 
-    def inline(self, kind: type[Struct]) -> JsonObject:
-        """Return the schema of a struct without making it a component."""
-        _, components = components_of(kind)
-        schema: JsonObject = components[kind.__name__]
-        return schema
-
     def register(self, kind: Any) -> JsonObject:
         """Return the schema of a type; the components that it needs are added."""
         schema, components = components_of(kind)
-        self.components |= {name: with_optional_fields(component) for name, component in components.items()}
+        for component in components.values():
+            if "properties" in component:
+                component["properties"] = {name: in_words(field) for name, field in component["properties"].items()}
+        self.components |= components
         return schema
 
     def patch(self, kind: type[Struct]) -> JsonObject:
         """Return the schema of a merge patch; the structs in it become patches too."""
         _, components = components_of(kind)
         names = {COMPONENTS + name for name in components}
-        self.components |= {f"{name}Patch": patched(schema, names) for name, schema in components.items()}
+        for name, schema in components.items():
+            properties = {field: nullable(value, names) for field, value in schema["properties"].items()}
+            self.components[f"{name}Patch"] = schema | {"title": f"{schema['title']}Patch", "properties": properties}
         return reference(f"{kind.__name__}Patch")
+
+
+def inline(kind: type[Struct]) -> JsonObject:
+    """Return the schema of a struct without making it a component."""
+    return dict(components_of(kind)[1][kind.__name__])
 
 
 def is_untagged(kind: Any) -> bool:
@@ -114,17 +118,11 @@ def portable(schema: Any) -> Any:
     return schema
 
 
-def with_optional_fields(component: JsonObject) -> JsonObject:
-    """Say the defaults of fields in words: for generators of TypeScript a field with a `default` is a required one.
+def in_words(field: JsonObject) -> JsonObject:
+    """Say a field's default in words: for generators of TypeScript a field with a `default` is a required one.
 
     A default of null says nothing more than that the field may be left out.
     """
-    if "properties" not in component:
-        return component
-    return component | {"properties": {name: in_words(value) for name, value in component["properties"].items()}}
-
-
-def in_words(field: JsonObject) -> JsonObject:
     described = {key: value for key, value in field.items() if key != "default"}
     default = field.get("default")
     if default in (None, [], {}) or "$ref" in field:
@@ -132,14 +130,11 @@ def in_words(field: JsonObject) -> JsonObject:
     return {"description": f"Default: {msgspec.json.encode(default).decode()}."} | described
 
 
-def patched(schema: JsonObject, names: set[str]) -> JsonObject:
-    """Turn the schema of a struct into that of a patch; `names` are references to structs that become patches too."""
-    properties = {name: nullable(value, names) for name, value in schema["properties"].items()}
-    return schema | {"title": f"{schema['title']}Patch", "properties": properties}
-
-
 def nullable(value: JsonObject, names: set[str]) -> JsonObject:
-    """Turn the schema of a field into that of a patch: null removes the field, and there is no default."""
+    """Turn the schema of a field into that of a patch: null removes the field, and there is no default.
+
+    `names` are references to structs that become patches too.
+    """
     value = {key: item for key, item in value.items() if key != "default"}
     if value.get("$ref") in names:
         value["$ref"] += "Patch"
@@ -166,43 +161,25 @@ Callers need a key with the scope that an operation names, or for the paths of o
 without keys is open to loopback. Besides what the schemas say: a body may be at most 1 MiB and nested at most 32 deep,
 a text at most 256 KiB of UTF-8, integers are within ±2^53 and written without a fraction, and a query parameter may be
 given only once."""
+TEXT, DIGITS = {"type": "string"}, {"type": "string", "pattern": "^[0-9]+$"}
+FAILED = "The reply's `item`; left out when only the failure message was spoken."
+SECONDS = "With `rate_limited` and `quota_exceeded`: seconds to wait, where that is known."
 HEADERS = {
-    "Voicemem-Turn-Id": {
-        "description": "The turn of the reply.",
-        "required": True,
-        "schema": {"type": "string", "pattern": "^[0-9]+$"},
-    },
-    "Voicemem-Item": {
-        "description": "The reply's `item`; left out when only the failure message was spoken.",
-        "required": False,
-        "schema": {"type": "string"},
-    },
-    "ETag": {"description": "Changes whenever the answer does.", "required": True, "schema": {"type": "string"}},
-    "Retry-After": {
-        "description": "With `rate_limited` and `quota_exceeded`: seconds to wait, where that is known.",
-        "required": False,
-        "schema": {"type": "string", "pattern": "^[0-9]+$"},
-    },
+    "Voicemem-Turn-Id": {"description": "The turn of the reply.", "required": True, "schema": DIGITS},
+    "Voicemem-Item": {"description": FAILED, "required": False, "schema": TEXT},
+    "ETag": {"description": "Changes whenever the answer does.", "required": True, "schema": TEXT},
+    "Retry-After": {"description": SECONDS, "required": False, "schema": DIGITS},
     "WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}},
 }
-IF_NONE_MATCH = {
-    "name": "If-None-Match",
-    "in": "header",
-    "description": "ETags of answers that the caller already has.",
-    "schema": {"type": "string"},
-}
-IF_NEW = {**IF_NONE_MATCH, "description": "`*`: only if the document was never updated."}
-IF_MATCH = {
-    "name": "If-Match",
-    "in": "header",
-    "description": "ETags of versions; the request only succeeds if the document has one of them.",
-    "schema": {"type": "string"},
-}
+IF_NONE_MATCH = ("If-None-Match", "ETags of answers that the caller already has.")
+IF_NEW = ("If-None-Match", "`*`: only if the document was never updated.")
+IF_MATCH = ("If-Match", "ETags of versions; the request only succeeds if the document has one of them.")
 
 
 def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
     """Return the document as JSON."""
     routes = list(routes)
+    modules = {tag_of(route): sys.modules[route.handler.__module__] for route in routes}
     schemas = Schemas()
     paths: defaultdict[str, JsonObject] = defaultdict(dict)
     for route in routes:
@@ -218,7 +195,7 @@ def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
                 "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": "/"}],
-            "tags": tags(routes),
+            "tags": [{"name": name, "description": inspect.getdoc(module) or ""} for name, module in modules.items()],
             "paths": without_closed_items(paths),
             "components": {
                 "securitySchemes": {name: scheme for route in routes for name, scheme in route.schemes.items()},
@@ -237,30 +214,20 @@ def without_closed_items(schema: Any) -> Any:
     return [without_closed_items(one) for one in schema] if isinstance(schema, list | tuple) else schema
 
 
-def tags(routes: Iterable[Route[Any]]) -> list[JsonObject]:
-    """Return the tags of the routes, described by the docstrings of their modules."""
-    modules = {tag_of(route): sys.modules[route.handler.__module__] for route in routes}
-    return [{"name": name, "description": inspect.getdoc(module) or ""} for name, module in modules.items()]
-
-
 def tag_of(route: Route[Any]) -> str:
-    """Return the tag of a route: the name of its handler's module."""
+    """Return the tag of a route: the name of its handler's module, whose docstring describes it."""
     return route.handler.__module__.rpartition(".")[2]
 
 
 def id_of(route: Route[Any]) -> str:
-    """Return the operation id of a route."""
     return route.operation_id or str(getattr(route.handler, "__name__", ""))
 
 
 def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> JsonObject:
     """Describe a route; `below` are the routes whose paths begin with its own."""
     summary, _, more = (route.about or inspect.getdoc(route.handler) or "").partition("\n")
-    parameters = list(parameters_of(route, schemas))
-    if 304 in route.answers:
-        parameters.append(IF_NONE_MATCH)
-    if "precondition_failed" in route.codes:
-        parameters += [IF_MATCH, IF_NEW]
+    headers = [IF_NONE_MATCH] if 304 in route.answers else []
+    headers += [IF_MATCH, IF_NEW] if "precondition_failed" in route.codes else []
     if route.query.__struct_fields__:
         more = f"{more.strip()}\n\n{inspect.getdoc(route.query)}"
     described: JsonObject = {
@@ -270,19 +237,18 @@ def operation(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> J
         "description": more.strip(),
         "security": [{scheme: [route.scope]} for scheme in route.schemes] if route.scope else [],
         "servers": [{"url": server} for server in route.servers] if route.servers != ROOT else [],
-        "parameters": parameters,
+        "parameters": [
+            *parameters_of(route, schemas),
+            *({"name": name, "in": "header", "description": text, "schema": TEXT} for name, text in headers),
+        ],
         "responses": responses_of(route, below, schemas),
     }
     if route.body is not None:
-        described["requestBody"] = {
-            "required": route.body.required,
-            "content": describe_contents(route.body, schemas),
-        }
+        described["requestBody"] = {"required": route.body.required, "content": contents(route.body, schemas)}
     return {key: value for key, value in described.items() if value or key == "security"}
 
 
-def describe_contents(spec: BodySpec | ResponseSpec, schemas: Schemas) -> JsonObject:
-    """Describe a body or an answer by media type."""
+def contents(spec: BodySpec | ResponseSpec, schemas: Schemas) -> JsonObject:
     return {media_type: {"schema": schemas.of(kind)} for media_type, kind in spec.contents.items()}
 
 
@@ -291,43 +257,35 @@ def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[JsonObject]:
     placeholders = {**PLACEHOLDERS, **route.placeholders}
     for name in re.findall(r"{(\w+)}", route.path):
         yield {"name": name, "in": "path", "required": True, "schema": schemas.of(placeholders[name])}
-    schema = schemas.inline(route.query)
+    schema = inline(route.query)
     for name, value in schema["properties"].items():
         yield {"name": name, "in": "query", "required": name in schema["required"], "schema": without_null(value)}
-
-
-def links_of(answer: ResponseSpec, below: list[Route[Any]]) -> JsonObject:
-    """Link to the operations that take the id which the answer holds."""
-    if answer.id_field is None:
-        return {}
-    parameters = {"id": f"$response.body#/{answer.id_field}"}
-    return {id_of(route): {"operationId": id_of(route), "parameters": parameters} for route in below}
 
 
 def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> JsonObject:
     """Describe the answers of a route and its errors, by status."""
     responses: JsonObject = {}
     for status, answer in route.answers.items():
+        parameters = {"id": f"$response.body#/{answer.id_field}"}
+        links = {id_of(other): {"operationId": id_of(other), "parameters": parameters} for other in below}
         response = {
             "description": HTTPStatus(status).phrase,
             "headers": {name: HEADERS[name] for name in answer.headers},
-            "content": describe_contents(answer, schemas),
-            "links": links_of(answer, below),
+            "content": contents(answer, schemas),
+            "links": links if answer.id_field is not None else {},
         }
         responses[str(status)] = {key: value for key, value in response.items() if value}
     by_status: defaultdict[int, list[str]] = defaultdict(list)
     for code in sorted(codes_of(route)):
         by_status[route.errors.status_of(code)].append(code)
     for status, codes in sorted(by_status.items()):
-        kind = route.error_kinds.get(status, route.errors.kind)
-        responses[str(status)] = error_response(route.errors, kind, status, codes, schemas)
+        responses[str(status)] = error_response(route, status, codes, schemas)
     return responses
 
 
-def error_response(
-    errors: ErrorFormat, kind: type[Struct], status: int, codes: list[str], schemas: Schemas
-) -> JsonObject:
+def error_response(route: Route[Any], status: int, codes: list[str], schemas: Schemas) -> JsonObject:
     """Describe the error answers of one status."""
+    errors, kind = route.errors, route.error_kinds.get(status, route.errors.kind)
     properties: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
     if "status" in kind.__struct_fields__:
         properties["status"] = {"enum": [status]}

@@ -17,7 +17,7 @@ from voicemem.errors import CODES
 from voicemem.protocol.events import Auth, FrameEvent, ProducedEvent, SessionOpen
 from voicemem.protocol.frames import PATH, PROTOCOL, AckFrame, Error, GoAway, Ready
 from voicemem.protocol.types import JsonObject
-from voicemem.server.http.openapi import COMPONENTS, Schemas
+from voicemem.server.http.openapi import COMPONENTS, Schemas, inline
 from voicemem.server.http.routes import MergePatch
 from voicemem.server.rest.sessions import GivenConfig
 from voicemem.version import __version__
@@ -132,7 +132,7 @@ def channel(messages: list[str]) -> JsonObject:
 
 def frame_messages(schemas: Schemas) -> JsonObject:
     """Describe what another stack's sender sends: what is in a frame is for the stack to say."""
-    envelope = schemas.inline(FrameEvent)
+    envelope = inline(FrameEvent)
     fields = {name: field for name, field in envelope["properties"].items() if name in ENVELOPE_FIELDS}
     payload = {"type": "object", "properties": fields, "required": ["frame"], "not": {"required": ["type"]}}
     return {
