@@ -6,6 +6,7 @@ https://www.asyncapi.com/docs/reference/specification/v3.0.0; its schemas are JS
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, get_args
 
@@ -54,10 +55,14 @@ On the ingest path they come after a `session.open` that names the `dialect`."""
 def asyncapi_json() -> bytes:
     """Return the document as JSON."""
     schemas = Schemas(unions={})
-    received: list[type[Struct]] = [kind for kinds, _ in REPLIES.values() for kind in kinds]
-    messages = {event_type_of(kind): message(kind, schemas) for kind in [*received, *SENT]}
-    messages[BATCH] = batch([messages[event_type_of(kind)]["payload"] for kind in received])
-    frames = frame_messages(schemas)
+    received = [kind for kinds, _ in REPLIES.values() for kind in kinds]
+    messages = {
+        tag: {"name": tag, "summary": inspect.getdoc(kind) or "", "payload": schemas.of(kind)}
+        for tag, kind in zip(tags([*received, *SENT]), [*received, *SENT], strict=True)
+    }
+    batch = {"type": "array", "items": {"anyOf": [messages[tag]["payload"] for tag in tags(received)]}}
+    messages[BATCH] = {"name": BATCH, "summary": "Several events, in their order.", "payload": batch}
+    frames = frame_messages()
     refine_configuration(schemas)
     return msgspec.json.encode(
         {
@@ -78,8 +83,8 @@ def asyncapi_json() -> bytes:
                 }
             },
             "channels": {
-                "ingest": channel([*messages, ENVELOPE]),
-                "dialect": dialect_channel([*frames, event_type_of(Auth), *map(event_type_of, SENT)]),
+                "ingest": ingest_channel([*messages, ENVELOPE]),
+                "dialect": dialect_channel([*frames, *tags([Auth, *SENT])]),
             },
             "operations": operations(),
             "components": {
@@ -103,37 +108,31 @@ DOOR_QUERY = {
 ENVELOPE_FIELDS = ("frame", "ts", "from", "seq", "id", "session_id", "producer")
 
 
-def event_type_of(kind: type[Struct]) -> str:
-    return str(kind.__struct_config__.tag)
+def tags(kinds: Iterable[type[Struct]]) -> list[str]:
+    """Return the types of frames as their senders write them."""
+    return [str(kind.__struct_config__.tag) for kind in kinds]
 
 
-def message(kind: type[Struct], schemas: Schemas) -> JsonObject:
-    """Describe one type of frame."""
-    return {"name": event_type_of(kind), "summary": inspect.getdoc(kind) or "", "payload": schemas.of(kind)}
-
-
-def batch(payloads: list[Any]) -> JsonObject:
-    """Describe a frame of several events."""
-    payload = {"type": "array", "items": {"anyOf": payloads}}
-    return {"name": BATCH, "summary": "Several events, in their order.", "payload": payload}
-
-
-def channel(messages: list[str]) -> JsonObject:
-    """Describe the ingest path, its messages and its close codes."""
-    closes = [f"- {code.close} `{name}`: {code.sentence}" for name, code in CODES.items() if code.close is not None]
+def channel(address: str, title: str, about: str, messages: list[str], **binding: Any) -> JsonObject:
     return {
-        "address": PATH,
-        "title": f"The ingest, with or without the subprotocol {PROTOCOL}",
-        "description": "\n".join(["The server closes the connection with these codes:", "", *closes]),
+        "address": address,
+        "title": title,
+        "description": about,
         "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
-        "bindings": {"ws": {"method": "GET", "bindingVersion": "0.1.0"}},
+        "bindings": {"ws": {"method": "GET", "bindingVersion": "0.1.0", **binding}},
     }
 
 
-def frame_messages(schemas: Schemas) -> JsonObject:
+def ingest_channel(messages: list[str]) -> JsonObject:
+    """Describe the ingest path, its messages and its close codes."""
+    closes = [f"- {code.close} `{name}`: {code.sentence}" for name, code in CODES.items() if code.close is not None]
+    about = "\n".join(["The server closes the connection with these codes:", "", *closes])
+    return channel(PATH, f"The ingest, with or without the subprotocol {PROTOCOL}", about, messages)
+
+
+def frame_messages() -> JsonObject:
     """Describe what another stack's sender sends: what is in a frame is for the stack to say."""
-    envelope = inline(FrameEvent)
-    fields = {name: field for name, field in envelope["properties"].items() if name in ENVELOPE_FIELDS}
+    fields = {name: field for name, field in inline(FrameEvent)["properties"].items() if name in ENVELOPE_FIELDS}
     payload = {"type": "object", "properties": fields, "required": ["frame"], "not": {"required": ["type"]}}
     return {
         BARE: {"name": BARE, "summary": ABOUT_BARE, "payload": {"type": ["object", "string"]}},
@@ -143,47 +142,34 @@ def frame_messages(schemas: Schemas) -> JsonObject:
 
 def dialect_channel(messages: list[str]) -> JsonObject:
     """Describe the paths of dialects, and what their addresses may say."""
-    query: JsonObject = {name: {"type": "string", "description": text} for name, text in DOOR_QUERY.items()}
-    query["typed"]["enum"] = ["keep", "ignore"]
-    names = sorted(DIALECTS)
-    return {
-        "address": f"{PATH}/{{dialect}}",
-        "title": "Other stacks' frames",
-        "description": ABOUT_DIALECTS,
-        "parameters": {"dialect": {"description": "The stack whose frames come.", "enum": names}},
-        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
-        "bindings": {
-            "ws": {"method": "GET", "query": {"type": "object", "properties": query}, "bindingVersion": "0.1.0"}
-        },
-    }
+    fields: JsonObject = {name: {"type": "string", "description": text} for name, text in DOOR_QUERY.items()}
+    fields["typed"]["enum"] = ["keep", "ignore"]
+    query = {"type": "object", "properties": fields}
+    described = channel(f"{PATH}/{{dialect}}", "Other stacks' frames", ABOUT_DIALECTS, messages, query=query)
+    dialect = {"description": "The stack whose frames come.", "enum": sorted(DIALECTS)}
+    return described | {"parameters": {"dialect": dialect}}
 
 
 def operations() -> JsonObject:
     """Describe the operations, from the server's side: it receives."""
-    described: JsonObject = {}
+    described = {}
     for name, (kinds, answers) in REPLIES.items():
-        names = [*map(event_type_of, kinds), *([BATCH, ENVELOPE] if kinds is EVENTS else [])]
-        described[name] = {"action": "receive", "channel": {"$ref": "#/channels/ingest"}, "messages": references(names)}
-        if answers:
-            answered = references([event_type_of(kind) for kind in answers])
-            described[name]["reply"] = {"channel": {"$ref": "#/channels/ingest"}, "messages": answered}
-    described["relay"] = {
-        "action": "receive",
-        "channel": {"$ref": "#/channels/dialect"},
-        "messages": references([event_type_of(Auth), BARE, ENVELOPE], "dialect"),
-        "reply": {
-            "channel": {"$ref": "#/channels/dialect"},
-            "messages": references([event_type_of(kind) for kind in DIALECT_ANSWERS], "dialect"),
-        },
-        "security": [{"$ref": f"#/components/securitySchemes/{name}"} for name in ("key", "session_token")],
-    }
-    going = references([event_type_of(GoAway)])
-    described["drain"] = {"action": "send", "channel": {"$ref": "#/channels/ingest"}, "messages": going}
-    return described
+        more = [BATCH, ENVELOPE] if kinds is EVENTS else []
+        described[name] = operation("ingest", "receive", [*tags(kinds), *more], tags(answers))
+    relay = operation("dialect", "receive", [*tags([Auth]), BARE, ENVELOPE], tags(DIALECT_ANSWERS))
+    relay["security"] = [{"$ref": f"#/components/securitySchemes/{name}"} for name in ("key", "session_token")]
+    return described | {"relay": relay, "drain": operation("ingest", "send", tags([GoAway]))}
 
 
-def references(names: list[str], channel: str = "ingest") -> list[JsonObject]:
-    return [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in names]
+def operation(channel: str, action: str, messages: list[str], answers: Sequence[str] = ()) -> JsonObject:
+    """Describe one operation, and the messages that answer it."""
+    place = {"$ref": f"#/channels/{channel}"}
+
+    def references(names: Sequence[str]) -> list[JsonObject]:
+        return [{"$ref": f"{place['$ref']}/messages/{name}"} for name in names]
+
+    described: JsonObject = {"action": action, "channel": place, "messages": references(messages)}
+    return described | ({"reply": {"channel": place, "messages": references(answers)}} if answers else {})
 
 
 def refine_configuration(schemas: Schemas) -> None:
