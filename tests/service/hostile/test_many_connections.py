@@ -37,7 +37,7 @@ def auth(token: str) -> bytes:
 
 async def taken(app: App) -> tuple[int, bool]:
     """How many connections the ingest port has, and whether those without a key have sent anything."""
-    return len(app.ingest.port), app.ingest.port.received > 0
+    return len(app.ingest.port.unauthenticated | app.ingest.port.authenticated), app.ingest.port.received > 0
 
 
 def limit(app: App, authenticated: int, unauthenticated: int, per_address: int = 0) -> None:

@@ -14,8 +14,8 @@ from tests.support.callers.rest import RestClient
 from tests.support.events import final
 from tests.support.services import Serve
 from tests.support.waiting import eventually
+from voicemem.server.http.connections import PIECE
 from voicemem.server.http.listener import PIECE_BYTES, ProblemHandler
-from voicemem.server.http.paced_reading import PIECE
 from voicemem.server.ingest.websocket import EventSocket
 from voicemem.sessions.read_models.read_model import ENCODED_AT_ONCE, ReadModel
 from voicemem.transcript.messages import Message
@@ -75,7 +75,7 @@ async def test_pings_of_a_caller_that_has_left_are_read_in_pieces(
     writer.close()
 
     async def is_over() -> bool:
-        return len(app.ingest.port) == 0
+        return not (app.ingest.port.unauthenticated or app.ingest.port.authenticated)
 
     await eventually(True, is_over)
     assert max(taken.sizes) <= PIECE

@@ -1,8 +1,12 @@
-"""How many connections a port takes, so that none can use up the files that the process may open.
+"""Limits of a port's connections, so that none can use up the files that the process may open; reading them fairly.
 
 Connections whose caller has not shown a key yet are few and give way: when there is no room for a new one, the oldest
 idle one is closed. So a caller who has just connected is always heard, `/livez` is always answered, and connections
 with a key are never pushed out by those without.
+
+A connection that sends much at once is read piece by piece, and the others in between: an event loop hands over up to a
+quarter of a MiB at a time. That may be 40,000 pings, or 50,000 chunks of a body: hundreds of milliseconds in which no
+one else is served.
 """
 
 from __future__ import annotations
@@ -10,12 +14,11 @@ from __future__ import annotations
 import asyncio
 import resource
 import select
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
-
-from voicemem.server.http.paced_reading import ReadingTurns
 
 ANY_NUMBER_OF_FILES = 65_536
 """What is reckoned with where the number of open files has no limit."""
@@ -41,7 +44,7 @@ class Client(Protocol):
     transport: Any
 
     def is_idle(self) -> bool:
-        """Whether nothing is being done for the connection, so that closing it loses nothing."""
+        """Tell whether nothing is being done for the connection, so that closing it loses nothing."""
 
     def turn_away(self) -> None:
         """Tell the peer that there are too many connections, where the protocol allows it, and close."""
@@ -87,10 +90,7 @@ class PortConnections:
         """Likewise, of those in `unauthenticated` alone."""
         self.received = 0
         """Bytes of all that are in `unauthenticated`."""
-        self.turns = ReadingTurns()
-
-    def __len__(self) -> int:
-        return len(self.unauthenticated) + len(self.authenticated)
+        self.turns = ReadingQueue()
 
     def admit(self, client: Client) -> bool:
         """Take a new connection, or turn it away and return False."""
@@ -127,8 +127,10 @@ class PortConnections:
             return
         arrival.received += size
         self.received += size
-        while self.received > MAX_UNAUTHENTICATED_BYTES and self.make_room(among_senders=True):
-            pass
+        while self.received > MAX_UNAUTHENTICATED_BYTES:
+            senders = [one for one in self.unauthenticated if self.unauthenticated[one].received]
+            if not self.close_first(sorted(senders, key=lambda one: -self.unauthenticated[one].received)):
+                break
 
     def remove(self, client: Client) -> None:
         """Forget a connection that is closed; one that is not here is ignored."""
@@ -144,20 +146,14 @@ class PortConnections:
             del self.by_address[client.address]
 
     def forget_stranger(self, client: Client, arrival: Arrival) -> None:
-        """It was in `unauthenticated`, and is not any more."""
+        """Count a connection no more that was in `unauthenticated`."""
         self.received -= arrival.received
         self.strangers_by_address[client.address] -= 1
         if not self.strangers_by_address[client.address]:
             del self.strangers_by_address[client.address]
 
-    def make_room(self, among_senders: bool = False) -> bool:
-        """Close a connection that has shown no key: the oldest idle one of the address that has the most of them.
-
-        `among_senders` takes the one that has sent the most, and none that has sent nothing: closing it frees nothing.
-        """
-        if among_senders:
-            senders = [client for client in self.unauthenticated if self.unauthenticated[client].received]
-            return self.close_first(sorted(senders, key=lambda one: -self.unauthenticated[one].received))
+    def make_room(self) -> bool:
+        """Close a connection that has shown no key: the oldest idle one of the address that has the most of them."""
         most = max(self.strangers_by_address.values(), default=0)
         crowd = (client for client in self.unauthenticated if self.strangers_by_address[client.address] == most)
         return self.close_first(crowd) or self.close_first(self.unauthenticated) or self.close_largest()
@@ -192,7 +188,7 @@ class PortConnections:
 
 
 def has_unread(client: Client) -> bool:
-    """Whether bytes wait to be read: many may connect before the request of one who has just connected is read."""
+    """Tell whether bytes wait to be read: many may connect before a request that has just come is read."""
     poll = select.poll()
     poll.register(client.transport.get_extra_info("socket").fileno(), select.POLLIN)
     return bool(poll.poll(0))
@@ -212,3 +208,115 @@ def ingest_limits(per_address: int = 0) -> ConnectionLimits:
 def rest_limits(per_address: int = 0) -> ConnectionLimits:
     """The limits of the REST port: a quarter. The store, webhooks and LLM requests have the rest."""
     return ConnectionLimits.of_port(max_files() // 4, 1 / 2, per_address)
+
+
+AT_ONCE = 4 * 1024
+"""Bytes that are taken as they come; more are taken in turns."""
+PIECE = 8 * 1024
+"""Bytes that a connection is given at a time, unless it asks for another size."""
+ROUND_S = 0.005
+"""How long the pieces of one round of the event loop may take together."""
+
+
+class PacedConnection(Protocol):
+    """A connection that has an `Unread`."""
+
+    def take(self, data: bytes) -> None:
+        """Work on bytes that have come."""
+
+    @property
+    def takes_more(self) -> bool:
+        """Tell whether the connection wants more bytes now."""
+
+
+class ReadingQueue:
+    """A fair queue of the connections of one port that have sent much."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Unread] = deque()
+        self.scheduled = False
+
+    def add(self, unread: Unread) -> None:
+        """Let a connection have turns until it has nothing unread, or takes no more."""
+        self.waiting.append(unread)
+        if not self.scheduled:
+            self.scheduled = True
+            asyncio.get_running_loop().call_soon(self.run)
+
+    def run(self) -> None:
+        """Take some pieces, one of each connection after the other, and the next ones in the next round."""
+        ends = time.monotonic() + ROUND_S
+        try:
+            while self.waiting and time.monotonic() < ends:
+                unread = self.waiting.popleft()
+                if unread.take_piece():
+                    self.waiting.append(unread)
+        finally:
+            self.scheduled = bool(self.waiting)
+            if self.scheduled:
+                asyncio.get_running_loop().call_soon(self.run)
+
+
+class Unread:
+    """Bytes of a connection that no one has looked at. While there are any, its transport is not read."""
+
+    __slots__ = ("connection", "data", "ended", "in_line", "piece", "transport", "turns")
+
+    def __init__(
+        self, connection: PacedConnection, transport: asyncio.Transport, turns: ReadingQueue, piece: int = PIECE
+    ) -> None:
+        self.connection = connection
+        self.transport = transport
+        self.turns = turns
+        self.piece = piece
+        self.data = b""
+        self.in_line = False
+        self.ended: Callable[[], None] | None = None
+        """Called once everything is taken, after the connection was lost."""
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes at once if they are few, else in turns."""
+        if not self.data and len(data) <= AT_ONCE:
+            self.connection.take(data)
+            return
+        self.data += data
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+        self.wait_in_line()
+
+    def wait_in_line(self) -> None:
+        """Go on with what is unread, when its turn comes."""
+        if self.data and not self.in_line:
+            self.in_line = True
+            self.turns.add(self)
+
+    def take_piece(self) -> bool:
+        """Take the next piece; False when there is none, or the connection takes no more for now."""
+        self.in_line = False
+        if not self.data or not (self.ended or self.is_wanted):
+            return False
+        piece, self.data = self.data[: self.piece], self.data[self.piece :]
+        self.connection.take(piece)
+        if self.data:
+            was_in_line, self.in_line = self.in_line, True  # the connection itself may have asked to go on
+            return not was_in_line
+        if self.ended:
+            self.ended()
+        elif self.is_wanted:
+            self.transport.resume_reading()
+        return False
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.connection.takes_more and not self.transport.is_closing()
+
+    def end(self, ended: Callable[[], None]) -> None:
+        """Note that the connection is lost: what is left is taken in turns as well, and then `ended` is called."""
+        if not self.data:
+            ended()
+            return
+        self.ended = ended
+        self.wait_in_line()

@@ -20,8 +20,7 @@ from aiohttp.web_request import BaseRequest
 from voicemem.config.service import Address
 from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.protocol.types import MAX_FRAME_BYTES
-from voicemem.server.http.connections import BACKLOG, PortConnections
-from voicemem.server.http.paced_reading import Unread
+from voicemem.server.http.connections import BACKLOG, PortConnections, Unread
 from voicemem.server.http.problems import SERVER, problem_response, turned_away
 
 

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from voicemem.errors import CODES, QuotaExceeded, RateLimited, Refused, VoicememError
+from voicemem.errors import CODES, QuotaExceeded, RateLimited, VoicememError
 from voicemem.protocol.types import Reason
 
 LOG = logging.getLogger("voicemem")
@@ -94,8 +94,6 @@ def own_methods(request: web.Request) -> set[str]:
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn whatever a handler raises into a problem document; callers never see a traceback."""
     try:
-        if any("\0" in part for part in request.match_info.values()):
-            raise Refused("invalid_field", "An id in a path may have no U+0000.")
         return await handler(request)
     except VoicememError as error:
         return problem_response(error.code, error.detail, headers_of(error))

@@ -1,9 +1,11 @@
-"""What the routes share: the services behind them, reading of paths, queries and bodies, and writing of answers."""
+"""Requests as the routes share them: the guard before each handler, reading of paths, queries and bodies, answers."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,19 +16,23 @@ from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from msgspec import UNSET, Struct, structs
 
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol.checks import describe_error
 from voicemem.protocol.strict_json import decode_body
 from voicemem.protocol.types import MAX_FRAME_BYTES, SESSION_ID_PATTERN, JsonObject, Name, matching
-from voicemem.security.access import Grant
-from voicemem.server.http.listener import BROKEN_BODY, decompress
+from voicemem.security.access import Gate, Grant
+from voicemem.server.http.listener import BROKEN_BODY, authenticated, decompress
+from voicemem.server.http.problems import SERVER, Handler
 from voicemem.server.http.routes import Route
 from voicemem.services import Services
-from voicemem.sessions.gauges import Gauges
+from voicemem.sessions.gauges import STORE_S, Gauges
 from voicemem.store.records import SessionFilter
 from voicemem.store.streams import Stream
+from voicemem.telemetry import Telemetry
+from voicemem.telemetry.metrics import METHODS
 
 T = TypeVar("T")
 SESSION_ID = re.compile(SESSION_ID_PATTERN)
@@ -175,10 +181,13 @@ def session_filter(request: web.Request, query: Any, **more: Any) -> SessionFilt
 
 
 def parse_query(request: web.Request, kind: type[T]) -> T:
-    """Return the query parameters as a struct that forbids unknown ones. Raises `Refused` (`invalid_query`).
+    """Return the query parameters as a struct that forbids unknown ones.
 
-    Those that the struct names in `REPEATED` are lists, and may be given several times.
+    Those that the struct names in `REPEATED` are lists, and may be given several times. Raises `Refused`
+    (`invalid_query`; `invalid_field` for a path with U+0000).
     """
+    if any("\0" in part for part in request.match_info.values()):
+        raise Refused("invalid_field", "An id in a path may have no U+0000.")
     if not request.query_string:
         return kind()
     if "%00" in request.query_string:
@@ -302,3 +311,78 @@ async def stream_body(
     except ConnectionResetError:
         pass  # the reader has hung up, or was cut off because it did not read
     return response
+
+
+LOG = logging.getLogger("voicemem.requests")
+
+
+def observe_requests(telemetry: Telemetry) -> Middleware:
+    """Return the outermost middleware, which makes metrics, spans and log lines of requests."""
+    metrics, tracer = telemetry
+
+    @web.middleware
+    async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
+        began = time.monotonic()
+        resource = request.match_info.route.resource
+        route = "none" if resource is None else resource.canonical  # without ids, which may not appear in metrics
+        status = 499  # the caller has hung up, as in nginx
+        method = request.method if request.method in METHODS else "other"
+        attributes = {"http.request.method": method, "http.route": route}
+        with tracer.span(f"{method} {route}", "server", attributes, [tracer.origin(request.headers)]) as span:
+            try:
+                response = await handler(request)
+                status = response.status
+                if status >= 500:
+                    span.fail(str(status))
+                return response
+            finally:
+                seconds = time.monotonic() - began
+                span.set_attribute("http.response.status_code", status)
+                metrics.observe_request(method, route, status, seconds)
+                if LOG.isEnabledFor(logging.DEBUG):
+                    fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
+                    LOG.debug("%s %s %d", method, route, status, extra=fields)
+
+    return observe
+
+
+async def name_server(_: web.Request, response: web.StreamResponse) -> None:
+    """Set the `Server` header of an answer that is about to be sent."""
+    response.headers["Server"] = SERVER
+
+
+def guard_route(route: Route[Any], gate: Gate) -> Handler:
+    """Return the route's handler behind the checks of host, origin, key, scope and query."""
+
+    names_session = route.path.startswith("/v1/sessions/{id}")
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        needed = await check_origin(request, route, gate)
+        if route.scope is None:
+            return await route.handler(request, parse_query(request, route.query))
+        grant: Grant = await gate.grant(request.headers.get("Authorization"), needed, request.remote)
+        session_id = request.match_info["id"] if names_session else None
+        grant.require(route.scope, grant.session_id if route.for_tokens else session_id)
+        return await answer_as(grant, request, route)
+
+    return handler if route.wrap is None else route.wrap(handler)
+
+
+async def answer_as(grant: Grant, request: web.Request, route: Route[Any]) -> web.StreamResponse:
+    """Answer a caller who may do this, when the project's turn comes."""
+    authenticated(request)
+    request[GRANT] = grant
+    await request.app[FAIR_QUEUE].wait(grant.project)
+    return await route.handler(request, parse_query(request, route.query))
+
+
+async def check_origin(request: web.Request, route: Route[Any], gate: Gate) -> bool:
+    """Check the origin as `Gate.check_origin` does, and ask the store only as far as the route needs it."""
+    host, origin = request.headers.get("Host"), request.headers.get("Origin")
+    if not route.outlives_store:
+        return await gate.check_origin(host, origin, ask_store=route.scope is not None)
+    try:
+        async with asyncio.timeout(STORE_S):
+            return await gate.check_origin(host, origin)
+    except (StoreUnavailable, TimeoutError):
+        return await gate.check_origin(host, origin, ask_store=False)

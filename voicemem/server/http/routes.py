@@ -112,6 +112,8 @@ class Route(NamedTuple, Generic[Q]):
     """Whether it answers while the store is away: then the last known answer holds to whether callers need a key."""
     about: str = ""
     """The operation's summary and description; by default the handler's docstring."""
+    wrap: Callable[[problems.Handler], problems.Handler] | None = None
+    """Changes how the guarded handler answers, errors included."""
 
 
 def json_ok(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, ResponseSpec]:

@@ -25,8 +25,7 @@ from websockets.typing import StatusLike
 from voicemem.errors import CODES, Refused, StoreUnavailable
 from voicemem.protocol.frames import Error
 from voicemem.protocol.types import MAX_FRAME_BYTES
-from voicemem.server.http.connections import PortConnections
-from voicemem.server.http.paced_reading import AT_ONCE, ReadingTurns, Unread
+from voicemem.server.http.connections import AT_ONCE, PortConnections, ReadingQueue, Unread
 from voicemem.server.http.problems import MEDIA_TYPE, headers_of, problem_body, turned_away
 
 apply_mask: Callable[[bytes, bytes], bytes] | None = getattr(frames, "apply_mask", None)
@@ -105,7 +104,7 @@ class EventSocket(ServerConnection):
     # Who may stay
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        turns = ReadingTurns() if self.port is None else self.port.turns
+        turns = ReadingQueue() if self.port is None else self.port.turns
         self.unread = Unread(self, cast(asyncio.Transport, transport), turns)
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")

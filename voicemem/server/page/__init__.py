@@ -31,35 +31,40 @@ def mount(app: web.Application, gate: Gate, origin: PageOrigin) -> None:
     """Add the page to the REST application; behind its login are those of the routes so far that need a key."""
     login = Login(gate, origin)
     page_files()
-    app.on_response_prepare.append(add_headers)
-    app.on_response_prepare.append(login.renew)
-    app.router.add_route("GET", "/", to_page, expect_handler=answer_expect)
-    app.router.add_route("GET", "/ui", to_page, expect_handler=answer_expect)
-    app.router.add_get("/ui/assets/{version}/{path:.+}", on_host(get_asset, login), expect_handler=answer_expect)
-    for method, handler in (("GET", login.show), ("POST", login.sign_in), ("DELETE", login.sign_out)):
-        app.router.add_route(method, SESSION_PATH, handler, expect_handler=answer_expect)
+
+    def add(handler: Handler, path: str, *methods: str) -> None:
+        for method in methods:
+            app.router.add_route(method, path, handler, expect_handler=answer_expect)
+
+    def on_host(handler: Handler) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            await login.check_host(request)  # files hold no one's data, so only the host is checked
+            return await handler(request)
+
+        return handle
+
+    async def finish(request: web.Request, response: web.StreamResponse) -> None:
+        if request.path == "/ui" or request.path.startswith("/ui/"):
+            add_headers(response)
+            await login.renew(request, response)
+
+    app.on_response_prepare.append(finish)
+    add(to_page, "/", "GET")
+    add(to_page, "/ui", "GET")
+    add(on_host(get_asset), "/ui/assets/{version}/{path:.+}", "HEAD", "GET")
+    add(login.show, SESSION_PATH, "GET")
+    add(login.sign_in, SESSION_PATH, "POST")
+    add(login.sign_out, SESSION_PATH, "DELETE")
     behind = [route for route in app[DOCUMENTED] if route.scope is not None and route.path.startswith("/v1/")]
     for base in BASES:
         for page in PAGES:
-            app.router.add_get(base + page, on_host(get_shell, login), expect_handler=answer_expect)
+            add(on_host(get_shell), base + page, "HEAD", "GET")
         for route in behind:
-            guarded = guard_page(route, login)
-            app.router.add_route(route.method, base + route.path, guarded, expect_handler=answer_expect)
-
-
-def on_host(handler: Handler, login: Login) -> Handler:
-    """Wrap a handler of files: these hold no one's data, so only the host is checked."""
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        await login.check_host(request)
-        return await handler(request)
-
-    return handle
+            add(guard_page(route, login), base + route.path, route.method)
 
 
 async def to_page(request: web.Request) -> web.Response:
     """Lead a browser to the page; for programs there is nothing here."""
-    accepted = request.headers.get("Accept", "")
-    if request.path == "/" and "text/html" not in accepted:
+    if request.path == "/" and "text/html" not in request.headers.get("Accept", ""):
         raise web.HTTPNotFound
     return web.Response(status=303, headers={"Location": "/ui/"})

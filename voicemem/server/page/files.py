@@ -34,12 +34,11 @@ class Asset(NamedTuple):
     media_type: str
     etag: str
 
-    @classmethod
-    def of(cls, body: bytes, suffix: str) -> Asset:
-        """What stands in a file with this suffix; of a module, without its comments."""
-        if suffix == ".js":
-            body = COMMENTS.sub(b"", body)
-        return cls(body, gzip.compress(body, 9, mtime=0), MEDIA_TYPES[suffix], hashlib.sha256(body).hexdigest()[:32])
+
+def asset(body: bytes, suffix: str) -> Asset:
+    if suffix == ".js":
+        body = COMMENTS.sub(b"", body)
+    return Asset(body, gzip.compress(body, 9, mtime=0), MEDIA_TYPES[suffix], hashlib.sha256(body).hexdigest()[:32])
 
 
 class PageFiles(NamedTuple):
@@ -62,8 +61,8 @@ def page_files() -> PageFiles:
         summed.update(f"{name}\n{len(body)}\n".encode() + body)
     version = summed.hexdigest()[:16]
     shell = bodies.pop(SHELL).replace(b"{{assets}}", f"/ui/assets/{version}".encode())
-    assets = {name: Asset.of(body, Path(name).suffix) for name, body in bodies.items()}
-    return PageFiles(version, Asset.of(shell, ".html"), assets)
+    assets = {name: asset(body, Path(name).suffix) for name, body in bodies.items()}
+    return PageFiles(version, asset(shell, ".html"), assets)
 
 
 async def get_shell(request: web.Request) -> web.Response:
@@ -74,21 +73,21 @@ async def get_shell(request: web.Request) -> web.Response:
 async def get_asset(request: web.Request) -> web.Response:
     """A module, the stylesheet or a picture; nothing at the address of another version."""
     files = page_files()
-    asset = files.assets.get(request.match_info["path"])
-    if asset is None or request.match_info["version"] != files.version:
+    file = files.assets.get(request.match_info["path"])
+    if file is None or request.match_info["version"] != files.version:
         raise web.HTTPNotFound
-    response = answer_file(request, asset)
+    response = answer_file(request, file)
     response.headers["Cache-Control"] = IMMUTABLE
     return response
 
 
-def answer_file(request: web.Request, asset: Asset) -> web.Response:
-    headers = {"Content-Type": asset.media_type, "ETag": f'"{asset.etag}"', "Vary": "Accept-Encoding"}
-    if any(tag.value in (asset.etag, "*") for tag in request.if_none_match or ()):
+def answer_file(request: web.Request, file: Asset) -> web.Response:
+    headers = {"Content-Type": file.media_type, "ETag": f'"{file.etag}"', "Vary": "Accept-Encoding"}
+    if any(tag.value in (file.etag, "*") for tag in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     if takes_gzip(request.headers.get("Accept-Encoding", "")):
-        return web.Response(body=asset.zipped, headers=headers | {"Content-Encoding": "gzip"})
-    return web.Response(body=asset.body, headers=headers)
+        return web.Response(body=file.zipped, headers=headers | {"Content-Encoding": "gzip"})
+    return web.Response(body=file.body, headers=headers)
 
 
 def takes_gzip(accepted: str) -> bool:
@@ -100,19 +99,9 @@ def takes_gzip(accepted: str) -> bool:
     return False
 
 
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 """Only files of the page itself, and no text that becomes markup or script (Trusted Types)."""
 FEATURES = ("accelerometer", "camera", "display-capture", "geolocation", "gyroscope", "microphone", "payment", "usb")
@@ -126,15 +115,8 @@ HEADERS = {
 }
 
 
-def is_of_page(path: str) -> bool:
-    """Whether a path belongs to the page."""
-    return path == "/ui" or path.startswith("/ui/")
-
-
-async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+def add_headers(response: web.StreamResponse) -> None:
     """Add them to an answer that is about to be sent, an error's included; only assets may be kept."""
-    if not is_of_page(request.path):
-        return
     response.headers.update(HEADERS)
     if "immutable" not in response.headers.get("Cache-Control", ""):
         response.headers["Cache-Control"] = "no-store"

@@ -28,14 +28,16 @@ from voicemem.security.access import DEFAULT_PROJECT, HOST, SCOPES, Access, Gate
 from voicemem.security.audit import audit
 from voicemem.server.http.listener import authenticated
 from voicemem.server.http.problems import Handler
-from voicemem.server.http.request import FAIR_QUEUE, GRANT, NoQuery, json_response, parse_query, read_struct
+from voicemem.server.http.request import NoQuery, answer_as, json_response, parse_query, read_struct
 from voicemem.server.http.routes import Route
 
 SAFE_METHODS = ("GET", "HEAD")
-NAME_IT = "The page answers loopback names only. To open it under another name, start the service with --ui-origin https://NAME."
+NAME_IT = (
+    "The page answers loopback names only. To open it under another name, start the service with --ui-origin "
+    "https://NAME."
+)
 OTHER_NAME = "The page answers loopback names, and the name in --ui-origin."
 ANOTHERS = "These paths answer only the page that this service serves."
-NOT_JSON = "The page sends what it changes as application/json."
 
 
 class PageOrigin(NamedTuple):
@@ -44,14 +46,10 @@ class PageOrigin(NamedTuple):
     named: str | None = None
     anywhere: bool = False
 
-    @property
-    def named_host(self) -> str | None:
-        return None if self.named is None else urlsplit(self.named).hostname
-
     def check_host(self, host: str | None) -> None:
         """Check the `Host` of a request. Raises `Refused` (`foreign_host`)."""
         name = host_name(host)
-        if name and (is_loopback(name) or self.anywhere or name == self.named_host):
+        if name and (is_loopback(name) or self.anywhere or name == urlsplit(self.named or "").hostname):
             return
         raise Refused("foreign_host", NAME_IT if self.named is None else OTHER_NAME)
 
@@ -60,25 +58,22 @@ class PageOrigin(NamedTuple):
         site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
         if site not in (None, "same-origin"):
             raise Refused("foreign_origin", ANOTHERS)
-        if origin is not None and origin not in self.origins(headers.get("Host", "")):
+        if origin not in (None, self.named, f"http://{headers.get('Host', '').lower()}"):
             raise Refused("foreign_origin", ANOTHERS)
         if method in SAFE_METHODS:
             return
         if site is None and origin is None:
             raise Refused("foreign_origin", ANOTHERS)
         if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Refused("foreign_origin", NOT_JSON)
-
-    def origins(self, host: str) -> tuple[str, ...]:
-        """Return what a browser may name as the page's origin when it asks this host."""
-        own = f"http://{host.lower()}"
-        return (own,) if self.named is None else (own, self.named)
+            raise Refused("foreign_origin", "The page sends what it changes as application/json.")
 
     def is_https(self, host: str | None, origin: str | None) -> bool:
         """Whether the browser sees the page over https: only a proxy knows, so it is what the operator says."""
         if self.named is None or not self.named.startswith("https:"):
             return False
-        return origin == self.named or (host_name(host) == self.named_host and not is_loopback(host_name(host)))
+        return origin == self.named or (
+            host_name(host) == urlsplit(self.named).hostname and not is_loopback(host_name(host))
+        )
 
 
 def host_name(host: str | None) -> str:
@@ -106,9 +101,6 @@ class SignedIn(Struct, frozen=True):
     number: int
     grant: Grant
     expires_s: int
-
-    def is_half_over(self, now_s: int) -> bool:
-        return self.expires_s - now_s < LIFE_S // 2
 
 
 class PageCookies:
@@ -196,6 +188,10 @@ class ShownProject(Struct, frozen=True):
     scopes: tuple[str, ...]
     key_id: str | None
 
+    @classmethod
+    def of(cls, grant: Grant) -> ShownProject:
+        return cls(grant.project, grant.scopes, grant.key_id)
+
 
 class ShownSession(Struct, frozen=True):
     """Whether the page has to ask for a key, and what it may show."""
@@ -247,7 +243,7 @@ class Login:
         if one is None:
             raise Refused("unauthorized", NOT_SIGNED_IN)
         self.gate.limits.count_request(one.grant.caller)
-        if one.is_half_over(self.gate.access.clock() // 1000):
+        if one.expires_s - self.gate.access.clock() // 1000 < LIFE_S // 2:
             request[RENEWED] = one
         return one.grant
 
@@ -262,19 +258,14 @@ class Login:
             # By now aiohttp has made headers of the cookies.
             response.headers.add("Set-Cookie", response.cookies[one.name].output(header="").strip())
 
-    def name_cookie(self, request: web.Request, number: int) -> str:
-        """Return the name of a cookie with this number, which over https says that it stays there."""
-        https = self.origin.is_https(request.headers.get("Host"), request.headers.get("Origin"))
-        return f"{SECURE_NAME if https else NAME}{number}"
-
     async def show(self, request: web.Request) -> web.Response:
         """Answer whether the page has to ask for a key."""
         needed = await self.check(request)
         parse_query(request, NoQuery)
         if not needed:
-            return json_response(ShownSession(True, False, [shown(EVERYBODY)]))
+            return json_response(ShownSession(True, False, [ShownProject.of(EVERYBODY)]))
         signed_in = await self.cookies.read(request.cookies)
-        return json_response(ShownSession(bool(signed_in), True, [shown(one.grant) for one in signed_in]))
+        return json_response(ShownSession(bool(signed_in), True, [ShownProject.of(one.grant) for one in signed_in]))
 
     async def sign_in(self, request: web.Request) -> web.Response:
         """Take a key for a cookie."""
@@ -290,7 +281,8 @@ class Login:
         authenticated(request)
         signed_in = await self.cookies.read(request.cookies)
         number = free_number(request.cookies, signed_in, grant.project)
-        set_cookie(response, self.name_cookie(request, number), value)
+        is_https = self.origin.is_https(request.headers.get("Host"), request.headers.get("Origin"))
+        set_cookie(response, f"{SECURE_NAME if is_https else NAME}{number}", value)
         audit("page_signed_in", grant)
         return response
 
@@ -317,13 +309,6 @@ def guard_page(route: Route[Any], login: Login) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         grant = await login.admit(request)
         grant.require(str(route.scope))
-        authenticated(request)
-        request[GRANT] = grant
-        await request.app[FAIR_QUEUE].wait(grant.project)
-        return await route.handler(request, parse_query(request, route.query))
+        return await answer_as(grant, request, route)
 
     return handler
-
-
-def shown(grant: Grant) -> ShownProject:
-    return ShownProject(grant.project, grant.scopes, grant.key_id)

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.security.access import Gate
-from voicemem.server.http.guard import guard_route, name_server, observe_requests
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.openapi import openapi_json
 from voicemem.server.http.problems import problems
@@ -23,6 +22,9 @@ from voicemem.server.http.request import (
     OPENAPI_DOCUMENT,
     SERVICES,
     FairQueue,
+    guard_route,
+    name_server,
+    observe_requests,
 )
 from voicemem.server.http.routes import Route
 from voicemem.server.rest import (
@@ -71,10 +73,7 @@ ROUTES: tuple[Route[Any], ...] = (
 
 def application(services: Services, gate: Gate) -> web.Application:
     """Make the REST application, to which others may add routes."""
-    app = web.Application(
-        middlewares=[observe_requests(services.telemetry), chat.chat_errors, problems],
-        client_max_size=MAX_FRAME_BYTES,
-    )
+    app = web.Application(middlewares=[observe_requests(services.telemetry), problems], client_max_size=MAX_FRAME_BYTES)
     app.on_response_prepare.append(name_server)
     app[SERVICES] = services
     documented: list[Route[Any]] = []

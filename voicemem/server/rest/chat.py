@@ -18,17 +18,13 @@ from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject, Reason
 from voicemem.server.http.listener import ProblemHandler
-from voicemem.server.http.problems import MEDIA_TYPE, Handler, Problem
+from voicemem.server.http.problems import MEDIA_TYPE, Handler, Problem, problems
 from voicemem.server.http.request import GRANT, NoQuery, get_stream, read_object, services_of
 from voicemem.server.http.routes import JSON, ErrorFormat, Routes
 
 ROUTES = Routes()
 
-PATH = "/v1/sessions/{id}/chat/completions"
 TURN_HEADER, ITEM_HEADER = "Voicemem-Turn-Id", "Voicemem-Item"
-
-SHOULD_RETRY_HEADER = "x-should-retry"
-"""Without it OpenAI's clients retry by themselves: the same request would be made, and fail, three times."""
 FAILURE_CODE = web.RequestKey("failure_code", str)
 """How the LLM request failed."""
 
@@ -69,8 +65,24 @@ class ChatProblem(Struct, frozen=True):
 ERRORS = ErrorFormat(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, lambda code: code)
 
 
+def with_openai_errors(handler: Handler) -> Handler:
+    """Add to the problem documents of a handler the object that OpenAI's clients read."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = await problems(request, handler)
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            response.headers["x-should-retry"] = "false"  # OpenAI's clients would make the same request three times
+            if isinstance(response, web.Response) and isinstance(response.body, bytes):
+                problem = msgspec.json.decode(response.body, type=Problem)
+                error = OpenAIError(problem.detail, problem.reason, request.get(FAILURE_CODE, problem.reason))
+                response.body = msgspec.json.encode(msgspec.structs.asdict(problem) | {"error": error})
+        return response
+
+    return handle
+
+
 @ROUTES.add(
-    f"POST {PATH}",
+    "POST /v1/sessions/{id}/chat/completions",
     "ingest",
     {JSON: ChatCompletion, EVENT_STREAM: ChatChunk},
     ChatRequest,
@@ -78,6 +90,7 @@ ERRORS = ErrorFormat(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, l
     "llm_not_configured llm_failed llm_timeout address_not_allowed",
     headers=(TURN_HEADER, ITEM_HEADER),
     errors=ERRORS,
+    wrap=with_openai_errors,
 )
 async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:
     """Answer the user with the session's LLM, which gets the memory as its conversation: `docs/gateway.md`.
@@ -171,19 +184,3 @@ def failure_code(error: VoicememError) -> str:
 def error_chunk(code: str, sentence: str, reason: str) -> bytes:
     """Encode an error chunk, which OpenAI's clients raise in the middle of a stream."""
     return msgspec.json.encode({"error": OpenAIError(sentence, reason, code)})
-
-
-@web.middleware
-async def chat_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Add to the problem documents of this route the object that OpenAI's clients read; wraps `problems`."""
-    response = await handler(request)
-    resource = request.match_info.route.resource
-    if resource is None or resource.canonical != PATH or response.status < HTTPStatus.BAD_REQUEST:
-        return response
-    response.headers[SHOULD_RETRY_HEADER] = "false"
-    if isinstance(response, web.Response) and isinstance(response.body, bytes):
-        problem = msgspec.json.decode(response.body, type=Problem)
-        code = request.get(FAILURE_CODE, problem.reason)
-        error = OpenAIError(problem.detail, problem.reason, code)
-        response.body = msgspec.json.encode(msgspec.structs.asdict(problem) | {"error": error})
-    return response

@@ -6,13 +6,13 @@ import asyncio
 import time
 from typing import Any, cast
 
-from voicemem.server.http.paced_reading import AT_ONCE, PIECE, ReadingTurns, Unread
+from voicemem.server.http.connections import AT_ONCE, PIECE, ReadingQueue, Unread
 
 
 class Connection:
     """Notes what it takes; each piece may take some time, and it may take no more after some pieces."""
 
-    def __init__(self, turns: ReadingTurns, slow_s: float = 0.0, stops_after: int = 10**9) -> None:
+    def __init__(self, turns: ReadingQueue, slow_s: float = 0.0, stops_after: int = 10**9) -> None:
         self.unread = Unread(self, cast(asyncio.Transport, self), turns)
         self.taken: list[bytes] = []
         self.slow_s = slow_s
@@ -50,7 +50,7 @@ async def rounds_until(condition: Any) -> int:
 
 async def test_little_is_taken_at_once() -> None:
     """What most connections send goes no way round."""
-    connection = Connection(ReadingTurns())
+    connection = Connection(ReadingQueue())
     connection.unread.receive(b"x" * AT_ONCE)
     assert connection.taken == [b"x" * AT_ONCE]
     assert connection.reading
@@ -58,7 +58,7 @@ async def test_little_is_taken_at_once() -> None:
 
 async def test_much_is_taken_in_pieces_in_its_order() -> None:
     """Meanwhile the transport is not read; all of it is taken, what came later last."""
-    connection = Connection(ReadingTurns())
+    connection = Connection(ReadingQueue())
     text = bytes(range(256)) * 400
     connection.unread.receive(text)
     connection.unread.receive(b"end")
@@ -70,7 +70,7 @@ async def test_much_is_taken_in_pieces_in_its_order() -> None:
 
 async def test_slow_work_is_spread_over_rounds() -> None:
     """The pieces of all connections together take a few ms of one round."""
-    turns = ReadingTurns()
+    turns = ReadingQueue()
     connections = [Connection(turns, slow_s=0.006) for _ in range(5)]
     for connection in connections:
         connection.unread.receive(b"x" * 2 * PIECE)
@@ -79,7 +79,7 @@ async def test_slow_work_is_spread_over_rounds() -> None:
 
 async def test_who_takes_no_more_is_asked_again_later() -> None:
     """The rest is kept, and the transport stays paused, until the connection wants it."""
-    connection = Connection(ReadingTurns(), stops_after=1)
+    connection = Connection(ReadingQueue(), stops_after=1)
     connection.unread.receive(b"x" * 3 * PIECE)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -92,7 +92,7 @@ async def test_who_takes_no_more_is_asked_again_later() -> None:
 
 async def test_what_is_left_is_taken_when_the_connection_is_lost() -> None:
     """What came before its end is not lost with it, and is taken in turns too, wanted or not; then the end is told."""
-    connection = Connection(ReadingTurns(), slow_s=0.006, stops_after=1)
+    connection = Connection(ReadingQueue(), slow_s=0.006, stops_after=1)
     ends: list[int] = []
     connection.unread.receive(b"x" * 3 * PIECE)
     connection.unread.end(lambda: ends.append(len(connection.taken)))
@@ -106,7 +106,7 @@ async def test_what_is_left_is_taken_when_the_connection_is_lost() -> None:
 async def test_a_connection_with_nothing_left_ends_at_once() -> None:
     """Nothing is put off where everything was taken."""
     ends: list[bool] = []
-    Connection(ReadingTurns()).unread.end(lambda: ends.append(True))
+    Connection(ReadingQueue()).unread.end(lambda: ends.append(True))
     assert ends
 
 
@@ -118,7 +118,7 @@ async def test_a_connection_stands_in_line_once() -> None:
             super().take(data)
             self.unread.wait_in_line()
 
-    turns = ReadingTurns()
+    turns = ReadingQueue()
     connection = Asking(turns)
     connection.unread.receive(b"x" * 10 * PIECE)
     turns.run()
