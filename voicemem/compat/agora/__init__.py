@@ -16,7 +16,6 @@ from voicemem.security.access import Gate
 from voicemem.server.http.listener import answer_expect
 from voicemem.server.http.problems import Handler, problems
 from voicemem.server.http.request import SERVICES, guard_route
-from voicemem.server.http.routes import Route
 from voicemem.server.rest import add_routes
 
 BASES = ("/api/conversational-ai-agent", "/cn/api/conversational-ai-agent")
