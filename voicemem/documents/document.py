@@ -119,17 +119,9 @@ def resolve_form(content: Any, *forms: Form | None) -> Form:
     So content keeps its kind, text or object, when a configuration has another form since it was written.
     """
     fitting = (
-        form for form in forms if form is not None and (content is None or is_json_form(form) == is_object(content))
+        form for form in forms if form and (content is None or (form.format == "json") == isinstance(content, dict))
     )
-    return next(fitting, None) or Form("json" if is_object(content) else "text")
-
-
-def is_json_form(form: Form) -> bool:
-    return form.format == "json"
-
-
-def is_object(content: Any) -> bool:
-    return isinstance(content, dict)
+    return next(fitting, None) or Form("json" if isinstance(content, dict) else "text")
 
 
 # Updates
@@ -178,11 +170,6 @@ def equality_key(value: Any) -> Any:
     return value
 
 
-def first_content(added: Any, template: str | None) -> Any:
-    """The content after the first append to an empty document: a template stays above it."""
-    return added if template is None else append_content(template, added)
-
-
 OTHER_KIND_HINT = (
     "append content of the same kind, or replace the document (PUT, or the mode replace) to change its kind."
 )
@@ -190,7 +177,7 @@ OTHER_KIND_HINT = (
 
 def check_same_kind(before: Any, added: Any) -> None:
     """Refuse to append content of the other kind, which would overwrite the document. Raises `Refused`."""
-    if is_object(before) and not is_object(added):
+    if isinstance(before, dict) and not isinstance(added, dict):
         raise Refused("invalid_field", f"The document is a JSON object, but `content` is a text: {OTHER_KIND_HINT}")
     if isinstance(before, str) and not isinstance(added, str):
         raise Refused("invalid_field", f"The document is a text, but `content` is an object: {OTHER_KIND_HINT}")
@@ -321,17 +308,14 @@ def embed_schema(schema: JsonObject) -> JsonObject:
 def relocate_refs(value: Any) -> Any:
     """A copy of a schema, or of a part of one, whose references start at `CONTENT_POINTER`."""
     match value:
+        case {"$ref": str(ref)} if ref == "#" or ref.startswith("#/"):
+            rest = {key: item for key, item in value.items() if key != "$ref"}
+            return {"$ref": CONTENT_POINTER + ref[1:], **relocate_refs(rest)}
         case dict():
-            return {key: relocate_value(key, item) for key, item in value.items()}
+            return {key: relocate_refs(item) for key, item in value.items()}
         case list():
             return [relocate_refs(item) for item in value]
     return value
-
-
-def relocate_value(key: str, item: Any) -> Any:
-    if key == "$ref" and isinstance(item, str) and (item == "#" or item.startswith("#/")):
-        return CONTENT_POINTER + item[1:]
-    return relocate_refs(item)
 
 
 def parse_update(call: ChatToolCall) -> UpdateArguments:

@@ -13,7 +13,6 @@ from voicemem.protocol import codec
 from voicemem.protocol.events import CarriedSession, MemoryForgotten, MemorySummary
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.store.journal import Journal
-from voicemem.store.records import JournalRow
 from voicemem.store.streams import Stream
 
 MAX_LISTED = 100
@@ -102,10 +101,16 @@ class Accounts:
         for at in positions:
             for row in await self.journal.read_rows(stream.key, at - 1, 1):
                 event = codec.decode_stored(row.payload)
+                ts = row.received_ms if event.ts is None else event.ts
                 if isinstance(event, MemorySummary):
-                    summaries.append(summary_record(row, event, first_turn))
+                    turns = (min(first_turn, event.through_turn), event.through_turn)
+                    tokens = SummaryTokens(event.input_tokens, event.output_tokens)
+                    summaries.append(
+                        SummaryRecord(turns, event.messages, event.text, event.model, tokens, at, ts, current=False)
+                    )
                 elif isinstance(event, MemoryForgotten):
-                    forgotten.append(forgotten_record(row, event))
+                    left = ForgottenRecord(event.through_turn, event.turn, event.kept, event.carried, at, ts)
+                    forgotten.append(left)
         if summaries and has_summary:
             summaries[-1] = structs.replace(summaries[-1], current=True)
         return MemoryAccount(stream.id, position, summaries, forgotten, carried, document)
@@ -117,21 +122,3 @@ class Accounts:
         except Refused:  # no user
             return None
         return DocumentState(owner.scope, (await self.working_memory.read_document(owner)).version)
-
-
-def summary_record(row: JournalRow, event: MemorySummary, first_turn: int) -> SummaryRecord:
-    return SummaryRecord(
-        range=(min(first_turn, event.through_turn), event.through_turn),
-        messages=event.messages,
-        text=event.text,
-        model=event.model,
-        tokens=SummaryTokens(event.input_tokens, event.output_tokens),
-        position=row.position,
-        ts=row.received_ms if event.ts is None else event.ts,
-        current=False,
-    )
-
-
-def forgotten_record(row: JournalRow, event: MemoryForgotten) -> ForgottenRecord:
-    ts = row.received_ms if event.ts is None else event.ts
-    return ForgottenRecord(event.through_turn, event.turn, event.kept, event.carried, row.position, ts)

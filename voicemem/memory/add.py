@@ -7,13 +7,14 @@ erased.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from voicemem.errors import Refused
-from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event
+from voicemem.protocol.codec import RejectedEvent, decode_event
 from voicemem.protocol.events import Event, MemoryForgotten, MessageEvent, ToolCall, ToolResult
 from voicemem.protocol.types import MAX_INTEGER, Integer, JsonObject, Name, Natural
 from voicemem.sessions.derived import append_derived
@@ -111,16 +112,12 @@ async def record_messages(
     recorded = await recorder.record(lease, arrivals)
     for problem in recorded.problems:
         raise Refused(problem.code, problem.detail)
-    state = await read_models.get_state(recorded.stream)
-    return AddedAt(recorded.stream.position, event_turn(arrivals[-1], state))
-
-
-def event_turn(arrival: DecodedEvent, state: State) -> int:
-    """The turn that an event of this module went to."""
-    event = arrival.event
-    if isinstance(event, ToolCall | ToolResult):
-        return state.tool_calls[event.call_id][0]
-    return state.items.get(event.item or "", state.newest_turn)
+    state, last = await read_models.get_state(recorded.stream), arrivals[-1].event
+    if isinstance(last, ToolCall | ToolResult):
+        turn_id = state.tool_calls[last.call_id][0]
+    else:
+        turn_id = state.items.get(last.item or "", state.newest_turn)
+    return AddedAt(recorded.stream.position, turn_id)
 
 
 class EventTranslator:
@@ -146,8 +143,10 @@ class EventTranslator:
             raise Refused("missing_field", "There is nothing to add: send at least one message.")
         events: list[Event] = []
         for number, entry in enumerate(entries, 1):
+            if isinstance(entry.content, tuple):  # joined as in the gateway (`completions.content_text`)
+                entry = msgspec.structs.replace(entry, content="\n".join(part.text for part in entry.content))
             try:
-                events += self.translate(join_parts(entry))
+                events += self.translate(entry)
             except Refused as refused:
                 where = f"In entry {number}: " if len(entries) > 1 else ""
                 raise Refused(refused.code, where + refused.detail) from None
@@ -156,33 +155,22 @@ class EventTranslator:
     def translate(self, entry: Added) -> list[Event]:
         """The events of one entry: a message, a tool trace, or a message with its tool calls. Raises `Refused`."""
         if entry.kind == "tool.call":
-            return [
-                self.tool_call_event(
-                    entry,
-                    require_field(entry, "call_id"),
-                    require_field(entry, "name"),
-                    require_field(entry, "arguments"),
-                )
-            ]
-        if entry.kind == "tool.result":
-            return [self.tool_result_event(entry, require_field(entry, "call_id"), require_field(entry, "result"))]
-        if entry.role == "tool":
-            return [
-                self.tool_result_event(entry, require_field(entry, "tool_call_id"), require_field(entry, "content"))
-            ]
+            fields = (require_field(entry, name) for name in ("call_id", "name", "arguments"))
+            return [self.tool_call_event(entry, *fields)]
+        if entry.kind == "tool.result" or entry.role == "tool":
+            names = ("call_id", "result") if entry.kind == "tool.result" else ("tool_call_id", "content")
+            call_id, result = (require_field(entry, name) for name in names)
+            turn = self.tool_turn(entry, call_id)
+            return [ToolResult(turn_id=turn, ts=self.next_ts(entry, turn), call_id=call_id, result=result)]
         if entry.role in ("system", "developer"):
             raise Refused("invalid_field", NO_SYSTEM_MESSAGES)
         if entry.role not in DEFAULT_SOURCES:
             raise Refused("invalid_field", "The role of a message must be user, assistant or tool.")
         tool_calls = entry.tool_calls if entry.role == "assistant" else ()
-        messages = [self.message_event(entry)] if entry.content or not tool_calls else []
-        return [
-            *messages,
-            *(
-                self.tool_call_event(entry, tool_call.id, tool_call.function.name, tool_call.function.arguments)
-                for tool_call in tool_calls
-            ),
-        ]
+        events = [self.message_event(entry)] if entry.content or not tool_calls else []
+        for call in tool_calls:
+            events.append(self.tool_call_event(entry, call.id, call.function.name, call.function.arguments))
+        return events
 
     def message_event(self, entry: Added) -> Event:
         role: Literal["user", "assistant"] = "user" if entry.role == "user" else "assistant"
@@ -219,10 +207,6 @@ class EventTranslator:
         ts = self.next_ts(entry, turn)
         return ToolCall(turn_id=turn, ts=ts, call_id=call_id, name=name, arguments=arguments)
 
-    def tool_result_event(self, entry: Added, call_id: str, result: Any) -> ToolResult:
-        turn = self.tool_turn(entry, call_id)
-        return ToolResult(turn_id=turn, ts=self.next_ts(entry, turn), call_id=call_id, result=result)
-
     def next_ts(self, entry: Added, number: int) -> int:
         """The entry's own time, else 1 ms after everything in its turn, since a turn is read in the order of time."""
         self.ts = self.ts + 1 if entry.timestamp is None else entry.timestamp
@@ -240,13 +224,6 @@ class EventTranslator:
             return entry.turn_id
         known = self.state.tool_calls.get(call_id, (self.newest_turn, 0))[0]
         return self.tool_call_turns.get(call_id, known)
-
-
-def join_parts(entry: Added) -> Added:
-    """The entry with its content as one text, joined as in the gateway (`completions.content_text`)."""
-    if not isinstance(entry.content, tuple):
-        return entry
-    return msgspec.structs.replace(entry, content="\n".join(part.text for part in entry.content))
 
 
 def begins_of(state: State, turn: Turn) -> Iterator[int]:
@@ -290,9 +267,8 @@ async def forget(
         raise Refused(
             "invalid_field", "Use only one of through_turn, keep_last and everything; everything must be true."
         )
-    stream, read_model = await append_derived(
-        read_models, stream, lambda read_model: forgotten_event(read_model, request), now_ms
-    )
+    event = partial(forgotten_event, request=request)
+    stream, read_model = await append_derived(read_models, stream, event, now_ms)
     remembered = len(read_model.remembered_indexes())
     return Forgot(stream.position, len(read_model.current_messages()) - remembered, remembered)
 
@@ -316,22 +292,11 @@ def forget_all_but_newest(read_model: ReadModel, count: int, everything: bool) -
     if count >= len(indexes):
         return MemoryForgotten(carried=True) if carried else None
     kept = set(indexes[len(indexes) - count :])
-    turn = messages[min(kept, default=indexes[-1])].turn_id
-    return MemoryForgotten(
-        turn=turn,
-        kept=tuple(sorted(kept_positions(read_model, turn, kept))),
-        carried=carried,
-    )
-
-
-def kept_positions(read_model: ReadModel, number: int, kept: set[int]) -> set[int]:
-    """The journal positions at which the parts of a turn began that stay: `kept` messages, and unfinished ones."""
+    number = messages[min(kept, default=indexes[-1])].turn_id
+    # The parts of the turn that stay are `kept` messages, and unfinished ones.
     state, turn = read_model.state, read_model.state.turns[number]
-    begun = begun_positions(state, turn)
     entries = enumerate(turn_entries(state, turn), read_model.turn_starts[number])
     forgotten = state.forgotten or Forgotten()
-    return {
-        order
-        for order in begun - {entry.order for index, entry in entries if index not in kept}
-        if not forgotten.covers(number, order)
-    }
+    left = begun_positions(state, turn) - {entry.order for index, entry in entries if index not in kept}
+    positions = tuple(sorted(order for order in left if not forgotten.covers(number, order)))
+    return MemoryForgotten(turn=number, kept=positions, carried=carried)

@@ -21,7 +21,16 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
-from voicemem.memory.long_term.records import changed_row, details_of, memory_id, packed_details, redacted
+from voicemem.memory.long_term.records import (
+    CONTENT,
+    JOURNALED,
+    changed_row,
+    details_of,
+    memory_id,
+    new_row,
+    redacted,
+    to_memory,
+)
 from voicemem.protocol.checks import check_event, explain_event
 from voicemem.protocol.codec import ENCODER, decode_journaled, decode_stored
 from voicemem.protocol.events import (
@@ -76,16 +85,10 @@ MIN_ENTRY_BYTES = 64
 """No entry is shorter: the names of its fields alone take as much. So a body of 64 MiB has at most a million."""
 FIELDS = frozenset({"voicemem", "version", "session", "events", "sha256"})
 NO_CHECKPOINT, MALFORMED_PART = "This is not a voicemem checkpoint.", "A part of the checkpoint is malformed."
-CONTENT = ("text", "topics", "entities", "event_at", "metadata")
-"""What a journal must not have of a memory."""
 TELLS = b'"memory.added"', b'"memory.edited"'
 NAMES_MEMORIES = MemoryAdded | MemoryEdited | MemoryRemoved | MemoriesExtracted
 LOOKED_UP = 500
 """Ids that are looked up at a time."""
-CHANGEABLE = (
-    *("kind", "namespace", "user_id", "topics", "entities", "event_at", "said_at", "expires_at", "confidence"),
-    *("evidence", "supersedes", "same_as", "pinned", "metadata", "text"),
-)
 
 
 class CheckpointEntry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +136,16 @@ class CheckpointReader:
     def apply_entry(self, entry: CheckpointEntry, event: JournaledEvent) -> None:
         """Apply an entry to its producer, and to the state of the session."""
         if entry.producer is not None:
-            self.advance_seq(self.producer(entry.producer), entry, event)
+            producer = self.producer(entry.producer)
+            if entry.seq is None and producer.next_seq > 1:
+                raise invalid("A producer must give all of its events a seq, or none.")
+            if entry.seq is None:
+                producer.unsequenced = True
+            elif producer.unsequenced or entry.seq < producer.next_seq:
+                raise invalid("The events of a producer must be in the order of their seq.")
+            else:
+                producer.next_seq = entry.seq + 1
+            producer.ended = producer.ended or isinstance(event, SessionEnd)
         match event:
             case SessionGap():
                 gap = self.producer(event.producer or "")
@@ -148,16 +160,6 @@ class CheckpointReader:
 
     def producer(self, name: str) -> ProducerState:
         return self.producers.setdefault(name, ProducerState(name))
-
-    def advance_seq(self, producer: ProducerState, entry: CheckpointEntry, event: JournaledEvent) -> None:
-        if entry.seq is None:
-            producer.unsequenced = True
-        if entry.seq is not None and (producer.unsequenced or entry.seq < producer.next_seq):
-            raise invalid("The events of a producer must be in the order of their seq.")
-        if entry.seq is None and producer.next_seq > 1:
-            raise invalid("A producer must give all of its events a seq, or none.")
-        producer.next_seq = producer.next_seq if entry.seq is None else entry.seq + 1
-        producer.ended = producer.ended or isinstance(event, SessionEnd)
 
     def restored(self, started_ms: int) -> RestoredSession:
         """What a store needs to create the session."""
@@ -191,7 +193,12 @@ def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
     if isinstance(event, ServerEvent):
         if entry.producer is not None:
             raise invalid("An event of the server's own cannot have a producer.")
-        check_own_event(event)
+        if isinstance(event, MemoryDocument):  # what types cannot express
+            check_form(event)
+        if isinstance(event, MemoryDocument | MemoryData) and content_size(event.content) > MAX_DOCUMENT_BYTES:
+            raise Refused("too_big", "A working memory document may have at most 64 KiB.")
+        if isinstance(event, MemoryDocument) and not isinstance(event.content, str | dict | None):
+            raise Refused("invalid_field", "The content of a document must be a text or an object.")
         return event, text
     if event.seq not in (None, entry.seq):
         raise invalid("The event must have the same seq as its entry.")
@@ -220,16 +227,6 @@ def read_frame(event: FrameEvent, text: bytes) -> tuple[FrameEvent, bytes]:
         return event, text
     reduced = msgspec.structs.replace(event, frame=frame.content)
     return reduced, ENCODER.encode(reduced)
-
-
-def check_own_event(event: ServerEvent) -> None:
-    """Check what types cannot express about working memory. Raises `Refused`."""
-    if isinstance(event, MemoryDocument):
-        check_form(event)
-    if isinstance(event, MemoryDocument | MemoryData) and content_size(event.content) > MAX_DOCUMENT_BYTES:
-        raise Refused("too_big", "A working memory document may have at most 64 KiB.")
-    if isinstance(event, MemoryDocument) and not isinstance(event.content, str | dict | None):
-        raise Refused("invalid_field", "The content of a document must be a text or an object.")
 
 
 class CheckpointSession(Struct, frozen=True):
@@ -274,18 +271,14 @@ async def write_checkpoint(store: Store, stream: Stream) -> AsyncGenerator[bytes
         if not rows:
             raise StoreUnavailable("The session was erased meanwhile.")
         payloads = await payloads_with_texts(store, stream, rows)
-        entries = [
-            msgspec.json.encode(checkpoint_entry(row, payload)) for row, payload in zip(rows, payloads, strict=True)
-        ]
-        for entry in entries:
-            digest.add(entry)
+        entries = []
+        for row, payload in zip(rows, payloads, strict=True):
+            entry = CheckpointEntry(row.position, row.producer, row.seq, row.received_ms, Raw(payload))
+            entries.append(msgspec.json.encode(entry))
+            digest.add(entries[-1])
         yield head + b",".join(entries)
         head, position = b",", rows[-1].position
     yield (b"" if position else head) + b'],"sha256":"' + digest.hex().encode() + b'"}'
-
-
-def checkpoint_entry(row: JournalRow, payload: bytes) -> CheckpointEntry:
-    return CheckpointEntry(row.position, row.producer, row.seq, row.received_ms, Raw(payload))
 
 
 class Digest:
@@ -327,36 +320,43 @@ async def restore_checkpoint(
     Raises `Refused` (`session_exists`, `session_erased`, `invalid_field`). When it raises `StoreUnavailable` the
     session may be there without some of its memories.
     """
-    public = validate_config(
-        checkpoint.config
-    ).public  # a checkpoint has no secrets, even if someone wrote some into it
+    # A checkpoint has no secrets, even if someone wrote some into it.
+    public = validate_config(checkpoint.config).public
     session_patch = SessionPatch(apply_patch({}, public), {})
     restored, memories, new_id = checkpoint.restored, checkpoint.memories, session_id or sessions.new_id()
     if not memories.positions:
         return await sessions.restore(project, new_id, session_patch, restored, key_id)
-    renaming = await renaming_of(sessions.store, project, memories, checkpoint.session_id, new_id)
-    rows = renamed_rows(restored.rows, memories, renaming)
-    restored = msgspec.structs.replace(restored, rows=rows)
+    # Those memories get new ids whose own are taken in the project.
+    ids, taken = [row.id for row in memories.there], set[str]()
+    for first in range(0, len(ids), LOOKED_UP):
+        found = await sessions.store.memories.find_memories(project, ids[first : first + LOOKED_UP])
+        taken |= {row.id for row in found if row.removed_ms is None}
+    renaming = Renaming((checkpoint.session_id, new_id), {id: memory_id(new_id, id) for id in taken})
+    rows = list(restored.rows)
+    for position in memories.positions:
+        row = rows[position - 1]
+        rows[position - 1] = row._replace(payload=renaming.payload(row.payload))
+    restored = structs.replace(restored, rows=rows)
     stream = await sessions.restore(project, new_id, session_patch, restored, key_id)
     there = [renaming.row(row, sessions.rules) for row in memories.there]
-    await write_restored(sessions.store, stream, there, sessions.clock())
+    for first in range(0, len(there), MAX_ROWS):
+        await write_restored(sessions.store, stream, there[first : first + MAX_ROWS], sessions.clock())
     return stream
 
 
 async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
     """Check a checkpoint, in a thread, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
-    return await asyncio.to_thread(read_checkpoint, document)
 
+    def read() -> ParsedCheckpoint:
+        pieces = Pieces(document)
+        try:
+            found = find_pieces(pieces)
+            pieces.end()
+        except Unreadable:
+            raise invalid(NO_CHECKPOINT) from None
+        return check_pieces(found)
 
-def read_checkpoint(document: bytes) -> ParsedCheckpoint:
-    """Check a checkpoint, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
-    pieces = Pieces(document)
-    try:
-        found = find_pieces(pieces)
-        pieces.end()
-    except Unreadable:
-        raise invalid(NO_CHECKPOINT) from None
-    return check_pieces(found)
+    return await asyncio.to_thread(read)
 
 
 def find_pieces(pieces: Pieces) -> CheckpointPieces:
@@ -367,23 +367,17 @@ def find_pieces(pieces: Pieces) -> CheckpointPieces:
     for name in pieces.names():
         if name not in FIELDS:
             raise invalid(f"{NO_CHECKPOINT} It has an unknown field.")
-        if name == "events":
-            found.events = find_entries(pieces)
-        else:
+        if name != "events":
             setattr(found, name, pieces.value())
+            continue
+        if not pieces.follows(b"["):
+            raise invalid(NO_CHECKPOINT)
+        found.events = array("Q")
+        for place in pieces.items():
+            if place.stop - place.start < MIN_ENTRY_BYTES:
+                raise invalid(MALFORMED_PART)
+            found.events.extend((place.start, place.stop))
     return found
-
-
-def find_entries(pieces: Pieces) -> array[int]:
-    """Find the entries of the journal that comes next. Raises `Unreadable`, `Refused`."""
-    if not pieces.follows(b"["):
-        raise invalid(NO_CHECKPOINT)
-    places = array("Q")
-    for place in pieces.items():
-        if place.stop - place.start < MIN_ENTRY_BYTES:
-            raise invalid(MALFORMED_PART)
-        places.extend((place.start, place.stop))
-    return places
 
 
 def check_pieces(found: CheckpointPieces) -> ParsedCheckpoint:
@@ -445,14 +439,8 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
 
 def with_content(payload: bytes, row: MemoryRow) -> bytes:
     """An event about a memory, with what the memory says now."""
-    content: dict[str, Any] = {
-        "text": row.text,
-        "topics": row.topics,
-        "entities": row.entities,
-        "event_at": row.event_at,
-        "metadata": details_of(row).metadata,
-    }
-    return ENCODER.encode(JSON_DECODER.decode(payload) | content)
+    memory = to_memory(row)
+    return ENCODER.encode(JSON_DECODER.decode(payload) | {name: getattr(memory, name) for name in CONTENT})
 
 
 class RestoredMemories(Struct):
@@ -469,11 +457,14 @@ class RestoredMemories(Struct):
             return payload
         self.positions.append(position)
         if isinstance(event, MemoryAdded):
-            self.rows[event.memory_id] = row_of_event(event, position, received_ms)
+            known = {"id": event.memory_id, "text": event.text or "", "created_ms": received_ms}
+            # Whose it is follows when it is written.
+            known |= {"updated_ms": received_ms, "position": position, "key": 0, "project": ""}
+            self.rows[event.memory_id] = new_row(event, event.same_as, **known)
         elif isinstance(event, MemoryRemoved):
             self.rows.pop(event.memory_id, None)
         elif isinstance(event, MemoryEdited) and (row := self.rows.get(event.memory_id)) is not None:
-            changes = {name: value for name in CHANGEABLE if (value := getattr(event, name)) is not UNSET}
+            changes = {name: value for name in (*JOURNALED, *CONTENT) if (value := getattr(event, name)) is not UNSET}
             if event.metadata is None:  # not said, or none
                 changes.pop("metadata")
             row = structs.replace(row, position=position, updated_ms=received_ms)
@@ -487,30 +478,6 @@ class RestoredMemories(Struct):
     def there(self) -> list[MemoryRow]:
         """Those that have a text."""
         return [row for row in self.rows.values() if row.text]
-
-
-def row_of_event(event: MemoryAdded, position: int, received_ms: int) -> MemoryRow:
-    """The memory that an event tells of; whose it is follows when it is written."""
-    return MemoryRow(
-        key=0,
-        position=position,
-        id=event.memory_id,
-        project="",
-        namespace=event.namespace,
-        user_id=event.user_id,
-        kind=event.kind,
-        text=event.text or "",
-        said_ms=event.said_at,
-        created_ms=received_ms,
-        updated_ms=received_ms,
-        event_at=event.event_at,
-        expires_ms=event.expires_at,
-        pinned=event.pinned,
-        topics=event.topics,
-        entities=event.entities,
-        details=packed_details(event, event.same_as),
-        supersedes=event.supersedes,
-    )
 
 
 class Renaming(Struct, frozen=True):
@@ -553,35 +520,12 @@ class Renaming(Struct, frozen=True):
         return structs.replace(changed_row(row, fields), id=self.name(row.id), session_id=self.session[1])
 
 
-async def renaming_of(
-    store: Store, project: str, memories: RestoredMemories, old_session: str, new_session: str
-) -> Renaming:
-    """New ids for those memories whose own are taken in the project."""
-    wanted, taken = [row.id for row in memories.there], set[str]()
-    for first in range(0, len(wanted), LOOKED_UP):
-        found = await store.memories.find_memories(project, wanted[first : first + LOOKED_UP])
-        taken |= {row.id for row in found if row.removed_ms is None}
-    return Renaming((old_session, new_session), {id: memory_id(new_session, id) for id in taken})
-
-
-def renamed_rows(rows: Sequence[JournalRow], memories: RestoredMemories, renaming: Renaming) -> list[JournalRow]:
-    """The journal with the new names."""
-    changed = list(rows)
-    for position in memories.positions:
-        row = changed[position - 1]
-        changed[position - 1] = row._replace(payload=renaming.payload(row.payload))
-    return changed
-
-
 async def write_restored(store: Store, stream: Stream, rows: Sequence[MemoryRow], now_ms: int) -> None:
-    """Write the memories of a session that was just restored. Raises `Refused`, `StoreUnavailable`."""
-    for first in range(0, len(rows), MAX_ROWS):
-        some = rows[first : first + MAX_ROWS]
-        for _ in range(MAX_APPEND_ATTEMPTS):
-            current = await store.journal.find_session(stream.project, stream.id)
-            if current is None:
-                raise Refused("unknown_session")
-            if await store.memories.write_memories(stream.key, (), current.position, some, now_ms) is not None:
-                break
-        else:
-            raise StoreUnavailable("The session changes faster than its memories can be stored.")
+    """Write memories of a session that was just restored. Raises `Refused`, `StoreUnavailable`."""
+    for _ in range(MAX_APPEND_ATTEMPTS):
+        current = await store.journal.find_session(stream.project, stream.id)
+        if current is None:
+            raise Refused("unknown_session")
+        if await store.memories.write_memories(stream.key, (), current.position, rows, now_ms) is not None:
+            return
+    raise StoreUnavailable("The session changes faster than its memories can be stored.")

@@ -6,7 +6,7 @@ memory than its largest session.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -30,13 +30,11 @@ from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.store.deliveries import Delivery
 from voicemem.store.memory_filters import AnyOf, MemoryFilter
-from voicemem.store.memory_rows import MemoryRow
 from voicemem.store.port import Store
-from voicemem.store.records import LIST_BYTES, JournalRow, SessionFilter
+from voicemem.store.records import LIST_BYTES, SessionFilter
 from voicemem.store.streams import Stream
 from voicemem.transcript.history import turn_messages
 from voicemem.transcript.messages import Role
-from voicemem.transcript.state import Turn
 
 SESSIONS_AT_ONCE = 20
 """Sessions listed at a time: each may have a configuration of 256 KiB."""
@@ -81,17 +79,9 @@ CallsLine = CallsBegin | ExportedCall | UnreadableCall | CallsEnd
 def read_call(stream: Stream, read_model: ReadModel) -> Call:
     """A call from its row and its memory."""
     config = parse_config(stream.config)
-    facts = CallFacts(
-        session_id=stream.id,
-        state=stream.state,
-        reason=stream.reason,
-        started_ms=stream.started_ms,
-        ended_ms=stream.ended_ms,
-        name=config.name,
-        channel=config.channel,
-        user_id=config.user_id,
-        labels=config.labels,
-    )
+    of_stream = {name: getattr(stream, name) for name in ("state", "reason", "started_ms", "ended_ms")}
+    of_config = {name: getattr(config, name) for name in ("name", "channel", "user_id", "labels")}
+    facts = CallFacts(session_id=stream.id, **of_stream, **of_config)
     return call_of(facts, read_model.timed_messages(), read_model.state)
 
 
@@ -107,21 +97,25 @@ async def export_calls(
 
     Calls that begin meanwhile may be missing. It takes no more memory than the largest call.
     """
-    filter = structs.replace(filter, limit=SESSIONS_AT_ONCE, after=None)
     yield line_of(CallsBegin(name, await store.journal.count_sessions(filter, MAX_INTEGER)))
     calls = unreadable = 0
-    more = True
+    async for stream in list_streams(store, filter):
+        line = await call_line(read_models, stream, name)
+        if line is not None:
+            calls, unreadable = calls + 1, unreadable + isinstance(line, UnreadableCall)
+            yield line_of(line)
+    yield line_of(CallsEnd(calls - unreadable, unreadable))
+
+
+async def list_streams(store: Store, filter: SessionFilter) -> AsyncGenerator[Stream, None]:
+    """All sessions for which conditions hold, the newest first."""
+    filter, more = structs.replace(filter, limit=SESSIONS_AT_ONCE, after=None), True
     while more:
         page, more = await store.journal.list_page(filter, LIST_BYTES)
         for stream in page:
-            line = await call_line(read_models, stream, name)
-            if line is None:
-                continue
-            calls, unreadable = calls + 1, unreadable + isinstance(line, UnreadableCall)
-            yield line_of(line)
+            yield stream
         if page:
             filter = structs.replace(filter, after=(page[-1].started_ms, page[-1].key))
-    yield line_of(CallsEnd(calls - unreadable, unreadable))
 
 
 async def call_line(
@@ -169,17 +163,6 @@ class Exporting(Struct):
             self.unreadable += isinstance(line, Unreadable)
         return bytes(text)
 
-    async def streams(self) -> AsyncGenerator[Stream, None]:
-        """The sessions with this `user_id`, the newest first."""
-        filter = SessionFilter(project=self.project, user_id=self.user_id, limit=SESSIONS_AT_ONCE)
-        more = True
-        while more:
-            page, more = await self.store.journal.list_page(filter, LIST_BYTES)
-            for stream in page:
-                yield stream
-            if page:
-                filter = structs.replace(filter, after=(page[-1].started_ms, page[-1].key))
-
     async def user(self) -> AsyncGenerator[bytes, None]:
         """What belongs to the user alone."""
         of_user = MemoryFilter(project=self.project, user_ids=AnyOf((self.user_id,)), with_superseded=True)
@@ -198,7 +181,7 @@ class Exporting(Struct):
     async def kept(self, filter: MemoryFilter) -> AsyncGenerator[bytes, None]:
         """The memories for which conditions hold, the newest first."""
         while rows := await self.store.memories.list_memories(filter):
-            yield self.encode(map(exported_memory, rows))
+            yield self.encode(ExportedMemory(**structs.asdict(to_memory(row))) for row in rows)
             filter = structs.replace(filter, after=(rows[-1].created_ms, rows[-1].id))
 
     async def session(self, stream: Stream) -> AsyncGenerator[bytes, None]:
@@ -239,7 +222,12 @@ class Exporting(Struct):
         state = read_model.state
         for position in [*state.memory_positions]:
             for row in await self.store.journal.read_rows(stream.key, position - 1, 1):
-                yield self.encode(derived_lines(stream.id, row))
+                event = codec.decode_stored(row.payload)  # also what contexts leave out
+                if isinstance(event, MemorySummary):
+                    yield self.encode([ExportedSummary(stream.id, event.through_turn, event.text, event.model)])
+                elif isinstance(event, MemoryCarried):
+                    carried = (ExportedCarriedSession(stream.id, one.session_id, one.text) for one in event.sessions)
+                    yield self.encode(carried)
         if state.data:
             yield self.encode([ExportedData(stream.id, state.data)])
         async for piece in self.documents(stream, stream.id, state.document):
@@ -271,7 +259,14 @@ class Exporting(Struct):
                 )
                 if not rows:
                     return
-                yield self.encode(exported_event(stream.id, row) for row in rows)
+                if not all(is_valid_json(row.payload) for row in rows):
+                    raise DamagedEntry
+                yield self.encode(
+                    ExportedEvent(
+                        stream.id, row.position, row.producer, row.received_ms, codec.on_one_line(row.payload)
+                    )
+                    for row in rows
+                )
                 position = rows[-1].position
         except DamagedEntry:
             yield self.encode([Unreadable(stream.id, "events")])
@@ -290,7 +285,7 @@ async def export_user(
     yield export.encode([ExportBegin(VERSION, user_id, project, clock(), count)])
     async for piece in export.user():
         yield piece
-    async for stream in export.streams():
+    async for stream in list_streams(store, filter):
         async for piece in export.session(stream):
             if piece:
                 yield piece
@@ -305,25 +300,13 @@ def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -
     for turn in turns:
         for one in turn_messages(read_model.state, turn, unfinished=True):
             lines.append(ExportedMessage(session_id, one.role, one.content, one.turn_id, one.timestamp, one.metadata))
-        lines += tool_lines(session_id, turn)
+        for call in turn.tool_calls or ():
+            if call.name is not None:
+                arguments, result = Raw(msgspec.json.encode(call.arguments)), Raw(msgspec.json.encode(call.result))
+                lines.append(
+                    ExportedToolCall(session_id, turn.number, call.ts, call.call_id, call.name, arguments, result)
+                )
     return lines
-
-
-def derived_lines(session_id: str, row: JournalRow) -> list[ExportLine]:
-    """A summary, or what was carried over, as an entry of the journal has it; also where contexts leave it out."""
-    event = codec.decode_stored(row.payload)
-    if isinstance(event, MemorySummary):
-        return [ExportedSummary(session_id, event.through_turn, event.text, event.model)]
-    if isinstance(event, MemoryCarried):
-        return [ExportedCarriedSession(session_id, one.session_id, one.text) for one in event.sessions]
-    return []
-
-
-def tool_lines(session_id: str, turn: Turn) -> Iterator[ExportedToolCall]:
-    for one in turn.tool_calls or ():
-        if one.name is not None:
-            arguments, result = Raw(msgspec.json.encode(one.arguments)), Raw(msgspec.json.encode(one.result))
-            yield ExportedToolCall(session_id, turn.number, one.ts, one.call_id, one.name, arguments, result)
 
 
 def exported_delivery(session_id: str, delivery: Delivery) -> ExportedDelivery:
@@ -331,17 +314,6 @@ def exported_delivery(session_id: str, delivery: Delivery) -> ExportedDelivery:
     state: Any = delivery.state
     receiver = urlsplit(delivery.url).hostname or ""
     return ExportedDelivery(session_id, receiver, delivery.event_type, state, len(delivery.attempts))
-
-
-def exported_memory(row: MemoryRow) -> ExportedMemory:
-    return ExportedMemory(**structs.asdict(to_memory(row)))
-
-
-def exported_event(session_id: str, row: JournalRow) -> ExportedEvent:
-    """Raises `DamagedEntry`."""
-    if not is_valid_json(row.payload):
-        raise DamagedEntry
-    return ExportedEvent(session_id, row.position, row.producer, row.received_ms, codec.on_one_line(row.payload))
 
 
 class ExportBegin(Struct, frozen=True, tag="export"):

@@ -32,9 +32,8 @@ from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.records import JournalRow, RestoredSession
 from voicemem.store.streams import Stream
-from voicemem.transcript.history import MessageEntry, begun_items, restored_interruptions, turn_entries
+from voicemem.transcript.history import begun_items, restored_interruptions, turn_entries
 from voicemem.transcript.messages import Forgotten, Message, Summary
-from voicemem.transcript.replies.evidence import Interruption
 from voicemem.transcript.state import State, Turn
 
 PAGE = 500
@@ -108,16 +107,19 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
     for number in state.turn_numbers:
         if number > at_turn:
             break
-        gone += items_forgotten_in(state, state.turns[number], forgotten)
-        for event, order in turn_events(state, state.turns[number]):
+        # Later events for the items of forgotten parts of a turn must not bring these back.
+        turn = state.turns[number]
+        for order, items in begun_items(state, turn):
+            gone += items if forgotten.covers(number, order) else ()
+        for event, order in turn_events(state, turn):
             position += 1
             if number == forgotten.turn and not forgotten.covers(number, order):
                 kept.append(position)
             yield event
     if state.forgotten is not None:
         through = min(forgotten.through_turn, at_turn)
-        turn = forgotten.turn if (forgotten.turn or 0) <= at_turn else None
-        yield MemoryForgotten(through_turn=None if through < 0 else through, turn=turn, kept=tuple(kept))
+        since = forgotten.turn if (forgotten.turn or 0) <= at_turn else None
+        yield MemoryForgotten(through_turn=None if through < 0 else through, turn=since, kept=tuple(kept))
     if summary is not None:
         yield MemorySummary(
             through_turn=summary.through_turn, text=summary.text, messages=summary.messages, model=summary.model
@@ -129,13 +131,6 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
     if state.carried:
         yield MemoryCarried(sessions=state.carried)
     yield SessionForked(from_session=session_id, at_turn=at_turn, forgotten_items=tuple(gone))
-
-
-def items_forgotten_in(state: State, turn: Turn, forgotten: Forgotten) -> Iterator[str]:
-    """The items of the forgotten parts of a turn: later events for them must not bring these back."""
-    for order, items in begun_items(state, turn):
-        if forgotten.covers(turn.number, order):
-            yield from items
 
 
 def document_event(document: Document) -> MemoryDocument:
@@ -154,8 +149,9 @@ def document_event(document: Document) -> MemoryDocument:
 def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
     """The events of a turn, each with the journal position at which its message or tool call began."""
     for entry in turn_entries(state, turn):
-        interruption = interruption_cause(state, entry)
-        if interruption is None:
+        # The first interruption of a reply, if it has a cause; the message itself has everything else about it.
+        interruption = entry.interruption or next(iter(restored_interruptions(state, entry)), None)
+        if interruption is None or interruption.cause is None:
             yield to_message_event(entry.message), entry.order
         else:
             # A reply that says why it was cut gets an item of its own, and its interruption right after it. Late events
@@ -165,26 +161,12 @@ def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
             yield Interrupt(item=item, ts=interruption.ts, cause=interruption.cause), entry.order
     for tool_call in turn.tool_calls or ():
         if tool_call.name is not None:
-            yield (
-                ToolCall(
-                    turn_id=turn.number,
-                    ts=tool_call.ts,
-                    call_id=tool_call.call_id,
-                    name=tool_call.name,
-                    arguments=tool_call.arguments,
-                ),
-                tool_call.order,
-            )
+            named = {"call_id": tool_call.call_id, "name": tool_call.name, "arguments": tool_call.arguments}
+            yield ToolCall(turn_id=turn.number, ts=tool_call.ts, **named), tool_call.order
         if tool_call.answered:
             yield ToolResult(turn_id=turn.number, call_id=tool_call.call_id, result=tool_call.result), tool_call.order
     for latency in turn.latencies or ():
         yield Metric(turn_id=turn.number, ts=latency.ts, name=latency.name, latency_ms=latency.latency_ms), 0
-
-
-def interruption_cause(state: State, entry: MessageEntry) -> Interruption | None:
-    """The first interruption of a reply, if it has a cause; the message itself has everything else about it."""
-    first = entry.interruption or next(iter(restored_interruptions(state, entry)), None)
-    return first if first is not None and first.cause is not None else None
 
 
 def to_message_event(message: Message) -> MessageEvent:

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from voicemem.errors import Refused
-from voicemem.memory.long_term.memories import LongTermMemory
+from voicemem.memory.long_term.memories import LongTermMemory, any_of
 from voicemem.memory.long_term.records import Memory, to_memory
 from voicemem.memory.transcript_index import TranscriptIndexer
 from voicemem.memory.vectors import QueryVectors, VectorMaker
@@ -30,7 +30,7 @@ from voicemem.store.port import Store
 from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_index import MAX_FOUND, FoundMessage, TranscriptQuery
-from voicemem.store.transcript_vectors import NearMessages, VectorQuery
+from voicemem.store.transcript_vectors import VectorQuery
 from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace
 from voicemem.transcript.messages import Role
 
@@ -151,34 +151,6 @@ class FoundMemories(Struct, frozen=True):
     mode: SearchMode
 
 
-def found_statement(memory: Memory, score: float, by: tuple[FoundBy, ...]) -> FoundMemory:
-    """A memory that was found."""
-    return FoundMemory(
-        id=memory.id,
-        kind=memory.kind,
-        text=memory.text,
-        session_id=memory.session_id,
-        user_id=memory.user_id,
-        namespace=memory.namespace,
-        said_at=memory.said_at,
-        score=score,
-        by=by,
-        evidence=memory.evidence,
-        topics=memory.topics,
-        entities=memory.entities,
-        event_at=memory.event_at,
-        created_at=memory.created_at,
-        updated_at=memory.updated_at,
-        expires_at=memory.expires_at,
-        confidence=memory.confidence,
-        pinned=memory.pinned,
-        source=memory.source,
-        supersedes=memory.supersedes,
-        superseded_by=memory.superseded_by,
-        metadata=memory.metadata,
-    )
-
-
 class CursorPlace(Struct, array_like=True, frozen=True):
     """How many messages and memories were shown already, and what the best ones of each scored."""
 
@@ -200,11 +172,16 @@ class MemoryFinder:
 
         Of messages and memories that fit equally well, memories come first.
         """
-        digest = search_digest(project, request)
+        # Tells one search from another, whatever the size of its pages.
+        asked = msgspec.json.encode([project, replace(request, limit=1, cursor=None)])
+        digest = blake2b(asked, digest_size=8).digest()
         place = (
             CursorPlace() if request.cursor is None else parse_place(request.cursor, digest, CursorPlace, OTHER_SEARCH)
         )
-        page = await self.messages(project, request, place)
+        if not request.with_messages or place.messages >= MAX_FOUND:
+            page = await self.heard.embed_query_only(request, place.best_message)
+        else:
+            page = await self.heard.find(project, request, place.messages, place.best_message)
         statements, best = await self.statements(project, request, place, page.vector)
         shown, messages, count = merged_page(page.messages, statements, request.limit)
         self.long_term.count_use(project, [one.id for one in statements[:count]])
@@ -214,12 +191,6 @@ class MemoryFinder:
         cursor = format_place(digest, after) if has_more else None
         return FoundMemories(shown, cursor, page.complete, page.mode)
 
-    async def messages(self, project: str, request: MemorySearch, place: CursorPlace) -> TranscriptPage:
-        """The next messages, one more than the page has."""
-        if not request.with_messages or place.messages >= MAX_FOUND:
-            return await self.heard.embed_query_only(request, place.best_message)
-        return await self.heard.find(project, request, place.messages, place.best_message)
-
     async def statements(
         self, project: str, request: MemorySearch, place: CursorPlace, vector: bytes | None
     ) -> tuple[Sequence[FoundMemory], float]:
@@ -227,23 +198,24 @@ class MemoryFinder:
         if not request.given_kinds:
             return (), 0.0
         limit = min(place.statements + request.limit, MAX_FOUND) + 1
-        found = await self.statements_up_to(project, request, limit, vector)
-        by_vectors = vector is not None and request.mode == "vectors"
-        best = 1.0 if by_vectors else place.best_statement or max((score for _, score, _ in found), default=0.0)
-        rest = found[place.statements : limit]
-        return [found_statement(memory, beside(score, best), by) for memory, score, by in rest], best
-
-    async def statements_up_to(
-        self, project: str, request: MemorySearch, limit: int, vector: bytes | None
-    ) -> Sequence[tuple[Memory, float, tuple[FoundBy, ...]]]:
-        """The best memories, each with its score and how it was found."""
         conditions, vectors = filter_of(project, request), self.heard.vectors
         if vector is None or vectors is None:
             by_words = await self.long_term.find_by_words(project, conditions, request.query, limit)
-            return [(memory, score, BY_WORDS) for memory, score in by_words]
-        restricted, alone = self.long_term.restricted(project, conditions), request.mode == "vectors"
-        found = await find_memories_by_meaning(self.long_term.store, vectors, restricted, request.query, vector, alone)
-        return [(to_memory(row), score, by) for row, score, by in found]
+            found = [(memory, score, BY_WORDS) for memory, score in by_words]
+        else:
+            restricted, alone = self.long_term.restricted(project, conditions), request.mode == "vectors"
+            rows = await find_memories_by_meaning(
+                self.long_term.store, vectors, restricted, request.query, vector, alone
+            )
+            found = [(to_memory(row), score, by) for row, score, by in rows]
+        by_vectors = vector is not None and request.mode == "vectors"
+        best = 1.0 if by_vectors else place.best_statement or max((score for _, score, _ in found), default=0.0)
+        names = {*FoundMemory.__struct_fields__} & {*Memory.__struct_fields__}
+        statements = [
+            FoundMemory(**{name: getattr(memory, name) for name in names}, score=beside(score, best), by=by)
+            for memory, score, by in found[place.statements : limit]
+        ]
+        return statements, best
 
 
 def filter_of(project: str, request: MemorySearch) -> MemoryFilter:
@@ -261,10 +233,6 @@ def filter_of(project: str, request: MemorySearch) -> MemoryFilter:
         as_of_ms=request.as_of,
         with_superseded=request.superseded,
     )
-
-
-def any_of(value: str | None) -> AnyOf | None:
-    return None if value is None else AnyOf((value,))
 
 
 def merged_page(
@@ -288,12 +256,6 @@ def merged_page(
             first += 1
             size += len(message.text)
     return shown, first, second
-
-
-def search_digest(project: str, request: MemorySearch) -> bytes:
-    """Tells one search from another, whatever the size of its pages."""
-    asked = msgspec.json.encode([project, replace(request, limit=1, cursor=None)])
-    return blake2b(asked, digest_size=8).digest()
 
 
 class TranscriptPage(NamedTuple):
@@ -337,7 +299,9 @@ class TranscriptSearch:
         found = candidates.found
         if best is None:
             best = 1.0 if candidates.mode == "vectors" else max((message.score for message in found), default=0.0)
-        sessions = await self.sessions_of(found, scope)
+        keys = sorted({message.key for message in found})
+        streams = await self.store.journal.find_sessions(scope.project, keys) if keys else []
+        sessions = {one.key: one for one in streams if one.state != "erased" and is_within(one, scope)}
         messages = [
             found_message(one, sessions[one.key], best, candidates.by.get(place_of(one), BY_WORDS))
             if one.key in sessions
@@ -364,22 +328,13 @@ class TranscriptSearch:
     async def candidates(self, scope: Scope, request: MemorySearch, offset: int, vector: bytes | None) -> Candidates:
         """The messages from an offset on, and one more than the page has."""
         limit = min(request.limit, MAX_FOUND - offset) + 1
-        query = TranscriptQuery(scope, query_words(request.query), request.since, said_until(request), offset, limit)
+        # The first moment that is too late for a message, of which `as_of` counts when it was said.
+        limits = [request.until, None if request.as_of is None else request.as_of + 1]
+        until = min((moment for moment in limits if moment is not None), default=None)
+        query = TranscriptQuery(scope, query_words(request.query), request.since, until, offset, limit)
         if vector is None or self.vectors is None:
             return Candidates(await self.store.transcript_index.find_messages(query), {}, "words")
         return await find_by_meaning(self.store, self.vectors, query, vector, request.mode == "vectors")
-
-    async def sessions_of(self, found: Sequence[FoundMessage], scope: Scope) -> Mapping[int, Stream]:
-        """The sessions of what was found that are still there, by key, and still in the scope."""
-        keys = sorted({message.key for message in found})
-        streams = await self.store.journal.find_sessions(scope.project, keys) if keys else []
-        return {stream.key: stream for stream in streams if stream.state != "erased" and is_within(stream, scope)}
-
-
-def said_until(request: MemorySearch) -> int | None:
-    """The first moment that is too late for a message, of which `as_of` counts when it was said."""
-    limits = [request.until, None if request.as_of is None else request.as_of + 1]
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def is_within(stream: Stream, scope: Scope) -> bool:
@@ -461,9 +416,14 @@ async def find_by_meaning(
     )
     if near.is_capped:
         vectors.count_capped()
-    found, by = in_one_order(by_words, near, 1.0 if vectors_alone else vectors.weight)
-    page = found[query.offset : query.offset + query.limit]
-    return Candidates(page, by, "vectors" if vectors_alone else "hybrid")
+    messages = {place_of(message): message for message in (*by_words, *near.found)}
+    words = {place_of(message): message.score for message in by_words}
+    cosines = near.also | {place_of(message): message.score for message in near.found}
+    times = {place: message.said_ms for place, message in messages.items()}
+    in_order = ranked(words, cosines, 1.0 if vectors_alone else vectors.weight, times)
+    page = in_order[query.offset : query.offset + query.limit]
+    found = [messages[one.item]._replace(score=one.score) for one in page]
+    return Candidates(found, {one.item: one.by for one in page}, "vectors" if vectors_alone else "hybrid")
 
 
 async def find_memories_by_meaning(
@@ -487,18 +447,6 @@ async def find_memories_by_meaning(
     times = {place: row.created_ms for place, row in rows.items()}
     in_order = ranked(scores, cosines, 1.0 if vectors_alone else vectors.weight, times)
     return [(rows[one.item], one.score, one.by) for one in in_order]
-
-
-def in_one_order(
-    by_words: Sequence[FoundMessage], near: NearMessages, weight: float
-) -> tuple[list[FoundMessage], dict[MessagePlace, tuple[FoundBy, ...]]]:
-    """What was found both ways, the best first, with one score; and how each was found."""
-    messages = {place_of(message): message for message in (*by_words, *near.found)}
-    words = {place_of(message): message.score for message in by_words}
-    cosines = near.also | {place_of(message): message.score for message in near.found}
-    in_order = ranked(words, cosines, weight, {place: message.said_ms for place, message in messages.items()})
-    found = [messages[one.item]._replace(score=one.score) for one in in_order]
-    return found, {one.item: one.by for one in in_order}
 
 
 def place_of(message: FoundMessage) -> MessagePlace:

@@ -109,6 +109,8 @@ def statistics_of(
 ) -> Statistics:
     """The statistics of a session, whose tokens `counter` counts."""
     messages, tokens = read_model.current_messages(), read_model.token_counter(counter)
+    calls = [one for turn in read_model.state.turns.values() for one in turn.tool_calls or () if one.name is not None]
+    by_name = Counter(call.name or "" for call in calls)
     return Statistics(
         session_id=stream.id,
         state=stream.state,
@@ -122,7 +124,7 @@ def statistics_of(
         tokens=sum_by_role((message.role, tokens(index)) for index, message in enumerate(messages)),
         counter=counter.name,
         latencies=latencies(read_model.state),
-        tools=count_tools(read_model.state),
+        tools=ToolCounts(len(calls), sum(call.answered for call in calls), dict(sorted(by_name.items()))),
         summary=summary,
         extraction=extraction_state(stream, read_model.state.extracted),
         forgotten=len(messages) - len(read_model.remembered_indexes()),
@@ -154,21 +156,12 @@ def latencies(state: State) -> dict[str, Latencies]:
     for turn in state.turns.values():
         for latency in turn.latencies or ():
             by_name[latency.name].append(latency.latency_ms)
-    return {name: percentiles(sorted(values)) for name, values in sorted(by_name.items())}
-
-
-def percentiles(values: list[float]) -> Latencies:
-    p50, p90, p99 = (values[math.ceil(percent * len(values) / 100) - 1] for percent in (50, 90, 99))
-    return Latencies(len(values), p50, p90, p99, values[-1])
-
-
-def count_tools(state: State) -> ToolCounts:
-    tool_calls = [
-        tool_call for turn in state.turns.values() for tool_call in turn.tool_calls or () if tool_call.name is not None
-    ]
-    by_name = Counter(tool_call.name or "" for tool_call in tool_calls)
-    answered = sum(tool_call.answered for tool_call in tool_calls)
-    return ToolCounts(len(tool_calls), answered, dict(sorted(by_name.items())))
+    found: dict[str, Latencies] = {}
+    for name, values in sorted(by_name.items()):
+        values.sort()
+        p50, p90, p99 = (values[math.ceil(percent * len(values) / 100) - 1] for percent in (50, 90, 99))
+        found[name] = Latencies(len(values), p50, p90, p99, values[-1])
+    return found
 
 
 class LastWords(Struct, frozen=True):
@@ -205,7 +198,8 @@ class Overviews:
     def figures(self, row: SessionOverview) -> bytes | None:
         """The figures of a row as JSON: of now where the memory is at hand, else as last saved, perhaps None."""
         read_model = self.read_models.cached.get(row.key)
-        if read_model is not None and is_ready(read_model, row.position, with_messages=False) and is_small(read_model):
+        is_at_hand = read_model is not None and is_ready(read_model, row.position, with_messages=False)
+        if read_model is not None and is_at_hand and not (read_model.is_large or read_model.has_large_refresh):
             made = made_figures(row.key, read_model)
             if (made.interruptions, made.slowest_ms) != (row.interruptions or 0, row.slowest_ms):
                 self.enqueue(row.key, row.position)  # filters go by what is saved
@@ -234,44 +228,27 @@ class Overviews:
 
     async def compute(self, key: int, position: int) -> SavedFigures:
         """The figures of a memory at `position` or later. Raises `SessionQuarantined`."""
-        read_models, make = self.read_models, partial(made_figures, key)
-        read_model = read_models.cached.get(key)
-        if read_model is not None and read_model.loaded:
-            async with read_model.lock:
-                if read_models.cached.get(key) is read_model:
-                    await read_models.prepare(key, read_model, position, background=True)
-                    return await read_models.perform(
-                        key, read_model, partial(make, read_model), read_model.is_large, True
-                    )
-        return await read_models.compute_as_of(key, position, make, background=True)
-
-
-def is_small(read_model: ReadModel) -> bool:
-    """Whether its figures can be made on the event loop."""
-    return not (read_model.is_large or read_model.has_large_refresh)
+        make = partial(made_figures, key)
+        return await self.read_models.compute_as_of(key, position, make, background=True, or_later=True)
 
 
 def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
     """The figures of a memory; they are made once for each position."""
     if read_model.figures is None or read_model.figures.position != read_model.position:
-        made = figures_of(read_model)
+        messages, state = read_model.current_messages(), read_model.state
+        made = OverviewFigures(
+            turns=len({message.turn_id for message in messages}),
+            interruptions=sum("interrupted" in message.metadata for message in messages),
+            unheard=unheard(messages).characters,
+            slowest_ms=slowest_ms(state),
+            last=last_words(read_model, messages),
+            strip=call_timeline(state, messages),
+        )
         slowest = None if made.slowest_ms is None else int(min(max(made.slowest_ms, -MAX_INTEGER), MAX_INTEGER))
         read_model.figures = SavedFigures(
             key, read_model.position, msgspec.json.encode(made), made.interruptions, slowest
         )
     return read_model.figures
-
-
-def figures_of(read_model: ReadModel) -> OverviewFigures:
-    messages, state = read_model.current_messages(), read_model.state
-    return OverviewFigures(
-        turns=len({message.turn_id for message in messages}),
-        interruptions=sum("interrupted" in message.metadata for message in messages),
-        unheard=unheard(messages).characters,
-        slowest_ms=slowest_ms(state),
-        last=last_words(read_model, messages),
-        strip=call_timeline(state, messages),
-    )
 
 
 def slowest_ms(state: State) -> float | None:

@@ -98,15 +98,11 @@ class TranscriptIndexer:
             self.changed[stream.key] = stream
             self.not_before.pop(stream.key, None)
 
-    def due(self) -> list[int]:
-        """The sessions that are to be indexed now."""
-        now = self.clock()
-        self.not_before = waiting = {key: when for key, when in self.not_before.items() if when > now}
-        return [key for key in self.changed if key not in waiting]
-
     async def index_due(self) -> None:
         """Index all sessions that are due. Raises `StoreUnavailable`."""
-        time, keys = asyncio.get_running_loop().time, self.due()
+        time, now = asyncio.get_running_loop().time, self.clock()
+        self.not_before = waiting = {key: when for key, when in self.not_before.items() if when > now}
+        keys = [key for key in self.changed if key not in waiting]
         for first in range(0, len(keys), SESSIONS_AT_ONCE):
             begun = time()
             await self.index(keys[first : first + SESSIONS_AT_ONCE])
@@ -142,7 +138,10 @@ class TranscriptIndexer:
         updates, after = [], dict[int, Indexed]()
         for stream in streams:
             with suppress(SessionQuarantined):
-                update, after[stream.key] = await self.read_heard(stream)
+                make = partial(heard_messages, stream, self.known.get(stream.key))
+                update, after[stream.key] = await self.read_models.compute_as_of(
+                    stream.key, stream.position, make, background=True, or_later=True
+                )
                 updates.append(update)
         if not updates:
             return set()
@@ -151,39 +150,14 @@ class TranscriptIndexer:
             listener(update.key for update in updates)
         for stream in streams:
             if stream.key in after and stream.key not in incomplete:
-                self.remember(stream, after[stream.key])
+                self.known.pop(stream.key, None)
+                if stream.state == "running":
+                    self.known[stream.key] = after[stream.key]
+                    if len(self.known) > MAX_KNOWN:
+                        self.known.popitem(last=False)
         return incomplete
 
-    def remember(self, stream: Stream, indexed: Indexed) -> None:
-        self.known.pop(stream.key, None)
-        if stream.state == "running":
-            self.known[stream.key] = indexed
-            if len(self.known) > MAX_KNOWN:
-                self.known.popitem(last=False)
-
-    async def read_heard(self, stream: Stream) -> tuple[TranscriptUpdate, Indexed]:
-        """What was heard in a session since it was indexed. Raises `SessionQuarantined`, `StoreUnavailable`."""
-        make = partial(heard_messages, stream, self.known.get(stream.key))
-        read_models, key = self.read_models, stream.key
-        read_model = read_models.cached.get(key)
-        if read_model is not None and read_model.loaded:
-            async with read_model.lock:
-                if read_models.cached.get(key) is read_model:
-                    await read_models.prepare(key, read_model, stream.position, background=True)
-                    return await read_models.perform(
-                        key, read_model, partial(make, read_model), read_model.is_large, True
-                    )
-        return await read_models.compute_as_of(key, stream.position, make, background=True)
-
     # What was left undone
-
-    async def catch_up_if_first(self) -> None:
-        """The same on one of several nodes: the others leave it to the one that has claimed it."""
-        lease_ms = int(CHECK_INTERVAL_S * 1000)
-        if await self.store.transcript_index.claim_index_check(self.node_token(), self.clock(), lease_ms):
-            await self.catch_up()
-        else:
-            self.checked_resets = self.store.transcript_index.index_resets
 
     async def catch_up(self) -> None:
         """Index the sessions that have grown since they were indexed. Raises `StoreUnavailable`."""
@@ -242,6 +216,10 @@ async def index_forever(indexer: TranscriptIndexer) -> None:
         with suppress(StoreUnavailable):  # what waits is still waiting then
             await indexer.index_due()
             if next_check <= time() or not indexer.is_complete:
-                await indexer.catch_up_if_first()
+                index, lease_ms = indexer.store.transcript_index, int(CHECK_INTERVAL_S * 1000)
+                if await index.claim_index_check(indexer.node_token(), indexer.clock(), lease_ms):
+                    await indexer.catch_up()
+                else:  # another node is at it
+                    indexer.checked_resets = index.index_resets
                 next_check = float("inf") if indexer.store.is_exclusive else time() + CHECK_INTERVAL_S
         await asyncio.sleep(ROUND_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -110,11 +111,6 @@ def owner_of_session(stream: Stream) -> DocumentOwner:
     return DocumentOwner("user", stream.project, session_config.user_id, section, stream.id)
 
 
-def lasting_owner(stream: Stream) -> DocumentOwner:
-    """The owner of a session's document, for several calls: its row is read for each. Raises `Refused` (`no_user`)."""
-    return owner_of_session(stream)._replace(stream=None)
-
-
 def view_of(owner: DocumentOwner, document: Document | None) -> DocumentView:
     document = document or Document()
     form = documents.resolve_form(document.content, document.form, form_of(owner.config))
@@ -174,7 +170,7 @@ class WorkingMemory:
 
         Raises `Refused`: `precondition_failed`, `too_big`, `invalid_field` for a content that breaks the form.
         """
-        async with self.lock_for(owner):
+        async with self.locks.setdefault(owner[:3], asyncio.Lock()):
             for _ in range(MAX_APPEND_ATTEMPTS):
                 stream = await self.find_stream(owner)
                 state = State() if stream is None else await self.read_models.get_state(stream)
@@ -182,7 +178,8 @@ class WorkingMemory:
                 before = view_of(owner, state.document)
                 if expected is not None and before.version not in expected:
                     raise Refused("precondition_failed")
-                if before.content is None and leaves_empty(change):
+                is_no_content = change.content == "" and change.form is None
+                if before.content is None and (change.operation == "clear" or is_no_content):
                     return before
                 now_ms = self.clock()
                 after, event = await self.apply_change(before, change, now_ms)
@@ -198,7 +195,10 @@ class WorkingMemory:
         if self.rules is not None:
             change = change._replace(content=redact_value(change.content, self.rules))
         form, change = prepare_change(before, change)
-        own = change.form or adopted_form(before, form)
+        # The first document of a user stores the form of the session's configuration, so that all sessions of the user
+        # find the same form; else it is left to the configuration.
+        adopts = before.stored_form is None and before.owner.scope == "user" and form == form_of(before.owner.config)
+        own = change.form or (form if adopts else None)
         content = documents.apply_operation(before.content, change.operation, change.content)
         if content is not None:
             documents.check_content(content, form)
@@ -239,14 +239,11 @@ class WorkingMemory:
             raise Refused("unknown_session")
         return stream
 
-    def lock_for(self, owner: DocumentOwner) -> asyncio.Lock:
-        return self.locks.setdefault(owner[:3], asyncio.Lock())
-
     # Tools
 
     async def tool_definitions(self, owner: DocumentOwner | Stream) -> list[JsonObject]:
         """The tool definitions for the document of an owner, or of a session. Raises `Refused`."""
-        view = await self.read_document(owner if isinstance(owner, DocumentOwner) else lasting_owner(owner))
+        view = await self.read_document(owner if isinstance(owner, DocumentOwner) else owner_of_session(owner))
         return tool_definitions(view.form)
 
     async def execute_tool(self, owner: DocumentOwner | Stream, call: ChatToolCall) -> JsonObject:
@@ -254,7 +251,8 @@ class WorkingMemory:
 
         Raises `Refused` for a session that has no document, and `StoreUnavailable`.
         """
-        owner = owner if isinstance(owner, DocumentOwner) else lasting_owner(owner)
+        owner = owner if isinstance(owner, DocumentOwner) else owner_of_session(owner)
+        owner = owner._replace(stream=None)  # its row is read for each call
         try:
             return tool_message(call, await self.run_tool(owner, call))
         except (Refused, InvalidFrame) as refused:
@@ -288,26 +286,9 @@ class WorkingMemory:
 
     async def change_data(self, stream: Stream, event: MemoryData) -> JsonObject:
         """Journal a change of the data; the data after it. Raises `Refused` (`too_big`, `unknown_session`)."""
-        async with self.lock_for(DocumentOwner("session", stream.project, stream.id)):
-            _, read_model = await append_derived(
-                self.read_models, stream, lambda read_model: check_data(read_model, event), self.clock
-            )
-            return read_model.state.data
-
-
-def adopted_form(before: DocumentView, form: Form) -> Form | None:
-    """The form to store with a change that names none; None to leave it to the configuration.
-
-    The first document of a user stores the form of the session's configuration, so that all sessions of the user find
-    the same form.
-    """
-    adopts = before.stored_form is None and before.owner.scope == "user" and form == form_of(before.owner.config)
-    return form if adopts else None
-
-
-def leaves_empty(change: DocumentChange) -> bool:
-    """Whether an empty document stays empty."""
-    return change.operation == "clear" or (change.content == "" and change.form is None)
+        async with self.locks.setdefault(("session", stream.project, stream.id), asyncio.Lock()):
+            check_data = partial(checked_data, event=event)
+            return (await append_derived(self.read_models, stream, check_data, self.clock))[1].state.data
 
 
 def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[Form, DocumentChange]:
@@ -338,7 +319,8 @@ def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[Form, 
         documents.check_content(content, form)
         return form, change._replace(operation="clear", content=None)
     if appends and existing is None:
-        content = documents.first_content(content, form.template)
+        # A template stays above the first content.
+        content = content if form.template is None else documents.append_content(form.template, content)
     return form, change._replace(content=content)
 
 
@@ -353,12 +335,11 @@ def parse_object(text: str) -> str | JsonObject:
     return value if isinstance(value, dict) else text
 
 
-def check_data(read_model: ReadModel, event: MemoryData) -> MemoryData:
+def checked_data(read_model: ReadModel, event: MemoryData) -> MemoryData:
     """The event, if the data after it are not too large. Raises `Refused` (`too_big`)."""
     check_data_size(event.content)  # before any work with it, and so that a checkpoint of the session can be restored
-    check_data_size(
-        event.content if event.operation == "replace" else merge_patch(read_model.state.data, event.content)
-    )
+    if event.operation == "patch":
+        check_data_size(merge_patch(read_model.state.data, event.content))
     return event
 
 

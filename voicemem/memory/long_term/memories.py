@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Annotated, Any, NamedTuple
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused, StoreUnavailable
@@ -39,11 +40,11 @@ from voicemem.memory.long_term.records import (
     Namespace,
     changed_row,
     details_of,
+    given_fields,
     memory_id,
     naming,
     normalised,
-    prepare_draft,
-    prepare_patch,
+    prepare_fields,
     row_of,
     to_memory,
 )
@@ -223,7 +224,8 @@ class LongTermMemory:
 
     def prepare(self, draft: MemoryDraft, now: int) -> MemoryDraft:
         """The draft as it is kept. Raises `Refused`."""
-        draft = prepare_draft(draft, self.rules)
+        checked: MemoryDraft = msgspec.convert(structs.asdict(draft), MemoryDraft)
+        draft = structs.replace(checked, **prepare_fields(given_fields(checked), self.rules))
         if draft.expires_at is not None:
             check_expiry(draft.expires_at, now)
         return draft
@@ -335,7 +337,7 @@ class LongTermMemory:
 
     async def edit(self, project: str, id: str, patch: MemoryPatch) -> Memory:
         """Change a memory; the memory after that. Raises `Refused` (`unknown_memory`, and as `add`)."""
-        fields, now = prepare_patch(patch, self.rules), self.clock()
+        fields, now = prepare_fields(given_fields(patch), self.rules), self.clock()
         if fields.get("expires_at") is not None:
             check_expiry(fields["expires_at"], now)
         for _ in range(MAX_APPEND_ATTEMPTS):
@@ -359,7 +361,10 @@ class LongTermMemory:
         if "session_id" in fields:
             await self.refuse_erased(owner, session)
         if owner_of(after) == owner_of(before):
-            plan = Plan(await self.require_stream(before), now)  # it stays where it is
+            stream = await stream_of(self.store.journal, before)  # it stays where it is
+            if stream is None:
+                raise Refused("unknown_memory")
+            plan = Plan(stream, now)
         else:
             plan = Plan(await ensure_stream(self.store.journal, owner, session, now), now)
         if "supersedes" in fields:
@@ -374,12 +379,6 @@ class LongTermMemory:
             return plan, session, plan.edit(before, after)
         plan.replace(before)
         return plan, session, plan.add(structs.replace(after, updated_ms=now))
-
-    async def require_stream(self, row: MemoryRow) -> Stream:
-        stream = await stream_of(self.store.journal, row)
-        if stream is None:
-            raise Refused("unknown_memory")
-        return stream
 
     async def remove(self, project: str, ids: Sequence[str], reason: RemovalReason = "deleted") -> list[str]:
         """Remove memories with their texts, and those that say the same of the same owner; the ids of all of them."""
@@ -466,7 +465,8 @@ class LastShown(NamedTuple):
 
 async def memory_page(long_term: LongTermMemory, filter: MemoryFilter, cursor: str | None) -> MemoryPage:
     """A page of memories. Raises `Refused` (`invalid_cursor`), `StoreUnavailable`."""
-    digest = list_digest(filter)
+    # Tells one list from another, whatever the size of its pages.
+    digest = blake2b(repr(structs.replace(filter, after=None, limit=0)).encode(), digest_size=8).digest()
     after = None if cursor is None else parse_place(cursor, digest, LastShown)
     with_one_more = structs.replace(filter, after=after, limit=filter.limit + 1)
     found = await long_term.list_memories(filter.project, with_one_more)
@@ -476,9 +476,8 @@ async def memory_page(long_term: LongTermMemory, filter: MemoryFilter, cursor: s
     return MemoryPage(page, format_place(digest, LastShown(page[-1].created_at, page[-1].id)))
 
 
-def list_digest(filter: MemoryFilter) -> bytes:
-    """Tells one list from another, whatever the size of its pages."""
-    return blake2b(repr(structs.replace(filter, after=None, limit=0)).encode(), digest_size=8).digest()
+def any_of(value: str | None) -> AnyOf | None:
+    return None if value is None else AnyOf((value,))
 
 
 def list_filter(
@@ -489,8 +488,8 @@ def list_filter(
         project=project,
         user_ids=user_ids,
         session_ids=session_ids,
-        kinds=None if query.kind is None else AnyOf((query.kind,)),
-        namespaces=None if query.namespace is None else AnyOf((query.namespace,)),
+        kinds=any_of(query.kind),
+        namespaces=any_of(query.namespace),
         topics=None if query.topic is None else Tags(any=(query.topic,)),
         entities=None if query.entity is None else Tags(any=(query.entity,)),
         pinned=query.pinned,

@@ -105,82 +105,40 @@ def details_of(row: MemoryRow) -> Details:
     return DETAILS.decode(row.details)
 
 
+ROW_NAMES = {
+    **{f"{name}_at": f"{name}_ms" for name in ("said", "created", "updated", "expires", "superseded")},
+    "last_accessed": "last_accessed_ms",
+}
+"""Fields of a memory that have another name in a row."""
+IN_ROWS = {name: ROW_NAMES.get(name, name) for name in {*Memory.__struct_fields__} - {*Details.__struct_fields__}}
+CONTENT = ("text", "topics", "entities", "event_at", "metadata")
+"""What a journal must not have of a memory, so that each can be erased alone."""
+JOURNALED = (
+    *("kind", "namespace", "user_id", "said_at", "expires_at", "confidence", "evidence", "supersedes", "same_as"),
+    "pinned",
+)
+"""What it has, and what may change of it."""
+
+
 def to_memory(row: MemoryRow) -> Memory:
-    details = details_of(row)
-    return Memory(
-        id=row.id,
-        kind=row.kind,  # type: ignore[arg-type]  # the store does not look at it
-        text=row.text,
-        user_id=row.user_id,
-        namespace=row.namespace,
-        session_id=row.session_id,
-        topics=row.topics,
-        entities=row.entities,
-        event_at=row.event_at,
-        said_at=row.said_ms,
-        created_at=row.created_ms,
-        updated_at=row.updated_ms,
-        expires_at=row.expires_ms,
-        last_accessed=row.last_accessed_ms,
-        access_count=row.access_count,
-        confidence=details.confidence,
-        pinned=row.pinned,
-        source=details.source,
-        strategy=details.strategy,
-        model=details.model,
-        version=details.version,
-        supersedes=row.supersedes,
-        superseded_by=row.superseded_by,
-        superseded_at=row.superseded_ms,
-        same_as=details.same_as,
-        metadata=details.metadata,
-        evidence=details.evidence,
-    )
+    own = {name: getattr(row, in_row) for name, in_row in IN_ROWS.items()}
+    return Memory(**own, **structs.asdict(details_of(row)))
+
+
+def new_row(given: MemoryDraft | MemoryAdded, same_as: str | None, **more: Any) -> MemoryRow:
+    """The row of a memory that is new, with the fields in `more`."""
+    names = ("kind", "namespace", "user_id", "said_at", "expires_at", "supersedes", "pinned", *CONTENT[:-1])
+    own = {IN_ROWS[name]: getattr(given, name) for name in names}
+    rest = {name: getattr(given, name) for name in Details.__struct_fields__ if name != "same_as"}
+    return MemoryRow(**own | {"details": msgspec.json.encode(Details(**rest, same_as=same_as))} | more)
 
 
 def row_of(draft: MemoryDraft, id: str, key: int, project: str, now_ms: int, same_as: str | None) -> MemoryRow:
     """The row of a memory that is new; its position follows when it is written."""
     created_ms = now_ms if draft.created_ms is None else draft.created_ms
-    return MemoryRow(
-        key=key,
-        position=0,
-        id=id,
-        project=project,
-        namespace=draft.namespace,
-        user_id=draft.user_id,
-        session_id=draft.session_id,
-        kind=draft.kind,
-        text=draft.text,
-        said_ms=created_ms if draft.said_at is None else draft.said_at,
-        created_ms=created_ms,
-        updated_ms=now_ms,
-        event_at=draft.event_at,
-        expires_ms=draft.expires_at,
-        pinned=draft.pinned,
-        topics=draft.topics,
-        entities=draft.entities,
-        details=packed_details(draft, same_as),
-        supersedes=draft.supersedes,
-    )
-
-
-def packed_details(given: MemoryDraft | MemoryAdded, same_as: str | None) -> bytes:
-    """The rest of what is known of a memory, as a row has it."""
-    details = Details(
-        confidence=given.confidence,
-        evidence=given.evidence,
-        source=given.source,
-        strategy=given.strategy,
-        model=given.model,
-        version=given.version,
-        same_as=same_as,
-        metadata=given.metadata,
-    )
-    return msgspec.json.encode(details)
-
-
-ROW_NAMES = {"said_at": "said_ms", "expires_at": "expires_ms"}
-"""Fields of a memory that have another name in a row."""
+    said_ms = created_ms if draft.said_at is None else draft.said_at
+    times = {"said_ms": said_ms, "created_ms": created_ms, "updated_ms": now_ms}
+    return new_row(draft, same_as, key=key, position=0, id=id, project=project, session_id=draft.session_id, **times)
 
 
 def changed_row(row: MemoryRow, fields: dict[str, Any]) -> MemoryRow:
@@ -196,14 +154,8 @@ def is_same_content(one: MemoryRow, other: MemoryRow) -> bool:
     return to_memory(structs.replace(one, **NO_TIMES)) == to_memory(structs.replace(other, **NO_TIMES))
 
 
-NO_TIMES: dict[str, Any] = {
-    "created_ms": 0,
-    "updated_ms": 0,
-    "superseded_by": None,
-    "superseded_ms": None,
-    "last_accessed_ms": None,
-    "access_count": 0,
-}
+NO_TIMES: dict[str, Any] = dict.fromkeys(("created_ms", "updated_ms", "last_accessed_ms", "access_count"), 0)
+NO_TIMES |= dict.fromkeys(("superseded_by", "superseded_ms"))
 
 
 # The journal, which has nothing of a memory that its removal must take away
@@ -211,37 +163,16 @@ NO_TIMES: dict[str, Any] = {
 
 def added_event(row: MemoryRow, session_id: str | None) -> MemoryAdded:
     """What the journal has of a new memory; `session_id` is that of the session whose journal it is."""
-    details = details_of(row)
-    return MemoryAdded(
-        memory_id=row.id,
-        kind=row.kind,  # type: ignore[arg-type]
-        text_sha256=digest_of(row.text),
-        namespace=row.namespace,
-        user_id=row.user_id,
-        about_session=None if row.session_id == session_id else row.session_id,
-        said_at=row.said_ms,
-        expires_at=row.expires_ms,
-        confidence=details.confidence,
-        evidence=details.evidence,
-        source=details.source,
-        strategy=details.strategy,
-        model=details.model,
-        version=details.version,
-        supersedes=row.supersedes,
-        same_as=details.same_as,
-        pinned=row.pinned,
-    )
+    memory, about = to_memory(row), None if row.session_id == session_id else row.session_id
+    shown = {name: getattr(memory, name) for name in (*JOURNALED, "source", "strategy", "model", "version")}
+    return MemoryAdded(memory_id=row.id, text_sha256=digest_of(row.text), about_session=about, **shown)
 
 
 def edited_event(before: MemoryRow, after: MemoryRow) -> MemoryEdited:
     """What the journal has of a change."""
     one, other = to_memory(before), to_memory(after)
-    names = (
-        *("kind", "namespace", "user_id", "said_at", "expires_at", "confidence", "evidence", "supersedes", "same_as"),
-        "pinned",
-    )
     changes: dict[str, Any] = {
-        name: getattr(other, name) for name in names if getattr(other, name) != getattr(one, name)
+        name: getattr(other, name) for name in JOURNALED if getattr(other, name) != getattr(one, name)
     }
     if one.session_id != other.session_id:
         changes["about_session"] = other.session_id
@@ -339,26 +270,15 @@ def draft_of(given: GivenMemory) -> MemoryDraft:
     return MemoryDraft(**structs.asdict(given))
 
 
-def prepare_draft(draft: MemoryDraft, rules: Rules | None) -> MemoryDraft:
-    """The draft as it is kept: redacted, with tidy lists. Raises `Refused`.
-
-    The text is redacted before it is measured, since what stands in for a word may be longer.
-    """
-    checked: MemoryDraft = msgspec.convert(msgspec.structs.asdict(draft), MemoryDraft)
-    return structs.replace(checked, **prepare_fields(given_fields(checked), rules))
-
-
-def prepare_patch(patch: MemoryPatch, rules: Rules | None) -> dict[str, Any]:
-    """The fields that a patch changes, as they are kept. Raises `Refused`."""
-    return prepare_fields(given_fields(patch), rules)
-
-
 def given_fields(values: Struct) -> dict[str, Any]:
     return {name: value for name, value in structs.asdict(values).items() if value is not UNSET}
 
 
 def prepare_fields(fields: dict[str, Any], rules: Rules | None) -> dict[str, Any]:
-    """The values of these fields as they are kept. Raises `Refused`."""
+    """The values of these fields as they are kept: redacted, with tidy lists. Raises `Refused`.
+
+    The text is redacted before it is measured, since what stands in for a word may be longer.
+    """
     for name in ("id", "user_id", "namespace"):
         if isinstance(value := fields.get(name), str) and CONTROLS.search(value):
             raise Refused("invalid_field", f"There must be no control characters: `{name}`")

@@ -142,15 +142,15 @@ class ReadModelCache:
                     return await self.perform(stream.key, read_model, partial(make, read_model), off_loop=True)
 
     async def compute_as_of(
-        self, key: int, position: int, make: Callable[[ReadModel], T], background: bool = False
+        self, key: int, position: int, make: Callable[[ReadModel], T], background: bool = False, or_later: bool = False
     ) -> T:
-        """The same for a session's read model as it was at a position."""
+        """The same for a session's read model as it was at a position, `or_later` where the cached one is."""
         read_model = self.cached.get(key)
         if read_model is not None and read_model.loaded:
             async with read_model.lock:
-                if self.cached.get(key) is read_model and read_model.position <= position:
+                if self.cached.get(key) is read_model and (or_later or read_model.position <= position):
                     await self.prepare(key, read_model, position, background)
-                    if read_model.position == position:
+                    if or_later or read_model.position == position:
                         return await self.perform(
                             key, read_model, partial(make, read_model), read_model.is_large, background
                         )
