@@ -57,10 +57,6 @@ UNIX_MS = 10**12
 MAX_OPEN = 16
 """Messages of which parts may be missing; of more, the oldest goes."""
 INTERRUPTED = 2
-START_MS = itemgetter("start_ms")
-
-# What is kept
-
 
 PartFrame = record(part=record("id", index=int, data=str, parts=optional(int)))
 """A piece of a message that was too long for one; its content cannot be read before all are there."""
@@ -73,7 +69,6 @@ def message(texts: str, **others: Any) -> type[Record]:
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     if side == "app":
         raise MalformedFrame("The app sends no frames of this dialect.")
     if isinstance(frame, dict):
@@ -86,10 +81,15 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 def reduced(frame: JsonObject) -> Frame | None:
     """Return what is kept of a message."""
+    content: JsonObject | None
     if is_collected(frame):
-        return reduced_text(frame)
-    field = "object" if "object" in frame else "event_type"
-    _, _, content = keep(frame, KINDS, field=field)
+        content = kept(Collected, frame)
+        if content["data_type"] != TRANSCRIBE:  # what the LLM thinks, and what apps send
+            return None
+        if content["role"] not in ("user", "assistant"):
+            raise MalformedFrame("A text is the user's or the assistant's.")
+        return Frame(content, ts=unix_time(content.get("text_ts")), side="vendor")
+    _, _, content = keep(frame, KINDS, field="object" if "object" in frame else "event_type")
     if content is None:
         return None
     id = content.get("message_id")
@@ -118,8 +118,7 @@ def reduced_part(frame: JsonObject) -> Frame:
 def part_in(frame: str | bytes) -> JsonObject:
     """The part that a message of the data stream is. Raises `MalformedFrame`."""
     try:
-        fields = (frame if isinstance(frame, str) else frame.decode()).split("|")
-        id, index, parts, data = fields
+        id, index, parts, data = (frame if isinstance(frame, str) else frame.decode()).split("|")
         number = {} if parts == UNKNOWN_NUMBER else {"parts": int(parts[:6])}
         return {"id": id, "index": int(index[:6]), "data": data} | number
     except ValueError:
@@ -137,16 +136,6 @@ def decoded(data: str) -> JsonObject:
 def is_collected(frame: JsonObject) -> bool:
     """Return whether a message is the collector's own, and none of Agora's."""
     return "data_type" in frame and "role" in frame and "object" not in frame
-
-
-def reduced_text(frame: JsonObject) -> Frame | None:
-    """Return what is kept of a message. Raises `MalformedFrame`."""
-    content = kept(Collected, frame)
-    if content["data_type"] != TRANSCRIBE:  # what the LLM thinks, and what apps send
-        return None
-    if content["role"] not in ("user", "assistant"):
-        raise MalformedFrame("A text is the user's or the assistant's.")
-    return Frame(content, ts=unix_time(content.get("text_ts")), side="vendor")
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
@@ -181,7 +170,6 @@ def joined(data: str) -> JsonObject | None:
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
     if PART in frame:
         return whole_message(frame[PART], ts, known)
     if is_collected(frame):
@@ -237,12 +225,8 @@ class Times(NamedTuple):
         return self.begin_ms + max(0, ts - self.first_ts)
 
 
-NO_TIMES = Times()
-
-
 def times_of(item: str, known: Known) -> Times:
-    kept = known.notes.get(f"t:{item}")
-    return NO_TIMES if kept is None else Times(*kept)
+    return Times(*known.notes.get(f"t:{item}", ()))
 
 
 def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -251,7 +235,8 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
     times, number = times_of(item, known), frame.get("turn_seq_id")
     outdated = number is not None and times.number is not None and number < times.number
     words = frame.get("words") or ()
-    new = new_words(words, times.newest_ms) if words else ()
+    newest_ms = -(2**63) if times.newest_ms is None else times.newest_ms
+    new = sorted((word for word in words if word["start_ms"] > newest_ms), key=itemgetter("start_ms"))
     reply = known.reply(item)
     text, whole = grown_text(frame["text"], words, new, reply) if words else (frame["text"], True)
     if text and not outdated and (whole or reply is None or not reply.complete):
@@ -259,21 +244,14 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
     spoken = tuple(map(spoken_word, new))
     if spoken:
         yield Tts(item=item, words=spoken)
-    newest_ms = new[-1]["start_ms"] if new else times.newest_ms
-    times = noted(times, spoken, newest_ms, number, ts if known.has_clock else None)
-    if times != NO_TIMES:
+    times = noted(times, spoken, new, number, ts if known.has_clock else None)
+    if times != Times():
         known.note(f"t:{item}", [*times])
     if status == 1 and (text or reply is not None) and (reply is None or not reply.complete):
         yield LlmDone(item=item)
     elif status == INTERRUPTED and (reply is None or reply.cut == "no"):
         position_ms = times.position_at(ts) if known.has_clock else None
         yield Interrupt(item=item, turn_id=turn, audio_end_ms=position_ms, estimated=position_ms is not None)
-
-
-def new_words(words: Sequence[JsonObject], newest_ms: int | None) -> Sequence[JsonObject]:
-    """The words that begin after the newest one known, in the order of their times."""
-    new = words if newest_ms is None else [word for word in words if word["start_ms"] > newest_ms]
-    return sorted(new, key=START_MS)
 
 
 def grown_text(
@@ -291,7 +269,9 @@ def spoken_word(word: JsonObject) -> Word:
     return Word(word["word"].strip(), begin_ms, begin_ms + max(0, word.get("duration_ms", 0)))
 
 
-def noted(times: Times, spoken: tuple[Word, ...], newest_ms: int | None, number: int | None, ts: int | None) -> Times:
+def noted(
+    times: Times, spoken: tuple[Word, ...], new: Sequence[JsonObject], number: int | None, ts: int | None
+) -> Times:
     """Return what is known of a reply's times after an update."""
     first_ts, begin_ms, end_ms = times.first_ts, times.begin_ms, times.end_ms
     if spoken:
@@ -299,7 +279,7 @@ def noted(times: Times, spoken: tuple[Word, ...], newest_ms: int | None, number:
             first_ts, begin_ms = ts, spoken[0].start_ms
         end_ms = max(end_ms or 0, *[word.end_ms for word in spoken])
     number = times.number if number is None else max(number, times.number or 0)
-    return Times(first_ts, begin_ms, newest_ms, end_ms, number)
+    return Times(first_ts, begin_ms, new[-1]["start_ms"] if new else times.newest_ms, end_ms, number)
 
 
 def interrupted(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -348,7 +328,9 @@ def collected_user_text(text: str, final: bool, known: Known) -> Made:
 def collected_agent_text(text: str, final: bool, known: Known) -> Made:
     number = known.notes.get("agents", 0)
     reply = known.reply(f"~a{number}")
-    if reply is None or (reply.complete and text != reply.text) or (reply.cut != "no" and is_other(text, reply.text)):
+    before = "" if reply is None else reply.text
+    is_other = not text.startswith(before) and not before.startswith(text)
+    if reply is None or (reply.complete and text != before) or (reply.cut != "no" and is_other):
         if not text:
             return
         number, reply = number + 1, None
@@ -361,11 +343,6 @@ def collected_agent_text(text: str, final: bool, known: Known) -> Made:
         yield LlmDelta(item=item, text=text, whole=True, turn_id=turn)
     if final:
         yield LlmDone(item=item)
-
-
-def is_other(text: str, before: str) -> bool:
-    """Return whether a text is not all of a reply so far."""
-    return not text.startswith(before) and not before.startswith(text)
 
 
 KINDS: dict[str, Kind] = {

@@ -41,11 +41,8 @@ OVER = Text(None, "", "end", item=REPLY)
 MAX_WAITING = 4
 """Replies sent at once of which an interruption may mean an older one."""
 
-# What is kept
-
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     name, kind, content = keep(frame, KINDS, side)
     if content is None:
         return None
@@ -65,7 +62,6 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def texts(frame: JsonObject) -> Texts:
-    """The texts of a frame."""
     match frame["type"]:
         case "prompt":
             final = frame.get("last", True)
@@ -123,9 +119,6 @@ def newest(known: Known) -> str:
     return f"~r{known.notes.get('replies', 0)}"
 
 
-# Interruptions
-
-
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     heard: str | None = frame.get("utteranceUntilInterrupt")
     duration_ms: int | None = frame.get("durationUntilInterruptMs")
@@ -180,9 +173,6 @@ def cut(reply: KnownReply, heard: str) -> Interrupt:
     """An interruption, which marks unless it came when all had been said."""
     is_whole = reply.complete and plain(reply.text) == plain(heard)
     return Interrupt(item=reply.item, heard_text=heard, more=not is_whole)
-
-
-# Playback
 
 
 def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -88,11 +88,7 @@ INTERRUPTING = "interrupt"
 """The behaviour of an injected message that the agent says at once."""
 
 
-# What is kept
-
-
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     count = bytes_of(frame)
     if count is not None:
         # What the user says goes to Deepgram in binary frames too.
@@ -131,7 +127,6 @@ def says_something(content: JsonObject) -> bool:
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
-    """The texts of a frame."""
     match frame.get("type"):
         case "ConversationText" if frame["role"] == "assistant":
             yield Text(frame, "content", "piece", item=REPLY)
@@ -215,22 +210,6 @@ def total_of(known: Known) -> Tts:
     return Tts(item=reply_item(known), total_audio_ms=min(known.notes["bytes"] * 1000 // rate, MAX_INTEGER))
 
 
-def note_unvoiced(text: str, ts: int, is_first: bool, known: Known) -> None:
-    """Note how long it takes to say a text whose audio is still to come, and when the first one came."""
-    if is_first and known.notes.get("bytes"):
-        known.note("audio_first", True)
-    if not known.notes.get("audio_first"):
-        known.note("unvoiced", known.notes.get("unvoiced", 0) + spoken_ms(text))
-    if known.has_clock and "since" not in known.notes:
-        known.note("since", ts)
-
-
-def position_ms(ts: int, known: Known) -> int:
-    """Return how much of the audio under way was played by a time, where its words have not come yet."""
-    until: int = known.notes.get("until", ts)
-    return max(0, (total_of(known).total_audio_ms or 0) - max(0, until - ts))
-
-
 def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
     """Return where the audio of a reply stood at a time; where none has come, by the length of its text."""
     if reply.item != reply_item(known):
@@ -249,7 +228,6 @@ def playing(known: Known, reply: KnownReply, ts: int) -> Playing | None:
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
     return (count_audio if AUDIO_BYTES in frame else KINDS[frame["type"]].rule)(frame, ts, known)
 
 
@@ -257,9 +235,6 @@ def closed(ts: int, known: Known) -> Made:
     """The replies that the caller had not heard to their end."""
     yield from measure(known)
     yield from close_by_clock(known, ts, lambda item: item.startswith("~r"), partial(playing, known))
-
-
-# What is said
 
 
 def converse(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -290,7 +265,12 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("typed", None)
     begin(known)
     text, last = frame["content"].strip(), known.notes.get("last", "")
-    note_unvoiced(text, ts, not last, known)
+    if not last and known.notes.get("bytes"):
+        known.note("audio_first", True)
+    if not known.notes.get("audio_first"):  # the audio of this text is still to come
+        known.note("unvoiced", known.notes.get("unvoiced", 0) + spoken_ms(text))
+    if known.has_clock and "since" not in known.notes:
+        known.note("since", ts)
     known.note("last", text[-1])
     # Words that come after the interruption of their audio were said before it.
     is_late = not last and known.notes.get("stopped") == CUT
@@ -317,9 +297,6 @@ def measure(known: Known, whole: bool = False) -> Made:
         yield total_of(known)
 
 
-# Interruptions
-
-
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     """The user speaks, and the app stops playing. Without times, only what is still being sent is known to play."""
     yield from measure(known)
@@ -329,7 +306,10 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     if known.notes.get("begun") and not known.notes.get("stopped"):
         known.note("stopped", CUT if is_cut(ts, known) else OVER)
         if known.has_clock and known.notes.get("bytes") and known.reply(reply_item(known)) is None:
-            yield Interrupt(item=reply_item(known), audio_end_ms=position_ms(ts, known), estimated=True)
+            # Its words have not come yet.
+            left_ms = max(0, known.notes.get("until", ts) - ts)
+            position_ms = max(0, (total_of(known).total_audio_ms or 0) - left_ms)
+            yield Interrupt(item=reply_item(known), audio_end_ms=position_ms, estimated=True)
     known.note("until", None)
 
 
@@ -358,7 +338,9 @@ def inject(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def state_heard(frame: JsonObject, ts: int, known: Known) -> Made:
     """Return what was spoken before the cut, exactly; the words of the turn that was cut may be the end of a reply."""
-    newest, spoken = newest_reply(known), frame.get("text_spoken")
+    spoken, number = frame.get("text_spoken"), known.notes.get("replies", 1)
+    # The reply under way, or the one before it where the user's words came first.
+    newest = known.reply(f"~r{number}") or known.reply(f"~r{number - 1}")
     if spoken is None:
         yield from interrupt(frame, ts, known)
     if newest is None or spoken is None:
@@ -369,15 +351,6 @@ def state_heard(frame: JsonObject, ts: int, known: Known) -> Made:
     if heard.strip() != text.strip():
         # `more`: by the clock it may have been over, and the vendor knows better.
         yield Interrupt(item=newest.item, heard_text=heard, more=True)
-
-
-def newest_reply(known: Known) -> KnownReply | None:
-    """The reply under way, or the one before it where the user's words came first."""
-    number = known.notes.get("replies", 1)
-    return known.reply(f"~r{number}") or known.reply(f"~r{number - 1}")
-
-
-# Functions
 
 
 def call_functions(frame: JsonObject, ts: int, known: Known) -> Made:

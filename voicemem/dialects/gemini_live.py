@@ -79,8 +79,6 @@ VENDOR = {
 }
 APP = {"setup", "clientContent", "realtimeInput", "toolResponse", "contextUpdate"}
 
-# What is kept
-
 
 class Said(Record):
     text: str | None = None
@@ -175,7 +173,6 @@ def in_camel_case(value: Any, depth: int = DEPTH) -> Any:
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a message. Raises `MalformedFrame`, `UnknownFrame`."""
     raw = in_camel_case(json_object(frame, MAX_BYTES))
     sender = sender_of(raw)
     if side not in (None, sender):
@@ -268,7 +265,6 @@ def typed_text(message: Message) -> str:
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
-    """The texts of a message."""
     content = frame.get("serverContent", {})
     if "inputTranscription" in content:
         yield Text(content["inputTranscription"], "text", "piece", "user", SPOKEN)
@@ -361,9 +357,6 @@ def closed(ts: int, known: Known) -> Made:
     yield from close_by_clock(known, ts, lambda item: item.startswith("~a"))
 
 
-# Exchanges
-
-
 def exchange(known: Known) -> int:
     number: int = known.notes.get("exchange", 1)
     return number
@@ -401,9 +394,6 @@ def complete(known: Known, played: bool, has_text: bool = False) -> Made:
         known.note("said", None)
     for key in ("ahead", "begun", "turn", "generated", "cut", "late", "bytes"):
         known.note(key, None)
-
-
-# The user
 
 
 def hear(heard: str, interim: str, final: bool, known: Known) -> Made:
@@ -473,9 +463,6 @@ def begin(is_heard: bool, known: Known) -> Made:
     known.note("prompted", None)
 
 
-# The model
-
-
 def generated(has_text: bool, known: Known) -> Made:
     """The model has said all; `has_text`: also in this message."""
     item = reply_item(known)
@@ -507,9 +494,6 @@ def interrupt(ts: int, known: Known) -> Made:
             known.note("said", None)
         yield from measure(known)
         yield from interrupt_by_clock(known, reply_item(known), ts)
-
-
-# Tools
 
 
 def tool_calls(frame: JsonObject, known: Known) -> Made:

@@ -63,9 +63,6 @@ MAX_CALLS = 30
 """Calls of tools that one frame may report."""
 
 
-# What is kept
-
-
 def timed(texts: str, **others: Any) -> type[Record]:
     """The record of an event or item; a history may have been written without times."""
     return typed(texts, **others, created_at=optional(float))
@@ -95,7 +92,6 @@ def ms(seconds: float | None) -> int | None:
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     raw = require_object(frame)
     if raw.get("topic") == TRANSCRIPTION:
         return Frame(reduced_text(raw))
@@ -122,19 +118,13 @@ def renamed(raw: Any) -> Any:
     return found
 
 
-def is_silent(item: JsonObject) -> bool:
-    """Return whether no one said an item: it is a handover, an instruction, or of a kind that came later."""
-    if item.get("type") == "message":
-        return item.get("role") not in ("user", "assistant")
-    return item.get("type") not in ("function_call", "function_call_output")
-
-
 def with_texts(item: Any) -> Any:
     """An item with only the texts of its content, and the transcripts of its audio; None where no one said it."""
     if not isinstance(item, dict):
         return item
-    if is_silent(item):
-        return None
+    silent_roles = item.get("type") == "message" and item.get("role") not in ("user", "assistant")
+    if silent_roles or item.get("type") not in ("message", "function_call", "function_call_output"):
+        return None  # a handover, an instruction, or of a kind that came later
     if not isinstance(item.get("content"), list):
         return item
     texts = [part.get("transcript") if isinstance(part, dict) else part for part in item["content"]]
@@ -170,7 +160,6 @@ def id_of(name: str, content: JsonObject) -> str | None:
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
-    """The texts of a frame."""
     if "topic" in frame:
         if frame["role"] == "agent":
             yield Text(frame, "text", "piece", item=frame["segment"], channel=ROOM)
@@ -199,7 +188,6 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
     return (show_text if "topic" in frame else KINDS[frame["type"]].rule)(frame, ts, known)
 
 
@@ -262,7 +250,10 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
         begin = at if began is None else min(at, began)
         if pending is not None and at < begin_of(pending[0], known):  # the user has begun to speak again since
             pending = None
-        turn = turn_of_utterance(begin, known) if pending is None else pending[0]
+        turns: list[list[int]] = known.notes.get("turns", [])
+        turn = known.next_turn if pending is None else pending[0]
+        if pending is None and turns and begin < turns[-1][0]:  # what comes after a later utterance stands before it
+            turn = turn_at(begin, known) or turn
         note_turn(turn, begin, known)
     if pending is not None:
         for number in range(pending[1], pending[2] + 1):
@@ -292,15 +283,11 @@ def spoken_ms(item: JsonObject, which: str) -> int | None:
 
 
 def execute_tools(frame: JsonObject, ts: int, known: Known) -> Made:
-    for call in frame["function_calls"][:MAX_CALLS]:
+    started = frame.get("update", {}).get("function_call")
+    for call in [started] if started else frame.get("function_calls", ())[:MAX_CALLS]:
         yield from call_tool(call, time_of(frame, ts), known)
-    for output in frame["function_call_outputs"][:MAX_CALLS]:
+    for output in frame.get("function_call_outputs", ())[:MAX_CALLS]:
         yield answer_tool(output, time_of(frame, ts), known)
-
-
-def start_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    call = frame["update"].get("function_call")
-    return () if call is None else call_tool(call, time_of(frame, ts), known)
 
 
 def call_tool(call: JsonObject, at: int, known: Known) -> Made:
@@ -334,9 +321,6 @@ def show_text(frame: JsonObject, ts: int, known: Known) -> Made:
     yield Asr(item=segment, text=text, final=final, turn_id=utterance_turn(known) if turn is None else turn)
 
 
-# Turns
-
-
 def note_turn(turn: int, begin: int, known: Known) -> None:
     """Note when a turn began, by the earliest that says so."""
     turns = {noted: since for since, noted in known.notes.get("turns", ())}
@@ -358,12 +342,6 @@ def turn_at(at: int, known: Known) -> int:
     return 0 if len(turns) < MAX_TURNS else turns[0][1]
 
 
-def turn_of_utterance(begin: int, known: Known) -> int:
-    """A turn of its own; but what comes after a later utterance stands before it."""
-    turns: list[list[int]] = known.notes.get("turns", [])
-    return turn_at(begin, known) or known.next_turn if turns and begin < turns[-1][0] else known.next_turn
-
-
 KINDS: dict[str, Kind] = {
     "user_state_changed": Kind(None, timed("new_state"), open_utterance),
     "user_input_transcribed": Kind(None, timed("transcript", is_final=bool), grow_utterance),
@@ -374,7 +352,7 @@ KINDS: dict[str, Kind] = {
     "function_tools_executed": Kind(
         None, timed("", function_calls=many(Call), function_call_outputs=many(Output)), execute_tools
     ),
-    "tool_execution_updated": Kind(None, timed("", update=typed(function_call=optional(Call))), start_tool),
+    "tool_execution_updated": Kind(None, timed("", update=typed(function_call=optional(Call))), execute_tools),
     "agent_false_interruption": Kind(None, timed("", resumed=bool), resume),
     "close": Kind(None, timed("reason"), end_with("reason", "")),
     **silent(

@@ -80,7 +80,6 @@ CONTENT_START = record(
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
     raw = json_object(frame, MAX_INTEGER)
     name, body = kind_and_body(raw)
     sender, record = sender_of(name, body, side), KINDS[name].record
@@ -187,7 +186,6 @@ def id_of(name: str, content: JsonObject) -> str | None:
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
-    """The texts of an event."""
     ((name, body),) = frame[EVENT].items()
     if name == "textOutput" and "content" in body:
         if body.get("role") == "USER":
@@ -220,7 +218,6 @@ USER, SPECULATIVE, FINAL, AUDIO, UNKNOWN = "U", "S", "F", "A", "?"
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
     ((name, body),) = frame[EVENT].items()
     if name == "audioOutput":
         return count_audio(body["contentId"], frame[AUDIO_BYTES], known)
@@ -248,9 +245,6 @@ def stop_by_clock(reply: KnownReply, ts: int) -> Made:
 def note_one(key: str, value: object, known: Known) -> None:
     """Note something of a kind of which the newest are kept."""
     note_newest(key, value, KEPT[key[:2]], known)
-
-
-# Contents
 
 
 def start_content(body: JsonObject, ts: int, known: Known) -> Made:
@@ -321,9 +315,6 @@ def take_text(body: JsonObject, ts: int, known: Known) -> Made:
     return speak(text, prompt, known)
 
 
-# The user
-
-
 def hear(item: str, text: str, known: Known) -> Made:
     """A block of what the user says; Nova gives no partials."""
     segment = known.segment(item)
@@ -343,9 +334,6 @@ def take_typed(body: JsonObject, ts: int, known: Known) -> Made:
         yield from finish(known)
         note_one(f"i:{name}", turn, known)
         yield MessageEvent(role="user", text=body["content"], source="message", turn_id=turn)
-
-
-# Replies
 
 
 def current(known: Known) -> str:
@@ -409,9 +397,6 @@ def cut_reply(reply: KnownReply, ts: int, known: Known) -> Made:
         yield Interrupt(item=reply.item, audio_end_ms=playing.position_ms, estimated=True)
     elif reply.item == current(known) or (playing is not None and not is_over):
         yield from interrupt_by_clock(known, reply.item, ts)
-
-
-# Tools
 
 
 def call_tool(body: JsonObject, ts: int, known: Known) -> Made:

@@ -75,9 +75,6 @@ KEPT_CALLS = 16
 SENTENCE_END = re.compile(r"[.!?…。!?।؟][\"'”’»)\]]*\s*\Z")
 Said = dict[str, Any]
 
-# What is kept
-
-
 Fragment = event("delta", start_ms=int, end_ms=int)
 """What was said in a range of the session's timeline."""
 Commentary = event("content delegation_id?")
@@ -98,7 +95,6 @@ ResponseFrame = event(event=record("type", item=optional(Item)))
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of an event. Raises `MalformedFrame`, `UnknownFrame`."""
     name, kind, content = keep(frame, KINDS, side)
     if content is None:
         return None
@@ -145,7 +141,6 @@ def written(item: JsonObject) -> str:
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
-    """The texts of an event."""
     match frame["type"]:
         case "session.input_transcript.delta":
             yield Text(frame, "delta", "piece", "user", SPOKEN)
@@ -169,11 +164,12 @@ def texts(frame: JsonObject) -> Iterator[Text]:
 
 def closed(ts: int, known: Known) -> Made:
     """Return what the agent said last, if nothing has shown yet how it ended."""
-    out = said("out", known)
+    out = known.notes.get("out")
     reply = None if out is None or out.get("cut") else known.reply(out["item"])
     if out is None or reply is None or reply.has_playback:
         return
-    now = timeline_at(ts, known)
+    zero: int | None = known.notes.get("zero")
+    now = ts - zero if zero is not None and known.has_clock else None
     if now is not None and now < out["end"] - BREATH_MS:
         yield interruption(out, max(0, now - out["start"]), ts)
     elif out.get("done"):
@@ -188,14 +184,6 @@ def closed(ts: int, known: Known) -> Made:
         yield interruption(out, out["end"] - out["start"], ts)
 
 
-def said(key: str, known: Known) -> Said | None:
-    found: Said | None = known.notes.get(key)
-    return found
-
-
-# The session
-
-
 def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
     """A session begins, perhaps after another, whose timeline was another one."""
     id = frame["session"].get("id") or ""
@@ -207,12 +195,6 @@ def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("session", id)
     if known.has_clock:
         known.note("zero", ts)
-
-
-def timeline_at(ts: int, known: Known) -> int | None:
-    """Return where the session's timeline stood at a time; None where that is not known."""
-    zero: int | None = known.notes.get("zero")
-    return ts - zero if zero is not None and known.has_clock else None
 
 
 def note_zero(frame: JsonObject, ts: int, known: Known) -> None:
@@ -245,13 +227,10 @@ def new_item(prefix: str, start: int, known: Known) -> str:
     return f"{item}.{number}"
 
 
-# The user
-
-
 def hear(frame: JsonObject, ts: int, known: Known) -> Made:
     """The user says something. It is final: fragments are added to, and never taken back."""
     note_zero(frame, ts, known)
-    mine, out = said("in", known), said("out", known)
+    mine, out = known.notes.get("in"), known.notes.get("out")
     start, end, text = frame["start_ms"], frame["end_ms"], frame["delta"]
     if mine is not None and goes_on(mine, out, start):
         segment = known.segment(mine["item"])
@@ -289,7 +268,7 @@ def move_reply(out: Said, turn: int, known: Known) -> Any:
 
 
 def note_asked(known: Known) -> None:
-    out = said("out", known)
+    out = known.notes.get("out")
     if out is not None:
         known.note("out", out | {"asked": True})
 
@@ -299,14 +278,11 @@ def press_key(frame: JsonObject, ts: int, known: Known) -> Made:
     yield MessageEvent(role="user", text=frame["event"], source="message", metadata={"dtmf": True})
 
 
-# The agent
-
-
 def speak(frame: JsonObject, ts: int, known: Known) -> Made:
     note_zero(frame, ts, known)
-    out = said("out", known)
+    out = known.notes.get("out")
     start, end, text = frame["start_ms"], frame["end_ms"], frame["delta"]
-    if out is not None and goes_on(out, said("in", known), start):
+    if out is not None and goes_on(out, known.notes.get("in"), start):
         if out.get("cut"):
             yield Resume(item=out["item"])
         out = {"item": out["item"], "start": out["start"], "end": max(out["end"], end)}
@@ -324,7 +300,7 @@ def speak(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def settle(known: Known) -> Made:
     """The agent has stopped: because it was interrupted, if the user spoke and its sentence had not ended."""
-    out = said("out", known)
+    out = known.notes.get("out")
     if out is None or out.get("done") or out.get("cut"):
         return
     if is_cut_by_user(out, known):
@@ -337,7 +313,7 @@ def settle(known: Known) -> Made:
 
 def is_cut_by_user(out: Said, known: Known) -> bool:
     """Return whether the user spoke when the agent stopped amid a sentence."""
-    mine, reply = said("in", known), known.reply(out["item"])
+    mine, reply = known.notes.get("in"), known.reply(out["item"])
     by_user = mine is not None and mine["start"] < out["end"] < mine["end"]
     return by_user and reply is not None and not SENTENCE_END.search(reply.text)
 
@@ -350,9 +326,6 @@ def interruption(out: Said, position_ms: int, ts: int | None) -> Interrupt:
 def finish(out: Said, known: Known) -> Made:
     known.note("out", out | {"done": True})
     yield from complete(out["item"], known)
-
-
-# Tools
 
 
 def delegate(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -96,7 +96,6 @@ def counted(frame: JsonObject) -> JsonObject:
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     name = frame.get("type") if isinstance(frame, dict) else None
     if isinstance(frame, dict) and isinstance(name, str) and name in RENAMED:
         frame = frame | {"type": RENAMED[name]}
@@ -136,7 +135,6 @@ def is_typed(item: JsonObject) -> bool:
 
 
 def texts(frame: JsonObject) -> Texts:
-    """The texts of a frame."""
     name: str = frame["type"]
     if name in DELTAS:
         return (Text(frame, "delta", "piece", item=frame["item_id"]),)
@@ -168,7 +166,6 @@ def item_texts(item: JsonObject) -> Iterator[Text]:
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
     return () if is_out_of_band(frame.get("response_id"), known) else KINDS[frame["type"]].rule(frame, ts, known)
 
 
@@ -183,9 +180,6 @@ def closed(ts: int, known: Known) -> Made:
     return close_by_clock(known, ts, own.__contains__)
 
 
-# The session
-
-
 def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
     """Note how many bytes of audio are a millisecond."""
     session = frame.get("session", {})
@@ -197,9 +191,6 @@ def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
     elif name is not None:
         known.note("format", G711_BYTES_PER_MS)
     return ()
-
-
-# The user
 
 
 def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -236,9 +227,6 @@ def fail_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 def turn_of_speech(item: str, known: Known) -> int | None:
     """The turn for an item that was not announced; that of one that was is known."""
     return None if known.turn_of(item) is not None else new_turn(known)
-
-
-# Items
 
 
 def add_item(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -320,9 +308,6 @@ def agent_item(id: str, item: JsonObject, known: Known) -> Made:
         yield LlmDone(item=id, text=text if len(text) > len(reply.text) else None)
 
 
-# Responses
-
-
 def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
     response = frame["response"]
     out_of_band = response.get("conversation_id", "") is None
@@ -392,9 +377,6 @@ def finish_response(frame: JsonObject, ts: int, known: Known) -> Made:
         code = error.get("code") or error.get("type")
         item = replies[-1] if replies else None
         yield LlmError(item=item, code=code, turn_id=known.here if item is None else None)
-
-
-# Playback
 
 
 def truncate(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -68,9 +68,6 @@ MAX_SEGMENTS = 50
 PIECES = ("word", "token")
 """Types of output that 1.x has for parts of a segment."""
 
-# What is kept
-
-
 Nothing = record()
 """A message that only has its type."""
 UserInput = record(
@@ -87,7 +84,6 @@ FunctionResult = record("tool_call_id function_name?", result=ANYTHING, cancelle
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     raw = require_object(frame)
     if raw.get("label") != LABEL:
         raise MalformedFrame(f"A frame of this dialect has the label {LABEL}.")
@@ -111,7 +107,6 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
-    """The texts of a message."""
     name, data = frame["type"], frame.get("data", {})
     match name:
         case "user-input" | "user-transcription":
@@ -145,9 +140,6 @@ def closed(ts: int, known: Known) -> Made:
     """The reply that was played when the caller left; without word times its last sentence is not known."""
     if is_amid_sentence(known):
         yield Interrupt(item=newest(known), more=True, ts=ts)
-
-
-# The user
 
 
 def start_session(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -206,9 +198,6 @@ def send_text(frame: JsonObject, ts: int, known: Known) -> Made:
 def typed_text(item: str | None, text: str, user: str | None, known: Known) -> Made:
     if text and (item is None or known.turn_of(item) is None):
         yield MessageEvent(item=item or None, role="user", text=text, source="message", user=user)
-
-
-# Replies
 
 
 def newest(known: Known) -> str:
@@ -317,9 +306,6 @@ def hear_next(piece: str, known: Known, is_word: bool = False) -> Tts | None:
     return Tts(item=newest(known), heard_text=text[: found + len(piece)])
 
 
-# Playback
-
-
 def note_speaking(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("speaking", True if frame["type"] == "bot-started-speaking" else None)
     return ()
@@ -339,9 +325,6 @@ def is_amid_sentence(known: Known) -> bool:
     reply = known.reply(newest(known))
     speaking = known.notes.get("speaking") and not known.notes.get("words")
     return bool(speaking and reply is not None and reply.cut == "no")
-
-
-# Tools
 
 
 def call_function(frame: JsonObject, ts: int, known: Known) -> Made:

@@ -86,9 +86,6 @@ def many(kind: Any) -> Any:
     return list[kind]
 
 
-# Tables of kinds
-
-
 def unchanged(frame: JsonObject) -> JsonObject:
     return frame
 
@@ -165,9 +162,6 @@ def keep(
 def translation(kinds: Mapping[str, Kind]) -> Translate:
     """Translate frames by the rules of their types."""
     return lambda frame, ts, known: kinds[frame["type"]].rule(frame, ts, known)
-
-
-# Values
 
 
 def read(kind: type[T], value: Any) -> T:
@@ -252,9 +246,6 @@ def speaker(role: str | None) -> Speaker:
 def values(holder: JsonObject, *fields: str) -> Iterator[Text]:
     """Return what a tool is called with, or answers: those of these fields that are there."""
     return (Text(holder, field, "value") for field in fields if holder.get(field) is not None)
-
-
-# Webhooks
 
 
 def is_signed(payload: bytes, secret: str, signatures: Iterable[str]) -> bool:

@@ -168,9 +168,6 @@ def note_callers(elements: list[JsonObject]) -> None:
             after = element
 
 
-# What is kept
-
-
 def transcript(frame: JsonObject) -> JsonObject:
     return frame | {"elements": elements_of(frame)[-MAX_ELEMENTS:], "timestamp": whole(frame.get("timestamp"))}
 
@@ -206,7 +203,6 @@ def tool_id(content: JsonObject) -> str:
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     raw = require_object(frame)
     if "response_id" in raw and "content" in raw and not FIELDS.keys() & raw.keys():
         raw = raw | {"response_type": "response"}  # as older apps say it
@@ -242,7 +238,6 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
 
 
 def texts(frame: JsonObject) -> Texts:
-    """The texts of a frame."""
     if "response" in frame:
         return (Text(frame, "content", "piece", item=frame["response"]),) if frame.get("content") else ()
     if "response_type" in frame:
@@ -276,7 +271,6 @@ MAX_LIVE = 30
 
 
 def translate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one frame."""
     field = next(one for one in FIELDS if one in frame)
     return FIELDS[field][frame[field]].rule(frame, ts, known)
 
@@ -371,9 +365,6 @@ def tell(elements: list[JsonObject], partial: bool, reported: bool, known: Known
         yield from events
 
 
-# The caller
-
-
 def user_element(element: JsonObject, final: bool, reported: bool, flow: Flow) -> list[MadeEvent] | None:
     known, item, text = flow.known, item_of(element["index"]), element.get("content", "").strip()
     segment = known.segment(item)
@@ -389,9 +380,6 @@ def user_element(element: JsonObject, final: bool, reported: bool, flow: Flow) -
     user = "transfer_target" if element["role"] == "transfer_target" else None
     final = final or (segment is not None and segment.final)
     return [Asr(item=item, text=text, final=final, user=user, turn_id=turn, ts=element.get("ts"))]
-
-
-# The agent
 
 
 def responses_of(known: Known) -> list[Response]:
@@ -476,9 +464,6 @@ def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownRepl
             yield Tts(item=item, heard_text=text, estimated=True)
     elif reply is not None and reply.has_playback:
         yield Tts(item=item, heard_text=full, estimated=True)
-
-
-# Tools and keys
 
 
 def other_element(element: JsonObject, flow: Flow) -> MadeEvent:

@@ -84,9 +84,6 @@ MAX_PLAYING = 8
 OF_ONE_CALL = ("agent", "reply", "user", "between", "state", "since", "stopped", "again", "typed", "texts")
 """Notes that are about one call."""
 
-# What is kept
-
-
 Transcript = typed(
     "role", ordinal=int, final=(bool, False), medium=optional(str), text=optional(str), delta=optional(str)
 )
@@ -99,7 +96,6 @@ Ended = typed("callId endReason?", ts=optional(int))
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a message. Raises `MalformedFrame`, `UnknownFrame`."""
     if bytes_of(frame) is not None:
         return None
     _, kind, content = keep(frame, KINDS, side)
@@ -135,7 +131,6 @@ def is_typed(content: JsonObject) -> bool:
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
-    """The texts of a message."""
     if "ordinal" in frame:
         side, item = speaker(frame["role"]), str(frame["ordinal"])
         if frame.get("text"):
@@ -186,9 +181,6 @@ def is_own(reply: KnownReply) -> bool:
 
 def newest_reply(known: Known) -> KnownReply | None:
     return known.reply(known.notes.get("reply"))
-
-
-# What is said
 
 
 def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -307,9 +299,6 @@ def has_late_words(ordinal: int, known: Known) -> bool:
     return newest == agent and ordinal > agent + 1 and known.turn_of(item_of(ordinal - 1, known)) is None
 
 
-# Playback
-
-
 def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
     """The agent begins to speak, or stops: when it stops before the end of its words, it was interrupted."""
     before, now = known.notes.get("state"), frame["state"]
@@ -373,9 +362,6 @@ def closed(ts: int, known: Known) -> Made:
             since += length_ms
 
 
-# Tools and the end
-
-
 def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
     known.note("between", True)
     yield tool_call(frame["invocationId"], frame["toolName"], frame.get("parameters"), known.here)
@@ -403,9 +389,6 @@ KINDS: dict[str, Kind] = {
     **silent("vendor", "call_event debug pong room_info"),  # `room_info` has a token
     **silent("app", "forced_agent_message hang_up ping set_output_medium"),  # no one says them, or they come back
 }
-
-
-# Webhooks
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:

@@ -58,9 +58,6 @@ def field(text: str) -> str:
     return text
 
 
-# JSON lines
-
-
 def jsonl(call: Call) -> str:
     """A line of the type `call`, then one for each message and tool call."""
     lines: list[dict[str, Any]] = [call_line(call)]

@@ -43,9 +43,6 @@ def shown_until(utterance: Utterance, next_start: int | None) -> int:
     return guessed if next_start is None or next_start <= start else min(guessed, next_start)
 
 
-# WebVTT
-
-
 def webvtt(call: Call) -> str:
     """A file of cues whose times count from the first that was heard."""
     blocks = [f"NOTE session {escaped(call.facts.session_id)}, 00:00:00.000 is {date_time(call.start_ms)}\n"]
@@ -78,9 +75,6 @@ def tag_name(speaker: str) -> str:
 def escaped(text: str) -> str:
     """On one line, so that no blank line ends the cue, and without an arrow or a tag."""
     return one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-# SRT
 
 
 def srt(call: Call) -> str:

@@ -231,9 +231,6 @@ class Speech:
         return self.users.setdefault(channel, UserSpeech(self.rules))
 
 
-# Events
-
-
 def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | None:
     """The event without what must not be kept, and its payload; None if it stays as it is.
 
@@ -356,9 +353,6 @@ RULES: dict[type[Event], Callable[[Any, Speech], Changes]] = {
     ToolResult: redact_result,
     MemoryDocument: redact_document,
 }
-
-
-# Frames
 
 
 def redact_frame(event: T, speech: Speech) -> tuple[T, bytes] | None:

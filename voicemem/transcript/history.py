@@ -69,9 +69,6 @@ def by_begin(entry: MessageEntry) -> tuple[int, int]:
     return entry.message.timestamp, entry.order
 
 
-# Users
-
-
 def user_entries(state: State, turn: Turn, unfinished: bool) -> Iterator[MessageEntry | None]:
     """The messages of everyone who spoke in a turn."""
     if not turn.segments:
@@ -117,9 +114,6 @@ def utterance_entry(
 def typed_entry(turn: Turn, typed: TypedMessage) -> MessageEntry:
     message = Message("user", typed.text, turn.number, typed.begin, order_metadata(typed.metadata))
     return MessageEntry(message, typed.order, typed)
-
-
-# Replies
 
 
 def known_reply_entry(state: State, reply: Reply, unfinished: bool) -> MessageEntry | None:

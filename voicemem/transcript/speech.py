@@ -190,9 +190,6 @@ def update_segment(state: State, turn: Turn, index: SpeechIndex, segment: Segmen
         segment.metadata = merge_metadata(segment.metadata, state.position, event.metadata)
 
 
-# Reading
-
-
 class Speech(NamedTuple):
     """What one user said in a turn."""
 

@@ -204,9 +204,6 @@ def latest(replies: Iterable[ReplyMarks], name: str) -> int | None:
     return max((ts for one in replies if (ts := getattr(one, name)) is not None), default=None)
 
 
-# The caller
-
-
 def user_marks(turn: Turn) -> tuple[int | None, bool, int | None]:
     """Return when the caller began, whether that is an estimate, and when the last final came."""
     said = [one for one in turn.segments if one.text and one.begin < AFTER_ALL]
@@ -230,9 +227,6 @@ def began(segment: Segment) -> int:
 def spoken_ms(text: str) -> int:
     """About how long it takes to say this."""
     return min(MAX_SPOKEN_MS, CHARACTER_MS * len(text))
-
-
-# Replies
 
 
 def marks_of_replies(state: State, turn: Turn) -> list[ReplyMarks]:
@@ -324,9 +318,6 @@ def count_false_alarms(state: State, turn: Turn) -> int:
     settle(state)
     resumed = (reply for reply in standing_replies(state, turn) if reply.resumed_ts is not None)
     return sum(1 for reply in resumed for _ in false_alarms_of(state, reply, sources_of(state, reply)))
-
-
-# Tools
 
 
 def tool_marks(turn: Turn) -> Iterator[ToolMarks]:

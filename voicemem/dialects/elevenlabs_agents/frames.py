@@ -31,9 +31,6 @@ class Alignment(Record):
     char_durations_ms: list[float]
 
 
-# What is kept
-
-
 def counted(frame: JsonObject) -> JsonObject:
     """A frame of audio as a count, with the times of its words. Raises `MalformedFrame`."""
     if AUDIO_BYTES in frame:
@@ -70,7 +67,6 @@ def whole_ms(time: float) -> int:
 
 
 def texts(frame: JsonObject) -> Texts:
-    """The texts of a frame."""
     match frame["type"]:
         case "tentative_user_transcript":
             event = frame["tentative_user_transcription_event"]
@@ -120,9 +116,6 @@ def tool_texts(frame: JsonObject) -> Iterator[Text]:
     yield from values(frame.get("client_tool_call", {}), "parameters")
     yield from values(frame.get("agent_tool_response_full_payload", {}), "full_tool_result")
     yield from values(frame, "result")
-
-
-# Webhooks
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:

@@ -78,7 +78,6 @@ MAX_PLAYING = 8
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     raw = require_object(frame)
     if "user_audio_chunk" in raw and "type" not in raw:
         if side == "vendor":
@@ -102,9 +101,6 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 def closed(ts: int, known: Known) -> Made:
     """The replies that the caller had not heard to their end."""
     return close_by_clock(known, ts, frozenset(replies(known)).__contains__)
-
-
-# The user
 
 
 def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -144,9 +140,6 @@ def typed_text(frame: JsonObject, ts: int, known: Known) -> Made:
         yield MessageEvent(role="user", text=text, source="message", turn_id=turn_of_speech(None, known))
 
 
-# Replies
-
-
 def grow_reply(frame: JsonObject, ts: int, known: Known) -> Made:
     part = frame["text_response_part"]
     item = item_of("a", part["event_id"], known)
@@ -178,9 +171,6 @@ def finish_reply(frame: JsonObject, ts: int, known: Known) -> Made:
         add_said(item, known)
     yield LlmDone(item=item, text=text, turn_id=turn_of_answer(item, known))
     yield from play_waiting(item, known)
-
-
-# Interruptions
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -217,9 +207,6 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
         at = interrupted_at if noted == item and interrupted_at is not None else stated_ts(ts, known)
         # `more`: by the clock it may have been over, and the vendor knows better.
         yield Interrupt(item=item, heard_text=heard, more=True, ts=at)
-
-
-# Tools
 
 
 def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -426,9 +413,6 @@ def tools(frame: JsonObject, known: Known) -> Iterator[MadeEvent]:
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
     yield SessionEnd(reason=USUAL_REASON, ts=stated_ts(ts, known))
-
-
-# Items and turns
 
 
 def begin_conversation(id: str, known: Known) -> None:

@@ -46,9 +46,6 @@ NEWEST_S = 100_000_000_000
 MAX_TIMESTAMP = 40
 
 
-# One form
-
-
 def role_of(value: Any) -> str:
     """A role's own name. Raises `MalformedFrame`."""
     if not isinstance(value, str):
@@ -115,9 +112,6 @@ def tool_calls(raw: Any) -> Iterator[JsonObject]:
 def first_of(holder: JsonObject, fields: Iterable[str]) -> Any:
     """The first of these fields that is there."""
     return next((holder[field] for field in fields if holder.get(field) is not None), None)
-
-
-# Frames
 
 
 def history(frame: JsonObject) -> JsonObject | None:
@@ -202,11 +196,7 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
         yield {name: value for name, value in message.items() if name not in ("messages", "artifact")}
 
 
-# Texts
-
-
 def texts(frame: JsonObject) -> Texts:
-    """The texts of a frame."""
     match frame["type"]:
         case "transcript":
             final = frame.get("transcriptType", "final") == "final"
@@ -234,9 +224,6 @@ def other_texts(frame: JsonObject) -> Iterator[Text]:
 def item_of(message: JsonObject) -> str:
     role, time = message["role"], message.get("time")
     return f"{role}#{message['place']}" if time is None else f"{role}:{time}"
-
-
-# Webhooks
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:

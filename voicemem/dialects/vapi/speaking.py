@@ -211,9 +211,6 @@ def voice_of(text: str, voices: list[Voice]) -> Voice | None:
     return None
 
 
-# Interruptions
-
-
 def note_cut(frame: JsonObject, ts: int, known: Known) -> Cut:
     """Keep an interruption; the voice that it cut is over. `waits`, if that is known: the history does not have it."""
     cut: Cut = {"ts": frame.get("timestamp"), "llm": frame.get("turnId"), "number": known.notes.get("cut_count", 0)}

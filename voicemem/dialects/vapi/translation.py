@@ -95,7 +95,6 @@ MAX_CALLS = 60
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    """Return what is kept of a frame. Raises `MalformedFrame`, `UnknownFrame`."""
     name, _, content = keep(message_of(require_object(frame)), KINDS, side)
     if content is None:
         return None
@@ -153,9 +152,6 @@ def withdraw_live(known: Known) -> Made:
         is_recorded = item in taken_over or known.notes.get(f"-{turn}")
         if reply is not None and reply.cut != "exact" and not is_recorded:
             yield LlmCancel(item=item)
-
-
-# What is said now
 
 
 def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -322,9 +318,6 @@ def is_outdated(before: NotedMessage, message: JsonObject, stamp: int | None) ->
     return end is not None and known_end is not None and end < known_end
 
 
-# The user
-
-
 def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: Flow) -> list[MadeEvent] | None:
     known, item, text = flow.known, item_of(message), message["message"]
     before, segment = noted_message("users", item, known), known.segment(item)
@@ -361,9 +354,6 @@ def swallowed(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEven
                 yield Asr(item=one["item"], text="", final=True)
             if reply is not None and reply.text in message["message"]:
                 yield LlmCancel(item=one["item"])
-
-
-# The agent
 
 
 def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[MadeEvent] | None:
@@ -477,9 +467,6 @@ def settle_last(known: Known, item: str | None = None) -> Iterator[MadeEvent]:
     reply = None if last is None or last["item"] == item else known.reply(last["item"])
     if last is not None and reply is not None and reply.cut == "no" and last["spoken"] < len(reply.text):
         yield Interrupt(item=last["item"], heard_text=reply.text[: last["spoken"]], ts=last.get("end"))
-
-
-# Tools
 
 
 def tools(message: JsonObject, flow: Flow) -> list[MadeEvent]:

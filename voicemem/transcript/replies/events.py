@@ -437,9 +437,6 @@ def fold_cancel(state: State, event: LlmCancel, ts: int) -> Turn | None:
     return state.turns[state.replies[id].turn]
 
 
-# The end
-
-
 def fold_end(state: State, event: SessionEnd, ts: int) -> None:
     if state.ended_ts is None:
         state.ended_ts = ts

@@ -154,9 +154,6 @@ class Generation(Struct, array_like=True, gc=False):
         return self.text() if length is None else self.text()[:length]
 
 
-# Playback and interruptions
-
-
 class Interruption(Struct, array_like=True, frozen=True, gc=False):
     """One interruption of a reply, with the evidence that came with it."""
 

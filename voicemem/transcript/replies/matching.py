@@ -26,8 +26,6 @@ found in a later sentence, which would skip everything up to there."""
 SHORT = 1_000
 """Characters of a text, and numbers of a timeline, up to which looking again costs less than keeping what was found."""
 
-# Timed words
-
 
 class WordMatch:
     """The words of one reply in the order of their starts, and where each ends in a text."""

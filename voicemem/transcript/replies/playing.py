@@ -87,9 +87,6 @@ def remake_later(state: State, reply: Reply) -> None:
             state.remake(later)
 
 
-# Where replies stand
-
-
 def show(state: State, reply: Reply) -> None:
     """Give a reply its place among the others, now that it has text."""
     reply.shown = True
@@ -218,9 +215,6 @@ def was_played(sources: list[Source]) -> bool:
             if any(cut.heard_text for cut in source.stating(kind)):
                 return True
     return False
-
-
-# The close
 
 
 def plays_at_close(state: State, reply: Reply) -> bool:
