@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from voicemem.transcript.history import SpeechTimes, is_number, tool_uses
+from voicemem.transcript.history import SpeechTimes, tool_uses
 from voicemem.transcript.messages import Message, Summary, ToolUse
 from voicemem.transcript.state import State
 
@@ -86,35 +86,25 @@ def call_of(facts: CallFacts, timed: Iterable[tuple[Message, SpeechTimes]], stat
 
 
 def utterance_of(message: Message, times: SpeechTimes) -> Utterance:
-    start = near(times.get("speech_start_ms"), message.timestamp)
+    start, unheard = near(times.get("speech_start_ms"), message.timestamp), ""
     start_ms = message.timestamp if start is None else start
     end_ms = near(times.get("speech_end_ms"), start_ms)
     if message.metadata.get("interrupted") is True:
         cut_ms = near(message.metadata.get("interrupt_timestamp"), start_ms)
         end_ms = end_ms if cut_ms is None else cut_ms
+        original = message.metadata.get("original")  # all of it is unheard where it does not begin with the heard text
+        unheard = original.removeprefix(message.content) if isinstance(original, str) else ""
     if end_ms is not None and end_ms <= start_ms:
         end_ms = None
-    return Utterance(message, speaker_of(message), start_ms, end_ms, unheard_of(message))
+    user = message.metadata.get("user")
+    speaker = user if isinstance(user, str) and user.strip() else CALLER
+    speaker = AGENT if message.role == "assistant" else speaker
+    return Utterance(message, speaker, start_ms, end_ms, unheard)
 
 
 def near(value: Any, ms: int) -> int | None:
     """A time as a whole number of ms, if it is one, and is anywhere near `ms`."""
-    return int(value) if is_number(value) and abs(value - ms) <= NEAR_MS else None
-
-
-def speaker_of(message: Message) -> str:
-    if message.role == "assistant":
-        return AGENT
-    user = message.metadata.get("user")
-    return user if isinstance(user, str) and user.strip() else CALLER
-
-
-def unheard_of(message: Message) -> str:
-    """Return what was generated beyond the heard text; all of it where the heard text is not how it begins."""
-    original = message.metadata.get("original")
-    if message.metadata.get("interrupted") is not True or not isinstance(original, str):
-        return ""
-    return original.removeprefix(message.content)
+    return int(value) if type(value) in (int, float) and abs(value - ms) <= NEAR_MS else None
 
 
 def tool_order(tool: ToolUse) -> tuple[int, int]:

@@ -24,7 +24,7 @@ def markdown(call: Call) -> str:
     if call.summary is not None:
         blocks += [f"**Summary of the first {call.summary.messages} messages**", escaped(call.summary.text)]
     for one in call.in_order():
-        blocks += tool_blocks(one) if isinstance(one, ToolUse) else utterance_blocks(call, one)
+        blocks += [tool_block(one)] if isinstance(one, ToolUse) else utterance_blocks(call, one)
     if not call.utterances:
         blocks.append("*Nothing was said.*")
     if any(one.unheard.strip() for one in call.utterances):
@@ -66,11 +66,10 @@ def gap(one: Utterance) -> str:
     return "" if is_split else " "
 
 
-def tool_blocks(tool: ToolUse) -> list[str]:
-    """A tool call and its result, as JSON."""
-    given = code(f"{tool.name}({msgspec.json.encode(tool.arguments).decode()})")
+def tool_block(tool: ToolUse) -> str:
+    called = code(f"{tool.name}({msgspec.json.encode(tool.arguments).decode()})")
     result = f" → {code(msgspec.json.encode(tool.result).decode())}" if tool.answered else " · *no result*"
-    return [f"*Tool* {given}{result}"]
+    return f"*Tool* {called}{result}"
 
 
 def escaped(text: str) -> str:

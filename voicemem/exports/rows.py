@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from voicemem.exports.call import Call, Utterance
 from voicemem.exports.text import date_time, without_hidden
@@ -29,23 +30,15 @@ def row(call: Call, one: Utterance) -> str:
     """A row with the fields of `COLUMNS`; `start_ms` and `end_ms` count from the first that was heard."""
     message, metadata, zero = one.message, one.message.metadata, call.start_ms
     cut_at = metadata.get("interrupt_timestamp") if one.is_cut else None
+    heard_by = str(metadata.get("heard", "exact")) if one.is_cut else ""
     numbers = [str(one.start_ms - zero), "" if one.end_ms is None else str(one.end_ms - zero)]
-    return (
-        ",".join(
-            [
-                *(field(call.facts.session_id), str(message.turn_id), message.role, field(one.speaker)),
-                *(date_time(one.start_ms), *numbers, field(one.heard), "true" if one.is_cut else "false"),
-                date_time(cut_at) if isinstance(cut_at, int) else "",
-                *(field(one.unheard), field(heard_by(one)), field(str(metadata.get("source", "")))),
-            ]
-        )
-        + "\r\n"
-    )
-
-
-def heard_by(one: Utterance) -> str:
-    """Return how the heard text of an interrupted reply was found."""
-    return str(one.message.metadata.get("heard", "exact")) if one.is_cut else ""
+    fields = [
+        *(field(call.facts.session_id), str(message.turn_id), message.role, field(one.speaker)),
+        *(date_time(one.start_ms), *numbers, field(one.heard), "true" if one.is_cut else "false"),
+        date_time(cut_at) if isinstance(cut_at, int) else "",
+        *(field(one.unheard), field(heard_by), field(str(metadata.get("source", "")))),
+    ]
+    return ",".join(fields) + "\r\n"
 
 
 def field(text: str) -> str:
@@ -60,16 +53,8 @@ def field(text: str) -> str:
 
 def jsonl(call: Call) -> str:
     """A line of the type `call`, then one for each message and tool call."""
-    lines: list[dict[str, Any]] = [call_line(call)]
-    lines += [
-        message_line(call, one) if isinstance(one, Utterance) else tool_line(call, one) for one in call.in_order()
-    ]
-    return "".join(msgspec.json.encode(line).decode() + "\n" for line in lines)
-
-
-def call_line(call: Call) -> dict[str, Any]:
     facts = call.facts
-    return {
+    head = {
         "type": "call",
         "session_id": facts.session_id,
         "state": facts.state,
@@ -82,32 +67,14 @@ def call_line(call: Call) -> dict[str, Any]:
         "labels": facts.labels,
         "summary": None if call.summary is None else call.summary.text,
     }
+    lines = [head, *(line_of(call, one) for one in call.in_order())]
+    return "".join(msgspec.json.encode(line).decode() + "\n" for line in lines)
 
 
-def message_line(call: Call, one: Utterance) -> dict[str, Any]:
-    """As in the history, with when it could be heard: `end_at` is null where nothing tells."""
-    message = one.message
-    return {
-        "type": "message",
-        "session_id": call.facts.session_id,
-        "role": message.role,
-        "content": message.content,
-        "turn_id": message.turn_id,
-        "timestamp": message.timestamp,
-        "metadata": message.metadata,
-        "start_at": one.start_ms,
-        "end_at": one.end_ms,
-    }
-
-
-def tool_line(call: Call, tool: ToolUse) -> dict[str, Any]:
-    return {
-        "type": "tool_call",
-        "session_id": call.facts.session_id,
-        "turn_id": tool.turn_id,
-        "timestamp": tool.timestamp,
-        "call_id": tool.call_id,
-        "name": tool.name,
-        "arguments": tool.arguments,
-        "result": tool.result,
-    }
+def line_of(call: Call, one: Utterance | ToolUse) -> dict[str, Any]:
+    """A message as in the history, with when it could be heard (`end_at` is null where unknown); or a tool call."""
+    session = {"session_id": call.facts.session_id}
+    if isinstance(one, Utterance):
+        times = {"start_at": one.start_ms, "end_at": one.end_ms}
+        return {"type": "message"} | session | asdict(one.message) | times
+    return {"type": "tool_call"} | session | {k: v for k, v in asdict(one).items() if k != "answered"}

@@ -29,18 +29,13 @@ def cues_of(call: Call) -> list[Cue]:
     ordered = sorted(call.utterances, key=lambda one: one.start_ms)
     cues, zero, next_start = [], call.start_ms, None
     for one in reversed(ordered):
-        cues.append(Cue(one.start_ms - zero, shown_until(one, next_start) - zero, one))
-        next_start = one.start_ms
+        start, end = one.start_ms, one.end_ms
+        if end is None:  # as long as it takes to say, and until the next one at most
+            end = start + max(SHORTEST_MS, len(one.heard) * 1000 // CHARACTERS_PER_S)
+            end = end if next_start is None or next_start <= start else min(end, next_start)
+        cues.append(Cue(start - zero, end - zero, one))
+        next_start = start
     return cues[::-1]
-
-
-def shown_until(utterance: Utterance, next_start: int | None) -> int:
-    """When it had been heard; where nothing tells, as long as it takes to say, and until the next one at most."""
-    start = utterance.start_ms
-    if utterance.end_ms is not None:
-        return utterance.end_ms
-    guessed = start + max(SHORTEST_MS, len(utterance.heard) * 1000 // CHARACTERS_PER_S)
-    return guessed if next_start is None or next_start <= start else min(guessed, next_start)
 
 
 def webvtt(call: Call) -> str:
@@ -48,28 +43,15 @@ def webvtt(call: Call) -> str:
     blocks = [f"NOTE session {escaped(call.facts.session_id)}, 00:00:00.000 is {date_time(call.start_ms)}\n"]
     number = 0
     for cue in cues_of(call):
-        if one_line(cue.utterance.heard):
+        one, start, end = cue.utterance, cue_time(cue.start, "."), cue_time(cue.end, ".")
+        if one_line(one.heard):
             number += 1
-            blocks.append(cue_block(number, cue))
-        if cue.utterance.is_cut:
-            blocks.append(unheard_note(cue))
+            name = escaped(one.speaker)
+            name = f"{name[:-1]}&#45;" if name.endswith("-") else name  # with the tag's end it would make an arrow
+            blocks.append(f"{number}\n{start} --> {end}\n<v {name}>{escaped(one.heard)}\n")
+        if one.is_cut:
+            blocks.append(f"NOTE interrupted at {end}, unheard: {escaped(one.unheard) or '(nothing)'}\n")
     return HEAD + "\n".join(blocks)
-
-
-def cue_block(number: int, cue: Cue) -> str:
-    said, speaker = escaped(cue.utterance.heard), tag_name(cue.utterance.speaker)
-    return f"{number}\n{cue_time(cue.start, '.')} --> {cue_time(cue.end, '.')}\n<v {speaker}>{said}\n"
-
-
-def unheard_note(cue: Cue) -> str:
-    """The comment after an interrupted reply; where all of it was heard, it says so."""
-    return f"NOTE interrupted at {cue_time(cue.end, '.')}, unheard: {escaped(cue.utterance.unheard) or '(nothing)'}\n"
-
-
-def tag_name(speaker: str) -> str:
-    """A name in a tag, whose end must not make an arrow of hyphens."""
-    name = escaped(speaker)
-    return f"{name[:-1]}&#45;" if name.endswith("-") else name
 
 
 def escaped(text: str) -> str:

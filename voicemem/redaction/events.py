@@ -35,7 +35,6 @@ from voicemem.protocol.events import (
     Word,
 )
 from voicemem.protocol.strict_json import JSON_DECODER
-from voicemem.protocol.types import JsonObject
 from voicemem.redaction.runs import START, Run, close
 from voicemem.redaction.texts import FRESH, Place, Rules, redact_piece, redact_text, redact_value
 
@@ -241,25 +240,18 @@ def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | 
     rule = RULES.get(type(event))
     changes = {} if rule is None else rule(event, speech)
     if event.metadata:
-        changes["metadata"] = redact_metadata(event.metadata, speech)
+        # Of what voicemem itself writes there, times stay.
+        times = {key: event.metadata[key] for key in TIMES if key in event.metadata}
+        changes["metadata"] = redact_value(event.metadata, speech.rules)
+        if times:
+            changes["metadata"] |= times
     changes = {name: value for name, value in changes.items() if value != getattr(event, name)}
     if not changes:
         return None
     values = JSON_DECODER.decode(payload)
-    for name, value in changes.items():
-        values[name] = (
-            value
-            if name != "words"
-            else [given | {"text": word.text} for given, word in zip(values[name], value, strict=True)]
-        )
-    return msgspec.structs.replace(event, **changes), ENCODER.encode(values)
-
-
-def redact_metadata(metadata: JsonObject, speech: Speech) -> JsonObject:
-    """Return what a producer adds to a message; of what voicemem itself writes there, times stay."""
-    changed: JsonObject = redact_value(metadata, speech.rules)
-    times = {key: metadata[key] for key in TIMES if key in metadata}
-    return changed | times if times else changed
+    words = zip(values.get("words") or (), changes.get("words", ()), strict=False)
+    shown = {"words": [before | {"text": word.text} for before, word in words]} if "words" in changes else {}
+    return msgspec.structs.replace(event, **changes), ENCODER.encode(values | changes | shown)
 
 
 def reply_key(event: LlmDelta | LlmDone | LlmError | Tts | Interrupt) -> Hashable:
@@ -329,16 +321,9 @@ def redact_message(event: MessageEvent, speech: Speech) -> Changes:
     return {"text": speech.agent.whole(event.text)}
 
 
-def redact_call(event: ToolCall, speech: Speech) -> Changes:
-    return {"arguments": redact_value(event.arguments, speech.rules)}
-
-
-def redact_result(event: ToolResult, speech: Speech) -> Changes:
-    return {"result": redact_value(event.result, speech.rules)}
-
-
-def redact_document(event: MemoryDocument, speech: Speech) -> Changes:
-    return {"content": redact_value(event.content, speech.rules)}
+def values_of(name: str) -> Callable[[Any, Speech], Changes]:
+    """The rule for events with any JSON in a field."""
+    return lambda event, speech: {name: redact_value(getattr(event, name), speech.rules)}
 
 
 RULES: dict[type[Event], Callable[[Any, Speech], Changes]] = {
@@ -349,9 +334,9 @@ RULES: dict[type[Event], Callable[[Any, Speech], Changes]] = {
     Tts: redact_tts,
     Interrupt: redact_interrupt,
     MessageEvent: redact_message,
-    ToolCall: redact_call,
-    ToolResult: redact_result,
-    MemoryDocument: redact_document,
+    ToolCall: values_of("arguments"),
+    ToolResult: values_of("result"),
+    MemoryDocument: values_of("content"),
 }
 
 
@@ -397,7 +382,11 @@ def change_texts(dialect: Dialect, content: Any, speech: Speech) -> bool:
     changes = False
     for text in dialect.texts(content):
         if text.form == "end":
-            end_text(text, speech)
+            if text.side == "user":
+                speech.user(text.channel).end(text.item)
+            else:
+                speech.agent.end(text.item)
+                speech.agent.end(PARTS)
             continue
         before = text.holder.get(text.key) if isinstance(text.holder, dict) else text.holder[text.key]
         after = redact_value(before, speech.rules) if text.form == "value" else shown_text(text, before, speech)
@@ -405,14 +394,6 @@ def change_texts(dialect: Dialect, content: Any, speech: Speech) -> bool:
             text.holder[text.key] = after
             changes = True
     return changes
-
-
-def end_text(text: Text, speech: Speech) -> None:
-    if text.side == "user":
-        speech.user(text.channel).end(text.item)
-    else:
-        speech.agent.end(text.item)
-        speech.agent.end(PARTS)
 
 
 def shown_text(text: Text, value: Any, speech: Speech) -> Any:

@@ -86,7 +86,10 @@ def redact_run(text: str, run: Run, limit: Limit, complete: bool = False) -> tup
     If it is not `complete`, letters at its end may be the beginning of a number.
     """
     if not (run.digits or run.words_to_code or run.is_tail_hidden) and not may_count(run.tail + text, limit):
-        return text, START if complete else ending_with(run.tail + text)
+        letters = run.tail + text
+        last = None if complete else LAST_LETTERS.search(letters, max(0, len(letters) - LONGEST - 1))
+        # More letters may follow the last ones.
+        return text, START if last is None else Run(tail=last[0] if len(last[0]) <= LONGEST else TOO_LONG)
     reader = Reader(run, limit)
     return reader.read(text, complete), reader.run()
 
@@ -94,12 +97,6 @@ def redact_run(text: str, run: Run, limit: Limit, complete: bool = False) -> tup
 def close(run: Run, limit: Limit) -> Run:
     """The same where the text is over: the letters at its end are a word."""
     return redact_run("", run, limit, complete=True)[1] if run.tail else run
-
-
-def ending_with(text: str) -> Run:
-    """Return where a text stands without any digit: more letters may follow its last ones."""
-    last = LAST_LETTERS.search(text, max(0, len(text) - LONGEST - 1))
-    return START if last is None else Run(tail=last[0] if len(last[0]) <= LONGEST else TOO_LONG)
 
 
 def may_count(text: str, limit: Limit) -> bool:

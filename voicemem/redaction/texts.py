@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -89,26 +90,9 @@ def hide_spans(text: str, finder: Finder) -> str:
     for start, end in spans:
         start, end = max(start, at), min(end, len(text))
         if start < end:
-            found += [text[at:start], hide_words(text[start:end])]
+            found += [text[at:start], re.sub(r"\S+", HIDDEN_WORD, text[start:end])]
             at = end
     return "".join(found) + text[at:] if found else text
-
-
-def hide_words(text: str) -> str:
-    """As many words as there were."""
-    blanks = [(word, word.isspace()) for word in split_blanks(text)]
-    return "".join(word if is_blank else HIDDEN_WORD for word, is_blank in blanks)
-
-
-def split_blanks(text: str) -> list[str]:
-    """A text as words and the white space between them."""
-    pieces: list[str] = []
-    for char in text:
-        if pieces and pieces[-1][-1].isspace() == char.isspace():
-            pieces[-1] += char
-        else:
-            pieces.append(char)
-    return pieces
 
 
 def redact_value(value: Any, rules: Rules) -> Any:

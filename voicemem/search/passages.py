@@ -16,7 +16,7 @@ from msgspec import Struct
 from voicemem.protocol.memories import civil_date
 from voicemem.search.words import words_of
 from voicemem.transcript.history import MessageEntry, turn_entries
-from voicemem.transcript.messages import OF_CLIENT, Role
+from voicemem.transcript.messages import OF_CLIENT, Forgotten, Role
 from voicemem.transcript.state import Reply, State, Turn
 
 MAX_WORDS, MAX_WORDS_BEFORE = 4_000, 200
@@ -68,9 +68,9 @@ def heard_entries(state: State, turn: Turn) -> list[MessageEntry]:
 
 def is_passage(state: State, entry: MessageEntry) -> bool:
     """Return whether a message says something, was heard, and no one asked to forget it."""
-    if not entry.message.content.strip() or not is_heard(state, entry):
-        return False
-    return state.forgotten is None or not state.forgotten.covers(entry.message.turn_id, entry.order)
+    covers = (state.forgotten or Forgotten()).covers
+    is_said = bool(entry.message.content.strip()) and is_heard(state, entry)
+    return is_said and not covers(entry.message.turn_id, entry.order)
 
 
 def is_heard(state: State, entry: MessageEntry) -> bool:
@@ -93,17 +93,12 @@ def has_unheard(state: State, number: int) -> bool:
 
 def text_before(state: State, number: int) -> str:
     """The last message before a turn."""
-    for earlier in turns_before(state, number):
+    place = bisect_left(state.turn_numbers, number)
+    for earlier in reversed(state.turn_numbers[max(0, place - LOOK_BACK) : place]):
         entries = heard_entries(state, state.turns[earlier])
         if entries:
             return entries[-1].message.content
     return ""
-
-
-def turns_before(state: State, number: int) -> Iterable[int]:
-    """The turns just before one, the nearest first."""
-    place = bisect_left(state.turn_numbers, number)
-    return reversed(state.turn_numbers[max(0, place - LOOK_BACK) : place])
 
 
 def turns_after(state: State, number: int) -> Iterable[int]:

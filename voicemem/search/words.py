@@ -127,7 +127,8 @@ def german_word(word: str) -> QueryWord:
     """A word of a German query: it finds every word with the same beginning, unless it is too short for that."""
     if len(word) < SHORTEST or not word.isalpha() or PAIRED.match(word):
         return query_word(word)
-    return QueryWord(without_ending(word), is_prefix=True)
+    endings = (one for one in GERMAN_ENDINGS if word.endswith(one) and len(word) - len(one) >= SHORTEST)
+    return QueryWord(word.removesuffix(next(endings, "")), is_prefix=True)
 
 
 def split_words(text: str, with_last: bool) -> list[str]:
@@ -146,17 +147,13 @@ def split_token(token: str, with_last: bool) -> Iterator[str]:
     for run in PAIRED.finditer(token):
         if run.start() > end:
             yield token[end : run.start()][:MAX_WORD]
-        yield from pairs_of(run[0], with_last)
+        pairs = run[0]
+        yield from (pairs[first : first + 2] for first in range(len(pairs) - 1))
+        if with_last or len(pairs) == 1:
+            yield pairs[-1]
         end = run.end()
     if end < len(token):
         yield token[end:][:MAX_WORD]
-
-
-def pairs_of(run: str, with_last: bool) -> Iterator[str]:
-    for first in range(len(run) - 1):
-        yield run[first : first + 2]
-    if with_last or len(run) == 1:
-        yield run[-1]
 
 
 def plain(text: str) -> str:
@@ -165,23 +162,10 @@ def plain(text: str) -> str:
     return unicodedata.normalize("NFC", ACCENTS.sub("", unpacked))
 
 
-# Forms of words
-
-
-def without_ending(word: str) -> str:
-    """The word without the longest of the endings that it has, if enough of it is left."""
-    for ending in GERMAN_ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= SHORTEST:
-            return word.removesuffix(ending)
-    return word
-
-
 def other_forms(word: str) -> tuple[str, ...]:
     """The other forms of a word, in lower case; none of one whose forms have a stem in common."""
-    for base in bases(word):
-        if base in FORMS:
-            return tuple(form for form in FORMS[base] if form != word)
-    return ()
+    base = next((base for base in bases(word) if base in FORMS), None)
+    return () if base is None else tuple(form for form in FORMS[base] if form != word)
 
 
 def bases(word: str) -> Iterator[str]:

@@ -19,53 +19,13 @@ from voicemem.dialects.dialect import Dialect, Known, MadeEvent
 from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import Document, apply_operation, form_of
 from voicemem.errors import Refused
+from voicemem.protocol import events
 from voicemem.protocol.checks import check_event
-from voicemem.protocol.events import (
-    Asr,
-    Event,
-    FrameEvent,
-    IncomingEvent,
-    Interrupt,
-    JournaledEvent,
-    LlmCancel,
-    LlmDelta,
-    LlmDone,
-    LlmError,
-    MemoriesExtracted,
-    MemoryCarried,
-    MemoryData,
-    MemoryDocument,
-    MemoryForgotten,
-    MemorySummary,
-    MessageEvent,
-    Metric,
-    Resume,
-    SessionClosed,
-    SessionEnd,
-    SessionForked,
-    SessionReopened,
-    ToolCall,
-    ToolResult,
-    Tts,
-)
 from voicemem.protocol.strict_json import merge_patch
 from voicemem.protocol.types import MAX_TEXT_BYTES
 from voicemem.transcript.known import FoldKnown
 from voicemem.transcript.messages import Extracted, Forgotten, Summary
-from voicemem.transcript.replies.events import (
-    fold_cancel,
-    fold_close,
-    fold_delta,
-    fold_done,
-    fold_end,
-    fold_error,
-    fold_interrupt,
-    fold_message,
-    fold_reopen,
-    fold_resume,
-    fold_tts,
-    remake_all,
-)
+from voicemem.transcript.replies import events as replies
 from voicemem.transcript.replies.playing import forget_playing
 from voicemem.transcript.replies.sources import standing_keys
 from voicemem.transcript.speech import fold_asr
@@ -87,7 +47,7 @@ class DecodedRow(NamedTuple):
 
     position: int
     received_ms: int
-    event: JournaledEvent
+    event: events.JournaledEvent
     producer: str | None = None
 
 
@@ -108,7 +68,7 @@ def fold_event(
     state: State,
     position: int,
     received_ms: int,
-    event: JournaledEvent | IncomingEvent,
+    event: events.JournaledEvent | events.IncomingEvent,
     producer: str | None = None,
 ) -> None:
     """Apply the event at a position to the state.
@@ -128,14 +88,14 @@ def fold_event(
         if turn is not None:
             state.dirty_turns.add(turn.number)
             if state.closed_ts is not None:
-                remake_all(state)
+                replies.remake_all(state)
     if stated is not None and stated > state.clock:
         state.clock = stated
 
 
-def digest_of(event: Event) -> int:
+def digest_of(event: events.Event) -> int:
     """The hash of an event's id, which takes a third of its memory; dialects do not know each other's ids."""
-    id = f"{event.dialect}/{event.id}" if type(event) is FrameEvent else str(event.id)
+    id = f"{event.dialect}/{event.id}" if type(event) is events.FrameEvent else str(event.id)
     return int.from_bytes(blake2b(id.encode(), digest_size=8).digest(), "big", signed=True)
 
 
@@ -153,13 +113,7 @@ def is_repeated(state: State, digest: int) -> bool:
 # Other stacks' frames
 
 
-def fold_frame(state: State, event: FrameEvent, ts: int) -> None:
-    """Apply what a frame says; all of it stands at the frame's position."""
-    for made in events_of(state, event, ts):
-        fold_made(state, made, ts)
-
-
-def fold_made(state: State, made: Event, ts: int) -> None:
+def fold_made(state: State, made: events.Event, ts: int) -> None:
     """Apply one event that a dialect made; without a `ts` it is of the frame's time."""
     if state.memo.made is not None:
         state.memo.made.append(made)
@@ -171,42 +125,34 @@ def fold_made(state: State, made: Event, ts: int) -> None:
     if turn is not None:
         state.dirty_turns.add(turn.number)
         if state.closed_ts is not None:
-            remake_all(state)
+            replies.remake_all(state)
 
 
-def fold_close_with_frames(state: State, event: SessionClosed, ts: int) -> None:
+def fold_close_with_frames(state: State, event: events.SessionClosed, ts: int) -> None:
     """Ask the dialects what was heard by the close, then close."""
     if state.closed_ts is None and state.notes:
-        for made in events_at_close(state, event, ts):
+        # The close itself may come much later than the caller left.
+        clocks = state.clocks | {state.producer: state.clock}
+        newest = max((clock for producer, clock in clocks.items() if producer is not None), default=BEFORE_ALL)
+        at = ts if event.reason == CLOSED or newest == BEFORE_ALL else newest
+        at = at if state.ended_ts is None else state.ended_ts
+        dialects = [dialect for name in state.notes if (dialect := DIALECTS.get(name)) is not None]
+        said = [made for dialect in dialects for made in made_by(state, dialect, at, partial(dialect.closed, at))]
+        for made in said:
             fold_made(state, made, ts)
-    fold_close(state, event, ts)
+    replies.fold_close(state, event, ts)
 
 
-def events_of(state: State, event: FrameEvent, ts: int) -> list[MadeEvent]:
-    """Return what a frame says, in events of `voicemem.v1`; the state keeps the dialect's notes."""
+def fold_frame(state: State, event: events.FrameEvent, ts: int) -> None:
+    """Apply what a frame says, all of it at the frame's position; the state keeps the dialect's notes."""
     dialect = DIALECTS.get(event.dialect)
     if dialect is None or not isinstance(event.frame, dict):
-        return []
+        return
     if event.dialect not in state.notes:
         state.notes[event.dialect] = Notes()
     content = event.frame
-    return made_by(state, dialect, event.ts, lambda known: dialect.translate(content, ts, known))
-
-
-def events_at_close(state: State, event: SessionClosed, ts: int) -> list[MadeEvent]:
-    """Return what the dialects of a session say at its close, before open replies are cut."""
-    at = hung_up_at(state, event, ts)
-    dialects = [dialect for name in state.notes if (dialect := DIALECTS.get(name)) is not None]
-    return [made for dialect in dialects for made in made_by(state, dialect, at, partial(dialect.closed, at))]
-
-
-def hung_up_at(state: State, event: SessionClosed, ts: int) -> int:
-    """Return when the caller left: the close itself may come much later."""
-    if state.ended_ts is not None:
-        return state.ended_ts
-    clocks = state.clocks | {state.producer: state.clock}
-    newest = max((clock for producer, clock in clocks.items() if producer is not None), default=BEFORE_ALL)
-    return ts if event.reason == CLOSED or newest == BEFORE_ALL else newest
+    for made in made_by(state, dialect, event.ts, lambda known: dialect.translate(content, ts, known)):
+        fold_made(state, made, ts)
 
 
 def made_by(
@@ -245,12 +191,12 @@ def checked(state: State, made: MadeEvent, stated_ts: int | None) -> MadeEvent |
 # Events of the server
 
 
-def fold_summary(state: State, event: MemorySummary, _ts: int) -> None:
+def fold_summary(state: State, event: events.MemorySummary, _ts: int) -> None:
     state.memory_positions.append(state.position)
     state.summary = Summary(event.through_turn, event.text, event.messages, event.model)
 
 
-def fold_forgotten(state: State, event: MemoryForgotten, _ts: int) -> None:
+def fold_forgotten(state: State, event: events.MemoryForgotten, _ts: int) -> None:
     """Add to what is forgotten.
 
     What was forgotten before stays so: the later event may name an earlier turn, or keep messages that are already
@@ -270,13 +216,13 @@ def fold_forgotten(state: State, event: MemoryForgotten, _ts: int) -> None:
         state.forgotten, state.summary = after, None
 
 
-def fold_carried(state: State, event: MemoryCarried, _ts: int) -> None:
+def fold_carried(state: State, event: events.MemoryCarried, _ts: int) -> None:
     state.memory_positions.append(state.position)
     if state.carried is None:
         state.carried = event.sessions
 
 
-def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
+def fold_forked(state: State, event: events.SessionForked, _ts: int) -> None:
     """End what was copied from the other session: nothing of it still plays, and the next turn follows."""
     state.newest_turn = max(state.newest_turn, event.at_turn)
     state.final_turn = max(state.final_turn, event.at_turn + 1)
@@ -286,12 +232,12 @@ def fold_forked(state: State, event: SessionForked, _ts: int) -> None:
     state.forgotten_items |= set(event.forgotten_items)
 
 
-def fold_extracted(state: State, event: MemoriesExtracted, _ts: int) -> None:
+def fold_extracted(state: State, event: events.MemoriesExtracted, _ts: int) -> None:
     before = state.extracted or Extracted()
     state.extracted = Extracted(max(before.through, event.through), before.calls + 1)
 
 
-def fold_document(state: State, event: MemoryDocument, ts: int) -> None:
+def fold_document(state: State, event: events.MemoryDocument, ts: int) -> None:
     document = state.document = state.document or Document()
     document.content = apply_operation(document.content, event.operation, event.content)
     document.form = form_of(event) or document.form
@@ -302,14 +248,14 @@ def fold_document(state: State, event: MemoryDocument, ts: int) -> None:
         document.positions = array("q", (state.position,))
 
 
-def fold_data(state: State, event: MemoryData, _ts: int) -> None:
+def fold_data(state: State, event: events.MemoryData, _ts: int) -> None:
     state.data = event.content if event.operation == "replace" else merge_patch(state.data, event.content)
 
 
 # Tool calls and latencies, which are no chat messages (rule 10)
 
 
-def fold_tool_call(state: State, event: ToolCall, ts: int) -> Turn | None:
+def fold_tool_call(state: State, event: events.ToolCall, ts: int) -> Turn | None:
     """Store a tool call, in the record of a result that waits for it, if there is one."""
     turn = state.turn(turn_number(state, event))
     known = state.tool_calls.get(event.call_id)
@@ -327,14 +273,15 @@ def fold_tool_call(state: State, event: ToolCall, ts: int) -> Turn | None:
     return turn
 
 
-def fold_tool_result(state: State, event: ToolResult, ts: int) -> Turn | None:
+def fold_tool_result(state: State, event: events.ToolResult, ts: int) -> Turn | None:
     """Store the result of a tool call, in the call's turn; one that arrives before its tool call waits for it."""
     number = turn_number(state, event)
     known = state.tool_calls.get(event.call_id)
     if known is not None and state.tool_record(known).name is not None:
         number = known[0]
     turn = state.turn(number)
-    record = known_call(state, event.call_id, number) or add_call(state, turn, event.call_id)
+    known = None if known is None or known[0] != number else known
+    record = add_call(state, turn, event.call_id) if known is None else state.tool_record(known)
     if record is None:
         return None
     if record.name is None:
@@ -343,7 +290,7 @@ def fold_tool_result(state: State, event: ToolResult, ts: int) -> Turn | None:
     return turn
 
 
-def fold_metric(state: State, event: Metric, ts: int) -> Turn | None:
+def fold_metric(state: State, event: events.Metric, ts: int) -> Turn | None:
     turn = state.turn(turn_number(state, event))
     if len(turn.latencies or ()) >= BOUND:
         state.ignore("traces")
@@ -352,22 +299,16 @@ def fold_metric(state: State, event: Metric, ts: int) -> Turn | None:
     return turn
 
 
-def turn_number(state: State, event: ToolCall | ToolResult | Metric) -> int:
+def turn_number(state: State, event: events.ToolCall | events.ToolResult | events.Metric) -> int:
     """The turn of a trace: that of its item, its own, else that of the newest reply."""
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     if number is None:
         keys = standing_keys(state)
         number = keys[-1][0] if keys else state.utterance_turn
-    if event.item is not None and not isinstance(event, Metric):
+    if event.item is not None and not isinstance(event, events.Metric):
         state.items.setdefault(event.item, number)
     state.newest_turn = max(state.newest_turn, number)
     return number
-
-
-def known_call(state: State, call_id: str, number: int) -> ToolCallRecord | None:
-    """The newest record of a call id in a turn."""
-    known = state.tool_calls.get(call_id)
-    return None if known is None or known[0] != number else state.tool_record(known)
 
 
 def add_call(state: State, turn: Turn, call_id: str) -> ToolCallRecord | None:
@@ -381,29 +322,29 @@ def add_call(state: State, turn: Turn, call_id: str) -> ToolCallRecord | None:
 
 
 FOLD_RULES: dict[type, Callable[[State, Any, int], Turn | None]] = {
-    Asr: fold_asr,
-    LlmDelta: fold_delta,
-    LlmDone: fold_done,
-    LlmError: fold_error,
-    LlmCancel: fold_cancel,
-    Tts: fold_tts,
-    Interrupt: fold_interrupt,
-    Resume: fold_resume,
-    MessageEvent: fold_message,
-    ToolCall: fold_tool_call,
-    ToolResult: fold_tool_result,
-    Metric: fold_metric,
-    FrameEvent: fold_frame,
-    SessionEnd: fold_end,
-    SessionClosed: fold_close_with_frames,
-    SessionReopened: fold_reopen,
-    MemorySummary: fold_summary,
-    MemoryDocument: fold_document,
-    MemoryData: fold_data,
-    MemoryForgotten: fold_forgotten,
-    MemoryCarried: fold_carried,
-    MemoriesExtracted: fold_extracted,
-    SessionForked: fold_forked,
+    events.Asr: fold_asr,
+    events.LlmDelta: replies.fold_delta,
+    events.LlmDone: replies.fold_done,
+    events.LlmError: replies.fold_error,
+    events.LlmCancel: replies.fold_cancel,
+    events.Tts: replies.fold_tts,
+    events.Interrupt: replies.fold_interrupt,
+    events.Resume: replies.fold_resume,
+    events.MessageEvent: replies.fold_message,
+    events.ToolCall: fold_tool_call,
+    events.ToolResult: fold_tool_result,
+    events.Metric: fold_metric,
+    events.FrameEvent: fold_frame,
+    events.SessionEnd: replies.fold_end,
+    events.SessionClosed: fold_close_with_frames,
+    events.SessionReopened: replies.fold_reopen,
+    events.MemorySummary: fold_summary,
+    events.MemoryDocument: fold_document,
+    events.MemoryData: fold_data,
+    events.MemoryForgotten: fold_forgotten,
+    events.MemoryCarried: fold_carried,
+    events.MemoriesExtracted: fold_extracted,
+    events.SessionForked: fold_forked,
 }
 """By the type of the event: a function that changes the state and returns the turn that changed, if any.
 

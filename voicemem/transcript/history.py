@@ -25,7 +25,7 @@ from voicemem.transcript.messages import (
 )
 from voicemem.transcript.replies.evidence import Interruption, Source
 from voicemem.transcript.replies.heard import Cut, find_cut, heard_so_far
-from voicemem.transcript.replies.interruptions import timelines
+from voicemem.transcript.replies.interruptions import last_entries, timelines
 from voicemem.transcript.replies.playing import plays_at_close, settle
 from voicemem.transcript.replies.sources import sources_of, standing_replies
 from voicemem.transcript.speech import FalseAlarms, Speech, false_alarms, speech_index
@@ -60,13 +60,12 @@ def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[Mes
     if state.memo.small_turn != turn.number:
         state.memo.leave_small_turn(turn.number)
     users = [entry for entry in user_entries(state, turn, unfinished) if entry is not None]
-    users += [typed_entry(turn, typed) for typed in turn.typed or ()]
+    for typed in turn.typed or ():
+        message = Message("user", typed.text, turn.number, typed.begin, order_metadata(typed.metadata))
+        users.append(MessageEntry(message, typed.order, typed))
     replies = (known_reply_entry(state, reply, unfinished) for reply in standing_replies(state, turn))
-    return [*sorted(users, key=by_begin), *(entry for entry in replies if entry is not None)]
-
-
-def by_begin(entry: MessageEntry) -> tuple[int, int]:
-    return entry.message.timestamp, entry.order
+    users.sort(key=lambda entry: (entry.message.timestamp, entry.order))
+    return [*users, *(entry for entry in replies if entry is not None)]
 
 
 def user_entries(state: State, turn: Turn, unfinished: bool) -> Iterator[MessageEntry | None]:
@@ -111,11 +110,6 @@ def utterance_entry(
     return MessageEntry(message, speech.order, speech)
 
 
-def typed_entry(turn: Turn, typed: TypedMessage) -> MessageEntry:
-    message = Message("user", typed.text, turn.number, typed.begin, order_metadata(typed.metadata))
-    return MessageEntry(message, typed.order, typed)
-
-
 def known_reply_entry(state: State, reply: Reply, unfinished: bool) -> MessageEntry | None:
     """The message of a reply; what is in progress is in the history only on request."""
     version = reply.generation.events, reply.changes
@@ -147,7 +141,7 @@ def reply_entry(state: State, reply: Reply) -> MessageEntry | None:
 def reply_metadata(state: State, reply: Reply, cut: Cut | None) -> dict[str, Any]:
     """The metadata of the LLM, then of playback, then of the interruptions that mark; the last of one key counts."""
     interrupting: MergedMetadata = {}
-    for one in sorted(cut.metadata(), key=by_order) if cut is not None else ():
+    for one in sorted(cut.metadata(), key=attrgetter("order")) if cut is not None else ():
         interrupting = merge_metadata(interrupting, one.order, one.metadata or {})
     sources = sources_of(state, reply) if cut is None else cut.sources
     played = [found for source in sources if (found := played_metadata(source))]
@@ -166,9 +160,6 @@ def played_metadata(source: Source) -> MergedMetadata:
         if source.since <= one.ts < source.until:
             found = merge_metadata(found, one.order, one.metadata)
     return found
-
-
-by_order = attrgetter("order")
 
 
 def begun_positions(state: State, turn: Turn) -> set[int]:
@@ -247,25 +238,16 @@ def message_times(state: State, entry: MessageEntry) -> SpeechTimes:
         case _:
             found = {}
     metadata = entry.message.metadata
-    stated = {name: metadata[name] for name in SPEECH_TIMES if is_number(metadata.get(name))}
+    stated = {name: metadata[name] for name in SPEECH_TIMES if type(metadata.get(name)) in (int, float)}
     known = {name: value for name, value in found.items() if value is not None} | stated
     return {name: known[name] for name in SPEECH_TIMES if name in known}
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def reply_times(state: State, reply: Reply) -> SpeechTimes:
-    starts: list[int] = []
-    ends: list[int] = []
-    for source in sources_of(state, reply):
-        for series in timelines(source, "starts", "audio", "estimated_audio"):
-            for mark in series.entries(source.until, source.since):
-                starts.append(mark.ts - mark.value)
-                ends.append(mark.ts)
-        for series in timelines(source, "dones"):
-            ends += [mark.ts for mark in series.entries(source.until, source.since)]
+    sources = sources_of(state, reply)
+    series = ((one, s) for s in sources for one in timelines(s, "starts", "audio", "estimated_audio"))
+    starts = (mark.ts - mark.value for one, s in series for mark in one.entries(s.until, s.since))
+    ends = (last.ts for last in last_entries(sources, "starts", "audio", "estimated_audio", "dones"))
     return {"speech_start_ms": min(starts, default=None), "speech_end_ms": max(ends, default=None)}
 
 
@@ -274,18 +256,13 @@ def reply_times(state: State, reply: Reply) -> SpeechTimes:
 
 def open_messages(state: State) -> list[Message]:
     """All messages in their order, with replies and partials in progress."""
-    return [entry.message for number in state.turn_numbers for entry in open_entries(state, state.turns[number])]
+    return [entry.message for number in state.turn_numbers for entry in shown_entries(state, state.turns[number], True)]
 
 
 def shown_entries(state: State, turn: Turn, unfinished: bool) -> list[MessageEntry]:
     """The messages of a turn for a reader: with `unfinished`, also what is in progress."""
-    return open_entries(state, turn) if unfinished else turn_entries(state, turn)
-
-
-def open_entries(state: State, turn: Turn) -> list[MessageEntry]:
-    """The messages of a turn, with what is in progress."""
-    entries = turn_entries(state, turn, unfinished=True)
-    return entries if state.closed_ts is not None else [marked(state, entry) for entry in entries]
+    entries = turn_entries(state, turn, unfinished)
+    return [marked(state, entry) for entry in entries] if unfinished and state.closed_ts is None else entries
 
 
 def marked(state: State, entry: MessageEntry) -> MessageEntry:
@@ -297,9 +274,7 @@ def marked(state: State, entry: MessageEntry) -> MessageEntry:
             heard = heard_so_far(state, reply)
             found = {"open": True} if heard is None else {"open": True, "heard_so_far": heard}
         case _:
-            found = {}
-    if not found:
-        return entry
+            return entry
     metadata = order_metadata(entry.message.metadata | found)
     return entry._replace(message=msgspec.structs.replace(entry.message, metadata=metadata))
 
@@ -337,11 +312,8 @@ def turns_to_look_at(state: State, before: InProgress) -> set[int]:
 
 def in_progress(state: State, before: InProgress, looked_at: Collection[int]) -> InProgress:
     """Return what is in progress now, when only these turns may have changed."""
-    known = frozenset(number for number in looked_at if has_partials(state.turns.get(number)))
+    turns = [turn for number in looked_at if (turn := state.turns.get(number)) is not None]
+    known = frozenset(turn.number for turn in turns if any(one.text and not one.final for one in turn.segments))
     gone = before.partials.intersection(looked_at)
     partials = before.partials if gone == known else (before.partials - gone) | known
     return InProgress(playing_turn(state), partials, false_alarms(state) if partials else None)
-
-
-def has_partials(turn: Turn | None) -> bool:
-    return turn is not None and any(one.text and not one.final for one in turn.segments)

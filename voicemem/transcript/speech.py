@@ -37,11 +37,8 @@ class SpeechIndex:
             self.add(segment)
 
     def add(self, segment: Segment) -> None:
-        self.by_user.setdefault(segment.user, {})[segment.order] = segment
-        self.enter(segment)
-
-    def enter(self, segment: Segment) -> None:
         """Put a segment where events that mean it will look for it."""
+        self.by_user.setdefault(segment.user, {})[segment.order] = segment
         if segment.has_key:
             self.by_key.setdefault((segment.item, segment.number), {})[segment.user] = segment
         elif segment.final:
@@ -92,7 +89,7 @@ class SpeechIndex:
         """Note that a final has closed a segment without a key."""
         if self.open.get(segment.user) is segment:
             del self.open[segment.user]
-        self.enter(segment)
+        self.add(segment)
 
 
 def speech_index(state: State, turn: Turn) -> SpeechIndex:
@@ -109,17 +106,15 @@ def speech_index(state: State, turn: Turn) -> SpeechIndex:
 def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
     """Put one text of the recogniser into its turn; None if it brings nothing new."""
     key = (event.item, 0 if event.item is not None and event.segment is None else event.segment)
-    number = named_turn(state, event)
+    number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     if key == (None, None) and is_late_partial(state, event, ts, state.utterance_turn if number is None else number):
         return None
     turn = state.turn(flowing_turn(state) if number is None else number)
     index = speech_index(state, turn)
     segment = index.find(key, event.user)
     if segment is None:
-        is_second = (
-            turn.segments and turn.segments[-1].order == state.position
-        )  # of one frame, which begins one at most
-        if len(turn.segments) >= BOUND or is_second:
+        # A frame begins one segment at most.
+        if len(turn.segments) >= BOUND or (turn.segments and turn.segments[-1].order == state.position):
             state.ignore("segments")
             return None
         if not turn.segments:
@@ -128,19 +123,14 @@ def fold_asr(state: State, event: Asr, ts: int) -> Turn | None:
         turn.segments.append(segment)
         index.add(segment)
     elif event.user is not None and segment.user is None:
-        forget_entry(state, turn, None)
+        state.memo.entries.pop((turn.number, None), None)
         index.give(segment, event.user)
     if event.item is not None:
         state.items.setdefault(event.item, turn.number)
     state.newest_turn = max(state.newest_turn, turn.number)
-    forget_entry(state, turn, segment.user)
+    state.memo.entries.pop((turn.number, segment.user), None)
     update_segment(state, turn, index, segment, event, ts)
     return turn
-
-
-def named_turn(state: State, event: Asr) -> int | None:
-    """The turn of the event's item, or its own; None if it names neither."""
-    return event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
 
 
 def flowing_turn(state: State) -> int:
@@ -159,10 +149,6 @@ def is_late_partial(state: State, event: Asr, ts: int, number: int) -> bool:
         return False
     final = speech_index(state, turn).newest_final(event.user)
     return final is not None and final.text.startswith(event.text) and ts < final.final_ts + LATE_PARTIAL_MS
-
-
-def forget_entry(state: State, turn: Turn, user: str | None) -> None:
-    state.memo.entries.pop((turn.number, user), None)
 
 
 def update_segment(state: State, turn: Turn, index: SpeechIndex, segment: Segment, event: Asr, ts: int) -> None:

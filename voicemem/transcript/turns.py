@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +14,7 @@ from voicemem.transcript.replies.evidence import Source
 from voicemem.transcript.replies.interruptions import first_entries, last_entries
 from voicemem.transcript.replies.playing import is_cut_by_close, marking_cut, settle
 from voicemem.transcript.replies.sources import false_alarms_of, sources_of, standing_replies
-from voicemem.transcript.state import Latency, Reply, Segment, State, ToolCallRecord, Turn
+from voicemem.transcript.state import Reply, State, Turn
 from voicemem.transcript.timeline import AFTER_ALL
 
 START_TYPES = {"greeting": "greeting", "silence": "silence_timeout", "command": "api_speak"}
@@ -81,7 +81,9 @@ def turn_end(state: State, turn: Turn) -> dict[str, Any] | None:
         details = {} if last.code is None else {"details": str(last.code)}
         return {"end_at": last.ts, "type": "error", "metadata": {"reason": "LLM_REQUEST_ERR", **details}}
     if replies and all(reply.generation.complete for reply in replies):
-        return {"end_at": last_reply_end(state, replies), "type": "ok", "metadata": {}}
+        dones = [done.ts for reply in replies for done in last_entries(sources_of(state, reply), "dones")]
+        end_at = max(dones or [reply.generation.ended_ts or reply.begin for reply in replies])
+        return {"end_at": end_at, "type": "ok", "metadata": {}}
     return None if state.closed_ts is None else {"end_at": state.closed_ts, "type": "ok", "metadata": {}}
 
 
@@ -105,25 +107,16 @@ def restored_cut_ts(reply: Reply) -> int:
     return ts if isinstance(ts, int) else reply.begin
 
 
-def last_reply_end(state: State, replies: list[Reply]) -> int:
-    """Return when the last of these replies ended: its playback if that was reported, else its generation."""
-    ends = [done.ts for reply in replies for done in last_entries(sources_of(state, reply), "dones")]
-    return max(ends or [reply.generation.ended_ts or reply.begin for reply in replies])
-
-
 def turn_metrics(turn: Turn) -> dict[str, Any]:
     newest = {latency.name: latency for latency in turn.latencies or ()}
     whole = next((newest.pop(name) for name in END_TO_END if name in newest), None)
-    metrics: dict[str, Any] = {"segmented_latency_ms": [segment_of(latency) for latency in newest.values()]}
+    segments = [{"name": one.name, "latency": compact_number(one.latency_ms)} for one in newest.values()]
+    metrics: dict[str, Any] = {"segmented_latency_ms": segments}
     return metrics if whole is None else {"e2e_latency_ms": compact_number(whole.latency_ms), **metrics}
 
 
 def is_end_to_end(name: str) -> bool:
     return name in END_TO_END
-
-
-def segment_of(latency: Latency) -> dict[str, Any]:
-    return {"name": latency.name, "latency": compact_number(latency.latency_ms)}
 
 
 def compact_number(value: float) -> float:
@@ -174,10 +167,12 @@ class ReplyMarks(Struct, frozen=True):
 def turn_marks(state: State, turn: Turn) -> TurnMarks:
     """The marks of a turn: of several replies, from the first to the last."""
     user_started, is_estimate, user_final = user_marks(turn)
-    replies = marks_of_replies(state, turn)
+    settle(state)
+    standing = standing_replies(state, turn)
+    audio = first_audio(turn, [reply.begin for reply in standing])
+    replies = [reply_marks(state, reply, audio.get(place)) for place, reply in enumerate(standing)]
     dones = [one.done for one in replies]
-    first = earliest(replies, "heard_first")
-    last = latest(replies, "heard_last")
+    first, last = extreme(min, replies, "heard_first"), extreme(max, replies, "heard_last")
     estimated = {
         "user_started": is_estimate,
         "heard_first": any(one.is_begin_estimated and one.heard_first == first for one in replies),
@@ -186,55 +181,35 @@ def turn_marks(state: State, turn: Turn) -> TurnMarks:
     return TurnMarks(
         user_started=user_started,
         user_final=user_final,
-        llm_first=earliest(replies, "first"),
-        llm_done=None if None in dones else latest(replies, "done"),
+        llm_first=extreme(min, replies, "first"),
+        llm_done=None if None in dones else extreme(max, replies, "done"),
         heard_first=first,
         heard_last=last,
-        cut=earliest(replies, "cut"),
-        resumed=latest(replies, "resumed"),
+        cut=extreme(min, replies, "cut"),
+        resumed=extreme(max, replies, "resumed"),
         estimated=tuple(name for name, is_estimated in estimated.items() if is_estimated),
     )
 
 
-def earliest(replies: Iterable[ReplyMarks], name: str) -> int | None:
-    return min((ts for one in replies if (ts := getattr(one, name)) is not None), default=None)
-
-
-def latest(replies: Iterable[ReplyMarks], name: str) -> int | None:
-    return max((ts for one in replies if (ts := getattr(one, name)) is not None), default=None)
+def extreme(of: Callable[..., int | None], replies: Iterable[ReplyMarks], name: str) -> int | None:
+    return of((ts for one in replies if (ts := getattr(one, name)) is not None), default=None)
 
 
 def user_marks(turn: Turn) -> tuple[int | None, bool, int | None]:
     """Return when the caller began, whether that is an estimate, and when the last final came."""
     said = [one for one in turn.segments if one.text and one.begin < AFTER_ALL]
-    begins = [(began(one), is_lone_final(one)) for one in said]
+    # Of a lone final nothing but its end is known.
+    lone = [(one, one.final and one.begin == one.newest_ts) for one in said]
+    begins = [(one.begin - spoken_ms(one.text) if is_lone else one.begin, is_lone) for one, is_lone in lone]
     finals = [one.final_ts for one in said if one.final]
     typed = [one.begin for one in turn.typed or ()]
     start, is_estimate = min([*begins, *((ts, False) for ts in typed)], default=(None, False))
     return start, is_estimate, max([*finals, *typed], default=None)
 
 
-def is_lone_final(segment: Segment) -> bool:
-    """Return whether nothing but its end is known of an utterance."""
-    return segment.final and segment.begin == segment.newest_ts
-
-
-def began(segment: Segment) -> int:
-    """Return when a caller began to say this."""
-    return segment.begin - spoken_ms(segment.text) if is_lone_final(segment) else segment.begin
-
-
 def spoken_ms(text: str) -> int:
     """About how long it takes to say this."""
     return min(MAX_SPOKEN_MS, CHARACTER_MS * len(text))
-
-
-def marks_of_replies(state: State, turn: Turn) -> list[ReplyMarks]:
-    """The marks of each reply of a turn, in their order."""
-    settle(state)
-    replies = standing_replies(state, turn)
-    audio = first_audio(turn, [reply.begin for reply in replies])
-    return [reply_marks(state, reply, audio.get(place)) for place, reply in enumerate(replies)]
 
 
 def first_audio(turn: Turn, begins: list[int]) -> dict[int, int]:
@@ -289,18 +264,15 @@ def ended_ts(state: State, reply: Reply) -> int | None:
 
 def heard_first(reply: Reply, sources: list[Source], audio_ts: int | None) -> tuple[int | None, bool]:
     """Return when the voice of a reply began, and whether that is an estimate: it never begins before the text."""
-    stated = begin_by_position(sources, "starts", "audio")
+    stated = min((one.ts - one.value for one in first_entries(sources, "starts", "audio")), default=None)
     if stated is None and audio_ts is not None:
         return audio_ts, False
-    begin = begin_by_position(sources, "estimated_audio") if stated is None else stated
+    begin = stated
+    if begin is None:
+        begin = min((one.ts - one.value for one in first_entries(sources, "estimated_audio")), default=None)
     if begin is not None:
         return max(begin, reply.text_ts), stated is None
     return (None, False) if reply.text_ts == AFTER_ALL else (reply.text_ts + VOICE_MS, True)
-
-
-def begin_by_position(sources: list[Source], *names: str) -> int | None:
-    """Return when the audio began by the first positions that were reported in it."""
-    return min((first.ts - first.value for first in first_entries(sources, *names)), default=None)
 
 
 def heard_last(state: State, reply: Reply, sources: list[Source]) -> tuple[int | None, bool]:
@@ -324,10 +296,6 @@ def tool_marks(turn: Turn) -> Iterator[ToolMarks]:
     """The tool calls of a turn, in the order of their arrival."""
     for record in turn.tool_calls or ():
         if record.name is not None:
-            yield ToolMarks(record.name, record.call_id, record.ts, record.answered_ts, has_failed(record))
-
-
-def has_failed(record: ToolCallRecord) -> bool:
-    """Return whether the result of a tool call says that it failed."""
-    result: Any = record.result
-    return isinstance(result, dict) and any(result.get(name) for name in FAILURES)
+            result: Any = record.result
+            failed = isinstance(result, dict) and any(result.get(name) for name in FAILURES)
+            yield ToolMarks(record.name, record.call_id, record.ts, record.answered_ts, failed)

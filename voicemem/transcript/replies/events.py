@@ -26,7 +26,7 @@ from voicemem.transcript.messages import merge_metadata
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
 from voicemem.transcript.replies.playing import begin_at, interrupted_by, judge, leave, playing_since, settle, show
 from voicemem.transcript.replies.sources import key_at, reply_of_item, standing_keys
-from voicemem.transcript.state import BOUND, Failure, Reply, ReplyKey, State, Turn, TypedMessage, append_item, put
+from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, append_item, put
 from voicemem.transcript.timeline import AFTER_ALL
 
 GenerationEvent = LlmDelta | LlmDone | LlmError
@@ -276,18 +276,13 @@ def touch_named(state: State, event: Tts | Interrupt | Resume | LlmCancel, ts: i
     if reply is not None:
         state.touch(reply)
     if state.has_cancels:
-        judge_named(state, event, reply, ts)
+        # Decide again whether the reply is cancelled that the event means, judged as if no reply were.
+        if event.item is None:
+            key = key_at(state.begun, number, ts)
+            reply = None if key is None else state.replies[key[2]]
+        if reply is not None:
+            judge(state, reply)
     return state.turns[number]
-
-
-def judge_named(state: State, event: Tts | Interrupt | Resume | LlmCancel, reply: Reply | None, ts: int) -> None:
-    """Decide again whether the reply is cancelled that an event means, judged as if no reply were."""
-    if event.item is None:
-        assert event.turn_id is not None
-        key = key_at(state.begun, event.turn_id, ts)
-        reply = None if key is None else state.replies[key[2]]
-    if reply is not None:
-        judge(state, reply)
 
 
 def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
@@ -295,9 +290,10 @@ def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
     evidence = None if item is None else state.item_evidence.get(item)
     evidence = evidence or named_evidence(state, event)
     if evidence is None:
-        reply = first_of(state, state.unheard)
-        if reply is None:
+        settle(state)
+        if not state.unheard:
             return None
+        reply = state.replies[state.unheard[0][2]]
         evidence = own_evidence(reply)
     if event.words:
         if len(event.words) + evidence.word_count > BOUND:
@@ -307,21 +303,14 @@ def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
     if evidence.playback is None:
         evidence.playback = Playback()
     evidence.playback.add(event, ts, state.position)
-    if reply is None:
-        return touch_named(state, event, ts)
-    touch_own(state, reply)
-    return state.turns[reply.turn]
+    return touch_named(state, event, ts) if reply is None else touch_own(state, reply)
 
 
-def touch_own(state: State, reply: Reply) -> None:
+def touch_own(state: State, reply: Reply) -> Turn:
     state.touch(reply)
     if state.has_cancels:
         judge(state, reply)
-
-
-def first_of(state: State, keys: list[ReplyKey]) -> Reply | None:
-    settle(state)
-    return state.replies[keys[0][2]] if keys else None
+    return state.turns[reply.turn]
 
 
 def oldest_playing(state: State) -> Reply | None:
@@ -350,8 +339,7 @@ def fold_interrupt(state: State, event: Interrupt, ts: int) -> Turn | None:
     if reply is None:
         begin_heard_only(state, event, ts)
         return touch_named(state, event, ts)
-    touch_own(state, reply)
-    return state.turns[reply.turn]
+    return touch_own(state, reply)
 
 
 def begin_heard_only(state: State, event: Interrupt, ts: int) -> Reply | None:
@@ -360,7 +348,10 @@ def begin_heard_only(state: State, event: Interrupt, ts: int) -> Reply | None:
         return None
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     turn = state.turn(state.utterance_turn if number is None else number)
-    reply = known_heard_only(state, event, turn)
+    id = None if event.turn_id is None else turn.heard_only_reply
+    if event.item is not None:
+        id = state.heard_only_items.get(event.item)
+    reply = None if id is None else state.replies[id]
     if reply is None:
         if is_known(state, event, turn, ts) or len(turn.replies) >= BOUND or 2 * state.position in state.replies:
             return None
@@ -380,14 +371,6 @@ def begin_heard_only(state: State, event: Interrupt, ts: int) -> Reply | None:
     if not reply.shown:
         show(state, reply)
     return reply
-
-
-def known_heard_only(state: State, event: Interrupt, turn: Turn) -> Reply | None:
-    if event.item is not None:
-        id = state.heard_only_items.get(event.item)
-    else:
-        id = None if event.turn_id is None else turn.heard_only_reply
-    return None if id is None else state.replies[id]
 
 
 def is_known(state: State, event: Interrupt, turn: Turn, ts: int) -> bool:

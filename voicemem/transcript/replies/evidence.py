@@ -64,14 +64,11 @@ class Deltas(Struct, array_like=True, gc=False):
         return [i for i, ts in enumerate(times) if ts > whole_ts or (ts == whole_ts and i >= arrived)]
 
     def between(self, first: int, stop: int) -> str:
-        if stop <= first:
-            return ""
-        return self.text()[self.ends[first - 1] if first else 0 : self.ends[stop - 1]]
+        end = self.ends[stop - 1] if stop > first else 0
+        return self.text()[end - self.length(first, stop) : end]
 
     def length(self, first: int, stop: int) -> int:
-        if stop <= first:
-            return 0
-        return self.ends[stop - 1] - (self.ends[first - 1] if first else 0)
+        return self.ends[stop - 1] - (self.ends[first - 1] if first else 0) if stop > first else 0
 
 
 class Generation(Struct, array_like=True, gc=False):
@@ -134,14 +131,11 @@ class Generation(Struct, array_like=True, gc=False):
         """
         deltas = self.deltas
         whole = self.whole_texts.last() if self.whole_texts is not None else None
-        if whole is None:
-            count = deltas.count_until(until)
-            return None if count == len(deltas.times) else deltas.length(0, count)
-        if deltas.peaks is None:
-            first = deltas.first_after(whole.ts, whole.order)
+        length = 0 if whole is None else len(whole.text)
+        if whole is None or deltas.peaks is None:
+            first = 0 if whole is None else deltas.first_after(whole.ts, whole.order)
             count = max(first, deltas.count_until(until))
-            return None if count == len(deltas.times) else len(whole.text) + deltas.length(first, count)
-        length = len(whole.text)
+            return None if count == len(deltas.times) else length + deltas.length(first, count)
         for index in deltas.after(whole.ts, whole.order):
             if deltas.times[index] > until:
                 return length
@@ -232,23 +226,19 @@ class Playback(Struct, array_like=True, gc=False):
     def add(self, event: Tts, ts: int, order: int) -> None:
         audio_ms = event.audio_ms
         if event.heard_text is not None:
-            self.text_series(event.estimated).add(ts, order, event.heard_text)
+            self.series("estimated_texts" if event.estimated else "texts").add(ts, order, event.heard_text)
         if audio_ms is not None and audio_ms > 0 and not event.estimated:
             if self.audio is None:
                 self.audio = Timeline()
             self.audio.add(ts, order, audio_ms)
         elif audio_ms is not None:
-            self.position_series(audio_ms).add(ts, order, audio_ms)
+            self.series("starts" if audio_ms == 0 else "estimated_audio").add(ts, order, audio_ms)
         if event.done:
-            if self.dones is None:
-                self.dones = Timeline()
-            self.dones.add(ts, order, 0)
+            self.series("dones").add(ts, order, 0)
         if event.total_audio_ms is not None:
-            if self.totals is None:
-                self.totals = Timeline()
-            self.totals.add(ts, order, event.total_audio_ms)
+            self.series("totals").add(ts, order, event.total_audio_ms)
             if event.synthesised_text is not None:
-                self.measured_texts = self.measured_texts if self.measured_texts is not None else {}
+                self.measured_texts = self.measured_texts or {}
                 self.measured_texts[order] = event.synthesised_text
         if event.words or event.metadata or event.ts is None:
             self.add_rest(event, ts, order)
@@ -256,37 +246,24 @@ class Playback(Struct, array_like=True, gc=False):
     def add_rest(self, event: Tts, ts: int, order: int) -> None:
         """Add what few events have."""
         if event.words:
-            self.words = self.words if self.words is not None else []
+            self.words = self.words or []
             self.words += (
                 TimedWord(ts, order, word.start_ms, word.end_ms, word.text, event.estimated) for word in event.words
             )
         if event.metadata:
-            self.metadata = self.metadata if self.metadata is not None else []
+            self.metadata = self.metadata or []
             self.metadata.append(TimedMetadata(ts, order, event.metadata))
             self.merged_metadata = merge_metadata(self.merged_metadata, order, event.metadata)
         if event.ts is None:
-            self.undated = self.undated if self.undated is not None else set()
+            self.undated = self.undated or set()
             self.undated.add(order)
 
-    def text_series(self, estimated: bool) -> TextTimeline:
-        known = self.estimated_texts if estimated else self.texts
+    def series(self, name: str) -> Any:
+        """The series of a name, which is made once something belongs in it."""
+        known = getattr(self, name)
         if known is None:
-            known = TextTimeline(Timeline())
-            if estimated:
-                self.estimated_texts = known
-            else:
-                self.texts = known
-        return known
-
-    def position_series(self, audio_ms: int) -> Timeline:
-        """Return where a position belongs that is 0, or an estimate."""
-        known = self.starts if audio_ms == 0 else self.estimated_audio
-        if known is None:
-            known = Timeline()
-            if audio_ms == 0:
-                self.starts = known
-            else:
-                self.estimated_audio = known
+            known = TextTimeline(Timeline()) if name.endswith("texts") else Timeline()
+            setattr(self, name, known)
         return known
 
 
@@ -309,27 +286,24 @@ class Evidence(Struct, array_like=True, gc=False):
     word_count: int = 0
 
     def interrupt(self, event: Interrupt, ts: int, order: int) -> None:
-        if self.interruptions is None:
-            self.interruptions = []
+        self.interruptions = self.interruptions or []
         stated = event.heard_text, event.heard_chars, event.audio_end_ms, event.estimated, event.more
         interruption = Interruption(ts, order, *stated, cause=event.cause, metadata=event.metadata)
         insort(self.interruptions, interruption, key=BY_TIME)
         for kind in kinds_of(interruption):
-            self.by_kind = self.by_kind if self.by_kind is not None else {}
+            self.by_kind = self.by_kind or {}
             insort(self.by_kind.setdefault(kind, []), interruption, key=BY_TIME)
         if event.heard_text is not None and not event.more:
-            self.heard = self.heard if self.heard is not None else {}
+            self.heard = self.heard or {}
             insort(self.heard.setdefault(" ".join(event.heard_text.split()), []), ts)
         self.has_more |= event.more
 
     def resume(self, ts: int) -> None:
-        if self.resumes is None:
-            self.resumes = []
+        self.resumes = self.resumes or []
         insort(self.resumes, ts)
 
     def cancel(self, ts: int) -> None:
-        if self.cancels is None:
-            self.cancels = []
+        self.cancels = self.cancels or []
         insort(self.cancels, ts)
 
 

@@ -11,7 +11,7 @@ from voicemem.transcript.cutting import after_closing_marks, whole_word_end
 from voicemem.transcript.replies.evidence import BY_TIME, Evidence, Interruption, Source, TimedWord
 from voicemem.transcript.replies.matching import WordMatch, whole_text
 from voicemem.transcript.state import Reply, State
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimeline, Timeline
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, Timeline
 
 TAKEN_BACK_MS = 250
 """A position takes a `tts.done` back when it is more than this below the total."""
@@ -29,18 +29,14 @@ def timelines(source: Source, *names: str) -> Iterator[Timeline]:
 
 def first_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
     """The first entry about a reply in each of the named series of its sources."""
-    for source in sources:
-        for series in timelines(source, *names):
-            if (first := series.first(source.until, source.since)) is not None:
-                yield first
+    found = (one.first(source.until, source.since) for source in sources for one in timelines(source, *names))
+    return (entry for entry in found if entry is not None)
 
 
 def last_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
     """The last entry about a reply in each of them."""
-    for source in sources:
-        for series in timelines(source, *names):
-            if (last := series.last(source.until, source.since)) is not None:
-                yield last
+    found = (one.last(source.until, source.since) for source in sources for one in timelines(source, *names))
+    return (entry for entry in found if entry is not None)
 
 
 PROGRESS = ("starts", "audio", "estimated_audio", "texts", "estimated_texts", "dones")
@@ -82,18 +78,10 @@ def states_time(source: Source) -> bool:
 
 def largest_total(sources: list[Source]) -> tuple[Entry, Source] | None:
     """The largest total of the audio, and where it was reported; of equal ones the newest."""
-    found: tuple[Entry, Source] | None = None
-    for source in sources:
-        totals = None if source.evidence.playback is None else source.evidence.playback.totals
-        if totals is not None:
-            total = totals.highest_entry(source.until, source.since)
-            if (
-                total is not None
-                and total.value
-                and (found is None or (total.value, *total[:2]) > (found[0].value, *found[0][:2]))
-            ):
-                found = total, source
-    return found
+    series = ((one, source) for source in sources for one in timelines(source, "totals"))
+    tops = ((one.highest_entry(source.until, source.since), source) for one, source in series)
+    totals = [(top, source) for top, source in tops if top is not None and top.value]
+    return max(totals, key=lambda total: (total[0].value, *total[0][:2]), default=None)
 
 
 def measured_text(reply: Reply, total: tuple[Entry, Source]) -> str:
@@ -104,16 +92,13 @@ def measured_text(reply: Reply, total: tuple[Entry, Source]) -> str:
     return reply.generation.text_until(total[0].ts) or reply.generation.text()
 
 
-def reply_words(source: Source) -> list[TimedWord]:
-    """The timed words of a source."""
-    playback = source.evidence.playback
-    words = [] if playback is None or playback.words is None else playback.words
-    return words if source.is_whole else [word for word in words if source.since <= word.ts < source.until]
-
-
 def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch | None:
     """Return where the timed words of a reply stand in its text; None when none of them is found there."""
-    known = [words for source in sources if (words := reply_words(source))]
+    known: list[list[TimedWord]] = []
+    for source in sources:
+        words = (None if source.evidence.playback is None else source.evidence.playback.words) or []
+        words = words if source.is_whole else [word for word in words if source.since <= word.ts < source.until]
+        known += [words] if words else []
     if not known:
         return None
     text, windows = reply.generation.text(), [(source.since, source.until) for source in sources]
@@ -125,15 +110,10 @@ def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch 
     return stored if stored.reached else None
 
 
-def first_cut(sources: list[Source], since: int = BEFORE_ALL) -> Interruption | None:
-    """The earliest interruption from a time on."""
-    found = (source.first_interruption(since) for source in sources)
-    return min((one for one in found if one is not None), key=BY_TIME, default=None)
-
-
 def first_marking_cut(sources: list[Source], resumed_ts: int, heard_ts: int | None) -> Interruption | None:
     """The first interruption that marks a reply: not withdrawn, and before it was heard to its end."""
-    first = first_cut(sources, resumed_ts + 1)
+    firsts = (source.first_interruption(resumed_ts + 1) for source in sources)
+    first = min((one for one in firsts if one is not None), key=BY_TIME, default=None)
     if first is None or first.marks(heard_ts):
         return first
     with_more = (source for source in sources if source.evidence.has_more)
@@ -177,18 +157,13 @@ def may_show_end(evidence: Evidence) -> bool:
     playback = evidence.playback
     if playback is None or evidence.heard:
         return bool(evidence.heard)
-    return not (
-        playback.dones is None
-        and playback.audio is None
-        and playback.estimated_audio is None
-        and playback.texts is None
-        and playback.estimated_texts is None
-    )
+    return any(getattr(playback, name) is not None for name in ("dones", *POSITIONS, *TEXTS))
 
 
 def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[int]:
     """Return when a heard text was all of the reply, with white space as runs; an interrupt's own counts."""
-    series = [(one, source) for source in sources for one in text_timelines(source)]
+    playbacks = [(source.evidence.playback, source) for source in sources]
+    series = [(one, s) for playback, s in playbacks for name in TEXTS if (one := getattr(playback, name, None))]
     if not series and not any(source.evidence.heard for source in sources):
         return
     whole = whole_text(state, reply, sources)
@@ -200,14 +175,6 @@ def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[i
         ts = source.first_heard(whole.joined()) if source.evidence.heard else None
         if ts is not None:
             yield ts
-
-
-def text_timelines(source: Source) -> Iterator[TextTimeline]:
-    """The heard texts that were reported, stated ones and estimates."""
-    for name in TEXTS:
-        series = getattr(source.evidence.playback, name, None)
-        if series is not None:
-            yield series
 
 
 def standing_done(

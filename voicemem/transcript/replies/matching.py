@@ -96,16 +96,8 @@ class WordMatch:
 
 def newest_by_start(words: Iterable[TimedWord]) -> list[TimedWord]:
     """The words by their starts; of two with one start a stated one, then that of the later `ts`, then the later."""
-    by_start: dict[int, TimedWord] = {}
-    for word in words:
-        known = by_start.get(word.start_ms)
-        if known is None or rank(word) >= rank(known):
-            by_start[word.start_ms] = word
-    return [by_start[start_ms] for start_ms in sorted(by_start)]
-
-
-def rank(word: TimedWord) -> tuple[bool, int, int]:
-    return not word.estimated, word.ts, word.order
+    ranked = sorted(words, key=lambda word: (word.start_ms, not word.estimated, word.ts, word.order))
+    return [*{word.start_ms: word for word in ranked}.values()]
 
 
 def find_word(text: str, word: str, start: int) -> int | None:
@@ -246,17 +238,13 @@ def whole_text(state: State, reply: Reply, sources: list[Source]) -> WholeText:
     whole: WholeText | None = state.memo.whole_texts.get(reply.id)
     if whole is None:
         whole = WholeText()
-        if len(text) > SHORT or any(map(has_many_texts, sources)):
+        playbacks = [source.evidence.playback for source in sources]
+        series = (getattr(playback, name, None) for playback in playbacks for name in ("texts", "estimated_texts"))
+        if len(text) > SHORT or any(one is not None and len(one.lengths.numbers) > SHORT for one in series):
             state.memo.whole_texts[reply.id] = whole
     if whole.events != events:
         whole.update(events, text)
     return whole
-
-
-def has_many_texts(source: Source) -> bool:
-    playback = source.evidence.playback
-    series = () if playback is None else (playback.texts, playback.estimated_texts)
-    return any(one is not None and len(one.lengths.numbers) > SHORT for one in series)
 
 
 def skip_white_space(text: str, index: int) -> int:

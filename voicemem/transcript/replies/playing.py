@@ -59,22 +59,17 @@ def settle_reply(state: State, reply: Reply) -> None:
     reply.heard_ts, reply.cut_ts = heard_ts, cut_ts
     note_resume(state, reply, resumed_ts if first_ts is not None and resumed_ts >= first_ts else None)
     remake_later(state, reply)
-    enlist(state, reply)
+    key = reply.key
+    is_unheard = heard_ts is None and cut_ts is None and not reply.restored and not reply.over
+    put(state.played, key, reply.progress)
+    put(state.interrupted, key, cut_ts is not None)
+    put(state.unheard, key, is_unheard)
+    put(state.playable, key, is_unheard and (reply.progress or not reply.generation.complete))
 
 
 def marking_cut(state: State, reply: Reply, sources: list[Source]) -> Interruption | None:
     """The first interruption that marks a reply, which must be settled."""
     return first_marking_cut(sources, resumed_until(state, reply, sources), reply.heard_ts)
-
-
-def enlist(state: State, reply: Reply) -> None:
-    """Put a reply into the lists that it belongs in, and take it out of the others."""
-    key = reply.key
-    is_unheard = reply.heard_ts is None and reply.cut_ts is None and not reply.restored and not reply.over
-    put(state.played, key, reply.progress)
-    put(state.interrupted, key, reply.cut_ts is not None)
-    put(state.unheard, key, is_unheard)
-    put(state.playable, key, is_unheard and (reply.progress or not reply.generation.complete))
 
 
 def remake_later(state: State, reply: Reply) -> None:
@@ -219,11 +214,9 @@ def was_played(sources: list[Source]) -> bool:
 
 def plays_at_close(state: State, reply: Reply) -> bool:
     """Return whether a reply is known to be still playing."""
-    key = reply.key
-    place = bisect_left(state.playable, key)
-    return (
-        reply.progress and place < len(state.playable) and state.playable[place] == key and key >= playing_since(state)
-    )
+    place = bisect_left(state.playable, reply.key)
+    is_playable = state.playable[place : place + 1] == [reply.key]
+    return reply.progress and is_playable and reply.key >= playing_since(state)
 
 
 def playing_since(state: State) -> ReplyKey:
