@@ -336,7 +336,7 @@ async def make_user_document_message(
     section = session_config.working_memory
     if section is None or section.scope != "user" or session_config.user_id is None:
         return None
-    stream = await read_models.journal.journal.find_user(project, session_config.user_id)
+    stream = await read_models.store.journal.find_user(project, session_config.user_id)
     try:
         document = None if stream is None else (await read_models.get_state(stream)).document
     except SessionQuarantined:  # the call goes on without what is known of its user
@@ -393,7 +393,7 @@ async def collect_carried_sessions(
     carried: list[CarriedSession] = []
     ended = SessionFilter(project=stream.project, state="ended", user_id=user_id, limit=PAGE)
     for _ in range(MAX_PAGES):
-        page = await read_models.journal.journal.list_sessions(ended)
+        page = await read_models.store.journal.list_sessions(ended)
         for earlier in page:
             text = ""
             with suppress(SessionQuarantined):  # that must not stop this one

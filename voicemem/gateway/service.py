@@ -180,7 +180,7 @@ class Gateway:
         Another node may end its reply between the two looks: then the journal has gone on, and both are repeated.
         """
         for _ in range(MAX_APPEND_ATTEMPTS):
-            stream = await self.read_models.journal.journal.find_session(stream.project, stream.id) or stream
+            stream = await self.read_models.store.journal.find_session(stream.project, stream.id) or stream
             read_model = await self.read_models.get(stream)
             position, own = read_model.position, self.deps.reply_ids.of_session(stream.key)
             ends = ends_of_unfinished(read_model.state, GATEWAY_PRODUCER, own)
@@ -202,7 +202,7 @@ class Gateway:
 
     async def build_body(self, prepared: PreparedTurn, tools: list[JsonObject]) -> JsonObject:
         """The body of an LLM request, with the memory as it is now and the definitions of the service's `tools`."""
-        stream = await self.read_models.journal.journal.find_session(prepared.stream.project, prepared.stream.id)
+        stream = await self.read_models.store.journal.find_session(prepared.stream.project, prepared.stream.id)
         if stream is None:
             raise Refused("unknown_session")
         custom = parse_config(stream.config).llm.vendor == "custom"

@@ -82,7 +82,7 @@ async def summary_at(
         return current
     newest, position = None, 0
     while position < stream.position:
-        rows = await read_models.journal.journal.read_rows(stream.key, position, min(PAGE, stream.position - position))
+        rows = await read_models.store.journal.read_rows(stream.key, position, min(PAGE, stream.position - position))
         if not rows:
             break
         position = rows[-1].position

@@ -30,14 +30,14 @@ async def append_derived(
     Raises `Refused` (`unknown_session`, and what `make` raises), `SessionQuarantined`, `StoreUnavailable`.
     """
     for _ in range(MAX_APPEND_ATTEMPTS):
-        current = await read_models.journal.journal.find_session(stream.project, stream.id)
+        current = await read_models.store.journal.find_session(stream.project, stream.id)
         if current is None:
             raise Refused("unknown_session")
         read_model = await read_models.get(current)
         event = make(read_model)
         if event is None:
             return current, read_model
-        appended = await read_models.journal.journal.append_server_event(
+        appended = await read_models.store.journal.append_server_event(
             stream.key, msgspec.json.encode(event), read_model.position, now_ms()
         )
         if appended is not None:

@@ -141,7 +141,7 @@ async def native_rows(
     `StoreUnavailable`.
     """
     state, position = State(), 0
-    while rows := await read_models.journal.journal.read_rows(stream.key, position, PAGE):
+    while rows := await read_models.store.journal.read_rows(stream.key, position, PAGE):
         position = rows[-1].position
 
         def work(rows: Sequence[JournalRow] = rows) -> list[JournalRow]:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -35,7 +35,7 @@ from voicemem.sessions.read_models.read_model import (
 )
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.records import JournalRow, Snapshot
+from voicemem.store.records import Snapshot
 from voicemem.store.streams import Stream
 from voicemem.transcript.fold import digest_of, fold_event
 from voicemem.transcript.state import SNAPSHOT_VERSION, State, decode_state
@@ -75,7 +75,7 @@ class ReadModelCache:
 
     def __init__(
         self,
-        journal: Store,
+        store: Store,
         budget: MemoryBudget | None = None,
         capacity: int = 20_000,
         *,
@@ -89,11 +89,11 @@ class ReadModelCache:
         fails, is quarantined. `count_ignored` is called with a bound and how many events the fold has left out because
         of it.
         """
-        self.journal = journal
+        self.store = store
         self.budget = budget or MemoryBudget()
         self.capacity = capacity
         self.off_loop = OffLoop(cpu_budget_s)
-        self.quarantined = QuarantinedSessions(journal.quarantine, clock)
+        self.quarantined = QuarantinedSessions(store.quarantine, clock)
         self.count_ignored = count_ignored
         self.cached: OrderedDict[int, ReadModel] = OrderedDict()
         self.ended: OrderedDict[int, None] = OrderedDict()
@@ -159,7 +159,7 @@ class ReadModelCache:
 
     async def load_as_of(self, key: int, position: int, background: bool = False) -> ReadModel:
         """A read model as of a position, which belongs to the caller. Raises as `get`."""
-        read_model = new_read_model()
+        read_model = ReadModel(State(), loaded=False)
         await self.prepare(key, read_model, position, background)
         return read_model
 
@@ -185,8 +185,12 @@ class ReadModelCache:
                     if with_messages and read_model.state.dirty_turns:
                         await self.perform(key, read_model, read_model.refresh, read_model.has_large_refresh)
                 self.charge(key, read_model)
-            self.note_state(key, stream.state == "ended")
-            if is_kept or not (self.is_worth_saving(read_model, SNAPSHOT_EVERY) or self.is_full):
+            if stream.state == "ended":
+                self.ended[key] = None
+                self.ended.move_to_end(key)
+            else:
+                self.ended.pop(key, None)
+            if is_kept or not (read_model.position - read_model.saved_position >= SNAPSHOT_EVERY or self.is_full):
                 return read_model
             is_kept = True  # what follows awaits, so the read model may have to be made ready again
             await self.save_snapshot_if_due(key, read_model)
@@ -210,11 +214,12 @@ class ReadModelCache:
     async def load(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
         """Begin with the stored snapshot, if there is one up to a position. Raises `SessionQuarantined` if it is."""
         await self.quarantined.check(key)
-        saved = await self.journal.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
+        saved = await self.store.journal.load_snapshot(key, SNAPSHOT_VERSION, position)
         if saved is not None:
             size = len(saved.state)
-            decode = partial(decode_snapshot, saved.state)
-            state = await self.perform(key, read_model, decode, size > LARGE_BYTES, background)
+            state = await self.perform(
+                key, read_model, partial(decode_snapshot, saved.state), size > LARGE_BYTES, background
+            )
         if saved is not None and state is not None:
             read_model.restore(state)
             read_model.saved_position, read_model.folded_bytes = saved.position, 3 * size
@@ -224,9 +229,11 @@ class ReadModelCache:
     async def catch_up(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
         """Fold what is missing up to a position, a page at a time."""
         while read_model.position < position:
-            rows = await self.read_rows(
-                key, read_model, read_model.position, min(FOLD_PAGE, position - read_model.position)
-            )
+            after = read_model.position
+            try:
+                rows = await self.store.journal.read_rows(key, after, min(FOLD_PAGE, position - after))
+            except DamagedEntry as error:
+                raise await self.give_up(key, read_model, error) from None
             if not rows:
                 return  # the session has been erased
             size = sum(len(row.payload) for row in rows)
@@ -234,13 +241,6 @@ class ReadModelCache:
             await self.perform(key, read_model, partial(read_model.fold_rows, rows), off_loop, background)
             if read_model.unpacked is not None and read_model.unpacked.ignored and self.cached.get(key) is read_model:
                 self.note_ignored(read_model)
-
-    async def read_rows(self, key: int, read_model: ReadModel | None, after: int, limit: int) -> list[JournalRow]:
-        """The next rows of the journal; a damaged one quarantines the session. Raises as `get`."""
-        try:
-            return await self.journal.journal.read_rows(key, after, limit)
-        except DamagedEntry as error:
-            raise await self.give_up(key, read_model, error) from None
 
     def has_frame(self, key: int, frame: FrameEvent) -> bool:
         """Whether a frame of this id was folded before, as far as that is known at once; the fold itself is sure."""
@@ -268,14 +268,13 @@ class ReadModelCache:
         read_model = self.cached.get(key)
         if read_model is None:
             return
-        worth = read_model.unpacked is not None or (
-            len(events) >= UNPACK_MIN and len(read_model.packed) <= LARGE_PACKED
-        )
-        large = size > LARGE_BYTES or read_model.slow_fold
-        if worth and not large and read_model.position == position - 1 and not read_model.lock.locked():
+        state, large = read_model.unpacked, size > LARGE_BYTES or read_model.slow_fold
+        folded = read_model.packed_position if state is None else state.position
+        worth = state is not None or (len(events) >= UNPACK_MIN and len(read_model.packed) <= LARGE_PACKED)
+        if worth and not large and folded == position - 1 and not read_model.lock.locked():
             began = time.thread_time() if self.watched_folds else None
             try:
-                state, read_model.last_round = read_model.state, self.rounds
+                state, read_model.last_round = state or read_model.state, self.rounds
                 read_model.folded_bytes += size
                 self.uncharged += size
                 for place, event in enumerate(events, position):
@@ -291,7 +290,7 @@ class ReadModelCache:
                 self.note_ignored(read_model)
             return
         read_model.known_position = position + len(events) - 1
-        if large or read_model.known_position - read_model.position > MAX_LAG:
+        if large or read_model.known_position - folded > MAX_LAG:
             self.lagging.add(key)
 
     def note_commit(self, seconds: float, batches: int) -> None:
@@ -346,16 +345,13 @@ class ReadModelCache:
 
     # Snapshots
 
-    def is_worth_saving(self, read_model: ReadModel, every: int) -> bool:
-        return read_model.position - read_model.saved_position >= every
-
     async def save_snapshot_if_due(self, key: int, read_model: ReadModel, every: int = SNAPSHOT_EVERY) -> None:
-        if self.is_worth_saving(read_model, every):
+        if read_model.position - read_model.saved_position >= every:
             position = read_model.saved_position = read_model.position
             encoded = await self.encode(read_model, read_model.encode_state)
             if encoded is not None and read_model.position == position:
                 with suppress(StoreUnavailable):  # a snapshot only saves time
-                    await self.journal.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
+                    await self.store.journal.save_snapshot(key, Snapshot(position, SNAPSHOT_VERSION, encoded))
 
     async def encode(self, read_model: ReadModel, work: Callable[[], bytes]) -> bytes | None:
         """The result of work that only saves time or space; None if it fails, which harms no one."""
@@ -374,19 +370,11 @@ class ReadModelCache:
         """The read model of a session, as the one that was used last; a new one is still to be loaded."""
         read_model = self.cached.get(key)
         if read_model is None:
-            read_model = self.cached[key] = new_read_model()
+            read_model = self.cached[key] = ReadModel(State(), loaded=False)
             read_model.ratio = self.typical_ratio
         self.cached.move_to_end(key)
         read_model.last_round = self.rounds
         return read_model
-
-    def note_state(self, key: int, is_ended: bool) -> None:
-        """Note whether a session has ended, when it is read."""
-        if is_ended:
-            self.ended[key] = None
-            self.ended.move_to_end(key)
-        else:
-            self.ended.pop(key, None)
 
     def note_ended(self, key: int) -> None:
         """A session has just ended; its read model may go before those of running ones."""
@@ -402,7 +390,7 @@ class ReadModelCache:
         read_model = self.cached.pop(key, None)
         self.ended.pop(key, None)
         if read_model is not None:
-            self.discharge(read_model)
+            self.recharge(read_model, 0)
 
     def discard_all(self, may_differ: Callable[[int], bool] = lambda key: True) -> None:
         """Drop all whose key `may_differ`: after a commit of unknown outcome nothing kept of them can be trusted."""
@@ -415,8 +403,11 @@ class ReadModelCache:
         Those on which a thread works at the moment stay. One that grew is weighed first, since it may be less than it
         is counted for.
         """
-        others = () if but is None else (but,)
-        while self.is_full and (key := self.oldest(others)) is not None:
+        while self.is_full:
+            oldest_first = chain(self.ended, self.cached)
+            key = next((key for key in oldest_first if key != but and not self.cached[key].lock.locked()), None)
+            if key is None:
+                return
             read_model = self.cached[key]
             if read_model.has_grown:
                 self.weigh(key, read_model)
@@ -430,51 +421,27 @@ class ReadModelCache:
 
     @property
     def is_full(self) -> bool:
-        """Whether read models must go."""
         return self.budget.memories > self.budget.room_for_memories or len(self.cached) > self.capacity
-
-    @property
-    def is_pressed(self) -> bool:
-        """Whether those that are not packed take so much that more should be."""
-        return self.budget.memories_in_use > self.budget.room_for_memories // 2
 
     def charge(self, key: int, read_model: ReadModel) -> None:
         """Bring up to date what the budget knows of a read model."""
         if self.cached.get(key) is read_model:
-            self.discharge(read_model)
-            read_model.charged = read_model.weight
-            read_model.charged_packed = read_model.unpacked is None
-            if read_model.charged_packed:
-                self.budget.memories_packed += read_model.charged
-            else:
-                self.budget.memories_in_use += read_model.charged
+            self.recharge(read_model, read_model.weight)
 
-    def discharge(self, read_model: ReadModel) -> None:
-        if read_model.charged_packed:
-            self.budget.memories_packed -= read_model.charged
-        else:
-            self.budget.memories_in_use -= read_model.charged
-        read_model.charged = 0
+    def recharge(self, read_model: ReadModel, weight: int) -> None:
+        for change in -read_model.charged, weight:
+            if read_model.charged_packed:
+                self.budget.memories_packed += change
+            else:
+                self.budget.memories_in_use += change
+            read_model.charged_packed = read_model.unpacked is None
+        read_model.charged = weight
 
     def weigh(self, key: int, read_model: ReadModel) -> None:
         """Look at what a read model takes. It must not be in use by a thread."""
         read_model.weigh()
         self.typical_ratio += (read_model.ratio - self.typical_ratio) / RATIO_MEMORY
         self.charge(key, read_model)
-
-    def oldest(self, but: Iterable[int]) -> int | None:
-        """The key of the read model that is to go next, other than some; None when all are in use."""
-        return next(
-            (key for key in chain(self.ended, self.cached) if key not in but and not self.cached[key].lock.locked()),
-            None,
-        )
-
-
-def new_read_model() -> ReadModel:
-    """A read model that is still to be loaded."""
-    read_model = ReadModel(State())
-    read_model.loaded = False
-    return read_model
 
 
 def decode_snapshot(saved: bytes) -> State | None:

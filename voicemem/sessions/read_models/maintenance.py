@@ -64,7 +64,8 @@ async def catch_up_lagging(read_models: ReadModelCache) -> None:
 async def pack_idle(read_models: ReadModelCache) -> None:
     """Pack the read models that were not used for a while, a few at a time so that other tasks get their turn."""
     used = [read_model for read_model in read_models.cached.values() if read_model.unpacked is not None]
-    rounds = PRESSURE_ROUNDS if read_models.is_pressed else IDLE_ROUNDS
+    budget = read_models.budget
+    rounds = PRESSURE_ROUNDS if budget.memories_in_use > budget.room_for_memories // 2 else IDLE_ROUNDS
     idle = [read_model for read_model in used if read_models.rounds - read_model.last_round >= rounds]
     for count, read_model in enumerate(idle, 1):
         if read_models.rounds - read_model.last_round >= rounds and not read_model.lock.locked():

@@ -58,12 +58,12 @@ class ReadModel:
         "turn_messages", "turn_starts", "unpacked", "weighed_bytes",
     )  # fmt: skip
 
-    def __init__(self, state: State, saved: int = 0) -> None:
+    def __init__(self, state: State, loaded: bool = True) -> None:
         self.unpacked: State | None = state
         self.packed = b""
         self.packed_position = state.position
         """The position of a packed read model; see `stands_at`."""
-        self.saved_position = saved
+        self.saved_position = 0
         """The position of the snapshot that was saved last."""
         self.turn_messages: dict[int, list[Message]] = {}
         """The messages of each turn."""
@@ -90,7 +90,7 @@ class ReadModel:
         self.charged_packed = False
         self.lock = asyncio.Lock()
         """Held while missing entries are folded and while a thread works on it: no one else may use it then."""
-        self.loaded = True
+        self.loaded = loaded
         """False until the stored snapshot was looked for."""
         self.made_position = self.made_bytes = 0
         """What was folded when the messages were made last; 0 when all of them must be made."""
