@@ -112,7 +112,6 @@ async def dial(url: str, key: str, patience: Patience) -> ClientConnection:
 
 
 def answered(status: int) -> Interrupted:
-    """Return what an answer other than a websocket means."""
     if status >= 500 or status in PASSING:
         return Interrupted("waiting", "unreachable", status)
     return Interrupted("failed", "unknown_call" if status in NO_SUCH_CALL else "refused", status)
@@ -178,13 +177,11 @@ class VendorConnection:
             await hang_up(self.socket)
 
     async def finish(self, writing: asyncio.Task[Interrupted | None]) -> Interrupted | None:
-        """Let what waits be stored; no more comes."""
         self.is_over = True
         self.changed.set()
         return await writing
 
     async def read(self) -> Interrupted:
-        """Read and reduce messages until the connection is closed."""
         while True:
             try:
                 message = await self.socket.recv()
@@ -196,7 +193,6 @@ class VendorConnection:
                 await self.room.wait()
 
     async def take(self, message: str | bytes) -> None:
-        """Reduce a message, and let it wait for the store."""
         received = self.recorder.clock()
         try:
             value = message if isinstance(message, bytes) else await self.read_text(message)

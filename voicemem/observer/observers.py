@@ -96,7 +96,6 @@ class ObservedCall:
             await asyncio.sleep(spread(delay_s, self.parts.runtime.random(), 0.5, 1.0))
 
     async def connect_once(self) -> Interrupted:
-        """One connection from its beginning to its end."""
         dialect = self.observed.observation.dialect
         try:
             if self.lease is None:
@@ -250,7 +249,6 @@ class Observers:
         return await self.get(stream)
 
     def on_closed(self, stream: Stream) -> None:
-        """A session was closed on this node."""
         if stream.key in self.running:
             self.wake.set()
 
@@ -273,7 +271,6 @@ class Observers:
             self.start(listed[session], token, key)
 
     def end_all_but(self, ours: set[int], token: str) -> None:
-        """End what is not this node's under its token; a task is forgotten once it has ended."""
         for session, running in self.running.items():
             if session not in ours or running.token != token:
                 running.task.cancel()

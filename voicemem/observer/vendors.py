@@ -41,7 +41,6 @@ VENDORS = {
 
 
 def observable() -> list[str]:
-    """The dialects whose calls can be observed."""
     return [name for name in VENDORS if name in DIALECTS]
 
 

@@ -247,7 +247,6 @@ FIELD_PATH = re.compile(r"[a-z_]+(\[(\d+|\.\.\.)\])?(\.[a-z_]+(\[(\d+|\.\.\.)\])
 
 
 def reword(sentence: str) -> str:
-    """One of msgspec's sentences in plain words, or as it is when we have none for it."""
     if sentence.startswith(MISSING):
         return f"A required field is missing: {sentence.removeprefix(MISSING)}"
     return PATTERN_SENTENCES.get(sentence) or TYPE_MISMATCH.sub(
@@ -256,7 +255,6 @@ def reword(sentence: str) -> str:
 
 
 def type_words(types: str) -> str:
-    """The types that msgspec expected, in plain words."""
     names = [name for name in types.split(" | ") if name != "null"] or ["null"]
     if "float" in names and "int" in names:
         names.remove("int")
@@ -271,13 +269,11 @@ def unknown_field(name: str, known: Sequence[str], path: str) -> str:
 
 
 def known_names(names: Iterable[str]) -> str:
-    """A clause that lists the names that are known; empty without any."""
     listed = ", ".join(f"`{name}`" for name in sorted(names))
     return f"; known: {listed}" if listed else ""
 
 
 def fields_at(kinds: Sequence[Any], path: str) -> tuple[str, ...]:
-    """The fields of the first struct at a dotted path, which is empty for the struct itself."""
     name, _, rest = path.partition(".")
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Struct)):

@@ -163,7 +163,6 @@ def decode_stored(payload: bytes) -> JournaledEvent:
 
 
 def on_one_line(payload: bytes) -> msgspec.Raw:
-    """The JSON of a journaled event as it is, on one line."""
     return msgspec.Raw(payload.translate(NO_LINE_BREAKS))
 
 

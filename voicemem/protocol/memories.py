@@ -70,7 +70,6 @@ def time_ms(text: str) -> int:
 
 
 def days_in(month: int, year: int) -> int:
-    """The days of a month."""
     return days_before(year + month // 12, month % 12 + 1) - days_before(year, month)
 
 

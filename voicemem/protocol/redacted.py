@@ -12,7 +12,6 @@ HIDDEN_BYTES = HIDDEN.encode()
 
 
 def is_redacted(payload: bytes) -> bool:
-    """Whether anything in an event may have been redacted."""
     return HIDDEN_BYTES in payload
 
 

@@ -239,13 +239,11 @@ class Pieces:
         self.at = 0
 
     def follows(self, sign: bytes) -> bool:
-        """Whether this sign comes next, after white space."""
         blanks = BLANKS.match(self.text, self.at)
         self.at = blanks.end() if blanks else self.at
         return self.text.startswith(sign, self.at)
 
     def take(self, sign: bytes) -> bool:
-        """Go behind this sign, if it comes next."""
         found = self.follows(sign)
         self.at += len(sign) if found else 0
         return found
@@ -255,7 +253,6 @@ class Pieces:
             raise Unreadable
 
     def value(self) -> slice:
-        """Return where the next value is, and go behind it."""
         self.follows(b"")
         found = VALUE.match(self.text, self.at, self.at + MAX_PIECE_BYTES)
         # A value may end with the bound only if something follows it there.
@@ -281,7 +278,6 @@ class Pieces:
                 self.expect(b",")
 
     def items(self) -> Iterator[slice]:
-        """Where each value of the next array is."""
         self.expect(b"[")
         ended = self.take(b"]")
         while not ended:
@@ -291,7 +287,6 @@ class Pieces:
                 self.expect(b",")
 
     def end(self) -> None:
-        """The text ends here."""
         self.follows(b"")
         if self.at < len(self.text):
             raise Unreadable

@@ -55,7 +55,6 @@ class TurnParts(NamedTuple):
 
 
 def parts_of(state: State, number: int) -> TurnParts:
-    """What is known of a turn by now."""
     turn = state.turns.get(number)
     if turn is None:
         return TurnParts(number)
@@ -72,7 +71,6 @@ class JournalFilter(NamedTuple):
     turn: TurnParts | None = None
 
     def wanted(self, rows: Iterable[JournalRow]) -> list[JournalRow]:
-        """Those of the rows that are wanted."""
         if not self.types and self.turn is None:
             return list(rows)
         return [row for row in rows if self.wants(row)]
@@ -88,7 +86,6 @@ class JournalFilter(NamedTuple):
 
 
 def matches(type: Any, name: str) -> bool:
-    """Whether a type of event is one that a name means."""
     return isinstance(type, str) and (type.startswith(name[:-1]) if name.endswith("*") else type == name)
 
 
@@ -155,7 +152,6 @@ async def native_rows(
 
 
 def translated(state: State, rows: Sequence[JournalRow]) -> list[JournalRow]:
-    """Fold rows, and return what they were folded as."""
     found: list[JournalRow] = []
     for row, entry in zip(rows, decode_rows(rows), strict=True):
         check_budget()

@@ -193,7 +193,6 @@ class Sessions:
         self.on_listed(stream)
 
     def on_listed(self, stream: Stream) -> None:
-        """Report that lists may show a session in another way now."""
         for listener in self.list_listeners:
             listener(stream)
 
@@ -293,7 +292,6 @@ class Presence:
         """Sessions that another stack's connection has left, and when (Unix ms), by key."""
 
     def connect(self, lease: ProducerLease) -> None:
-        """Count a connection, whose open is committed."""
         self.connected.setdefault((lease.project, lease.session_id), Counter())[lease.producer] += 1
 
     async def disconnect(self, lease: ProducerLease, lost: bool = False) -> None:

@@ -44,7 +44,6 @@ class Measurement(NamedTuple):
     offset_ms: int
 
     def agrees_with(self, other: Measurement) -> bool:
-        """Whether both can be right of the same two clocks."""
         return abs(self.offset_ms - other.offset_ms) <= self.round_trip_ms + other.round_trip_ms + 1
 
 

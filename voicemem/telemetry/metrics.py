@@ -185,7 +185,6 @@ class Metrics:
         series[1].observe(seconds)
 
     def render(self) -> bytes:
-        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def describe(self) -> Iterator[tuple[str, tuple[str, ...], str]]:

@@ -63,12 +63,10 @@ class RecentMetrics:
         return now
 
     def since(self, span_s: float) -> Sample:
-        """The newest sample that is as old as that, or else the oldest one."""
         start = self.clock() - span_s
         return next((sample for sample in reversed(self.samples) if sample.at_s <= start), self.samples[0])
 
     def rates(self, span_s: float) -> dict[str, float]:
-        """How much a second there was of each count, within so many seconds."""
         before, now = self.since(span_s), self.read()
         lasted = max(now.at_s - before.at_s, SAMPLE_EVERY_S)
         return {name: (value - before.counts[name]) / lasted for name, value in now.counts.items()}
@@ -78,12 +76,10 @@ class RecentMetrics:
         return percentile_ms(self.metrics.ack_latency_seconds, self.since(SPAN_S).ack, share)
 
     def commit_ms(self, share: float) -> float | None:
-        """The same of commits."""
         return percentile_ms(self.metrics.commit_seconds, self.since(SPAN_S).commit, share)
 
 
 def count(counter: Counter, **labels: str) -> float:
-    """The sum of a counter's series that have these labels."""
     (family,) = counter.collect()
     return sum(sample.value for sample in family.samples if labels.items() <= sample.labels.items())
 

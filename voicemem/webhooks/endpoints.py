@@ -159,7 +159,6 @@ class Webhooks:
         return found
 
     async def counts_of_day(self, endpoints: Sequence[Endpoint]) -> dict[int, stored.EndpointCounts]:
-        """How endpoints did in the last 24 hours, by key."""
         keys = [endpoint.key for endpoint in endpoints]
         return await self.sent.count_endpoint_deliveries(keys, self.clock() - DAY_MS)
 
@@ -188,7 +187,6 @@ class Webhooks:
 
 
 def new_webhook_secret() -> str:
-    """A random secret in the format of Standard Webhooks."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode("ascii")
 
 

@@ -222,7 +222,6 @@ class OutboxWorker:
         return len(claimed)
 
     async def deliver(self, delivery: ClaimedDelivery) -> None:
-        """Make one attempt, and record its result."""
         claimed_ms = self.clock()
         try:
             payload = await self.store.outbox.freeze_payload(
@@ -289,7 +288,6 @@ class OutboxWorker:
         return await self.read_models.compute_as_of(delivery.stream, delivery.position, write, background=True)
 
     async def finish(self, delivery: ClaimedDelivery, answer: AttemptResult, started_ms: int) -> None:
-        """Record an attempt, and what follows from its answer."""
         attempt = Attempt(started_ms, answer.duration_ms, answer.status, answer.error, answer.excerpt)
         match verdict(answer):
             case "delivered":
@@ -337,7 +335,6 @@ def describe_endpoint(delivery: ClaimedDelivery) -> str:
 def make_attempt_request(
     endpoint: Endpoint, notice_id: str, event_type: int, session_id: str, payload: bytes, now_ms: int
 ) -> AttemptRequest:
-    """One attempt to deliver a payload to an endpoint."""
     overlap = now_ms < (endpoint.old_secret_until_ms or 0)
     return AttemptRequest(
         url=endpoint.url,

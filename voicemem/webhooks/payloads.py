@@ -106,7 +106,6 @@ def history_payload(session: dict[str, Any], stopped_ms: int, messages: Sequence
 
 
 def vcon_payload(session: dict[str, Any], stopped_ms: int, call: Call) -> bytes:
-    """The call at the close as a vCon, in place of its messages."""
     return orjson.dumps({**session, "stop_ts": stopped_ms // 1000, "vcon": vcon_object(call)})
 
 

@@ -80,7 +80,6 @@ class WebhookSender:
         self._any = _session(aiohttp.TCPConnector(resolver=self._resolver, limit=0, keepalive_timeout=KEEPALIVE_S))
 
     async def close(self) -> None:
-        """Drop all connections; may be called twice."""
         for session in (self._public, self._any):
             if session is not None:
                 await session.close()

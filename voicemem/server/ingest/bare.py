@@ -129,7 +129,6 @@ class BareConnection(Connection):
             self.websocket.set_reading(False)
 
     def take_received(self) -> None:
-        """Take what has come, up to a message that takes time."""
         while self.received and not self.throttle.held and not self.reading_stopped and self.frame_task is None:
             received = self.received.popleft()
             self.unanswered -= len(received.message)
@@ -166,14 +165,12 @@ class BareConnection(Connection):
         return first if key is None else None
 
     def decode(self, received: Received) -> FrameEvent | RejectedEvent | MalformedFrame:
-        """The frame of a message; it may run on a thread."""
         try:
             return decode_message(received.message, received.binary, self.door.dialect)
         except MalformedFrame as malformed:
             return malformed
 
     def take(self, received: Received, frame: FrameEvent | RejectedEvent | MalformedFrame) -> None:
-        """Reduce a frame, and put it where it belongs."""
         self.throttle.count(1)
         frames, size = self.host.recorder.frames, len(received.message)
         if isinstance(frame, MalformedFrame):
@@ -234,7 +231,6 @@ class BareConnection(Connection):
             self.stop_waiting()
 
     def stop_waiting(self) -> None:
-        """Continue without the vendor's id: the service makes one."""
         if self.open_lease is None and not self.reading_stopped:
             self.resume_session(None)
 
@@ -244,7 +240,6 @@ class BareConnection(Connection):
             self.frame_task = asyncio.create_task(self.process_id(session_id))
 
     def end_task(self) -> None:
-        """The task at work is over, and maybe another has begun."""
         if self.frame_task is asyncio.current_task():
             self.frame_task = None
 
@@ -267,7 +262,6 @@ class BareConnection(Connection):
                 self.enqueue(frame, len(frame.payload))
 
     def end_waiting(self) -> list[ReducedFrame]:
-        """The frames that waited; they wait no longer."""
         self.host.waiting_frame_bytes -= self.waiting_bytes
         waiting, self.waiting, self.waiting_bytes = self.waiting, [], 0
         return waiting

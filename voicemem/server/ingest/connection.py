@@ -96,7 +96,6 @@ class Connection:
             self.accept(grant)
 
     async def run(self) -> None:
-        """Take messages until the connection is closed."""
         if self.grant is None:
             asyncio.get_running_loop().call_later(AUTH_TIMEOUT_S, self.check_auth_deadline)
         self.websocket.listen(self.on_message if self.throttle.bytes is None else self.on_metered_message)
@@ -177,7 +176,6 @@ class Connection:
             self.enqueue(arrival, size)
 
     async def process_rest(self, beginning: Callable[[], Awaitable[None]]) -> None:
-        """Take what remains of a message, and the messages that came in the meantime."""
         try:
             await beginning()
             while self.backlog and not self.throttle.held:
@@ -299,7 +297,6 @@ class Connection:
     # Answers out
 
     def on_result(self, open_lease: OpenLease, batch: EventBatch, error: VoicememError | None) -> None:
-        """Report what became of a batch, after its commit."""
         self.in_flight -= 1
         self.unanswered -= batch.received_bytes
         if open_lease.batch is batch:
@@ -440,7 +437,6 @@ class Connection:
     # The end
 
     def fail(self, error: VoicememError) -> None:
-        """Report an error, and close with the close code of its code."""
         if self.reading_stopped:
             return
         self.stop_reading()

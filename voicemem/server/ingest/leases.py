@@ -44,7 +44,6 @@ class Leases:
         return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
 
     def put(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> OpenLease | None:
-        """Add a lease; return the one that it replaces, if any."""
         of_session = self.by_session.setdefault(lease.session_id, {})
         before = of_session.get(lease.producer)
         open_lease = of_session[lease.producer] = OpenLease(lease, shard, dialect)

@@ -182,5 +182,4 @@ class IngestServer(IngestHost):
 
 
 def select_protocol(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """Return the protocol if the client offers it; it need not."""
     return Subprotocol(PROTOCOL) if PROTOCOL in offered else None

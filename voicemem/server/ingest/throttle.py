@@ -61,17 +61,14 @@ class Throttle:
         """When the client was last notified, on the loop's clock."""
 
     def meter(self, buckets: EventBuckets) -> None:
-        """Charge events to these buckets, those included that have come already."""
         (self.bucket, self.bytes), self.metered = buckets, True
         if self.bucket is None:
             self.allowance = sys.maxsize
 
     def stop(self) -> None:
-        """Charge nothing more: nothing more is taken."""
         self.metered = False
 
     def count(self, events: int) -> None:
-        """Count events that are taken."""
         self.allowance -= events
         if self.allowance < 0:
             self.charge_taken()
@@ -95,7 +92,6 @@ class Throttle:
             self.hold(self.bytes.charge(size, 0, self.clock()).wait_s)
 
     def hold(self, wait_s: float) -> None:
-        """Take nothing for this time, if it is any."""
         if not wait_s or self.held or self.released:
             return
         self.held = True

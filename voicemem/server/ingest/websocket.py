@@ -140,7 +140,6 @@ class EventSocket(ServerConnection):
         return self.awaits_key and self.reading and (self.request is None or self.listener is not None)
 
     def turn_away(self) -> None:
-        """Say that there are too many connections, and close without waiting for the peer."""
         if self.protocol.state is CONNECTING:
             self.transport.write(turned_away())
         elif self.protocol.state is OPEN:
@@ -152,7 +151,6 @@ class EventSocket(ServerConnection):
             self.transport.abort()
 
     def listen(self, listener: Listener) -> None:
-        """Deliver every message to this listener, those included that came before it."""
         self.listener = listener
         self.fast = apply_mask is not None and not self.sent_ahead
         undelivered, self.undelivered = self.undelivered, []
@@ -316,7 +314,6 @@ NO_HANDSHAKE = "This port only takes websockets, at /v1/ingest; the REST API has
 
 
 def rejection_response(refused: Refused | StoreUnavailable) -> Response:
-    """Return the answer to a handshake that is refused."""
     return handshake_problem(HTTPStatus(CODES[refused.code].status), refused.code, refused.detail, headers_of(refused))
 
 

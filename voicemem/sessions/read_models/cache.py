@@ -227,7 +227,6 @@ class ReadModelCache:
         read_model.loaded = True
 
     async def catch_up(self, key: int, read_model: ReadModel, position: int, background: bool = False) -> None:
-        """Fold what is missing up to a position, a page at a time."""
         while read_model.position < position:
             after = read_model.position
             try:
@@ -306,7 +305,6 @@ class ReadModelCache:
             self.watched_folds = WATCHED_FOLDS
 
     def note_ignored(self, read_model: ReadModel) -> None:
-        """Count the events that the fold has left out since the last time."""
         counted = read_model.counted = read_model.counted or {}
         for bound, count in read_model.state.ignored.items():
             if count > counted.get(bound, 0):
@@ -338,7 +336,6 @@ class ReadModelCache:
             raise
 
     async def give_up(self, key: int, read_model: ReadModel | None, error: BaseException) -> SessionQuarantined:
-        """Quarantine a session; the error to raise."""
         self.drop(key, read_model)
         await self.quarantined.add(key, error)
         return SessionQuarantined()
@@ -424,7 +421,6 @@ class ReadModelCache:
         return self.budget.memories > self.budget.room_for_memories or len(self.cached) > self.capacity
 
     def charge(self, key: int, read_model: ReadModel) -> None:
-        """Bring up to date what the budget knows of a read model."""
         if self.cached.get(key) is read_model:
             self.recharge(read_model, read_model.weight)
 
@@ -453,7 +449,6 @@ def decode_snapshot(saved: bytes) -> State | None:
 
 
 def is_ready(read_model: ReadModel, position: int, with_messages: bool) -> bool:
-    """Whether a read model can be read as it is."""
     state = read_model.unpacked
     return (
         state is not None

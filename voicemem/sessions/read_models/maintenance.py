@@ -39,7 +39,6 @@ async def maintain(read_models: ReadModelCache) -> None:
 
 
 async def relieve(read_models: ReadModelCache) -> None:
-    """Bring the weights of read models up to date, and evict what is too much."""
     weigh_grown(read_models)
     await read_models.evict()
 
@@ -91,7 +90,6 @@ def weigh_grown(read_models: ReadModelCache) -> None:
 
 
 async def pack(read_models: ReadModelCache, read_model: ReadModel) -> None:
-    """Pack a read model, unless it is used in the meantime."""
     state = read_model.unpacked
     if state is None:
         return

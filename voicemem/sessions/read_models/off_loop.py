@@ -89,7 +89,6 @@ class Work(Generic[T]):
         return 0.0
 
     def run(self) -> None:
-        """The thread."""
         CURRENT.work = self
         value: Any = None
         error: BaseException | None = None

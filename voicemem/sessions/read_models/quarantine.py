@@ -45,7 +45,6 @@ class QuarantinedSessions:
             raise SessionQuarantined
 
     async def find(self, key: int) -> QuarantineEntry | None:
-        """Why a stream is quarantined; None when it is not."""
         return await self.quarantine.find_quarantined(key, FOLD_VERSION)
 
     async def add(self, key: int, error: BaseException) -> None:

@@ -109,7 +109,6 @@ class ReadModel:
 
     @property
     def state(self) -> State:
-        """The fold state, unpacked if need be."""
         state = self.unpacked
         if state is None:
             state = decompress_state(self.packed)
@@ -118,7 +117,6 @@ class ReadModel:
 
     @property
     def position(self) -> int:
-        """The position up to which it is folded."""
         return self.packed_position if self.unpacked is None else self.unpacked.position
 
     @property
@@ -131,7 +129,6 @@ class ReadModel:
 
     @property
     def has_grown(self) -> bool:
-        """Whether it is worth weighing again."""
         return self.unpacked is not None and self.folded_bytes > 2 * self.weighed_bytes + WEIGHED_FROM
 
     def weigh(self) -> None:
@@ -145,12 +142,10 @@ class ReadModel:
 
     @property
     def is_large(self) -> bool:
-        """Whether work on all of it is too much for the event loop."""
         return self.folded_bytes > LARGE_BYTES or self.slow_fold or self.slow_refresh
 
     @property
     def has_large_refresh(self) -> bool:
-        """Whether making the messages that have changed is too much for the event loop."""
         return (
             self.position - self.made_position > LARGE_ROWS
             or self.folded_bytes - self.made_bytes > LARGE_BYTES
@@ -159,7 +154,6 @@ class ReadModel:
 
     @property
     def has_large_encoding(self) -> bool:
-        """Whether encoding the messages that were not encoded yet is too much for the event loop."""
         missing = self.state.turn_numbers[len(self.encoded_ends) :]
         if len(missing) > LARGE_ROWS:
             return True
@@ -168,7 +162,6 @@ class ReadModel:
 
     @property
     def has_large_messages(self) -> bool:
-        """Whether a few hundred of its messages may be too much to encode on the event loop."""
         return self.folded_bytes > 32 * LARGE_BYTES
 
     def pack(self) -> None:
@@ -177,7 +170,6 @@ class ReadModel:
             self.replace_state(compress_state(self.unpacked))
 
     def replace_state(self, packed: bytes) -> None:
-        """Keep nothing but the compressed snapshot of the state."""
         self.packed_position, self.packed, self.unpacked = self.position, packed, None
         self.turn_messages, self.times, self.all_messages, self.turn_starts = {}, {}, [], {}
         self.token_counts, self.turn_changes = {}, None
@@ -185,11 +177,9 @@ class ReadModel:
         self.made_position = self.made_bytes = 0
 
     def restore(self, state: State) -> None:
-        """Continue with a state that was saved or packed."""
         self.unpacked, self.packed, self.loaded = state, b"", True
 
     def encode_state(self) -> bytes:
-        """The state as a snapshot."""
         return zlib.decompress(self.packed) if self.unpacked is None else encode_state(self.unpacked)
 
     def fold(self, entries: Iterable[DecodedRow]) -> None:
@@ -227,7 +217,6 @@ class ReadModel:
         return messages if self.state.forgotten is None else [messages[index] for index in self.remembered_indexes()]
 
     def timed_messages(self) -> list[tuple[Message, SpeechTimes]]:
-        """The messages in order, each with the time in which it could be heard."""
         self.refresh()
         for number in self.state.turn_numbers:
             if number not in self.times:
@@ -336,7 +325,6 @@ def decode_rows(rows: Iterable[JournalRow]) -> list[DecodedRow]:
 
 
 def took_long(seconds: float, pieces: int) -> bool:
-    """Whether work took so long that the next of its kind must not hold up the event loop."""
     return seconds > SLOW_S and seconds > pieces * SLOW_PIECE_S
 
 
@@ -393,7 +381,6 @@ class Weighing:
 
 
 def fields_of(value: Any) -> Iterable[Any]:
-    """What a record refers to."""
     if isinstance(value, msgspec.Struct):
         fields: tuple[Any, ...] = msgspec.structs.astuple(value)
     else:

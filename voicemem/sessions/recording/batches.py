@@ -142,7 +142,6 @@ class EventBatch(Batch, kw_only=True, eq=False, gc=True):
         self.arrivals.append(arrival)
 
     def seal(self, now_ms: int) -> None:
-        """Offer it to the journal, as it is now."""
         self.is_sealed, self.received_ms = True, now_ms
         if self.is_plain:
             self.payloads = [arrival.payload for arrival in cast(list[DecodedEvent], self.arrivals)]

@@ -203,7 +203,6 @@ class CommitShard:
         return True
 
     async def commit_pending(self) -> None:
-        """Commit what waits, one commit at a time."""
         try:
             while self.pending:
                 batches, self.pending = self.pending[:MAX_BATCHES], self.pending[MAX_BATCHES:]
@@ -218,7 +217,6 @@ class CommitShard:
             self.task = None
 
     def has(self, key: int) -> bool:
-        """Whether a session is of this shard."""
         return self.journal.shard_of(key) == self.number
 
     def set_apart(self, batches: Sequence[EventBatch], since: float) -> None:

@@ -86,7 +86,6 @@ class FrameReducer:
         self.metrics.frames.labels(dialect, result).inc()
 
     def name_unknown(self, dialect: str, kind: str) -> None:
-        """Name an unknown type in the log, once."""
         key = dialect, ascii(kind[:MAX_NAME])
         if key not in self.named and len(self.named) < MAX_NAMED:
             self.named.add(key)
@@ -152,7 +151,6 @@ def reduce_frame(dialect: Dialect, event: FrameEvent) -> Frame | None:
 
 
 def kept_event(event: FrameEvent, frame: Frame | None) -> FrameEvent:
-    """The event that is journaled."""
     if frame is None:
         return FrameEvent(dialect=event.dialect, session_id=event.session_id, producer=event.producer, seq=event.seq)
     return FrameEvent(
@@ -168,5 +166,4 @@ def kept_event(event: FrameEvent, frame: Frame | None) -> FrameEvent:
 
 
 def usable_id(id: str | None) -> str | None:
-    """The vendor's id, if an event may have it."""
     return id if id is not None and 1 <= len(id) <= 128 else None

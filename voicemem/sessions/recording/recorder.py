@@ -190,7 +190,6 @@ class Recorder:
     def reduce_frame(
         self, lease: ProducerLease, event: FrameEvent, keep_typed: bool = True
     ) -> ReducedFrame | RejectedEvent | None:
-        """What is journaled for a frame of another stack, if anything is."""
         is_known = partial(self.read_models.has_frame, lease.key)
         return self.frames.reduce(event, keep_typed, is_known, lease.openings)
 

@@ -65,7 +65,6 @@ class Redaction:
         self.remembered: OrderedDict[tuple[int, str], Remembered] = OrderedDict()
 
     def slow_sessions(self, batches: Sequence[EventBatch]) -> set[int]:
-        """The keys of sessions of which much is to be redacted."""
         return {batch.lease.key for batch in batches if not batch.is_redacted and size_of(batch) > LARGE_BYTES}
 
     async def redact(self, batches: Sequence[EventBatch]) -> None:
@@ -103,12 +102,10 @@ class Redaction:
             known.next_seq = appended.next_seq if appended.next_seq > 1 else known.next_seq
 
     def forget(self, batches: Sequence[EventBatch]) -> None:
-        """Forget what was said in batches of which it is unknown whether they were stored."""
         for batch in batches:
             self.remembered.pop(key_of(batch.lease), None)
 
     async def find(self, batch: EventBatch) -> Remembered:
-        """What the producer of a batch has said so far."""
         lease, key = batch.lease, key_of(batch.lease)
         known = self.remembered.get(key)
         if known is None:
@@ -147,7 +144,6 @@ class Redaction:
 
 
 def redact_rows(rows: Sequence[JournalRow], rules: Rules) -> list[JournalRow]:
-    """A journal that comes whole, redacted as its events would have been."""
     speeches: dict[str | None, Speech] = {}
     found = []
     for row in rows:
@@ -176,7 +172,6 @@ def recall_row(row: JournalRow, known: Remembered) -> None:
 
 
 def redact_batch(batch: EventBatch, known: Remembered) -> int:
-    """Redact the events of a batch in place; how many were changed."""
     changed = 0
     for place, arrival in enumerate(batch.arrivals):
         if isinstance(arrival, RejectedEvent):

@@ -76,12 +76,10 @@ class Followed(Generic[T]):
         self.read_models.budget.followed -= self.charged
 
     def charge(self, taken: int) -> None:
-        """Bring up to date what the budget knows of it."""
         self.read_models.budget.followed += taken - self.charged
         self.charged = taken
 
     def is_large(self, reader: Reader, read_model: ReadModel) -> bool:
-        """Whether comparing is too much for the event loop."""
         if self.was_slow or read_model.has_large_refresh or len(reader.behind) > LARGE_ROWS:
             return True
         if not reader.is_new and read_model.folded_bytes - reader.seen_bytes > LARGE_BYTES:
@@ -163,7 +161,6 @@ class FollowedMemory(Followed[Comparison]):
 
 
 def weight_of(marks: TurnMarks) -> int:
-    """About how many bytes the marks of a turn take."""
     return TURN_BYTES + len(marks.packed)
 
 

@@ -154,7 +154,6 @@ class TailOfSeveral(Tail):
 
     @property
     def has_room(self) -> bool:
-        """Whether it may follow one more session."""
         return len(self.followed) < MAX_FOLLOWED
 
     def notify(self, streams: Mapping[int, Stream]) -> None:
@@ -292,11 +291,9 @@ class TailHub:
             tail.notify(streams)
 
     def followed_keys(self) -> set[int]:
-        """The keys of all sessions that any tail follows."""
         return {key for tail in self.open_tails for key in tail.followed}
 
     def notify_keys(self, keys: Set[int]) -> None:
-        """Wake the tails that follow these sessions."""
         for tail in self.open_tails:
             tail.notify_keys(keys)
 

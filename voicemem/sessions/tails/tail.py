@@ -89,7 +89,6 @@ class FollowedSession:
         self.move(at)
 
     def move(self, position: int) -> None:
-        """Note that it was sent up to a position."""
         self.position = position
         self.pair = format_pair(self.stream.key, position)  # every item of any session in its tail names it
 
@@ -132,7 +131,6 @@ class Tail:
 
     @property
     def cursor(self) -> str:
-        """The place after all items so far."""
         ((key, session),) = self.followed.items()
         return format_session_cursor(self.incarnation, key, session.position)
 
@@ -174,7 +172,6 @@ class Tail:
         ]
 
     def is_too_early(self, stream: Stream) -> bool:
-        """Whether it is too early to send anything of a session."""
         return False
 
     def finish(self, session: FollowedSession, state: str, reason: str | None) -> TailItem:
@@ -246,7 +243,6 @@ class Tail:
                 self.dirty_keys.add(key)
 
     async def read_items(self, session: FollowedSession) -> list[TailItem]:
-        """What a session has to send, in the view of the tail."""
         if self.view.call:
             return await self.read_call(session)
         return await (self.read_changes(session) if self.view.messages else self.read_entries(session))
@@ -264,7 +260,6 @@ class Tail:
         return [*(TailItem(place, content) for content in contents), *messages]
 
     async def read_entries(self, session: FollowedSession) -> list[TailItem]:
-        """The next page of a session's journal."""
         items = []
         is_small = session.stream.position - session.position <= SMALL_PAGE
         async with nullcontext() if is_small else self.sources.page_lock:
@@ -289,7 +284,6 @@ class Tail:
 
 
 def is_closed_for_good(stream: Stream, now_ms: int) -> bool:
-    """Whether a session has ended and can no longer be reopened."""
     return stream.state == "ended" and not may_reopen(stream, now_ms)
 
 
