@@ -30,8 +30,7 @@ from voicemem.store.port import Store
 from voicemem.store.scopes import Scope, scope_of
 from voicemem.store.streams import Stream
 from voicemem.store.transcript_index import MAX_FOUND, FoundMessage, TranscriptQuery
-from voicemem.store.transcript_vectors import VectorQuery
-from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace
+from voicemem.store.vectors import MAX_NEAR, MemoryPlace, MessagePlace, VectorQuery
 from voicemem.transcript.messages import Role
 
 SearchMode = Literal["words", "vectors", "hybrid"]
@@ -438,7 +437,7 @@ async def find_memories_by_meaning(
     words = [] if vectors_alone else query_words(query)
     by_words = await store.memories.find_memories_by_words(filter, words, MAX_NEAR)
     places = [MemoryPlace(row.key, row.id) for row, _ in by_words]
-    near = await store.memory_vectors.find_memories_near(filter, name, vector, MAX_NEAR, places)
+    near = await store.memory_vectors.find_near(filter, name, vector, MAX_NEAR, places)
     if near.is_capped:
         vectors.count_capped()
     rows = {MemoryPlace(row.key, row.id): row for row, _ in (*by_words, *near.found)}

@@ -21,7 +21,8 @@ from voicemem.redaction.runs import START
 from voicemem.redaction.texts import Rules, redact_text
 from voicemem.runtime import Runtime
 from voicemem.store.port import Store
-from voicemem.store.vectors import Embedded, TextToEmbed, VectorCheck, VectorSupport
+from voicemem.store.vectors import TextToEmbed, VectorSupport
+from voicemem.store.vectors import Vectors as StoredVectors
 
 LOG = logging.getLogger("voicemem")
 ROUND_S = 0.5
@@ -109,11 +110,9 @@ class QueryVectors:
 
 
 class VectorCache(NamedTuple):
-    """Where texts of one kind and their vectors are: methods of a store."""
+    """Where texts of one kind and their vectors are."""
 
-    check: Callable[[str, int, int], Awaitable[VectorCheck]]
-    find_without: Callable[[str, Sequence[int], int], Awaitable[list[TextToEmbed]]]
-    save: Callable[[str, Embedded], Awaitable[None]]
+    vectors: StoredVectors
     changed: dict[int, None]
     """Streams of which something came since their texts got vectors, by key."""
 
@@ -123,18 +122,8 @@ class VectorMaker:
 
     def __init__(self, store: Store, embedder: Embedder, runtime: Runtime, node_token: Callable[[], str]) -> None:
         self.store = store
-        self.messages = VectorCache(
-            store.transcript_vectors.check_vectors,
-            store.transcript_vectors.find_without_vector,
-            store.transcript_vectors.save_vectors,
-            {},
-        )
-        self.memories = VectorCache(
-            store.memory_vectors.check_memory_vectors,
-            store.memory_vectors.find_memories_without_vector,
-            store.memory_vectors.save_memory_vectors,
-            {},
-        )
+        self.messages = VectorCache(store.transcript_vectors, {})
+        self.memories = VectorCache(store.memory_vectors, {})
         self.caches = (self.memories, self.messages)
         self.embedder = embedder
         self.runtime = runtime
@@ -193,13 +182,13 @@ class VectorMaker:
 
     async def embed_streams(self, cache: VectorCache, name: str, keys: Sequence[int]) -> AsyncIterator[int]:
         """Give all texts of these streams vectors; how many got one in each step. Raises as `embed_changed`."""
-        while texts := await cache.find_without(name, keys, MAX_BATCH * BATCHES_AT_ONCE):
+        while texts := await cache.vectors.find_without_vector(name, keys, MAX_BATCH * BATCHES_AT_ONCE):
             batches = [texts[first : first + MAX_BATCH] for first in range(0, len(texts), MAX_BATCH)]
             done = await asyncio.gather(*map(self.embed_batch, batches), return_exceptions=True)
             for embedded in done:
                 if not isinstance(embedded, BaseException):
                     for first in range(0, len(embedded), SAVED_AT_ONCE):
-                        await cache.save(name, embedded[first : first + SAVED_AT_ONCE])
+                        await cache.vectors.save_vectors(name, embedded[first : first + SAVED_AT_ONCE])
                     yield len(embedded)
             for failed in done:
                 if isinstance(failed, BaseException):
@@ -234,7 +223,7 @@ class VectorMaker:
         for cache in self.caches:
             after: int | None = 0
             while after is not None:
-                check = await cache.check(name, after, CHECKED_AT_ONCE)
+                check = await cache.vectors.check_vectors(name, after, CHECKED_AT_ONCE)
                 async for count in self.embed_streams(cache, name, check.behind):
                     yield count
                 after = check.through_key
@@ -244,7 +233,7 @@ class VectorMaker:
         """How many vectors are to be made. Raises as `embed_changed`."""
         name = await self.find_name()
         messages = await self.store.transcript_vectors.count_without_vector(name)
-        return messages + await self.store.memory_vectors.count_memories_without_vector(name)
+        return messages + await self.store.memory_vectors.count_without_vector(name)
 
     def note_answered(self) -> None:
         if self.failures:

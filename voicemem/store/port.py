@@ -58,7 +58,6 @@ from voicemem.store.endpoints import Endpoints
 from voicemem.store.extractions import Extractions
 from voicemem.store.journal import Journal
 from voicemem.store.memories import Memories, MemoryFullText
-from voicemem.store.memory_vectors import MemoryVectors
 from voicemem.store.nodes import Nodes
 from voicemem.store.observations import Observations
 from voicemem.store.outbox import Outbox
@@ -67,8 +66,7 @@ from voicemem.store.quarantine import Quarantine
 from voicemem.store.records import Figures, Quotas
 from voicemem.store.retention import Retention, Traces
 from voicemem.store.transcript_index import IndexDatabase, MessageFullText, TranscriptIndex
-from voicemem.store.transcript_vectors import TranscriptVectors
-from voicemem.store.vectors import VectorMath
+from voicemem.store.vectors import MemoryVectors, TranscriptVectors, VectorMath
 
 COUNT_RUNNING = "select count(*) from streams where due_ms is not null"
 """Every running session has a time at which it is due, if only for its greatest length; other streams have none."""

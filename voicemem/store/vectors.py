@@ -1,14 +1,28 @@
-"""Vectors of messages and of memories: what they share on any engine."""
+"""Vectors of messages and of memories, each by the name of the embedder that made it.
+
+A query is compared with each vector of its scope, of the newest sessions first: nothing is held in RAM, and no vector
+of another scope is looked at.
+"""
 
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from voicemem.store.database import Connection
+from msgspec import Struct
+
+from voicemem.store.database import Connection, Database, Row, columns
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST, with_newer
+from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter
+from voicemem.store.memory_rows import MemoryRow, row_of_values
+from voicemem.store.scopes import Scope
+from voicemem.store.transcript_index import FoundMessage, IndexDatabase, said_between
+
+T = TypeVar("T")
 
 MAX_COMPARED = 20_000
 """The vectors of a scope that a query is compared with: those of the newest sessions."""
@@ -96,7 +110,247 @@ def floats_of(vector: bytes) -> array[float]:
     return floats
 
 
-def checked(found: Sequence[tuple[int, Any]], limit: int) -> VectorCheck:
-    """The result of a look at streams: their keys, and whether texts of each lack a vector."""
-    behind = [key for key, is_missing in found if is_missing]
-    return VectorCheck(behind, len(found), found[-1][0] if len(found) == limit else None)
+class VectorQuery(Struct, frozen=True):
+    """Which messages to find: those whose vectors are the nearest to this one, of all that `embedder` has made.
+
+    A vector is little-endian 32-bit floats, of length 1 together. `also` are messages whose nearness is returned too.
+    """
+
+    scope: Scope
+    embedder: str
+    vector: bytes
+    since_ms: int | None = None
+    until_ms: int | None = None
+    limit: int = MAX_NEAR
+    also: Sequence[MessagePlace] = ()
+
+
+class Near(NamedTuple, Generic[T]):
+    """What was found by vectors; scores are cosines."""
+
+    found: list[T]
+    """The nearest first."""
+    also: dict[Any, float]
+    """The cosines of those places that the query names, as far as they have vectors."""
+    is_capped: bool
+    """Whether there are more vectors for the query than were compared."""
+
+
+SELECT_READABLE = "select key from streams where key in :keys and state <> 'erased'"
+WITHOUT = "select {place}, m.text from {texts} m where m.stream in :keys and {is_missing} limit :limit"
+SAVE = """
+    insert into {vectors} ({columns}, embedder, vector)
+    select {copied}, cast(:embedder as bigint), {vector} from {texts} m where {is_place} and m.text = :text for share
+    on conflict ({key}) do update set embedder = excluded.embedder, vector = excluded.vector
+"""
+"""What changes a text waits for that, and then deletes the vector."""
+SELECT_COSINE = """
+    select {cosine} from {vectors} v where {is_place} and embedder = :embedder and vector is not null
+"""
+
+
+class Vectors(ABC):
+    """The vectors of texts of one kind, each by the name of the embedder that made it.
+
+    What changes a text, or deletes it, deletes its vector.
+    """
+
+    texts: str
+    vectors: str
+    """The tables."""
+    key: tuple[str, ...]
+    """The columns of a place, in both."""
+    copied: tuple[str, ...] = ()
+    """Columns that a vector repeats of its text."""
+    is_text = "true"
+    """The condition of texts `m` that are to have vectors."""
+    place: Callable[..., MessagePlace | MemoryPlace]
+    check: str
+    """Selects the keys of streams behind one, and whether texts of each lack a vector."""
+    count: str
+    near: str
+    """Selects, of the nearest texts, the number of vectors that were compared, and what else is returned of them."""
+
+    def __init__(self, database: Database, math: VectorMath) -> None:
+        self.database = database
+        self.math = math
+
+    @abstractmethod
+    async def read(self, job: Callable[[Connection], T]) -> T:
+        """Run a job that only reads, where the vectors are."""
+
+    @abstractmethod
+    async def write(self, job: Callable[[Connection], T]) -> T:
+        """Run a job that writes there."""
+
+    @classmethod
+    def fill(cls, text: str, **more: str) -> str:
+        """Put the names of the tables and of their columns into a text."""
+        same = " and ".join(f"v.{name} = m.{name}" for name in cls.key)
+        is_missing = f"{cls.is_text} and not exists (select 1 from {cls.vectors} v where {same}"
+        return text.format(
+            texts=cls.texts,
+            vectors=cls.vectors,
+            key=columns(cls.key),
+            place=columns(cls.key, "m."),
+            columns=columns((*cls.key, *cls.copied)),
+            copied=columns((*cls.key, *cls.copied), "m."),
+            is_place=" and ".join(f"{name} = :{name}" for name in cls.key),
+            is_same=same,
+            is_text=cls.is_text,
+            is_missing=f"{is_missing} and v.embedder = :embedder)",
+            **more,
+        )
+
+    async def check_vectors(self, embedder: str, after_key: int, limit: int) -> VectorCheck:
+        """Look at some streams that have texts, by key: which have some without a vector of this embedder."""
+        values = {"embedder": embedder_number(embedder), "after": after_key, "limit": limit}
+        rows = await self.read(lambda connection: connection.rows(self.fill(self.check), **values))
+        behind = [key for key, is_missing in rows if is_missing]
+        return VectorCheck(behind, len(rows), rows[-1][0] if len(rows) == limit else None)
+
+    async def count_without_vector(self, embedder: str) -> int:
+        """How many texts have no vector of this embedder."""
+        number = embedder_number(embedder)
+        return int((await self.read(lambda connection: connection.one(self.fill(self.count), embedder=number)))[0])
+
+    async def find_without_vector(self, embedder: str, keys: Sequence[int], limit: int) -> list[TextToEmbed]:
+        """Texts of these streams, if they are not erased, that have no vector of this embedder."""
+        readable = [key for (key,) in await self.database.rows(SELECT_READABLE, keys=list(keys))]
+        values = {"keys": readable, "embedder": embedder_number(embedder), "limit": limit}
+        rows = await self.read(lambda connection: connection.rows(self.fill(WITHOUT), **values))
+        return [TextToEmbed(self.place(*place), text) for *place, text in rows]
+
+    async def save_vectors(self, embedder: str, vectors: Embedded) -> None:
+        """Keep vectors of texts that still are as they were."""
+        statement, number = self.fill(SAVE, vector=self.math.stored), embedder_number(embedder)
+        rows = [
+            {
+                **dict(zip(self.key, place, strict=True)),
+                "text": text,
+                "embedder": number,
+                "vector": self.math.value(one),
+            }
+            for (place, text), one in sorted(vectors, key=lambda one: one[0].place)
+        ]
+        await self.write(lambda connection: connection.many(statement, rows))
+
+    def compare(
+        self, connection: Connection, limit: int, also: Sequence[Any], values: dict[str, Any], **conditions: str
+    ) -> Near[Row]:
+        """The rows of the nearest texts, of which each begins with the number of vectors that were compared."""
+        most = self.math.begin(connection)
+        if not most:
+            return Near([], {}, False)
+        text = self.fill(self.near, cosine=self.math.cosine, **conditions)
+        rows = connection.rows(text, most=most + 1, limit=limit, **values)
+        cosines = {}
+        for place in also:
+            one = values | dict(zip(self.key, place, strict=True))
+            row = connection.row(self.fill(SELECT_COSINE, cosine=self.math.cosine), **one)
+            if row is not None:
+                cosines[place] = float(row[0])
+        return Near([row[1:] for row in rows], cosines, bool(rows) and rows[0][0] > most)
+
+
+class TranscriptVectors(Vectors):
+    """The vectors of the messages in the index."""
+
+    texts, vectors, key = "transcript_messages", "transcript_vectors", ("stream", "turn", "number")
+    copied = ("said_ms",)
+    place = MessagePlace
+    check = """
+        select s.stream, exists (select 1 from {texts} m where m.stream = s.stream and {is_missing})
+        from transcript_sessions s where s.stream > :after order by s.stream limit :limit
+    """
+    count = "select (select count(*) from {texts}) - (select count(*) from {vectors} where embedder = :embedder)"
+    near = """
+        with compared as materialized (
+            select v.stream, v.turn, v.number from transcript_sessions s cross join transcript_vectors v
+            where {scope} and v.stream = s.stream and v.embedder = :embedder
+            and v.said_ms >= :since_ms and v.said_ms < :until_ms and v.vector is not null
+            order by s.stream desc limit :most
+        ), near as materialized (
+            select v.stream, v.turn, v.number, {cosine} as cosine from compared c
+            join transcript_vectors v on v.stream = c.stream and v.turn = c.turn and v.number = c.number
+            order by cosine desc, v.stream desc, v.turn desc, v.number desc limit :limit
+        )
+        select (select count(*) from compared), m.stream, m.turn, m.number, m.position, m.role, m.said_ms, m.text,
+        v.cosine from near v join transcript_messages m on {is_same}
+        order by v.cosine desc, m.said_ms desc, m.stream desc, m.turn desc, m.number desc
+    """
+
+    def __init__(self, database: Database, index: IndexDatabase, math: VectorMath) -> None:
+        super().__init__(database, math)
+        self.index = index
+
+    async def read(self, job: Callable[[Connection], T]) -> T:
+        return await self.index.read(job)
+
+    async def write(self, job: Callable[[Connection], T]) -> T:
+        return await self.index.write(job)
+
+    async def prepare_vectors(self) -> VectorSupport:
+        """Make ready for vectors, of memories too; called before any other of these methods."""
+        return await self.math.prepare()
+
+    async def find_near(self, query: VectorQuery) -> Near[FoundMessage]:
+        """The messages whose vectors are the nearest, and how near those of `also` are."""
+        scope = " and ".join(f"s.{name} = :{name}" for name in query.scope.given)
+        compared = {"vector": self.math.value(query.vector), "embedder": embedder_number(query.embedder)}
+        values = query.scope.given | said_between(query.since_ms, query.until_ms) | compared
+        near = await self.read(lambda opened: self.compare(opened, query.limit, query.also, values, scope=scope))
+        return Near([FoundMessage(*row) for row in near.found], near.also, near.is_capped)
+
+
+class MemoryVectors(Vectors):
+    """The vectors of memories, beside their rows."""
+
+    texts, vectors, key = "memories", "memory_vectors", ("stream", "id")
+    is_text = f"m.removed_ms is null and {IS_THERE}"
+    place = MemoryPlace
+    check = f"""
+        select stream, max(case when {{is_missing}} then 1 else 0 end) from memories m
+        where stream > :after and {IS_THERE} group by stream order by stream limit :limit
+    """
+    count = "select count(*) from memories m where {is_missing}"
+    near = f"""
+        with compared as materialized (
+            select m.stream, m.id, m.created_ms from memories m
+            join memory_vectors v on v.stream = m.stream and v.id = m.id
+            where v.embedder = :embedder and v.vector is not null and {{conditions}} order by {NEWEST_FIRST} limit :most
+        ), near as materialized (
+            select v.stream, v.id, {{cosine}} as cosine
+            from compared c join memory_vectors v on v.stream = c.stream and v.id = c.id
+            order by cosine desc, c.created_ms desc, c.id desc limit :limit
+        )
+        select (select count(*) from compared), n.cosine, {COLUMNS}
+        from near n join memories m on m.stream = n.stream and m.id = n.id order by n.cosine desc, {NEWEST_FIRST}
+    """
+
+    async def read(self, job: Callable[[Connection], T]) -> T:
+        return await self.database.scan(job)
+
+    async def write(self, job: Callable[[Connection], T]) -> T:
+        return await self.database.write(job)
+
+    async def find_near(
+        self, query: MemoryFilter, embedder: str, vector: bytes, limit: int, also: Sequence[MemoryPlace] = ()
+    ) -> Near[tuple[MemoryRow, float]]:
+        """The memories whose vectors are the nearest, with their cosines, and how near those of `also` are.
+
+        `after` and the filter's own limit count for nothing.
+        """
+        conditions = Conditions(query)
+        compared = {"vector": self.math.value(vector), "embedder": embedder_number(embedder)}
+        values = conditions.values | compared
+
+        def job(connection: Connection) -> Near[tuple[MemoryRow, float]]:
+            found, cosines, is_capped = self.compare(connection, limit, also, values, conditions=conditions.sql)
+            rows = [row_of_values(row[1:]) for row in found]
+            if query.with_superseded:
+                rows = with_newer(connection, query.project, rows, query.as_of_ms)
+            near = [(row, float(cosine)) for row, (cosine, *_) in zip(rows, found, strict=True)]
+            return Near(near, cosines, is_capped)
+
+        return await self.read(job)

@@ -24,10 +24,9 @@ from tests.support.stores.memories import (
 )
 from tests.support.stores.vectors import EMBEDDER, vector_of
 from voicemem.store.memory_filters import AnyOf, Between, MemoryFilter, Tags
-from voicemem.store.memory_rows import tombstone
-from voicemem.store.memory_vectors import NearMemories
+from voicemem.store.memory_rows import MemoryRow, tombstone
 from voicemem.store.port import Store
-from voicemem.store.vectors import MemoryPlace
+from voicemem.store.vectors import MemoryPlace, Near
 
 
 @pytest.fixture
@@ -41,8 +40,8 @@ async def embed(store: Store, embedder: str = EMBEDDER) -> int:
     """Give all memories vectors; how many had none."""
     count = 0
     for key in await behind(store, embedder):
-        texts = await store.memory_vectors.find_memories_without_vector(embedder, [key], 1_000)
-        await store.memory_vectors.save_memory_vectors(embedder, [(text, vector_of(text.text)) for text in texts])
+        texts = await store.memory_vectors.find_without_vector(embedder, [key], 1_000)
+        await store.memory_vectors.save_vectors(embedder, [(text, vector_of(text.text)) for text in texts])
         count += len(texts)
     return count
 
@@ -51,7 +50,7 @@ async def behind(store: Store, embedder: str = EMBEDDER, limit: int = 2) -> list
     found: list[int] = []
     after: int | None = 0
     while after is not None:
-        check = await store.memory_vectors.check_memory_vectors(embedder, after, limit)
+        check = await store.memory_vectors.check_vectors(embedder, after, limit)
         found += check.behind
         after = check.through_key
     assert len(found) == len(set(found))
@@ -60,10 +59,10 @@ async def behind(store: Store, embedder: str = EMBEDDER, limit: int = 2) -> list
 
 async def near(
     store: Store, text: str, project: str = "p", also: Sequence[MemoryPlace] = (), limit: int = 100, **conditions: Any
-) -> NearMemories:
+) -> Near[tuple[MemoryRow, float]]:
     vector = vector_of(text)
     assert vector is not None
-    return await store.memory_vectors.find_memories_near(
+    return await store.memory_vectors.find_near(
         MemoryFilter(project=project, **conditions), EMBEDDER, vector, limit, also
     )
 
@@ -76,9 +75,9 @@ async def test_the_nearest_memories_are_first(store: Store) -> None:
     """With their cosines; one without a vector is not found."""
     for id, text in (("a", "east then"), ("b", "north it is"), ("c", "northeast"), ("d", "nothing"), ("e", "north")):
         await remember(store, id, text, created_ms=NOW + ord(id))
-    assert 5 == await store.memory_vectors.count_memories_without_vector(EMBEDDER)
+    assert 5 == await store.memory_vectors.count_without_vector(EMBEDDER)
     assert 5 == await embed(store)
-    assert (0, []) == (await store.memory_vectors.count_memories_without_vector(EMBEDDER), await behind(store))
+    assert (0, []) == (await store.memory_vectors.count_without_vector(EMBEDDER), await behind(store))
     answer = await near(store, "north")
     assert [("e", 1.0), ("b", 1.0), ("c", 0.7071), ("a", 0.0)] == [(row.id, round(c, 4)) for row, c in answer.found]
     assert answer.found[1][0] == await one(store, "b")
@@ -129,14 +128,14 @@ async def test_tenants_are_never_compared(
 async def test_a_vector_goes_when_its_text_changes(store: Store) -> None:
     """And stays when something else does; one that was made of an older text is not kept."""
     row = await remember(store, "a", "north")
-    old = await store.memory_vectors.find_memories_without_vector(EMBEDDER, [row.key], 10)
+    old = await store.memory_vectors.find_without_vector(EMBEDDER, [row.key], 10)
     await embed(store)
     await remember(store, "a", "north", pinned=True)
     assert ["a"] == await near_ids(store, "north")
     await remember(store, "a", "east")
     assert [row.key] == await behind(store)
     assert [] == await near_ids(store, "north")
-    await store.memory_vectors.save_memory_vectors(EMBEDDER, [(old[0], vector_of("north"))])
+    await store.memory_vectors.save_vectors(EMBEDDER, [(old[0], vector_of("north"))])
     assert [] == await near_ids(store, "north")
     assert 1 == await embed(store)
     assert [("a", 1.0)] == [(row.id, round(cosine, 4)) for row, cosine in (await near(store, "east")).found]
@@ -145,14 +144,14 @@ async def test_a_vector_goes_when_its_text_changes(store: Store) -> None:
 async def test_a_vector_goes_with_a_removed_memory(store: Store) -> None:
     """Also when its removal and its vector come at once; it can get none any more."""
     row = await remember(store, "a", "north")
-    texts = await store.memory_vectors.find_memories_without_vector(EMBEDDER, [row.key], 10)
+    texts = await store.memory_vectors.find_without_vector(EMBEDDER, [row.key], 10)
     await embed(store)
     stream = await stream_of(store)
     assert await write(store, stream, tombstone(row, stream.position + 1, NOW + 1), now_ms=NOW + 1) is not None
-    await store.memory_vectors.save_memory_vectors(EMBEDDER, [(texts[0], vector_of("north"))])
+    await store.memory_vectors.save_vectors(EMBEDDER, [(texts[0], vector_of("north"))])
     assert [] == await near_ids(store, "north")
     assert {} == (await near(store, "north", also=[MemoryPlace(row.key, "a")])).also
-    assert ([], 0) == (await behind(store), await store.memory_vectors.count_memories_without_vector(EMBEDDER))
+    assert ([], 0) == (await behind(store), await store.memory_vectors.count_without_vector(EMBEDDER))
 
 
 async def test_vectors_go_with_their_stream(store: Store) -> None:
@@ -164,8 +163,8 @@ async def test_vectors_go_with_their_stream(store: Store) -> None:
     await embed(store)
     await store.retention.erase(session.key, NOW)
     assert ["kept"] == await near_ids(store, "north")
-    assert [] == await store.memory_vectors.find_memories_without_vector("another 4", [session.key], 10)
-    assert 1 == await store.memory_vectors.count_memories_without_vector("another 4")
+    assert [] == await store.memory_vectors.find_without_vector("another 4", [session.key], 10)
+    assert 1 == await store.memory_vectors.count_without_vector("another 4")
     await delete_content(store, [session.key])
     assert ["kept"] == await near_ids(store, "north")
     places = [MemoryPlace(session.key, "m0"), MemoryPlace((await one(store, "kept")).key, "kept")]

@@ -15,8 +15,8 @@ from tests.support.stores.heard import index_call, passages, reindex
 from tests.support.stores.vectors import EMBEDDER, vector_of
 from voicemem.store.port import Store
 from voicemem.store.scopes import Scope
-from voicemem.store.transcript_vectors import NearMessages, VectorQuery
-from voicemem.store.vectors import MessagePlace, TextToEmbed
+from voicemem.store.transcript_index import FoundMessage
+from voicemem.store.vectors import MessagePlace, Near, TextToEmbed, VectorQuery
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def near(
     also: Sequence[MessagePlace] = (),
     embedder: str = EMBEDDER,
     **more: Any,
-) -> NearMessages:
+) -> Near[FoundMessage]:
     scope = Scope(project, *(more.pop(name, None) for name in ("namespace", "user_id", "session_id")))
     vector = vector_of(text)
     assert vector is not None

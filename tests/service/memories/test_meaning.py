@@ -337,8 +337,7 @@ async def test_a_store_without_vectors_goes_by_words(
     serve: Serve, embedder: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The operator is told once, and nothing is asked of the embedder."""
-    from voicemem.store.transcript_vectors import TranscriptVectors
-    from voicemem.store.vectors import VectorSupport
+    from voicemem.store.vectors import TranscriptVectors, VectorSupport
 
     async def none(vectors: TranscriptVectors) -> VectorSupport:
         return VectorSupport(0, "There are no vectors here.")
@@ -415,7 +414,7 @@ async def test_memories_get_vectors_too(app: App, embedder: EmbeddingServer) -> 
         return (
             None
             if maker.embedder.name is None
-            else await store.memory_vectors.count_memories_without_vector(maker.embedder.name)
+            else await store.memory_vectors.count_without_vector(maker.embedder.name)
         )
 
     await eventually(0, left)

@@ -24,8 +24,7 @@ from voicemem.store.memory_rows import tombstone
 from voicemem.store.scopes import Scope
 from voicemem.store.sqlite import SqliteStore, vectors
 from voicemem.store.sqlite.connection import SqliteConnection
-from voicemem.store.transcript_vectors import FIND, IS_SAME, VectorQuery
-from voicemem.store.vectors import MAX_COMPARED, MemoryPlace, TextToEmbed
+from voicemem.store.vectors import MAX_COMPARED, MemoryPlace, TextToEmbed, TranscriptVectors, VectorQuery
 
 EMBEDDER = "noise 256"
 TEXTS = [f"quixotic{number} marzipan" for number in range(60)]
@@ -128,7 +127,7 @@ def plan_of(columns: list[str], connection: SqliteConnection) -> list[str]:
     """The steps in which SQLite finds what is near."""
     vectors.add_distance(connection.raw)
     scope = " and ".join(f"s.{column} = :{column}" for column in columns)
-    query = FIND.format(scope=scope, cosine=vectors.SqliteVectors.cosine, is_same=IS_SAME)
+    query = TranscriptVectors.fill(TranscriptVectors.near, scope=scope, cosine=vectors.SqliteVectors.cosine)
     values = dict.fromkeys(columns, "p") | {"vector": vector_of("north"), "embedder": 1}
     values |= {"since_ms": 0, "until_ms": 1, "most": 10, "limit": 10}
     return [str(row[-1]) for row in connection.rows(f"explain query plan {query}", **values)]
@@ -141,7 +140,7 @@ async def test_no_vector_of_a_removed_memory_is_in_any_file(store: SqliteStore, 
         stream = await stream_of(store, f"user{place % 3}")
         row = memory_of(stream, f"m{place}", text)
         assert await write(store, stream, row) is not None
-        await store.memory_vectors.save_memory_vectors(
+        await store.memory_vectors.save_vectors(
             EMBEDDER, [(TextToEmbed(MemoryPlace(row.key, row.id), text), vector_of(text))]
         )
     await remember(store, "kept", "walnuts", stream=await stream_of(store, "kept"))
