@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bench.harness.stretching import stretched
-from voicemem.cli.truth.calls import TrueCall, TrueReply
-from voicemem.cli.truth.kinds import Kind, derive
+from voicemem.cli.truth.calls import Kind, TrueCall, TrueReply, derive
 from voicemem.protocol import codec
 from voicemem.protocol.events import SessionClosed
 from voicemem.protocol.types import JsonObject

@@ -9,16 +9,13 @@ from voicemem.cli.calls import demo, history, receive, replay
 from voicemem.cli.common import Commands
 from voicemem.cli.copy import copy
 from voicemem.cli.exports import export, export_user
-from voicemem.cli.inbound_webhooks import hooks
-from voicemem.cli.keys import keys
 from voicemem.cli.mcp import mcp
 from voicemem.cli.memories import memories, reindex, search
-from voicemem.cli.postgresql import migrate, nodes, restored
 from voicemem.cli.proxy import proxy
 from voicemem.cli.quickstart import quickstart
 from voicemem.cli.service import check_config, serve, ui
-from voicemem.cli.sessions import end, erase, sessions
-from voicemem.cli.tail import tail
+from voicemem.cli.sessions import end, erase, sessions, tail
+from voicemem.cli.stores import hooks, keys, migrate, nodes, restored
 from voicemem.compat.agent_memory_server.commands import import_ams
 from voicemem.compat.agora.commands import agora
 from voicemem.version import __version__

@@ -13,7 +13,7 @@ from voicemem.cli.common import Server, end_on_interrupt, json_shown, progress, 
 from voicemem.cli.demo.nodes import demo_nodes
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
-from voicemem.cli.truth.kinds import KINDS, Kind
+from voicemem.cli.truth.calls import KINDS, Kind
 from voicemem.cli.truth.replay import LONGEST_PAUSE_S, read_true_call, stage
 from voicemem.client.replay import Replay, load_recording
 from voicemem.client.transport.connection import PATH

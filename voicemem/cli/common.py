@@ -192,9 +192,9 @@ def options(*several: Callable[[Command], Command]) -> Callable[[Command], Comma
     return add
 
 
-def progress(length: int, label: str) -> Any:
+def progress(length: int, label: str, **options: Any) -> Any:
     """A bar on standard error."""
-    return click.progressbar(length=max(length, 1), label=label, file=sys.stderr)
+    return click.progressbar(length=max(length, 1), label=label, file=sys.stderr, **options)
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import click
 
 from voicemem.cli.common import CommandFailed, Server, given, json_shown, options, progress, rest_options, run
-from voicemem.cli.keys import checked_store
 from voicemem.cli.service_settings import EMBEDDINGS_OPTIONS, store_option
+from voicemem.cli.stores import checked_store
 from voicemem.client.memories import memory_path, user_path
 from voicemem.client.transport.rest import query_params
 from voicemem.config.service import MEMORY_STORE, Settings, check_embeddings

@@ -78,9 +78,7 @@ def setting(flag: str, text: str, variable: str = "", **kind: Any) -> Callable[[
 @setting("--tls-key", "PEM file with its private key.")
 @setting("--connect-timeout", "How long the upstream may take to answer a handshake, in seconds.", type=float)
 @setting(
-    "--drain-timeout",
-    "How long calls may go on after SIGTERM, in seconds. Default: as long as they last.",
-    type=float,
+    "--drain-timeout", "How long calls may go on after SIGTERM, in seconds. Default: as long as they last.", type=float
 )
 @setting("--buffer-bytes", "How much all calls together may keep for a memory that is away.", type=int)
 @setting("--max-calls", "How many calls may be under way; more are refused with 503.", type=int)

@@ -24,14 +24,7 @@ from voicemem.cli import logs
 from voicemem.cli.common import URL_OPTION, CommandFailed, options, plain_errors, run, unknown_variables
 from voicemem.cli.service_settings import REPEATED, SERVE_OPTIONS, SOURCES, to_settings
 from voicemem.client.transport.failures import reason_of, with_check
-from voicemem.config.service import (
-    MEMORY_STORE,
-    NO_WEBHOOK,
-    Address,
-    Settings,
-    check_binding,
-    shown_store,
-)
+from voicemem.config.service import MEMORY_STORE, NO_WEBHOOK, Address, Settings, check_binding, shown_store
 from voicemem.telemetry.otel import chosen_exporter, make_tracer
 from voicemem.telemetry.tracing import Tracer
 from voicemem.version import __version__

@@ -8,7 +8,7 @@ import sys
 
 from tests.support.documentation import TEXTS
 from tests.support.paths import ROOT
-from voicemem.cli.truth.kinds import KINDS
+from voicemem.cli.truth.calls import KINDS
 
 PAGE = TEXTS["evidence.md"]
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from voicemem.cli.common import CommandFailed
+from voicemem.cli.demo.nodes import PRODUCERS, Call, producer_of
 from voicemem.cli.demo.nodes import servers as postgresql_server
-from voicemem.cli.demo.nodes.calls import PRODUCERS, Call, producer_of
 from voicemem.cli.demo.nodes.servers import Proxy, find_installation
 from voicemem.cli.demo.one_call import recorded_call
 from voicemem.config.service import Address

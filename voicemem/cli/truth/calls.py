@@ -6,11 +6,14 @@ the reply's or utterance's own audio. Places in a text are code points.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
+
+from voicemem.protocol.types import JsonObject
 
 
 class TrueWord(Struct, array_like=True, frozen=True, gc=False):
@@ -164,3 +167,214 @@ def load_call(path: Path) -> TrueCall:
 def load_calls(folder: Path) -> list[TrueCall]:
     """All calls of a folder, by name."""
     return [load_call(path) for path in sorted(folder.glob("*.json"))]
+
+
+PROGRESS_MS = 500
+"""How often an engine that reports its progress does so."""
+
+
+class Kind(NamedTuple):
+    """One kind of evidence."""
+
+    name: str
+    says: str
+    """What the events say, for the help and the tables."""
+    at_cut: Callable[[TrueReply, int], JsonObject] = lambda reply, at_ms: {}
+    """What an interrupt at a time states."""
+    start: bool = True
+    """Whether playback events tell its start and its end."""
+    words: bool = False
+    totals: Literal["", "after", "before", "running"] = ""
+    """When `total_audio_ms` is known: when playback ended; after each sentence that was synthesised, with its text or
+    without it."""
+    sentence_dones: bool = False
+    """Whether there is a `done` wherever a sentence ends."""
+    progress: Literal["", "text", "position"] = ""
+    hang_up: Literal["", "tts", "interrupt"] = "tts"
+    """What carries the evidence when the caller hangs up: nothing, the last progress, or an interrupt."""
+
+
+def heard_text(reply: TrueReply, at_ms: int) -> JsonObject:
+    return {"heard_text": reply.heard_until(at_ms)}
+
+
+def generated_text(reply: TrueReply, at_ms: int) -> JsonObject:
+    return {"heard_text": reply.generated_until(at_ms)}
+
+
+def heard_chars(reply: TrueReply, at_ms: int) -> JsonObject:
+    """A character counts once it was spoken, also in the middle of a word."""
+    position = reply.position_at(at_ms)
+    count = 0
+    for word in reply.words:
+        if position >= word.start_ms:
+            share = min(1.0, (position - word.start_ms) / (word.end_ms - word.start_ms))
+            count = word.begin + int(share * (word.end - word.begin))
+    return {"heard_chars": count}
+
+
+def position(reply: TrueReply, at_ms: int) -> JsonObject:
+    return {"audio_end_ms": reply.position_at(at_ms)}
+
+
+def position_by_clock(reply: TrueReply, at_ms: int) -> JsonObject:
+    """How long playback has been going on, less the false alarms; that a TTS was late is not known."""
+    paused = sum(max(0, min(alarm.until_ms, at_ms) - alarm.at_ms) for alarm in reply.alarms)
+    return {"audio_end_ms": max(0, at_ms - reply.played[0].from_ms - paused), "estimated": True}
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("heard_text", "the interrupt's `heard_text`", heard_text, start=False),
+        Kind("heard_chars", "the interrupt's `heard_chars`", heard_chars, start=False, hang_up="interrupt"),
+        Kind("words", "a position, and `words`", position, words=True),
+        Kind("progress_text", "`tts.heard_text` after each word", progress="text", hang_up=""),
+        Kind("total_after", "a position; `total_audio_ms` after the cut", position, totals="after"),
+        Kind("total_before", "a position; `total_audio_ms` with each sentence", position, totals="before"),
+        Kind("total_running", "the same totals without `synthesised_text`", position, totals="running"),
+        Kind(
+            "done_before",
+            "`done` after each sentence, then a position and a total",
+            position,
+            totals="after",
+            sentence_dones=True,
+        ),
+        Kind("progress", "`audio_ms` every 500 ms, and a total", totals="before", progress="position", hang_up=""),
+        Kind("position", "a position only", position),
+        Kind(
+            "clock_position",
+            "the time since playback began as an estimated position; totals with text",
+            position_by_clock,
+            totals="before",
+        ),
+        Kind("clock_totals", "when playback began; totals without text", totals="running", hang_up=""),
+        Kind("clock_audio", "when playback began", hang_up=""),
+        Kind("clock_text", "no playback events", start=False, hang_up="interrupt"),
+        Kind("generated", "everything generated, as if it was heard", generated_text, start=False),
+    )
+}
+"""The kinds by name, the best first; the last is what a memory without playback keeps."""
+
+
+TOTAL_DELAY_MS = 120
+"""How long after the end of playback the engine says how long the audio was."""
+WORDS_PER_PARTIAL = 3
+PARTIAL_DELAY_MS = 150
+
+
+def derive(call: TrueCall, kind: Kind) -> list[JsonObject]:
+    """The events of a call in the order in which they happened, with `ts` in Unix ms."""
+    events: list[JsonObject] = []
+    for utterance in call.utterances:
+        events += speech(utterance)
+    for reply in call.replies:
+        events += generation(reply)
+        events += playback(reply, kind)
+        events += interruptions(call, reply, kind)
+    for tool in call.tools:
+        known = {"turn_id": tool.turn_id, "call_id": tool.call_id, "name": tool.name}
+        events.append({"type": "tool.call", "ts": tool.called_ms, **known, "arguments": tool.arguments})
+        events.append({"type": "tool.result", "ts": tool.returned_ms, **known, "result": tool.result})
+    events.append({"type": "session.end", "ts": call.end_ms})
+    events.sort(key=lambda event: event["ts"])
+    return [{**event, "ts": event["ts"] + call.began} for event in events]
+
+
+def speech(utterance: TrueUtterance) -> Iterator[JsonObject]:
+    """What the recogniser says: partials, and a final, which is empty for a noise."""
+    known = {"type": "asr", "turn_id": utterance.turn_id, "item": utterance.item}
+    for word in utterance.words[WORDS_PER_PARTIAL - 1 :: WORDS_PER_PARTIAL] or utterance.words[:1]:
+        at_ms = utterance.begin_ms + word.end_ms + PARTIAL_DELAY_MS
+        if at_ms < utterance.final_ms:
+            yield {**known, "ts": at_ms, "text": utterance.text[: word.end]}
+    text = "" if utterance.noise else utterance.text
+    yield {**known, "ts": utterance.final_ms, "text": text, "final": True}
+
+
+def generation(reply: TrueReply) -> Iterator[JsonObject]:
+    known = {"turn_id": reply.turn_id, "item": reply.item}
+    if reply.source == "greeting":
+        yield {
+            "type": "message",
+            "ts": reply.deltas[0].at_ms,
+            **known,
+            "role": "assistant",
+            "source": "greeting",
+            "text": reply.text,
+        }
+        return
+    begin = 0
+    for delta in reply.deltas:
+        yield {"type": "llm.delta", "ts": delta.at_ms, **known, "text": reply.text[begin : delta.end]}
+        begin = delta.end
+    yield {"type": "llm.done", "ts": reply.done_ms, **known}
+
+
+def playback(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
+    """What the player and the TTS say about one reply."""
+    known = {"type": "tts", "turn_id": reply.turn_id, "item": reply.item}
+    end_ms = reply.played[-1].until_ms
+    for event in (*timings(reply, kind), *progress(reply, kind)):
+        yield {**known, **event}
+    if kind.start:
+        yield {**known, "ts": reply.played[0].from_ms, "audio_ms": 0}
+        if reply.cut_ms is None:
+            yield {**known, "ts": end_ms, "done": True}
+    if kind.sentence_dones:
+        for sentence in reply.synthesised[:-1]:
+            if sentence.audio_ms < reply.position_ms:
+                yield {**known, "ts": reply.time_of(sentence.audio_ms), "done": True}
+
+
+def timings(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
+    """Words and totals."""
+    begin_ms = 0
+    for sentence in reply.synthesised:
+        if kind.words:
+            words = [
+                {"text": reply.text[word.begin : word.end], "start_ms": word.start_ms, "end_ms": word.end_ms}
+                for word in reply.words
+                if begin_ms <= word.start_ms < sentence.audio_ms
+            ]
+            yield {"ts": sentence.at_ms, "words": words}
+        begin_ms = sentence.audio_ms
+        if kind.totals in ("before", "running"):
+            yield {"ts": sentence.at_ms, **total(reply, sentence.end, sentence.audio_ms, kind.totals == "before")}
+    if kind.totals == "after":
+        last = reply.synthesised[-1]
+        yield {"ts": reply.played[-1].until_ms + TOTAL_DELAY_MS, **total(reply, last.end, last.audio_ms, True)}
+
+
+def total(reply: TrueReply, end: int, audio_ms: int, with_text: bool) -> JsonObject:
+    text = {"synthesised_text": reply.text[:end]} if with_text else {}
+    return {"total_audio_ms": audio_ms, **text}
+
+
+def progress(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
+    """How far playback has come: after each word, or twice a second."""
+    played_ms = reply.position_ms
+    if kind.progress == "text":
+        for word in reply.words:
+            if word.end_ms <= played_ms:
+                at_ms = reply.time_of(word.end_ms)
+                yield {"ts": at_ms, "heard_text": reply.heard_until(at_ms)}
+    elif kind.progress == "position":
+        for position_ms in range(PROGRESS_MS, played_ms + 1, PROGRESS_MS):
+            yield {"ts": reply.time_of(position_ms), "audio_ms": position_ms}
+
+
+def interruptions(call: TrueCall, reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
+    """The false alarms of a reply, and its cut; a hang-up comes with the last progress, or as an interrupt."""
+    known = {"turn_id": reply.turn_id, "item": reply.item}
+    for alarm in reply.alarms:
+        yield {"type": "interrupt", "ts": alarm.at_ms, **known, **kind.at_cut(reply, alarm.at_ms)}
+        yield {"type": "resume", "ts": alarm.until_ms, **known}
+    if reply.cut_ms is None:
+        return
+    evidence = kind.at_cut(reply, reply.cut_ms)
+    if not call.is_hung_up(reply) or kind.hang_up == "interrupt":
+        yield {"type": "interrupt", "ts": reply.cut_ms, **known, **evidence}
+    elif kind.hang_up == "tts":
+        fields = {"audio_ms" if name == "audio_end_ms" else name: value for name, value in evidence.items()}
+        yield {"type": "tts", "ts": reply.cut_ms, **known, **fields}

@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from voicemem.cli.common import CommandFailed, Server
-from voicemem.cli.truth.calls import TrueCall, TrueReply, TrueUtterance, TrueWord, load_call
-from voicemem.cli.truth.kinds import Kind, derive
+from voicemem.cli.truth.calls import Kind, TrueCall, TrueReply, TrueUtterance, TrueWord, derive, load_call
 from voicemem.client import ClientError, RequestRefused
 from voicemem.client.transport.rest import RestClient, session_path
 from voicemem.protocol.types import JsonObject

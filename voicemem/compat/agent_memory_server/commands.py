@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import click
 import msgspec
 
-from voicemem.cli.common import CommandFailed, check_rest_url, rest_options, run
+from voicemem.cli.common import CommandFailed, Server, check_rest_url, given, progress, rest_options, run
 from voicemem.client.errors import RequestRefused, Unreachable
-from voicemem.client.options import Options
 from voicemem.client.transport.rest import RestClient
 from voicemem.protocol.types import JsonObject
 
@@ -30,6 +28,7 @@ KEPT_FIELDS = (
 NOT_ALLOWED = (401, 403)
 TOO_MUCH = (400, 413, 422)
 """Of several memories, one may be the reason."""
+BUSY = (429, 500, 502, 503, 504)
 MAX_DETAIL = 500
 READ_ONLY = ("dist", "score", "score_type", "persisted_at", "updated_at", "access_count")
 SESSIONS, MEMORIES = "/v1/working-memory/", "/v1/long-term-memory/"
@@ -37,55 +36,29 @@ SHOWN = 20
 """Refusals that are written out."""
 
 
-class Refusal(NamedTuple):
-    """What could not be taken over, and why."""
-
-    what: str
-    detail: str
-
-
-class Moved:
-    """How far it has come."""
-
-    def __init__(self) -> None:
-        self.sessions = 0
-        self.memories = 0
-        self.refused: list[Refusal] = []
-
-
-class Done:
-    """What was moved by an earlier run, as lines of a file; without a file nothing is known, and all is sent again."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.known: set[str] = set()
-        if path is not None and path.exists():
-            self.known = set(path.read_text().splitlines())
-
-    def __contains__(self, key: Sequence[Any]) -> bool:
-        return line_of(key) in self.known
-
-    def add(self, key: Sequence[Any]) -> None:
-        self.known.add(line_of(key))
-        if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(line_of(key) + "\n")
-
-
-def line_of(key: Sequence[Any]) -> str:
-    return msgspec.json.encode(list(key)).decode()
-
-
 class Mover:
-    """Moves sessions and memories from `source` to `target`. Sending something twice changes nothing."""
+    """Moves sessions and memories from `source` to `target`. Sending something twice changes nothing.
 
-    def __init__(self, source: RestClient, target: RestClient, done: Done) -> None:
+    What was moved by an earlier run stands in the lines of a file; without a file all is sent again.
+    """
+
+    def __init__(self, source: RestClient, target: RestClient, state: Path | None) -> None:
         self.source = source
         self.target = target
-        self.done = done
+        self.state = state
+        self.done = set(state.read_text().splitlines()) if state is not None and state.exists() else set()
         self.on_step: Callable[[int], None] = lambda steps: None
         """Called with how many sessions or memories have been dealt with since."""
-        self.moved = Moved()
+        self.sessions = 0
+        self.memories = 0
+        self.refused: list[tuple[str, str]] = []
+        """What could not be taken over, and why."""
+
+    def note_done(self, line: str) -> None:
+        self.done.add(line)
+        if self.state is not None:
+            with self.state.open("a") as file:
+                file.write(line + "\n")
 
     async def count_sessions(self, scope: dict[str, str]) -> int:
         return int((await self.ask(self.source, "GET", SESSIONS, scope | {"limit": "1"}))["total"])
@@ -95,9 +68,9 @@ class Mover:
     async def move_sessions(self, scope: dict[str, str]) -> None:
         """Move the working memories of a namespace and a user, or all."""
         async for session_id in self.session_ids(scope):
-            key = ("session", scope, session_id)
-            if key not in self.done and await self.move_session(session_id, scope):
-                self.done.add(key)
+            line = line_of("session", scope, session_id)
+            if line not in self.done and await self.move_session(session_id, scope):
+                self.note_done(line)
             self.on_step(1)
 
     async def session_ids(self, scope: dict[str, str]) -> AsyncIterator[str]:
@@ -121,9 +94,9 @@ class Mover:
             body = {name: memory[name] for name in KEPT_FIELDS if memory.get(name) is not None}
             await self.ask(self.target, "PUT", path, {}, body)
         except RequestRefused as refused:
-            self.note(f"session {session_id}", refused)
+            self.note_refused(f"session {session_id}", refused)
             return False
-        self.moved.sessions += 1
+        self.sessions += 1
         return True
 
     # Long-term memory
@@ -135,11 +108,12 @@ class Mover:
         while True:
             body: JsonObject = {"text": "", "limit": PAGE, "offset": offset, "recency_boost": False, **filters}
             page = (await self.ask(self.source, "POST", MEMORIES + "search", {}, body))["memories"]
-            new = [one for one in page if ("memory", one["id"]) not in self.done]
-            kept = await self.keep([given_record(one) for one in new]) if new else []
+            new = [one for one in page if line_of("memory", one["id"]) not in self.done]
+            records = [{name: one[name] for name in given(one) if name not in READ_ONLY} for one in new]
+            kept = await self.keep(records) if records else []
             for id in kept:
-                self.done.add(("memory", id))
-            self.moved.memories += len(kept)
+                self.note_done(line_of("memory", id))
+            self.memories += len(kept)
             self.on_step(len(page))
             if len(page) < PAGE:
                 return
@@ -151,20 +125,18 @@ class Mover:
             await self.ask(self.target, "POST", MEMORIES, {}, {"memories": records, "deduplicate": False})
         except RequestRefused as refused:
             if len(records) == 1:
-                self.note(f"memory {records[0]['id']}", refused)
+                self.note_refused(f"memory {records[0]['id']}", refused)
                 return []
             if refused.status not in TOO_MUCH:
                 raise
             return [id for record in records for id in await self.keep([record])]
         return [record["id"] for record in records]
 
-    def note(self, what: str, refused: RequestRefused) -> None:
+    def note_refused(self, what: str, refused: RequestRefused) -> None:
         """Note that something could not be taken over. Raises what would be so for everything."""
         if refused.status in NOT_ALLOWED:
             raise refused
-        self.moved.refused.append(Refusal(what, str(refused.detail)[:MAX_DETAIL]))
-
-    # Requests
+        self.refused.append((what, str(refused.detail)[:MAX_DETAIL]))
 
     async def ask(
         self, server: RestClient, method: str, path: str, query: dict[str, str], body: JsonObject | None = None
@@ -172,24 +144,19 @@ class Mover:
         """Send a request, again where a server is busy or away. Raises `RequestRefused`, `Unreachable`."""
         encoded = None if body is None else msgspec.json.encode(body)
         headers = None if body is None else {"Content-Type": "application/json"}
-        send: Callable[[], Coroutine[Any, Any, Any]] = lambda: server.request(  # noqa: E731 (the same request again)
-            method, path, query, encoded, TIMEOUT_S, headers
-        )
-        for attempt in range(1, ATTEMPTS):
+        for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await send()
-            except Unreachable:
-                pass
-            except RequestRefused as refused:
-                if refused.status not in (429, 500, 502, 503, 504):
+                return await server.request(method, path, query, encoded, TIMEOUT_S, headers)
+            except (Unreachable, RequestRefused) as error:
+                may_pass = isinstance(error, Unreachable) or error.status in BUSY
+                if not may_pass or attempt == ATTEMPTS:
                     raise
             await asyncio.sleep(attempt * 0.5)
-        return await send()
+        raise AssertionError
 
 
-def given_record(found: JsonObject) -> JsonObject:
-    """A memory that was found, as it is given."""
-    return {name: value for name, value in found.items() if value is not None and name not in READ_ONLY}
+def line_of(*key: Any) -> str:
+    return msgspec.json.encode(key).decode()
 
 
 @click.command("import-ams", short_help="Take over everything from an agent-memory-server.")
@@ -204,13 +171,7 @@ def given_record(found: JsonObject) -> JsonObject:
     help="A file that notes what was taken over, so that the next run goes on from there.",
 )
 def import_ams(
-    source: str,
-    url: str,
-    key: str | None,
-    source_key: str | None,
-    namespace: str | None,
-    user_id: str | None,
-    state: Path | None,
+    source: str, server: Server, source_key: str | None, namespace: str | None, user_id: str | None, state: Path | None
 ) -> None:
     """Take over working memory and long-term memory from the agent-memory-server at SOURCE, while both run.
 
@@ -222,27 +183,24 @@ def import_ams(
       voicemem import-ams http://127.0.0.1:8000
       voicemem import-ams http://127.0.0.1:8000 --url https://memory.example.com --state moved.txt
     """
-    scope = {name: value for name, value in (("namespace", namespace), ("user_id", user_id)) if value is not None}
-    moved = run(move(source, source_key, url, key, scope, state))
+    scope = given({"namespace": namespace, "user_id": user_id})
+    moved = run(move(Server(source, source_key), server, scope, state))
     click.echo(f"{moved.sessions:,} sessions and {moved.memories:,} memories are taken over")
-    for refusal in moved.refused[:SHOWN]:
-        click.secho(f"{refusal.what}: {refusal.detail}", fg="yellow", err=True)
+    for what, detail in moved.refused[:SHOWN]:
+        click.secho(f"{what}: {detail}", fg="yellow", err=True)
     if moved.refused:
         raise CommandFailed(f"{len(moved.refused):,} could not be taken over.")
 
 
-async def move(
-    source_url: str, source_key: str | None, url: str, key: str | None, scope: dict[str, str], state: Path | None
-) -> Moved:
+async def move(source: Server, target: Server, scope: dict[str, str], state: Path | None = None) -> Mover:
     """Move everything, with a bar for the sessions and one for the memories."""
-    source, target = RestClient(source_url, source_key, Options()), RestClient(url, key, Options())
-    mover = Mover(source, target, Done(state))
-    try:
+    async with source.client() as from_rest, target.client() as to_rest:
+        mover = Mover(from_rest, to_rest, state)
         total = await mover.count_sessions(scope)
-        with click.progressbar(length=max(total, 1), label=f"moving {total:,} sessions", file=sys.stderr) as bar:
+        with progress(total, f"moving {total:,} sessions") as bar:
             mover.on_step = bar.update
             await mover.move_sessions(scope)
-        with click.progressbar(length=1, label="moving memories", file=sys.stderr, show_pos=True) as count:
+        with progress(1, "moving memories", show_pos=True) as count:
 
             def note(steps: int) -> None:
                 count.length = count.pos + steps + 1
@@ -251,7 +209,4 @@ async def move(
             mover.on_step = note
             await mover.move_memories(scope)
             count.update((count.length or 1) - count.pos)
-        return mover.moved
-    finally:
-        await source.close()
-        await target.close()
+        return mover

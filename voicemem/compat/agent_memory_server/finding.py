@@ -10,15 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import UNSET, Meta, Struct, structs
 
-from voicemem.compat.agent_memory_server.records import (
-    MESSAGE_TOPIC,
-    RecordView,
-    Time,
-    parse_time,
-    strategy_of,
-    to_ms,
-    view_of,
-)
+from voicemem.compat.agent_memory_server import records as forms
 from voicemem.compat.agent_memory_server.sessions import ID_LABEL, MOST_SAME_ID, Owner, derived_id
 from voicemem.errors import Refused
 from voicemem.memory.long_term.memories import LongTermMemory
@@ -34,7 +26,7 @@ SEMANTIC, EPISODIC, MESSAGE = "semantic", "episodic", "message"
 TYPES = (SEMANTIC, EPISODIC, MESSAGE)
 OWNER_FIELDS = ("user_id", "namespace", "session_id")
 SEMANTIC_KINDS = ("fact", "preference", "summary")
-Span = Annotated[tuple[Time, ...], Meta(min_length=2, max_length=2)]
+Span = Annotated[tuple[forms.Time, ...], Meta(min_length=2, max_length=2)]
 """A first and a last time; as a pair its schema would have the form `items: false`, which generators do not know."""
 DAY_MS = 86_400_000
 MOST_RESULTS = 10_000
@@ -79,11 +71,11 @@ class TagFilter(Struct, frozen=True, forbid_unknown_fields=True):
 class TimeFilter(Struct, frozen=True, forbid_unknown_fields=True):
     """When something was; all that is given must hold."""
 
-    eq: Time | None = None
-    gt: Time | None = None
-    gte: Time | None = None
-    lt: Time | None = None
-    lte: Time | None = None
+    eq: forms.Time | None = None
+    gt: forms.Time | None = None
+    gte: forms.Time | None = None
+    lt: forms.Time | None = None
+    lte: forms.Time | None = None
     between: Span | None = None
 
 
@@ -175,8 +167,8 @@ def is_impossible(one: MemoryFilter) -> bool:
 def conditions_of_types(types: Sequence[str], topics: Tags | None) -> list[JsonObject]:
     """The kinds and topics that stand for types of memories; the type `message` has a topic of its own."""
     topics_or_any = topics or Tags()
-    marked = structs.replace(topics_or_any, all=(*topics_or_any.all, MESSAGE_TOPIC))
-    plain = structs.replace(topics_or_any, none=(*topics_or_any.none, MESSAGE_TOPIC))
+    marked = structs.replace(topics_or_any, all=(*topics_or_any.all, forms.MESSAGE_TOPIC))
+    plain = structs.replace(topics_or_any, none=(*topics_or_any.none, forms.MESSAGE_TOPIC))
     facts, episodes = {"kinds": AnyOf(SEMANTIC_KINDS)}, {"kinds": AnyOf(("episode",))}
     conditions: dict[tuple[str, ...], list[JsonObject]] = {
         (): [],
@@ -250,9 +242,9 @@ def between(field: str, given: TimeFilter | None) -> Between | None:
     check_named(field, given)
     first, last = (None, None) if given.between is None else given.between
 
-    def at(*times: Time | None) -> list[int]:
+    def at(*times: forms.Time | None) -> list[int]:
         """Unix ms: memories are known to the ms, so one within the same ms is as old."""
-        return [to_ms(parse_time(time, field)) for time in times if time is not None]
+        return [forms.to_ms(forms.parse_time(time, field)) for time in times if time is not None]
 
     since = [*at(given.eq, given.gte, first), *(ms + 1 for ms in at(given.gt))]
     until = [*(ms + 1 for ms in at(given.eq, given.lte, last)), *at(given.lt)]
@@ -319,7 +311,7 @@ class RecordSearch(Filters, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class FoundRecords(Struct, frozen=True):
     """A page of what was found; `next_offset` is null on the last one. `total` counts up to there, and one more."""
 
-    memories: list[RecordView]
+    memories: list[forms.RecordView]
     total: int
     next_offset: int | None
 
@@ -348,7 +340,7 @@ class RecordFinder:
         if wanted.recency_boost is not False and wanted.text:
             page = rerank(page, wanted.recency, now_ms)
         await self.store.memories.touch_memories(project, [memory.id for memory, score in page if score > 0], now_ms)
-        views = [view_of(memory, score) for memory, score in page]
+        views = [forms.view_of(memory, score) for memory, score in page]
         return FoundRecords(views, len(found), end if len(found) > end else None)
 
     async def find(self, project: str, wanted: RecordSearch, most: int) -> list[Found]:
@@ -384,7 +376,7 @@ class RecordFinder:
                 restricted = self.long_term.restricted(project, branch.filter)
                 near = await find_memories_by_meaning(self.store, vectors, restricted, text, vector, alone)
                 several = [(to_memory(row), score) for row, score, _ in near]
-            found += [one for one in several if branch.takes(strategy_of(one[0]))]
+            found += [one for one in several if branch.takes(forms.strategy_of(one[0]))]
         best = 1.0 if alone else max((score for _, score in found), default=0.0)
         found = [(memory, score / best if best > 0 else 1.0) for memory, score in found]
         return sorted(found, key=lambda one: (-one[1], -one[0].created_at))
@@ -400,7 +392,7 @@ class RecordFinder:
                 page = await self.long_term.list_memories(
                     project, structs.replace(branch.filter, after=after, limit=PAGE)
                 )
-                several += [one for one in page if one.id not in known and branch.takes(strategy_of(one))]
+                several += [one for one in page if one.id not in known and branch.takes(forms.strategy_of(one))]
                 if len(page) < PAGE:
                     break
                 after = page[-1].created_at, page[-1].id

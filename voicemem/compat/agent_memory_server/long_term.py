@@ -7,17 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 
+from voicemem.compat.agent_memory_server import records as forms
 from voicemem.compat.agent_memory_server.finding import DAY_MS, MOST_RESULTS, Filters, Recency, RecordFinder
-from voicemem.compat.agent_memory_server.records import (
-    GivenRecord,
-    MemoryType,
-    RecordPatch,
-    check_record,
-    draft_of,
-    patch_of,
-    says_the_same,
-    type_of,
-)
 from voicemem.compat.agent_memory_server.sessions import SESSION_ID, OwnedSessions, Owner, derived_id, owner_of
 from voicemem.errors import Refused
 from voicemem.memory.long_term.memories import LongTermMemory
@@ -47,7 +38,7 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
     max_age_days: Days | None = None
     max_inactive_days: Days | None = None
     budget: Natural | None = None
-    memory_type_allowlist: tuple[MemoryType, ...] | None = None
+    memory_type_allowlist: tuple[forms.MemoryType, ...] | None = None
     """Only memories of these types."""
     hard_age_multiplier: Annotated[float, Meta(ge=0, le=1_000_000)] = 12.0
 
@@ -77,7 +68,7 @@ def select(memories: Iterable[Memory], policy: Policy, now_ms: int, pinned_ids: 
     """The ids of the memories to forget, in their order."""
     types = policy.memory_type_allowlist
     considered = [one for one in memories if not one.pinned and one.id not in pinned_ids]
-    considered = [one for one in considered if types is None or type_of(one) in types]
+    considered = [one for one in considered if types is None or forms.type_of(one) in types]
     forgotten = {one.id for one in considered if is_over(one, policy, now_ms)}
     if policy.budget is not None:
         left = [one for one in considered if one.id not in forgotten]
@@ -102,7 +93,7 @@ def is_over(memory: Memory, policy: Policy, now_ms: int) -> bool:
 class GivenRecords(Struct, frozen=True):
     """Memories to keep. With `deduplicate`, one that says the same as one of the same owner is not kept twice."""
 
-    memories: Annotated[tuple[GivenRecord, ...], Meta(max_length=MAX_GIVEN)]
+    memories: Annotated[tuple[forms.GivenRecord, ...], Meta(max_length=MAX_GIVEN)]
     deduplicate: bool = True
 
 
@@ -122,26 +113,26 @@ class LongTermRecords:
         """Keep memories, in a namespace where they name none; they are found once this returns. Raises `Refused`."""
         drafts = []
         for record in given.memories:
-            check_record(record)
+            forms.check_record(record)
         for record in given.memories:
             named = structs.replace(record, namespace=record.namespace or namespace)
             owner = Owner(named.session_id or "", named.namespace or None, named.user_id or None)
-            drafts.append(draft_of(named, await self.session_of(project, owner)))
+            drafts.append(forms.draft_of(named, await self.session_of(project, owner)))
         if given.deduplicate:
             drafts = await self.without_known(project, drafts)
         return await self.long_term.add(project, drafts)
 
-    async def keep_in(self, stream: Stream, records: Sequence[GivenRecord]) -> None:
+    async def keep_in(self, stream: Stream, records: Sequence[forms.GivenRecord]) -> None:
         """Keep what a working memory brings, as memories of its session. Those that stand as they are stay."""
         known = {one.id: one for one in await self.find_all(stream.project, [one.id or "" for one in records])}
-        new = [one for one in records if one.id not in known or not says_the_same(one, known[one.id])]
+        new = [one for one in records if one.id not in known or not forms.says_the_same(one, known[one.id])]
         await self.long_term.add(stream.project, [draft_in(stream, one) for one in new])
 
-    async def known_as(self, stream: Stream, records: Sequence[GivenRecord]) -> tuple[GivenRecord, ...]:
+    async def known_as(self, stream: Stream, records: Sequence[forms.GivenRecord]) -> tuple[forms.GivenRecord, ...]:
         """What a working memory brings, each with the id under which its session says the same already, if it does."""
         known = {one.id for one in await self.find_all(stream.project, [one.id or "" for one in records])}
         said: dict[tuple[object, ...], str] = {}
-        found: dict[str, GivenRecord] = {}
+        found: dict[str, forms.GivenRecord] = {}
         for record in records:
             draft = self.long_term.prepare(draft_in(stream, record), self.clock())
             owner = await self.owner_of(stream.project, draft)
@@ -205,14 +196,14 @@ class LongTermRecords:
                 return memory
         raise Refused("unknown_memory", "Memory not found: there is none with this id.")
 
-    async def edit(self, project: str, id: str, patch: RecordPatch) -> Memory:
+    async def edit(self, project: str, id: str, patch: forms.RecordPatch) -> Memory:
         """Change a memory. Raises `Refused` (`unknown_memory`, `invalid_field` where there is nothing to change)."""
         memory = await self.get(project, id)
         named = patch.session_id if isinstance(patch.session_id, str) else ""
         namespace = patch.namespace if isinstance(patch.namespace, str) else memory.namespace
         user_id = patch.user_id if isinstance(patch.user_id, str) else memory.user_id
         session_id = await self.session_of(project, Owner(named, namespace, user_id))
-        return await self.long_term.edit(project, id, patch_of(patch, memory, session_id))
+        return await self.long_term.edit(project, id, forms.patch_of(patch, memory, session_id))
 
     async def delete(self, project: str, ids: Sequence[str], namespace: str | None = None) -> int:
         """Delete memories; how many were there. With a namespace, only those of it or of none."""
@@ -248,7 +239,7 @@ class LongTermRecords:
         return len(scanned) - len(double)
 
 
-def draft_in(stream: Stream, record: GivenRecord) -> MemoryDraft:
+def draft_in(stream: Stream, record: forms.GivenRecord) -> MemoryDraft:
     """A memory that a working memory brings: of its session, and of its owner where it names none."""
     owner = owner_of(stream)
     named = structs.replace(
@@ -257,7 +248,7 @@ def draft_in(stream: Stream, record: GivenRecord) -> MemoryDraft:
         user_id=record.user_id or owner.user_id,
         namespace=record.namespace or owner.namespace,
     )
-    return draft_of(named, stream.id, "message")
+    return forms.draft_of(named, stream.id, "message")
 
 
 def is_within(memory: Memory, namespace: str | None) -> bool:

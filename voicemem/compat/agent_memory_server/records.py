@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, structs, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, convert, structs, to_builtins
 
 from voicemem.errors import Refused
 from voicemem.memory.long_term.records import GivenMemory, Memory, MemoryDraft, MemoryPatch
-from voicemem.protocol.checks import describe_error
 from voicemem.protocol.memories import GivenKind
 from voicemem.protocol.redacted import HIDDEN
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Natural
+from voicemem.server.http.request import convert_body
 
 MESSAGE_TOPIC = "agentmemorymessage"
 """Marks memories of the type `message`, for which there is no kind. One word, so that no query finds it by chance."""
@@ -30,7 +30,6 @@ Flag = Literal["t", "f"]
 MemoryType = Literal["semantic", "episodic", "message"]
 Strategy = Literal["discrete", "summary", "preferences", "custom"]
 Seconds = Annotated[int, Meta(ge=1, le=MAX_INTEGER // 1000)]
-T = TypeVar("T")
 KEPT = "agent_memory"
 """The key in the metadata of a memory with what voicemem itself has no place for."""
 KINDS: dict[str, GivenKind] = {"semantic": "fact", "episodic": "episode", "message": "fact"}
@@ -64,6 +63,11 @@ def from_ms(ms: int) -> datetime:
 
 def format_time(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
+
+
+def iso(time: Time | None, field: str) -> str | None:
+    """A time of a client's as it is shown. Raises as `parse_time`."""
+    return None if time is None else format_time(parse_time(time, field))
 
 
 def format_ms(ms: int) -> str:
@@ -248,6 +252,11 @@ class RecordPatch(Struct, frozen=True):
     event_date: Time | UnsetType | None = UNSET
     pinned: bool | UnsetType | None = UNSET
 
+    @property
+    def fields(self) -> JsonObject:
+        """The fields to change."""
+        return {name: value for name, value in structs.asdict(self).items() if value not in (UNSET, None)}
+
 
 def check_record(record: GivenRecord) -> None:
     """Refuse a memory without id or text, and dates that do not exist. Raises `Refused`."""
@@ -258,9 +267,7 @@ def check_record(record: GivenRecord) -> None:
     if MESSAGE_TOPIC in (record.topics or ()):
         raise Refused("invalid_field", f"The topic {MESSAGE_TOPIC} is voicemem's own.")
     for name in ("created_at", "last_accessed", "updated_at", "persisted_at", "event_date"):
-        value = getattr(record, name)
-        if value is not None:
-            parse_time(value, name)
+        iso(getattr(record, name), name)
 
 
 def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "semantic") -> MemoryDraft:
@@ -271,11 +278,10 @@ def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "se
     kind = record.memory_type or kind
     created = None if record.created_at is None else parse_time(record.created_at, "created_at")
     exact = None if created is None or format_ms(to_ms(created)) == format_time(created) else format_time(created)
-    accessed = None if record.last_accessed is None else parse_time(record.last_accessed, "last_accessed")
     kept = KeptRecord(
         session_id=record.session_id if record.session_id != session_id else None,
         created_at=exact,
-        last_accessed=None if accessed is None else format_time(accessed),
+        last_accessed=iso(record.last_accessed, "last_accessed"),
         memory_hash=record.memory_hash,
         extracted_from=record.extracted_from,
         extraction_strategy=record.extraction_strategy,
@@ -292,39 +298,30 @@ def draft_of(record: GivenRecord, session_id: str | None, kind: MemoryType = "se
         session_id=session_id,
         topics=(*topics, MESSAGE_TOPIC) if kind == "message" else topics,
         entities=record.entities or (),
-        event_at=None if record.event_date is None else format_time(parse_time(record.event_date, "event_date")),
+        event_at=iso(record.event_date, "event_date"),
         pinned=record.pinned,
         metadata=None if kept == KeptRecord() else {KEPT: to_builtins(kept)},
         created_ms=None if created is None else to_ms(created),
     )
-    checked({name: getattr(draft, name) for name in GivenMemory.__struct_fields__}, GivenMemory)
+    convert_body({name: getattr(draft, name) for name in GivenMemory.__struct_fields__}, GivenMemory)
     return draft
 
 
 def echo_of(id: str, given: RecordPatch, now_ms: int) -> RecordView:
     """A changed memory for a caller who may not read it: what he has just given, and no more."""
-    fields = {name: value for name, value in structs.asdict(given).items() if value is not UNSET and value is not None}
+    fields = given.fields
     if "event_date" in fields:
-        fields["event_date"] = format_time(parse_time(fields["event_date"], "event_date"))
+        fields["event_date"] = iso(fields["event_date"], "event_date")
     now = format_ms(now_ms)
-    return RecordView(**{"text": ""} | fields, id=id, last_accessed=now, created_at=now, updated_at=now)
-
-
-def checked(fields: JsonObject, kind: type[T]) -> T:
-    """The values as a struct. Raises `Refused` (`invalid_field`)."""
-    try:
-        return convert(fields, kind)
-    except ValidationError as error:
-        raise Refused("invalid_field", describe_error(error, kind)) from None
+    return RecordView(**{"text": "", **fields}, id=id, last_accessed=now, created_at=now, updated_at=now)
 
 
 def says_the_same(given: GivenRecord, memory: Memory) -> bool:
     """Whether a memory that a client sends back is as it stands."""
     view = view_of(memory)
-    event_ms = None if given.event_date is None else to_ms(parse_time(given.event_date, "event_date"))
-    known_ms = None if view.event_date is None else to_ms(parse_time(view.event_date, "event_date"))
-    return (given.text, given.topics or None, given.entities or None, given.memory_type or "message", event_ms) == (
-        view.text, view.topics, view.entities, view.memory_type, known_ms
+    event_date = iso(given.event_date, "event_date")
+    return (given.text, given.topics or None, given.entities or None, given.memory_type or "message", event_date) == (
+        view.text, view.topics, view.entities, view.memory_type, view.event_date
     )  # fmt: skip
 
 
@@ -348,6 +345,7 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
     kept = kept_of(memory)
     topics = tuple(topic for topic in memory.topics if topic != MESSAGE_TOPIC)
     accessed = shown(kept.last_accessed) or format_ms(memory.created_at)
+    heard_in = tuple(f"{one.session_id}:{turn}" for one in memory.evidence for turn in one.turn_ids)
     found: dict[str, Any] = {} if score is None else {"dist": 1.0 - score, "score": score, "score_type": "words"}
     return RecordView(
         id=memory.id,
@@ -365,8 +363,8 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
         memory_hash=kept.memory_hash or hash_of(memory),
         memory_type=type_of(memory),
         persisted_at=format_ms(memory.updated_at),
-        extracted_from=kept.extracted_from or evidence_ids(memory) or None,
-        event_date=None if memory.event_at is None else format_time(parse_time(memory.event_at, "event_date")),
+        extracted_from=kept.extracted_from or heard_in or None,
+        event_date=iso(memory.event_at, "event_date"),
         extraction_strategy=strategy_of(memory),
         extraction_strategy_config=kept.extraction_strategy_config or {},
         metadata=kept.metadata,
@@ -380,17 +378,12 @@ def hash_of(memory: Memory) -> str:
     return sha256("\0".join(part or "" for part in parts).encode()).hexdigest()
 
 
-def evidence_ids(memory: Memory) -> tuple[str, ...]:
-    """The turns that a memory was heard in, each as `SESSION:TURN`."""
-    return tuple(f"{one.session_id}:{turn}" for one in memory.evidence for turn in one.turn_ids)
-
-
 def patch_of(given: RecordPatch, memory: Memory, session_id: str | UnsetType | None) -> MemoryPatch:
     """A client's change of a memory as ours; `session_id` is our id of the session it names.
 
     Raises `Refused` (`invalid_field`) where nothing is to be changed.
     """
-    fields = {name: value for name, value in structs.asdict(given).items() if value is not UNSET and value is not None}
+    fields = given.fields
     if not fields:
         raise Refused("invalid_field", "No fields provided for update.")
     changed: dict[str, Any] = {
@@ -401,7 +394,7 @@ def patch_of(given: RecordPatch, memory: Memory, session_id: str | UnsetType | N
         changed["session_id"] = session_id
         kept = structs.replace(kept, session_id=fields["session_id"] if session_id != fields["session_id"] else None)
     if "event_date" in fields:
-        changed["event_at"] = format_time(parse_time(fields["event_date"], "event_date"))
+        changed["event_at"] = iso(fields["event_date"], "event_date")
     if "memory_type" in fields:
         changed["kind"] = KINDS[fields["memory_type"]]
     if "topics" in fields or "memory_type" in fields:
@@ -411,4 +404,4 @@ def patch_of(given: RecordPatch, memory: Memory, session_id: str | UnsetType | N
     if kept != kept_of(memory):
         others = {name: value for name, value in (memory.metadata or {}).items() if name != KEPT}
         changed["metadata"] = others | {KEPT: to_builtins(kept)}
-    return checked(changed, MemoryPatch)
+    return convert_body(changed, MemoryPatch)

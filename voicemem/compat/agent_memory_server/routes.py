@@ -21,7 +21,6 @@ from voicemem.compat.agent_memory_server.long_term import (
     Looked,
     RecordsToForget,
 )
-from voicemem.compat.agent_memory_server.prompt import Prompt, PromptRequest, make_prompt
 from voicemem.compat.agent_memory_server.sessions import Given, OwnedSessions, Owner, checked_owner
 from voicemem.compat.agent_memory_server.views import (
     GivenView,
@@ -32,7 +31,13 @@ from voicemem.compat.agent_memory_server.views import (
     SummaryViews,
     ViewTask,
 )
-from voicemem.compat.agent_memory_server.working_memory import WorkingMemories, window_of
+from voicemem.compat.agent_memory_server.working_memory import (
+    Prompt,
+    PromptRequest,
+    WorkingMemories,
+    make_prompt,
+    window_of,
+)
 from voicemem.protocol.types import MAX_INTEGER
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
@@ -114,10 +119,7 @@ WORKING_PATH = "/v1/working-memory/{session_id}"
 
 
 @ROUTES.add(
-    f"GET {WORKING_PATH}",
-    "read",
-    forms.WorkingMemoryView,
-    codes="invalid_field unknown_session session_set_aside",
+    f"GET {WORKING_PATH}", "read", forms.WorkingMemoryView, codes="invalid_field unknown_session session_set_aside"
 )
 async def get_working_memory(request: web.Request, query: WorkingMemoryQuery) -> web.Response:
     """Read a session's messages, data and summary; with the size of a model's window, the newest that fit."""

@@ -13,15 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, structs, to_builtins
 
-from voicemem.compat.agent_memory_server.finding import (
-    DAY_MS,
-    MOST_RESULTS,
-    Filters,
-    RecordFinder,
-    TextFilter,
-    TimeFilter,
-    check_named,
-)
+from voicemem.compat.agent_memory_server import finding
 from voicemem.compat.agent_memory_server.records import RecordView, format_ms, view_of
 from voicemem.errors import Refused
 from voicemem.memory.long_term.plans import NO_USER
@@ -42,7 +34,7 @@ class GivenView(Struct, frozen=True):
     source: str
     group_by: tuple[str, ...]
     name: str | None = None
-    filters: dict[str, str | tuple[str, ...] | TextFilter] | None = None
+    filters: dict[str, str | tuple[str, ...] | finding.TextFilter] | None = None
     time_window_days: Annotated[int, Meta(ge=1, le=36_500)] | None = None
     continuous: bool | None = None
     prompt: str | None = None
@@ -101,7 +93,7 @@ class ViewTask(Struct, frozen=True):
 class SummaryViews:
     """The views of all projects."""
 
-    def __init__(self, documents: WorkingMemory, records: RecordFinder) -> None:
+    def __init__(self, documents: WorkingMemory, records: finding.RecordFinder) -> None:
         self.documents = documents
         self.records = records
         self.clock = records.clock
@@ -186,10 +178,10 @@ class SummaryViews:
         """The memories of a view, the newest first: those of a group."""
         merged: dict[str, Any] = {name: text_filter(one) for name, one in view.filters.items()}
         if view.time_window_days is not None:
-            since_ms = self.clock() - view.time_window_days * DAY_MS
-            merged["created_at"] = TimeFilter(gte=since_ms / 1000)
-        conditions = await self.records.conditions(project, Filters(**merged))
-        several = [view_of(one) for one in await self.records.newest(project, conditions, MOST_RESULTS)]
+            since_ms = self.clock() - view.time_window_days * finding.DAY_MS
+            merged["created_at"] = finding.TimeFilter(gte=since_ms / 1000)
+        conditions = await self.records.conditions(project, finding.Filters(**merged))
+        several = [view_of(one) for one in await self.records.newest(project, conditions, finding.MOST_RESULTS)]
         return [one for one in several if all(getattr(one, name) == value for name, value in group.items())]
 
     def summarised(self, view: SummaryView, group: dict[str, str], records: list[RecordView]) -> Partition:
@@ -226,14 +218,14 @@ def check_view(given: GivenView) -> None:
     if unknown:
         raise Refused("invalid_field", f"`group_by` and `filters` may only name {', '.join(FIELDS)}.")
     for name, value in (given.filters or {}).items():
-        if isinstance(value, TextFilter):
-            check_named(name, value)
+        if isinstance(value, finding.TextFilter):
+            finding.check_named(name, value)
     if len(set(given.group_by)) < len(given.group_by):
         raise Refused("invalid_field", "`group_by` names a field twice.")
 
 
-def text_filter(value: Any) -> TextFilter:
+def text_filter(value: Any) -> finding.TextFilter:
     """A filter of a view: one value, several of which it may be any, or as searches have it."""
     if isinstance(value, dict):
-        return msgspec.convert(value, TextFilter)
-    return TextFilter(eq=value) if isinstance(value, str) else TextFilter(any=tuple(value))
+        return msgspec.convert(value, finding.TextFilter)
+    return finding.TextFilter(eq=value) if isinstance(value, str) else finding.TextFilter(any=tuple(value))

@@ -10,27 +10,25 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
-from msgspec import UNSET, structs
+from msgspec import UNSET, Meta, Struct, structs
 
+from voicemem.compat.agent_memory_server import records as forms
+from voicemem.compat.agent_memory_server.finding import RecordFinder, RecordSearch, TextFilter
 from voicemem.compat.agent_memory_server.long_term import LongTermRecords
-from voicemem.compat.agent_memory_server.records import (
-    GivenWorkingMemory,
-    MessageView,
-    StrategyConfig,
-    WorkingMemoryView,
-    check_record,
-    draft_of,
-    format_ms,
-    format_time,
-    parse_time,
-    to_ms,
-    view_of,
+from voicemem.compat.agent_memory_server.sessions import (
+    Given,
+    Owner,
+    checked_owner,
+    extract_of,
+    is_own,
+    lifetime,
+    owner_of,
+    ttl_of,
 )
-from voicemem.compat.agent_memory_server.sessions import Owner, extract_of, is_own, lifetime, owner_of, ttl_of
 from voicemem.compat.agent_memory_server.working_messages import (
     KEPT_DATA,
     Change,
@@ -49,19 +47,12 @@ from voicemem.compat.agent_memory_server.working_messages import (
     summary_event,
 )
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.llm.tokens import (
-    UNKNOWN_WINDOW,
-    TokenCounter,
-    context_window_of,
-    counter,
-    encoding_of,
-    estimate_tokens,
-)
+from voicemem.llm.tokens import UNKNOWN_WINDOW, TokenCounter, context_window_of, counter, encoding_of, estimate_tokens
 from voicemem.memory.add import API_PRODUCER
 from voicemem.protocol.checks import check_text
 from voicemem.protocol.codec import DecodedEvent, decode_event
 from voicemem.protocol.events import Event, ServerEvent, SessionUpdate
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import JsonObject, matching
 from voicemem.redaction.runs import START
 from voicemem.redaction.texts import redact_text, redact_value
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
@@ -101,7 +92,7 @@ def window_of(model: str | None, tokens: int | None) -> Window | None:
     return Window(most, counter(encoding_of(model)))
 
 
-def count_tokens(messages: Sequence[MessageView], counter: TokenCounter) -> list[int]:
+def count_tokens(messages: Sequence[forms.MessageView], counter: TokenCounter) -> list[int]:
     """The tokens of each message, with its role."""
     length = sum(len(one.content) for one in messages)
     count = counter.count if length <= EXACT_CHARACTERS else estimate_tokens
@@ -118,8 +109,9 @@ def first_fitting(costs: Sequence[int], most: int) -> int:
     return 0
 
 
-def percent(part: float, whole: float) -> float:
-    return min(100.0, 100.0 * part / whole) if whole > 0 else 100.0
+def percent(used: int, window: Window | None, share: float) -> float | None:
+    """How much of a share of a window is used."""
+    return None if window is None else min(100.0, 100.0 * used / (window.tokens * share))
 
 
 class WorkingMemories:
@@ -147,26 +139,28 @@ class WorkingMemories:
 
     async def read(
         self, project: str, wanted: Owner, window: Window | None = None, newest: int | None = None
-    ) -> WorkingMemoryView:
+    ) -> forms.WorkingMemoryView:
         """A working memory: all messages, the newest, or as many as fit. Raises `Refused` (`unknown_session`)."""
         return await self.view(await self.owned.get(project, wanted), window, newest, fits=True)
 
     async def view(
         self, stream: Stream, window: Window | None, newest: int | None = None, fits: bool = False
-    ) -> WorkingMemoryView:
+    ) -> forms.WorkingMemoryView:
         look = await self.read_models.read(stream, look_at)
-        last_ms, now_ms, owner = await self.received_ms(stream, look.position), self.clock(), owner_of(stream)
+        rows = await self.store.journal.read_rows(stream.key, look.position - 1, 1) if look.position else []
+        last_ms = rows[0].received_ms if rows else stream.started_ms
+        owner = owner_of(stream)
         messages = [one.view for one in look.messages]
         if newest is not None and newest > 0:
-            messages = sorted(messages, key=lambda one: parse_time(one.created_at, "created_at"))[-newest:]
+            messages = sorted(messages, key=lambda one: forms.parse_time(one.created_at, "created_at"))[-newest:]
         costs = [] if window is None else count_tokens(messages, window.counter)
         if window is not None and fits:
             messages = messages[first_fitting(costs, window.tokens) :]
             costs = costs[len(costs) - len(messages) :]
         used = sum(costs)
-        return WorkingMemoryView(
+        return forms.WorkingMemoryView(
             messages=messages,
-            memories=[view_of(one) for one in await self.records.find_all(stream.project, look.kept.memories)],
+            memories=[forms.view_of(one) for one in await self.records.find_all(stream.project, look.kept.memories)],
             data=look.data,
             context=look.context,
             user_id=owner.user_id,
@@ -175,19 +169,12 @@ class WorkingMemories:
             namespace=owner.namespace,
             long_term_memory_strategy=look.kept.strategy,
             ttl_seconds=ttl_of(stream),
-            last_accessed=format_time(stamp(now_ms, last_ms, look.position)),
-            created_at=format_ms(stream.started_ms),
-            updated_at=format_ms(last_ms),
-            context_percentage_total_used=None if window is None else percent(used, window.tokens),
-            context_percentage_until_summarization=None
-            if window is None
-            else percent(used, window.tokens * SUMMARY_SHARE),
+            last_accessed=forms.format_time(stamp(self.clock(), last_ms, look.position)),
+            created_at=forms.format_ms(stream.started_ms),
+            updated_at=forms.format_ms(last_ms),
+            context_percentage_total_used=percent(used, window, 1.0),
+            context_percentage_until_summarization=percent(used, window, SUMMARY_SHARE),
         )
-
-    async def received_ms(self, stream: Stream, position: int) -> int:
-        """When an entry of the journal came; of position 0, when the session began."""
-        rows = await self.store.journal.read_rows(stream.key, position - 1, 1) if position else []
-        return rows[0].received_ms if rows else stream.started_ms
 
     # Writing
 
@@ -195,7 +182,7 @@ class WorkingMemories:
         self,
         project: str,
         wanted: Owner,
-        given: GivenWorkingMemory,
+        given: forms.GivenWorkingMemory,
         key_id: str | None = None,
         admit: Admit = lambda events, size: None,
     ) -> Stream:
@@ -221,25 +208,26 @@ class WorkingMemories:
                     return written
         raise StoreUnavailable("The session changes faster than this change can be stored; try again.")
 
-    def redacted(self, given: GivenWorkingMemory) -> GivenWorkingMemory:
+    def redacted(self, given: forms.GivenWorkingMemory) -> forms.GivenWorkingMemory:
         """The same with its summary and strategy as they are kept."""
         rules = self.sessions.rules
         if rules is None:
             return given
         context = redact_text(given.context, START, rules)[0] if given.context else given.context
         strategy: JsonObject = redact_value(msgspec.to_builtins(given.long_term_memory_strategy), rules)
-        kept = msgspec.convert(strategy, StrategyConfig)
+        kept = msgspec.convert(strategy, forms.StrategyConfig)
         return structs.replace(given, context=context, long_term_memory_strategy=kept)
 
     async def replace(
-        self, stream: Stream, given: GivenWorkingMemory, key_id: str | None, admit: Admit
+        self, stream: Stream, given: forms.GivenWorkingMemory, key_id: str | None, admit: Admit
     ) -> Stream | None:
         """Make a session what is given; None when something else was journaled meanwhile."""
         if stream.state == "running" and stream.silent_since_ms is None:
             raise Refused("session_in_use")
         now_ms = self.clock()
         look = await self.read_models.read(stream, look_at)
-        if now_ms < stream.started_ms + FRESH_MS and begins_one(given) and not look.is_empty:
+        stands = look.messages or look.context or look.data or look.kept.memories
+        if now_ms < stream.started_ms + FRESH_MS and begins_one(given) and stands:
             return stream
         change = await self.change_of(stream, look, given)
         update = config_update(stream, given, renew=not change.add)
@@ -281,12 +269,14 @@ class WorkingMemories:
             self.sessions.webhooks_due.set()
         return recorded.stream
 
-    async def derive(self, stream: Stream, look: Look, change: Change, given: GivenWorkingMemory) -> Stream | None:
+    async def derive(
+        self, stream: Stream, look: Look, change: Change, given: forms.GivenWorkingMemory
+    ) -> Stream | None:
         """Journal what the service itself says of the change: what is forgotten, the summary, the data."""
         after: Stream | None = stream
         makers: tuple[Callable[[ReadModel], ServerEvent | None], ...] = (
             lambda read_model: forgotten_event(read_model, look, change),
-            lambda read_model: summary_event(read_model, look, change, given),
+            lambda read_model: summary_event(read_model, given),
             lambda read_model: data_event(read_model, given, self.sessions.rules),
         )
         for make in makers:
@@ -305,14 +295,14 @@ class WorkingMemories:
                 self.sessions.on_changed(after)
         return after
 
-    async def change_of(self, stream: Stream, look: Look, given: GivenWorkingMemory) -> Change:
+    async def change_of(self, stream: Stream, look: Look, given: forms.GivenWorkingMemory) -> Change:
         """What a PUT changes in the list of messages."""
         blurred = self.sessions.rules is not None
         if given.messages is UNSET:
             return Change(0, ())
         if given.last_accessed is None or starts_with(given.messages, look.messages, blurred):
             return change_of(look.messages, given.messages, None, blurred)
-        seen = await self.find_seen(stream, look, parse_time(given.last_accessed, "last_accessed"))
+        seen = await self.find_seen(stream, look, forms.parse_time(given.last_accessed, "last_accessed"))
         return change_of(look.messages, given.messages, seen, blurred)
 
     async def find_seen(self, stream: Stream, look: Look, stamped: datetime) -> int | None:
@@ -324,12 +314,12 @@ class WorkingMemories:
             if fits(stamped, received_ms, next_ms):
                 orders = await self.read_models.read(stream, remembered_orders)
                 return sum(order <= position for order in orders[look.hidden : look.hidden + len(look.messages)])
-            if received_ms <= to_ms(stamped):
+            if received_ms <= forms.to_ms(stamped):
                 return None
         return None
 
 
-def begins_one(given: GivenWorkingMemory) -> bool:
+def begins_one(given: forms.GivenWorkingMemory) -> bool:
     """Whether a client may have made this because it found no session: empty, with `data` if it says when it was made.
 
     Of a memory that clears what stands, the client in Python sends no `data`.
@@ -345,16 +335,16 @@ def check_forgotten(stream: Stream, look: Look, change: Change) -> None:
         raise Refused(code, "What was said in a call can be added to, but not replaced: send its messages first.")
 
 
-def check_data(given: GivenWorkingMemory) -> None:
+def check_data(given: forms.GivenWorkingMemory) -> None:
     """Refuse a key of our own in the data, and memories without id or text. Raises `Refused`."""
     if KEPT_DATA in (given.data or {}):
         raise Refused("invalid_field", f"The key `{KEPT_DATA}` of `data` is voicemem's own; use another one.")
     for record in given.memories:
-        check_record(record)
-        draft_of(record, None, "message")
+        forms.check_record(record)
+        forms.draft_of(record, None, "message")
 
 
-def config_update(stream: Stream, given: GivenWorkingMemory, renew: bool) -> JsonObject:
+def config_update(stream: Stream, given: forms.GivenWorkingMemory, renew: bool) -> JsonObject:
     """The configuration to change: another lifetime, or the same one from now on, and another strategy."""
     if not is_own(stream):
         return {}
@@ -364,3 +354,95 @@ def config_update(stream: Stream, given: GivenWorkingMemory, renew: bool) -> Jso
     if extract != (stream.config.get("memory") or {}).get("extract"):
         update["memory"] = {"extract": extract}
     return update
+
+
+SUMMARY = "## A summary of the conversation so far:\n"
+MEMORIES = "## Long term memories related to the user's query\n "
+NO_MEMORIES = "No relevant long-term memories found."
+MEMORIES_SHOWN = 20
+"""Where a prompt asks for long-term memories and says nothing else."""
+Digits = Annotated[str, matching(r"^[1-9][0-9]{0,9}\Z", "A number in a text is 1 to 10 digits without a leading 0")]
+"""The client sends the size of a window as a text."""
+
+
+class PromptSession(Struct, frozen=True):
+    """The session whose messages come first."""
+
+    session_id: Given
+    namespace: Given | None = None
+    user_id: Given | None = None
+    model_name: str | None = None
+    context_window_max: Annotated[int, Meta(ge=1)] | Digits | None = None
+
+
+class PromptRequest(Struct, frozen=True):
+    """What to ask an LLM, and what it should know: a session, memories, or both."""
+
+    query: Annotated[str, Meta(max_length=100_000)]
+    session: PromptSession | None = None
+    long_term_search: RecordSearch | bool | None = None
+
+
+class TextContent(Struct, frozen=True):
+    """A text, as MCP has it."""
+
+    text: str
+    type: Literal["text"] = "text"
+
+
+class PromptMessage(Struct, frozen=True):
+    """A message of the prompt."""
+
+    role: Literal["system", "user", "assistant"]
+    content: TextContent
+
+
+class Prompt(Struct, frozen=True):
+    """The messages for an LLM, and the memories in them."""
+
+    messages: list[PromptMessage]
+    long_term_memories: list[forms.RecordView] | None
+
+
+async def make_prompt(working: WorkingMemories, records: RecordFinder, project: str, request: PromptRequest) -> Prompt:
+    """The prompt; no LLM is asked for it. Raises `Refused` (`invalid_field`)."""
+    session = request.session
+    if session is None and not request.long_term_search:
+        raise Refused("invalid_field", "Either session or long_term_search must be provided.")
+    messages: list[PromptMessage] = []
+    if session is not None:
+        owner = checked_owner(session.session_id, session.namespace, session.user_id)
+        size = session.context_window_max
+        try:
+            view = await working.read(
+                project, owner, window_of(session.model_name, None if size is None else int(size))
+            )
+            messages += [message("system", SUMMARY + view.context)] if view.context else []
+            messages += [message("user" if one.role == "user" else "assistant", one.content) for one in view.messages]
+        except Refused as refused:
+            if refused.code != "unknown_session":
+                raise
+    found: list[forms.RecordView] = []
+    if request.long_term_search:
+        found = (await records.search(project, search_of(request))).memories
+        lines = "\n".join(f"- {one.text} (ID: {one.id})" for one in found)
+        messages.append(message("system", MEMORIES + (lines or NO_MEMORIES)))
+    messages.append(message("user", request.query))
+    return Prompt(messages, found or None)
+
+
+def search_of(request: PromptRequest) -> RecordSearch:
+    """The search for the memories of a prompt. What the session shows already is not searched."""
+    search, session = request.long_term_search, request.session
+    user_id = None if session is None or not session.user_id else TextFilter(eq=session.user_id)
+    if isinstance(search, RecordSearch):
+        return structs.replace(search, text=request.query, user_id=search.user_id or user_id)
+    others = None if session is None else TextFilter(ne=session.session_id)
+    namespace = None if session is None or not session.namespace else TextFilter(eq=session.namespace)
+    return RecordSearch(
+        text=request.query, session_id=others, user_id=user_id, namespace=namespace, limit=MEMORIES_SHOWN
+    )
+
+
+def message(role: Literal["system", "user", "assistant"], text: str) -> PromptMessage:
+    return PromptMessage(role, TextContent(text))

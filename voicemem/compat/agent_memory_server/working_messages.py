@@ -19,20 +19,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct, convert, to_builtins
 
-from voicemem.compat.agent_memory_server.records import (
-    FUTURE_MS,
-    Flag,
-    GivenMessage,
-    GivenWorkingMemory,
-    MessageView,
-    StrategyConfig,
-    format_ms,
-    format_time,
-    from_ms,
-    parse_time,
-    shown,
-    to_ms,
-)
+from voicemem.compat.agent_memory_server import records as forms
 from voicemem.errors import Refused
 from voicemem.memory.add import begins_of, forget_all_but_newest
 from voicemem.memory.working_memory import check_data_size
@@ -51,7 +38,8 @@ SLACK_MS = 60_000
 than the entry that it did not see."""
 KEPT = OF_CLIENT
 """The key in the metadata of a message with what voicemem itself has no place for."""
-OWN_ROLES = ("user", "assistant")
+SOURCES: dict[str, Any] = {"user": "message", "assistant": "llm"}
+"""By role; what is neither the user's nor the agent's is the application's."""
 MAX_ID = 256
 MOST_OVERLAPS = 16
 """Places at which a new list is tried on the one that stands."""
@@ -61,7 +49,7 @@ KEPT_DATA = "agent_memory"
 
 def stamp(now_ms: int, last_received_ms: int, position: int) -> datetime:
     """The time of a read at a position; never before what it has seen was received."""
-    return from_ms(max(now_ms, last_received_ms)) + timedelta(microseconds=position % DIGITS)
+    return forms.from_ms(max(now_ms, last_received_ms)) + timedelta(microseconds=position % DIGITS)
 
 
 def candidates(stamped: datetime, position: int) -> range:
@@ -72,7 +60,7 @@ def candidates(stamped: datetime, position: int) -> range:
 
 def fits(stamped: datetime, received_ms: int, next_received_ms: int | None) -> bool:
     """Whether a stamp may be of a read that has seen an entry, and not the one behind it."""
-    ms = to_ms(stamped)
+    ms = forms.to_ms(stamped)
     return received_ms <= ms and (next_received_ms is None or ms <= next_received_ms + SLACK_MS)
 
 
@@ -83,16 +71,13 @@ class Kept(Struct, frozen=True, omit_defaults=True):
     role: str | None = None
     created_at: str | None = None
     persisted_at: str | None = None
-    extracted: Flag = "f"
+    extracted: forms.Flag = "f"
 
 
 class Standing(NamedTuple):
     """A message of the list that stands."""
 
-    id: str
-    role: str
-    content: str
-    view: MessageView
+    view: forms.MessageView
     was_put: bool = True
     """Whether it came by a PUT of a client, and not otherwise."""
 
@@ -101,7 +86,7 @@ class Change(NamedTuple):
     """What a PUT does to the list that stands: the first `forget` messages go, then these are added."""
 
     forget: int
-    add: Sequence[GivenMessage]
+    add: Sequence[forms.GivenMessage]
 
 
 # Reading
@@ -113,15 +98,15 @@ def standing(messages: Iterable[Message]) -> list[Standing]:
     for turn, several in groupby(messages, key=attrgetter("turn_id")):
         for number, message in enumerate(several):
             kept = kept_of(message)
-            view = MessageView(
+            view = forms.MessageView(
                 role=kept.role or message.role,
                 content=message.content,
                 id=kept.id or f"{turn}.{number}",
-                created_at=shown(kept.created_at) or format_ms(message.timestamp),
-                persisted_at=shown(kept.persisted_at),
+                created_at=forms.shown(kept.created_at) or forms.format_ms(message.timestamp),
+                persisted_at=forms.shown(kept.persisted_at),
                 discrete_memory_extracted=kept.extracted,
             )
-            found.append(Standing(view.id, view.role, view.content, view, KEPT in message.metadata))
+            found.append(Standing(view, KEPT in message.metadata))
     return found
 
 
@@ -134,7 +119,7 @@ def kept_of(message: Message) -> Kept:
 
 
 def change_of(
-    current: Sequence[Standing], given: Sequence[GivenMessage], seen: int | None, blurred: bool = False
+    current: Sequence[Standing], given: Sequence[forms.GivenMessage], seen: int | None, blurred: bool = False
 ) -> Change:
     """What a PUT changes. `seen` is how many of the standing messages its sender has read, where that is known.
 
@@ -143,7 +128,7 @@ def change_of(
     if starts_with(given, current, blurred):
         return Change(0, given[len(current) :])
     if seen is not None and seen < len(current):
-        known, unread = current[:seen], {one.id for one in current[seen:]}
+        known, unread = current[:seen], {one.view.id for one in current[seen:]}
         begins_with_known = starts_with(given, known, blurred)
         rest = given[seen:] if begins_with_known else given
         return Change(0 if begins_with_known else seen, [one for one in rest if one.id not in unread])
@@ -153,22 +138,22 @@ def change_of(
     return Change(len(current), given)
 
 
-def overlaps(current: Sequence[Standing], given: Sequence[GivenMessage], blurred: bool) -> Iterator[int]:
+def overlaps(current: Sequence[Standing], given: Sequence[forms.GivenMessage], blurred: bool) -> Iterator[int]:
     """Where in the standing list the given one may begin."""
     tried = 0
     for first, one in enumerate(current):
-        if given and is_same(one, given[0], blurred):
+        if given and is_same(one.view, given[0], blurred):
             yield first
             tried += 1
             if tried == MOST_OVERLAPS:
                 return
 
 
-def starts_with(given: Sequence[GivenMessage], known: Sequence[Standing], blurred: bool) -> bool:
-    return len(given) >= len(known) and all(is_same(a, b, blurred) for a, b in zip(known, given, strict=False))
+def starts_with(given: Sequence[forms.GivenMessage], known: Sequence[Standing], blurred: bool) -> bool:
+    return len(given) >= len(known) and all(is_same(a.view, b, blurred) for a, b in zip(known, given, strict=False))
 
 
-def is_same(one: Standing, other: GivenMessage, blurred: bool) -> bool:
+def is_same(one: forms.MessageView, other: forms.GivenMessage, blurred: bool) -> bool:
     if one.role != other.role:
         return False
     if other.id not in (None, one.id):  # of an id, digits may be hidden too
@@ -180,7 +165,7 @@ def is_same(one: Standing, other: GivenMessage, blurred: bool) -> bool:
 # Writing
 
 
-def check_messages(messages: Iterable[GivenMessage], now_ms: int) -> None:
+def check_messages(messages: Iterable[forms.GivenMessage], now_ms: int) -> None:
     """Refuse messages without content, and those from the future. Raises `Refused` (`invalid_field`)."""
     for message in messages:
         if message.id is not None and not 1 <= len(message.id) <= MAX_ID:
@@ -188,15 +173,14 @@ def check_messages(messages: Iterable[GivenMessage], now_ms: int) -> None:
         if not message.content.strip():
             raise Refused("invalid_field", f"Message content cannot be empty (message ID: {message.id}).")
         if message.created_at is not None:
-            created = parse_time(message.created_at, "created_at")
-            if to_ms(created) > now_ms + FUTURE_MS:
+            created = forms.parse_time(message.created_at, "created_at")
+            if forms.to_ms(created) > now_ms + forms.FUTURE_MS:
                 raise Refused("invalid_field", "`created_at` cannot be more than 300 seconds in the future.")
-        if message.persisted_at is not None:
-            parse_time(message.persisted_at, "persisted_at")
+        forms.iso(message.persisted_at, "persisted_at")
 
 
 def events_of(
-    state: State, messages: Sequence[GivenMessage], now_ms: int, new_id: Callable[[], str], fresh: bool
+    state: State, messages: Sequence[forms.GivenMessage], now_ms: int, new_id: Callable[[], str], fresh: bool
 ) -> list[MessageEvent]:
     """The events with which messages are added, in their order whatever their times; `fresh`: in turns of their own.
 
@@ -209,38 +193,30 @@ def events_of(
     for message in messages:
         if fresh or message.role == "user" or turn == 0:
             turn, latest, fresh = turn + 1, None, False
-        created = None if message.created_at is None else parse_time(message.created_at, "created_at")
-        ts = now_ms if created is None else to_ms(created)
+        created = None if message.created_at is None else forms.parse_time(message.created_at, "created_at")
+        ts = now_ms if created is None else forms.to_ms(created)
         latest = ts if latest is None else max(ts, latest)
         role: Literal["user", "assistant"] = "user" if message.role == "user" else "assistant"
-        exact = None if created is None or format_ms(latest) == format_time(created) else format_time(created)
+        exact = None if created is None else forms.format_time(created)
         kept = Kept(
             id=message.id or new_id(),
-            role=None if message.role in OWN_ROLES else message.role,
-            created_at=exact,
-            persisted_at=None
-            if message.persisted_at is None
-            else format_time(parse_time(message.persisted_at, "persisted_at")),
+            role=None if message.role in SOURCES else message.role,
+            created_at=None if exact == forms.format_ms(latest) else exact,
+            persisted_at=forms.iso(message.persisted_at, "persisted_at"),
             extracted=message.discrete_memory_extracted,
         )
-        metadata: JsonObject = {KEPT: to_builtins(kept)}
         events.append(
             MessageEvent(
                 role=role,
                 text=message.content,
-                source=source_of(message.role),
+                source=SOURCES.get(message.role, "command"),
                 turn_id=turn,
                 ts=latest,
                 item=f"{KEPT}.{new_id()}",
-                metadata=metadata,
+                metadata={KEPT: to_builtins(kept)},
             )
         )
     return events
-
-
-def source_of(role: str) -> Any:
-    """The source of a message of this role; what is neither the user's nor the agent's is the application's."""
-    return {"user": "message", "assistant": "llm"}.get(role, "command")
 
 
 class KeptData(Struct, frozen=True, omit_defaults=True):
@@ -249,7 +225,7 @@ class KeptData(Struct, frozen=True, omit_defaults=True):
     memories: tuple[str, ...] = ()
     """Their ids."""
     tokens: int = 0
-    strategy: StrategyConfig = StrategyConfig()
+    strategy: forms.StrategyConfig = forms.StrategyConfig()
     context: str | None = None
     """Where the session's first turn leaves no room for a summary before it."""
 
@@ -266,11 +242,6 @@ class Look(NamedTuple):
     context: str | None
     data: JsonObject
     kept: KeptData
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing could be taken away."""
-        return not (self.messages or self.context or self.data or self.kept.memories)
 
 
 def look_at(read_model: ReadModel) -> Look:
@@ -311,7 +282,7 @@ def forgotten_event(read_model: ReadModel, look: Look, change: Change) -> Server
     return forget_all_but_newest(read_model, keep, everything=False)
 
 
-def summary_event(read_model: ReadModel, look: Look, change: Change, given: GivenWorkingMemory) -> ServerEvent | None:
+def summary_event(read_model: ReadModel, given: forms.GivenWorkingMemory) -> ServerEvent | None:
     """The client's `context` as the summary of what was before the first message."""
     summary = read_model.state.summary
     if (given.context or "") == ("" if summary is None else summary.text):
@@ -335,7 +306,7 @@ def summary_turn(read_model: ReadModel) -> int | None:
     return through if through >= 0 else None
 
 
-def data_event(read_model: ReadModel, given: GivenWorkingMemory, rules: Rules | None) -> ServerEvent | None:
+def data_event(read_model: ReadModel, given: forms.GivenWorkingMemory, rules: Rules | None) -> ServerEvent | None:
     kept = KeptData(
         memories=tuple(dict.fromkeys(record.id or "" for record in given.memories)),
         tokens=given.tokens,
@@ -346,13 +317,8 @@ def data_event(read_model: ReadModel, given: GivenWorkingMemory, rules: Rules | 
     if rules is not None:
         data = redact_value(data, rules)
     if kept != KeptData():
-        data = data | {KEPT_DATA: {name: listed(value) for name, value in to_builtins(kept).items()}}
+        data = data | {KEPT_DATA: msgspec.json.decode(msgspec.json.encode(kept))}
     if data == read_model.state.data:
         return None
     check_data_size(data)
     return MemoryData(operation="replace", content=data)
-
-
-def listed(value: object) -> object:
-    """A value as it is read from JSON."""
-    return [*value] if isinstance(value, tuple) else value

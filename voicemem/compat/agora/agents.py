@@ -9,20 +9,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import astuple
 
-from voicemem.compat.agora.requests import (
-    MAX_SPEECH_BYTES,
-    Join,
-    Speak,
-    Think,
-    Update,
-    agent_of,
-    agora_update_patch,
-    body_as,
-    check_channel,
-    project_of,
-    running_agent_of,
-    session_config,
-)
+from voicemem.compat.agora import requests
 from voicemem.compat.agora.tokens import ANY_CHANNEL
 from voicemem.config.session import parse_config
 from voicemem.errors import Refused
@@ -122,13 +109,17 @@ def agent_status(stream: Stream) -> str:
 
 
 @ROUTES.add(
-    f"POST {PROJECT}/join", "ingest", Started, Join, "missing_field invalid_field session_exists quota_exceeded"
+    f"POST {PROJECT}/join",
+    "ingest",
+    Started,
+    requests.Join,
+    "missing_field invalid_field session_exists quota_exceeded",
 )
 async def join(request: web.Request, _: NoQuery) -> web.Response:
     """Start a session; its id is the agent's id, under which an engine sends events."""
-    project = await project_of(request)
-    config = session_config(await body_as(request, Join))
-    check_channel(request, config["channel"])
+    project = await requests.project_of(request)
+    config = requests.session_config(await requests.body_as(request, requests.Join))
+    requests.check_channel(request, config["channel"])
     check_outbound_change(request, config)
     key_id = request[GRANT].key_id
     stream = (await services_of(request).sessions.create(project, None, config, key_id, takes_name=True))[0]
@@ -139,10 +130,10 @@ async def join(request: web.Request, _: NoQuery) -> web.Response:
 @ROUTES.add(f"GET {PROJECT}/agents", "read", Agents, codes="invalid_cursor")
 async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
     """List the agents of the project that meet all conditions, the newest first."""
-    project = await project_of(request)
+    project = await requests.project_of(request)
     sessions = services_of(request).sessions
     if query.channel:
-        check_channel(request, query.channel)
+        requests.check_channel(request, query.channel)
     bound = request[GRANT].channel  # a token of Agora's lists the agents of its own channel
     states = set(query.state.split(","))
     since = sessions.clock() // 1000 - DEFAULT_LOOKBACK_S if query.from_time is None else int(query.from_time)
@@ -165,7 +156,7 @@ async def list_agents(request: web.Request, query: AgentsQuery) -> web.Response:
 @ROUTES.add(f"GET {AGENT}", "read", Agent, codes="unknown_session")
 async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Read the status of an agent, while it runs and after it."""
-    stream = await agent_of(request)
+    stream = await requests.agent_of(request)
     has_ended = stream.state != "running"
     return json_response(
         Agent(
@@ -179,11 +170,13 @@ async def read_agent(request: web.Request, _: NoQuery) -> web.Response:
     )
 
 
-@ROUTES.add(f"POST {AGENT}/update", "ingest", Started, Update, "unknown_session missing_field invalid_field")
+@ROUTES.add(f"POST {AGENT}/update", "ingest", Started, requests.Update, "unknown_session missing_field invalid_field")
 async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
     """Replace system messages and LLM parameters while the agent runs."""
-    stream = await running_agent_of(request)
-    changes: JsonObject = agora_update_patch(await body_as(request, Update), parse_config(stream.config).llm)
+    stream = await requests.running_agent_of(request)
+    changes: JsonObject = requests.agora_update_patch(
+        await requests.body_as(request, requests.Update), parse_config(stream.config).llm
+    )
     if changes:
         stream = await services_of(request).sessions.change(stream, changes)
     return json_response(Started(stream.id, stream.started_ms // 1000, agent_status(stream)))
@@ -192,7 +185,7 @@ async def update_agent(request: web.Request, _: NoQuery) -> web.Response:
 @ROUTES.add(f"POST {AGENT}/leave", "ingest", {200: ResponseSpec()}, codes="unknown_session")
 async def leave(request: web.Request, _: NoQuery) -> web.Response:
     """End and close the session at once; the body is ignored."""
-    stream = await running_agent_of(request, STOP_CHANNEL)
+    stream = await requests.running_agent_of(request, STOP_CHANNEL)
     await services_of(request).sessions.end(stream, LEAVE_REASON)
     return web.Response(content_type=JSON)
 
@@ -266,7 +259,7 @@ class SpokenBody(Struct, frozen=True):
 @ROUTES.add(f"GET {AGENT}/history", "read", AgoraHistory | StandardAgoraHistory, codes="unknown_session")
 async def read_agent_history(request: web.Request, _: NoQuery) -> web.Response:
     """Read the memory of an agent, while it runs."""
-    stream = await running_agent_of(request)
+    stream = await requests.running_agent_of(request)
     read_models = services_of(request).read_models
     start_ts = stream.started_ms // 1000
     if services_of(request).settings.agora_contents == "standard":
@@ -285,7 +278,7 @@ def agora_turns(read_model: ReadModel) -> list[JsonObject]:
 @ROUTES.add(f"GET {AGENT}/turns", "read", AgoraTurns, codes="unknown_session")
 async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Response:
     """Read each turn's start, end, cause and latencies, while the agent runs and after it."""
-    stream = await agent_of(request)
+    stream = await requests.agent_of(request)
     all_turns = await services_of(request).read_models.read(stream, agora_turns)
     config = parse_config(stream.config)
     channel = config.channel or ""
@@ -303,24 +296,24 @@ async def read_agent_turns(request: web.Request, query: TurnsQuery) -> web.Respo
     )
 
 
-@ROUTES.add(f"POST {AGENT}/speak", "ingest", SpokenBody, Speak, SPEAK_CODES)
+@ROUTES.add(f"POST {AGENT}/speak", "ingest", SpokenBody, requests.Speak, SPEAK_CODES)
 async def speak(request: web.Request, _: NoQuery) -> web.Response:
     """Record a text that the agent is to say, in the newest turn; it interrupts nothing."""
-    stream = await running_agent_of(request)
-    body = await body_as(request, Speak)
-    if len(body.text.encode()) > MAX_SPEECH_BYTES:
-        raise Refused("text_too_long", f"The text may have at most {MAX_SPEECH_BYTES} bytes.")
+    stream = await requests.running_agent_of(request)
+    body = await requests.body_as(request, requests.Speak)
+    if len(body.text.encode()) > requests.MAX_SPEECH_BYTES:
+        raise Refused("text_too_long", f"The text may have at most {requests.MAX_SPEECH_BYTES} bytes.")
     newest = (await services_of(request).read_models.get_state(stream)).newest_turn
     return await record_event(
         request, stream, MessageEvent(role="assistant", text=body.text, source="command", turn_id=newest)
     )
 
 
-@ROUTES.add(f"POST {AGENT}/think", "ingest", SpokenBody, Think, SPEAK_CODES)
+@ROUTES.add(f"POST {AGENT}/think", "ingest", SpokenBody, requests.Think, SPEAK_CODES)
 async def think(request: web.Request, _: NoQuery) -> web.Response:
     """Record a text that the agent is to take as the user's words, in the next turn."""
-    stream = await running_agent_of(request)
-    body = await body_as(request, Think)
+    stream = await requests.running_agent_of(request)
+    body = await requests.body_as(request, requests.Think)
     metadata: dict[str, Any] | None = None if body.metadata is UNSET else dict(body.metadata)
     return await record_event(
         request, stream, MessageEvent(role="user", text=body.text, source="command", metadata=metadata)
@@ -330,7 +323,7 @@ async def think(request: web.Request, _: NoQuery) -> web.Response:
 @ROUTES.add(f"POST {AGENT}/interrupt", "ingest", SpokenBody, codes=RECORD_CODES)
 async def interrupt(request: web.Request, _: NoQuery) -> web.Response:
     """Record that the agent was interrupted; the body is ignored."""
-    return await record_event(request, await running_agent_of(request), Interrupt(cause=INTERRUPT_CAUSE))
+    return await record_event(request, await requests.running_agent_of(request), Interrupt(cause=INTERRUPT_CAUSE))
 
 
 async def record_event(request: web.Request, stream: Stream, event: ProducedEvent) -> web.Response:

@@ -13,13 +13,7 @@ from aiohttp import web
 from msgspec import Struct
 from msgspec.structs import replace
 
-from voicemem.compat.agora.tokens import (
-    APP_ID_PATTERN,
-    WRONG_SIGNATURE,
-    decode_agora_token,
-    looks_like_agora_token,
-    verify_agora_token,
-)
+from voicemem.compat.agora import tokens
 from voicemem.errors import Refused
 from voicemem.protocol.types import matching
 from voicemem.security.access import SCOPES, Access, Grant, check_project, check_scopes
@@ -51,14 +45,14 @@ class AppRegistry:
 
         Raises `Refused` (`unauthorized`, `token_expired`).
         """
-        if text is None or not looks_like_agora_token(text) or self.access.is_admin_key(text):
+        if text is None or not tokens.looks_like_agora_token(text) or self.access.is_admin_key(text):
             return await self.access.grant(text)
-        token = decode_agora_token(text)
+        token = tokens.decode_agora_token(text)
         app = await self.directory.find_agora_app(token.app_id)
         if app is None:
-            raise Refused("unauthorized", WRONG_SIGNATURE)
+            raise Refused("unauthorized", tokens.WRONG_SIGNATURE)
         certificates = filter(None, (app.certificate, app.old_certificate))
-        channel, expires_ms = verify_agora_token(token, certificates, self.access.clock())
+        channel, expires_ms = tokens.verify_agora_token(token, certificates, self.access.clock())
         return Grant(app.project, app.scopes, app.app_id, expires_ms=expires_ms, channel=channel)
 
     async def opens(self, grant: Grant, app_id: str) -> bool:
@@ -78,7 +72,7 @@ class AppRegistry:
         """Register an app. Raises `Refused` (`invalid_field`; `agora_app_exists`, also for one of another project)."""
         check_project(project)
         check_scopes(scopes)
-        if not APP_ID_PATTERN.match(app_id):
+        if not tokens.APP_ID_PATTERN.match(app_id):
             raise Refused("invalid_field", f"{APP_ID_RULE}.")
         check_certificate(certificate)
         app = AgoraApp(app_id, project, certificate, tuple(dict.fromkeys(scopes)), self.access.clock())
@@ -130,7 +124,7 @@ class AppRegistry:
 
 
 def check_certificate(certificate: str) -> None:
-    if not APP_ID_PATTERN.match(certificate):
+    if not tokens.APP_ID_PATTERN.match(certificate):
         raise Refused("invalid_field", f"{CERTIFICATE_RULE}.")
 
 
@@ -225,11 +219,7 @@ async def rotate_agora_certificate(request: web.Request, _: NoQuery) -> web.Resp
 
 
 @ROUTES.add(
-    f"POST {AGORA_APP}/retire-certificate",
-    "admin",
-    ShownAgoraApp,
-    codes="unknown_agora_app",
-    placeholders=PLACEHOLDERS,
+    f"POST {AGORA_APP}/retire-certificate", "admin", ShownAgoraApp, codes="unknown_agora_app", placeholders=PLACEHOLDERS
 )
 async def retire_agora_certificate(request: web.Request, _: NoQuery) -> web.Response:
     """Refuse from now on what is signed with the certificate before the last rotation."""

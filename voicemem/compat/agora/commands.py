@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from voicemem.cli.common import read_secret
-from voicemem.cli.keys import in_store, project_option, scope_option, wait_for_services
 from voicemem.cli.service_settings import store_option
+from voicemem.cli.stores import in_store, project_option, scope_option, wait_for_services
 from voicemem.compat.agora.apps import AppRegistry
 from voicemem.security.access import SCOPES, Access
 from voicemem.security.audit import COMMAND_LINE, audit

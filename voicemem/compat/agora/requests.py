@@ -34,11 +34,7 @@ AppId = Annotated[str, Meta(min_length=1)]
 """In paths; it may also be the name of a project."""
 SCHEMES = {
     **KEY_SCHEME,
-    "password": {
-        "type": "http",
-        "scheme": "basic",
-        "description": "The password is the key; any user name will do.",
-    },
+    "password": {"type": "http", "scheme": "basic", "description": "The password is the key; any user name will do."},
     "agora": {
         "type": "apiKey",
         "in": "header",

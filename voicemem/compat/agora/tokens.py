@@ -94,12 +94,7 @@ def decode_agora_token(text: str) -> SignedToken:
         reader = Reader(inflate(text))
         signature, signed = reader.text(), reader.rest()
         app_id = reader.text().decode("ascii")
-        issued_s, lifetime_s, salt, service_count = (
-            reader.uint32(),
-            reader.uint32(),
-            reader.uint32(),
-            reader.uint16(),
-        )
+        issued_s, lifetime_s, salt, service_count = (reader.uint32(), reader.uint32(), reader.uint32(), reader.uint16())
     except ValueError:
         raise Refused("unauthorized", NOT_A_TOKEN) from None
     if not APP_ID_PATTERN.match(app_id):

@@ -3,6 +3,7 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from agent_memory_client import MemoryAPIClient, MemoryClientConfig
 from agent_memory_client.models import WorkingMemory
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from click.testing import CliRunner
 
 from tests.service.compat.agent_memory_server.test_long_term import record
 from tests.service.compat.agent_memory_server.test_working_memory import HELLO, memory
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.services import Serve
 from voicemem.app import App
+from voicemem.cli import main
+from voicemem.cli.common import Server
 from voicemem.client.errors import ClientError
 from voicemem.compat.agent_memory_server.commands import move
 
@@ -40,6 +44,10 @@ def address(app: App) -> str:
     return f"http://{app.rest_address}"
 
 
+def server_of(app: App) -> Server:
+    return Server(address(app), None)
+
+
 def without_times(one: WorkingMemory) -> WorkingMemory:
     times = {"last_accessed": HELLO[0].created_at, "created_at": None, "updated_at": None}
     return one.model_copy(update={name: value for name, value in times.items() if hasattr(one, name)})
@@ -60,7 +68,7 @@ async def test_everything_is_taken_over(
     """As it was: ids, owners, times, data; and nothing twice when it is done again."""
     await fill(client)
     for _ in range(2):
-        moved = await move(address(app), None, address(target), None, {}, None)
+        moved = await move(server_of(app), server_of(target), {})
         assert (5, 150, []) == (moved.sessions, moved.memories, moved.refused)
     for number in range(5):
         before, after = [await one.get_working_memory(f"s {number}") for one in (client, moved_to)]
@@ -77,9 +85,17 @@ async def test_everything_is_taken_over(
 async def test_a_part_is_taken_over(client: MemoryAPIClient, moved_to: MemoryAPIClient, app: App, target: App) -> None:
     """Of a namespace, or of a user."""
     await fill(client)
-    moved = await move(address(app), None, address(target), None, {"namespace": "a", "user_id": "u1"}, None)
+    moved = await move(server_of(app), server_of(target), {"namespace": "a", "user_id": "u1"})
     assert (1, 50) == (moved.sessions, moved.memories)
     assert ["s 1"] == (await moved_to.list_sessions()).sessions
+
+
+async def test_the_command_says_how_much_it_was(client: MemoryAPIClient, app: App, target: App) -> None:
+    """On standard output; with the flags for both servers."""
+    await fill(client)
+    arguments = ["import-ams", address(app), "--url", address(target), "--namespace", "a", "--user-id", "u1"]
+    result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+    assert (0, "1 sessions and 50 memories are taken over\n") == (result.exit_code, result.stdout)
 
 
 async def test_a_run_goes_on_where_the_last_one_ended(
@@ -88,14 +104,14 @@ async def test_a_run_goes_on_where_the_last_one_ended(
     """What the file says is not sent again; what is new is."""
     await fill(client)
     state = tmp_path / "moved.txt"
-    await move(address(app), None, address(target), None, {}, state)
-    again = await move(address(app), None, address(target), None, {}, state)
+    await move(server_of(app), server_of(target), {}, state)
+    again = await move(server_of(app), server_of(target), {}, state)
     assert (0, 0, []) == (again.sessions, again.memories, again.refused)
     await client.create_long_term_memory([record("New.", "new")])
     await client.put_working_memory("new", memory(*HELLO, session_id="new"))
     lines = state.read_text().splitlines()
     state.write_text("\n".join(line for line in lines if '"f5"' not in line) + "\n")
-    more = await move(address(app), None, address(target), None, {}, state)
+    more = await move(server_of(app), server_of(target), {}, state)
     assert (1, 2) == (more.sessions, more.memories)
 
 
@@ -104,10 +120,10 @@ async def test_what_cannot_be_taken_over_is_named(target: App, moved_to: MemoryA
     long = {"id": "long", "text": "x" * 2000, "memory_type": "semantic"}
     fine = {"id": "fine", "text": "Fine.", "memory_type": "episodic", "topics": None, "dist": 0.4, "pinned": False}
     async with TestServer(source_of([long, fine])) as server:
-        moved = await move(f"http://127.0.0.1:{server.port}", "token", address(target), None, {}, None)
+        moved = await move(Server(f"http://127.0.0.1:{server.port}", "token"), server_of(target), {})
     assert (1, 1) == (moved.sessions, moved.memories)
-    assert ["session twice", "memory long"] == [one.what for one in moved.refused]
-    assert "1,000 bytes" in moved.refused[1].detail
+    assert ["session twice", "memory long"] == [what for what, _ in moved.refused]
+    assert "1,000 bytes" in moved.refused[1][1]
     assert "Fine." == (await moved_to.get_long_term_memory("fine")).text
     assert [("user", "Hi.")] == [(m.role, m.content) for m in (await moved_to.get_working_memory("once")).messages]
 
@@ -144,6 +160,6 @@ async def test_a_key_that_may_not_write_ends_it(client: MemoryAPIClient, app: Ap
     """With the reason, at once; so does a source that is not there."""
     await fill(client)
     with pytest.raises(ClientError, match="scope"):
-        await move(address(app), None, address(target), await make_key(target, "read"), {}, None)
+        await move(server_of(app), server_of(target)._replace(key=await make_key(target, "read")), {})
     with pytest.raises(ClientError):
-        await move("http://127.0.0.1:1", None, address(target), None, {}, None)
+        await move(Server("http://127.0.0.1:1", None), server_of(target), {})

@@ -21,10 +21,7 @@ NOW = 1_790_000_000_000
 
 def stood(*texts: str) -> list[Standing]:
     """A list that stands; the id of each message is its text."""
-    return [
-        Standing(text, "user", text, MessageView("user", text, text, "2026-05-03T14:30:00Z", None, "f"))
-        for text in texts
-    ]
+    return [Standing(MessageView("user", text, text, "2026-05-03T14:30:00Z", None, "f")) for text in texts]
 
 
 def sent(*texts: str, ids: bool = True) -> list[GivenMessage]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from voicemem.cli.common import CommandFailed
 from voicemem.config.service import Address
@@ -175,14 +176,14 @@ STOP_S = 15.0
 LISTENS = re.compile(r"(?:ws|http)://([\d.]+):(\d+)")
 
 
-class NodeProcess:
-    """A node that runs; `name` is a letter."""
+class NodeProcess(NamedTuple):
+    """A node that runs."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, ingest: Address, rest: Address) -> None:
-        self.name = name
-        self.process = process
-        self.ingest = ingest
-        self.rest = rest
+    name: str
+    """A letter."""
+    process: asyncio.subprocess.Process
+    ingest: Address
+    rest: Address
 
     async def kill(self) -> None:
         """SIGKILL: it says goodbye to nobody."""

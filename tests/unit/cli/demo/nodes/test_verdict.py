@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from voicemem.cli.demo.nodes.calls import Call
-from voicemem.cli.demo.nodes.verdict import check_events, check_histories, check_sessions, check_webhook_events
+from voicemem.cli.demo.nodes import Call, check_events, check_histories, check_sessions, check_webhook_events
 from voicemem.webhooks.signing import WebhookEvent
 
 CONTENTS = [{"role": "user", "content": "Hi."}]
