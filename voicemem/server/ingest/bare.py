@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
+from collections.abc import Coroutine
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -108,7 +109,7 @@ class BareConnection(Connection):
 
     async def run(self) -> None:
         if self.grant is not None and self.session_id is not None:
-            self.frame_task = asyncio.create_task(self.process_waiting(None))
+            self.begin(self.take_slowly(None))
         await super().run()
 
     @property
@@ -133,36 +134,40 @@ class BareConnection(Connection):
             received = self.received.popleft()
             self.unanswered -= len(received.message)
             if self.grant is None or len(received.message) > LARGE_BYTES:
-                self.frame_task = asyncio.create_task(self.process_waiting(received))
+                self.begin(self.take_slowly(received))
             else:
                 self.take(received, self.decode(received))
 
-    async def process_waiting(self, first: Received | None) -> None:
-        """Open the session, or take a message that takes time; then take what came in the meantime."""
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self.frame_task = asyncio.create_task(self.process(work))
+
+    async def process(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that takes time; then take what came in the meantime."""
         try:
-            if first is not None and self.grant is None:
-                first = await self.take_key(first)
-            if self.grant is not None and self.open_lease is None and self.session_id is not None:
-                await self.open_session(self.session_id)
-            if first is not None:
-                work = partial(self.decode, first)
-                self.take(first, await self.host.decoding.decode(len(first.message), work))
+            await work
         except VoicememError as error:
             self.fail(error)
         finally:
-            self.end_task()
+            if self.frame_task is asyncio.current_task():  # otherwise another has begun
+                self.frame_task = None
         self.take_received()
         self.resume_if_room()
 
-    async def take_key(self, first: Received) -> Received | None:
-        """Take the key that the first frame of a connection without one must be. Raises `InvalidFrame`."""
-        try:
-            key = AUTH_DECODER.decode(first.message).token
-        except msgspec.DecodeError:
-            key = None
-        await self.authenticate(key)
-        self.websocket.accept_up_to(MAX_DIALECT_FRAME_BYTES)
-        return first if key is None else None
+    async def take_slowly(self, first: Received | None) -> None:
+        """Open the session if it is known, and take a message that takes time. Raises `InvalidFrame`."""
+        if first is not None and self.grant is None:
+            try:
+                key = AUTH_DECODER.decode(first.message).token
+            except msgspec.DecodeError:
+                key = None
+            await self.authenticate(key)
+            self.websocket.accept_up_to(MAX_DIALECT_FRAME_BYTES)
+            first = first if key is None else None
+        if self.grant is not None and self.open_lease is None and self.session_id is not None:
+            await self.open_session(self.session_id)
+        if first is not None:
+            work = partial(self.decode, first)
+            self.take(first, await self.host.decoding.decode(len(first.message), work))
 
     def decode(self, received: Received) -> FrameEvent | RejectedEvent | MalformedFrame:
         try:
@@ -180,7 +185,9 @@ class BareConnection(Connection):
             frames.count(self.door.dialect, "malformed")
             self.forward(frame, size)
             return
-        for part in split_frame(self.at(frame, received.ts)):
+        if frame.ts is None and frame.seq is None:  # one with a seq must stay as it was sent
+            frame = msgspec.structs.replace(frame, ts=received.ts)
+        for part in split_frame(frame):
             arrival = self.reduce(part)
             if arrival is not None:
                 self.forward(arrival, size)
@@ -198,12 +205,6 @@ class BareConnection(Connection):
             return recorder.frames.reduce(frame, keep_typed, openings=self.openings)
         self.open_lease.lease.openings = self.openings
         return recorder.reduce_frame(self.open_lease.lease, frame, keep_typed)
-
-    def at(self, frame: FrameEvent, ts: int) -> FrameEvent:
-        """A frame with the time of its receipt, where it has none; one with a seq must stay as it was sent."""
-        if frame.ts is not None or frame.seq is not None:
-            return frame
-        return msgspec.structs.replace(frame, ts=ts)
 
     def resume(self) -> None:
         if self.frame_task is None:
@@ -237,21 +238,7 @@ class BareConnection(Connection):
     def resume_session(self, session_id: str | None) -> None:
         """Open the session next; what takes a large frame says so itself, while it is at work."""
         if self.frame_task is None or self.frame_task is asyncio.current_task():
-            self.frame_task = asyncio.create_task(self.process_id(session_id))
-
-    def end_task(self) -> None:
-        if self.frame_task is asyncio.current_task():
-            self.frame_task = None
-
-    async def process_id(self, session_id: str | None) -> None:
-        try:
-            await self.open_session(session_id)
-        except VoicememError as error:
-            self.fail(error)
-        finally:
-            self.end_task()
-        self.take_received()
-        self.resume_if_room()
+            self.begin(self.open_session(session_id))
 
     async def open_session(self, session_id: str | None) -> None:
         """Open the session, and take what waited for that. Raises `Refused` if it cannot be opened."""
@@ -269,19 +256,16 @@ class BareConnection(Connection):
     # The end
 
     async def wind_down(self) -> None:
-        await self.finish_waiting()
+        while self.frame_task is not None:
+            await self.frame_task
+        if self.waiting and self.grant is not None and not self.reading_stopped:
+            # The connection no longer says which session it is: what it sent is kept under an id of ours.
+            await self.process(self.open_session(None))
         self.end_waiting()
         await super().wind_down()
         left = self.websocket.close_code in LEFT_CLOSES
         if self.open_lease is not None and left and not self.draining:
             self.host.presence.close_if_left(self.open_lease.lease)
-
-    async def finish_waiting(self) -> None:
-        """A connection that is over says no more which session it is: what it sent is kept under an id of ours."""
-        while self.frame_task is not None:
-            await self.frame_task
-        if self.waiting and self.grant is not None and not self.reading_stopped:
-            await self.process_id(None)
 
     def refuse(self, refused: Refused, session_id: str | None, producer: str | None, seq: int | None = None) -> None:
         super().refuse(refused, session_id, producer, seq)

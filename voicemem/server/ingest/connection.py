@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from voicemem.config.session import warnings_about
 from voicemem.dialects.envelope import decode_value, is_envelope
@@ -106,7 +107,7 @@ class Connection:
 
     def stop_reading(self) -> None:
         self.reading_stopped = True
-        self.throttle.stop()
+        self.throttle.metered = False  # nothing more is taken
         self.backlog.clear()
 
     async def flush(self) -> None:
@@ -253,8 +254,12 @@ class Connection:
             self.refuse(refused, event.session_id, event.producer, event.seq)
             return
         if isinstance(event, NEEDS_VALIDATION) and isinstance(arrival, DecodedEvent):
-            if isinstance(event, FrameEvent):
-                arrival = with_timestamp(arrival, open_lease.dialect, self.host.recorder.clock())
+            if isinstance(event, FrameEvent) and event.dialect == OF_THE_LEASE:
+                event = replace(event, dialect=open_lease.dialect or OF_THE_LEASE)
+            if isinstance(event, FrameEvent) and event.ts is None and event.seq is None:
+                event = replace(event, ts=self.host.recorder.clock())
+            if event is not arrival.event:
+                arrival = DecodedEvent(event, arrival.payload)
             validated = self.host.recorder.validate(open_lease.lease, arrival)
             if validated is None:
                 return
@@ -509,17 +514,6 @@ def decode_enveloped(text: bytes) -> DecodedEvent | RejectedEvent:
 
 def decode_all_enveloped(texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
     return [decode_enveloped(bytes(text)) for text in texts]
-
-
-def with_timestamp(arrival: DecodedEvent, dialect: str | None, ts: int) -> DecodedEvent:
-    """A frame with the dialect of its lease, and the time of its receipt where it has no `ts` and no seq."""
-    event = arrival.event
-    assert isinstance(event, FrameEvent)
-    if event.dialect == OF_THE_LEASE:
-        event = msgspec.structs.replace(event, dialect=dialect or OF_THE_LEASE)
-    if event.ts is None and event.seq is None:
-        event = msgspec.structs.replace(event, ts=ts)
-    return arrival if event is arrival.event else DecodedEvent(event, arrival.payload)
 
 
 class LeaseHolder(NamedTuple):

@@ -23,7 +23,8 @@ class OpenLease:
         self.dialect = dialect
         """Whose frames come in envelopes next to events."""
         self.batch: EventBatch | None = None
-        self.ack_prefix = ack_prefix(lease)
+        self.ack_prefix = msgspec.json.encode(AckFrame(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
+        """An ack up to its seq; the seq and `}` are appended for each."""
         self.dead = False
         """Superseded or failed: what still comes for it is ignored."""
         self.released = False
@@ -77,8 +78,3 @@ class Leases:
             named = next(iter(self.by_session.values()))
         ambiguous = event.producer is None if named else event.session_id is None
         return "session_required" if ambiguous and self.by_session else "not_open"
-
-
-def ack_prefix(lease: ProducerLease) -> bytes:
-    """Encode an ack up to its seq; the seq and `}` are appended to it for each ack."""
-    return msgspec.json.encode(AckFrame(lease.session_id, lease.producer, 0)).removesuffix(b"0}")

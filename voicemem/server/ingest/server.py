@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import signature
@@ -83,7 +82,7 @@ class IngestServer(IngestHost):
             address.port,
             create_connection=cast(Any, partial(EventSocket, port=self.port)),
             process_request=self.check_handshake,
-            select_subprotocol=select_protocol,
+            select_subprotocol=lambda _, offered: Subprotocol(PROTOCOL) if PROTOCOL in offered else None,
             compression=None,  # saves 50 KiB a connection, and rules out bombs
             max_size=MAX_FRAME_BYTES,
             close_timeout=CLOSE_TIMEOUT_S,
@@ -179,7 +178,3 @@ class IngestServer(IngestHost):
         if self.server is not None:
             self.server.close(**GOODBYE)
             await self.server.wait_closed()
-
-
-def select_protocol(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    return Subprotocol(PROTOCOL) if PROTOCOL in offered else None

@@ -23,20 +23,6 @@ class Throttle:
     `on_resume` when it ends. `clock` gives Unix ms.
     """
 
-    __slots__ = (
-        "allowance",
-        "bucket",
-        "bytes",
-        "clock",
-        "held",
-        "last_report_s",
-        "metered",
-        "on_hold",
-        "on_resume",
-        "released",
-        "reserved",
-    )
-
     def __init__(
         self, clock: Callable[[], int], on_hold: Callable[[bool], None], on_resume: Callable[[], None]
     ) -> None:
@@ -64,9 +50,6 @@ class Throttle:
         (self.bucket, self.bytes), self.metered = buckets, True
         if self.bucket is None:
             self.allowance = sys.maxsize
-
-    def stop(self) -> None:
-        self.metered = False
 
     def count(self, events: int) -> None:
         self.allowance -= events
