@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from voicemem.store.database import Connection, Database
-from voicemem.store.stream_rows import POSITION, STREAM_COLUMNS, to_stream
+from voicemem.store.stream_rows import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
 EXTRACT = b'"extract"'
@@ -22,7 +22,6 @@ class ExtractionCheck(NamedTuple):
 
 
 KEPT_DAYS = 2
-SELECT_STREAMS = f"select {STREAM_COLUMNS} from streams s where key in :keys and state <> 'erased' order by key"
 LOOK_AT_SESSIONS = f"""
     select s.key, case when s.state = 'ended' then s.position else {POSITION} end > coalesce(e.position, 0),
     case when :everywhere then null else s.config end
@@ -63,7 +62,7 @@ class Extractions:
         def job(connection: Connection) -> ExtractionCheck:
             found = connection.rows(LOOK_AT_SESSIONS, everywhere=everywhere, after=after_key, limit=limit)
             keys = [key for key, is_behind, config in found if is_behind and (everywhere or EXTRACT in config)]
-            rows = connection.rows(SELECT_STREAMS, keys=keys) if keys else []
+            rows = connection.rows(SELECT_READABLE_STREAMS, keys=keys) if keys else []
             return ExtractionCheck(list(map(to_stream, rows)), found[-1][0] if len(found) == limit else None)
 
         return await self.database.scan(job)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
 from voicemem.errors import Refused
 from voicemem.search.words import QueryWord
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Database, columns
 from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter, single_scope
 from voicemem.store.memory_rows import (
     STORED,
@@ -27,7 +28,7 @@ from voicemem.store.streams import USER_KIND, Stream
 
 TOUCH_AGAIN_MS = 60_000
 """A memory is noted as accessed at most once in this time."""
-COLUMNS = ", ".join(f"m.{name}" for name in STORED)
+COLUMNS = columns(STORED, "m.")
 """As `row_of_values` takes them."""
 NEWEST_FIRST = "m.created_ms desc, m.id desc"
 LIST = f"select {COLUMNS} from memories m where {{conditions}} order by {NEWEST_FIRST} limit :limit"
@@ -51,7 +52,7 @@ IS_TO_TOUCH = f"""
     project = :project and id in :ids and removed_ms is null and {IS_THERE}
     and coalesce(last_accessed_ms, 0) <= :before_ms
 """
-COUNT_TO_TOUCH = f"select count(*) from memories m where {IS_TO_TOUCH}"
+SELECT_TO_TOUCH = f"select 1 from memories m where {IS_TO_TOUCH}"
 TOUCH = f"update memories as m set last_accessed_ms = :now_ms, access_count = access_count + 1 where {IS_TO_TOUCH}"
 SELECT_TAKEN = f"""
     select m.stream, m.id, {IS_THERE} from memories m
@@ -81,29 +82,34 @@ INSERT_LINK = """
 """
 DELETE_LINKS = "delete from superseded where stream = :stream and by_id = :id"
 DELETE_LINK = f"{DELETE_LINKS} and old_id = :old"
-MOVES = (
-    "update memories set stream = :user where stream = :key and id = :id",
-    "update superseded set stream = :user where stream = :key and by_id = :id",
-    "update memory_vectors set stream = :user where stream = :key and id = :id",
-)
+MOVE = "update {} set stream = :user where stream = :key and {} = :id"
+MOVES = (("memories", "id"), ("superseded", "by_id"), ("memory_vectors", "id"))
 SELECT_IS_EXPIRED = "select 1 from retention where stream = :key and expires_ms <= :now_ms"
 
 
-class MemoryFullText(Protocol):
-    """The full-text search of an engine over memories."""
+class MemoryFullText(ABC):
+    """The full-text search of an engine over memories: words are in their rows, or apart from them."""
 
-    columns: Mapping[str, str]
+    columns: Mapping[str, str] = {}
     """The columns of `memories` that only this engine has, and the SQL of what goes into each."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.secret = secret
+        """Makes the terms of scopes."""
 
     def values(self, row: MemoryRow) -> dict[str, Any]:
         """The values of the parameters in `columns`."""
+        return {}
 
     def save(self, connection: Connection, row: MemoryRow, before: MemoryRow | None) -> None:
         """Let a memory that was saved be found by its words, in place of those of the row before."""
+        return
 
     def delete(self, connection: Connection, row: MemoryRow) -> None:
         """Take out the words of a memory whose row is about to be deleted."""
+        return
 
+    @abstractmethod
     def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
         """A query for the score and the columns of the memories with words, best first, and values of its own.
 
@@ -124,8 +130,8 @@ class Memories:
         kept = "{0} = case when memories.removed_ms is null then memories.{0} else excluded.{0} end"
         changes = [f"{name} = excluded.{name}" for name in (*REPLACED, *words.columns)]
         self.save_statement = SAVE.format(
-            columns=", ".join((*SAVED, *words.columns)),
-            values=", ".join((*(f":{name}" for name in SAVED), *words.columns.values())),
+            columns=columns((*SAVED, *words.columns)),
+            values=", ".join((columns(SAVED, ":"), *words.columns.values())),
             changes=", ".join((*changes, *map(kept.format, ACCESSED))),
         )
 
@@ -222,22 +228,19 @@ class Memories:
 
     async def find_expired_memories(self, now_ms: int, limit: int) -> list[MemoryRow]:
         """Memories of all projects whose `expires_ms` is over, the earliest first; removed ones are not among them."""
-        rows = await self.database.read(lambda connection: connection.rows(FIND_EXPIRED, now_ms=now_ms, limit=limit))
-        return [row_of_values(row) for row in rows]
+        return [row_of_values(row) for row in await self.database.rows(FIND_EXPIRED, now_ms=now_ms, limit=limit)]
 
     async def touch_memories(self, project: str, ids: Sequence[str], now_ms: int) -> None:
         """Record that memories were accessed, each at most once in `TOUCH_AGAIN_MS`."""
         values = {"project": project, "ids": list(ids), "before_ms": now_ms - TOUCH_AGAIN_MS}
-        (count,) = await self.database.read(lambda connection: connection.one(COUNT_TO_TOUCH, **values))
-        if count:  # else nothing needs to be committed
-            await self.database.write(lambda connection: connection.execute(TOUCH, now_ms=now_ms, **values))
+        if await self.database.rows(f"{SELECT_TO_TOUCH} limit 1", **values):  # else nothing needs to be committed
+            await self.database.execute(TOUCH, now_ms=now_ms, **values)
 
     # Memories that outlive their session
 
     async def list_memories_of(self, key: int, after: str, limit: int) -> list[MemoryRow]:
         """The memories in the journal of a stream by id, those above `after`; removed ones are not among them."""
-        values = {"key": key, "after": after, "limit": limit}
-        rows = await self.database.read(lambda connection: connection.rows(LIST_OF_STREAM, **values))
+        rows = await self.database.rows(LIST_OF_STREAM, key=key, after=after, limit=limit)
         return [row_of_values(row) for row in rows]
 
     async def move_memories(
@@ -259,15 +262,15 @@ class Memories:
                 return False
             if not all(is_there(connection, key, row) for row in rows):
                 return False
-            known = changes.find_by_name(session.project, USER_KIND, user_id)
-            user = known or new_stream(session.project, USER_KIND, user_id, {}, now_ms)
-            if known is None:
+            user = changes.find_by_name(session.project, USER_KIND, user_id)
+            if user is None:
+                user = new_stream(session.project, USER_KIND, user_id, {}, now_ms)
                 changes.add_stream(user)
             for payload, row in zip(payloads, rows, strict=True):
                 changes.append_server_event(user, now_ms, payload)
                 connection.execute(DELETE_TOMBSTONE, stream=user.key, id=row.id)
-                for statement in MOVES:
-                    connection.execute(statement, user=user.key, key=key, id=row.id)
+                for table, column in MOVES:
+                    connection.execute(MOVE.format(table, column), user=user.key, key=key, id=row.id)
                 self.save(connection, replace(row, key=user.key, project=user.project, position=user.position))
             changes.save_stream(user)
             return True
@@ -286,8 +289,7 @@ class Memories:
     def save(self, connection: Connection, row: MemoryRow) -> None:
         """Insert a memory with its words, or replace that of its stream and id."""
         before = load(connection, row.key, row.id)
-        values = dict(zip(SAVED, values_of(row), strict=True)) | self.words.values(row)
-        connection.execute(self.save_statement, **values)
+        connection.execute(self.save_statement, **values_of(row), **self.words.values(row))
         if before is not None and row.text != before.text:
             connection.execute(DELETE_VECTOR, stream=row.key, id=row.id)
         self.words.save(connection, row, before)

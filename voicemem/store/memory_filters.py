@@ -102,10 +102,30 @@ class Conditions:
     def __init__(self, query: MemoryFilter) -> None:
         self.values: dict[str, Any] = {"project": query.project}
         self.clauses = ["m.project = :project and m.removed_ms is null", IS_THERE]
-        self.add_fields(query)
-        self.add_tags("m.topics", query.topics)
-        self.add_tags("m.entities", query.entities)
-        self.add_times(query)
+        fields = (
+            ("m.namespace", query.namespaces),
+            ("m.user_id", query.user_ids),
+            ("m.session_id", query.session_ids),
+            ("m.kind", query.kinds),
+        )
+        self.clauses += [self.clause_of(column, condition) for column, condition in fields if condition is not None]
+        for column, tags in (("m.topics", query.topics), ("m.entities", query.entities)):
+            if tags is not None:
+                self.add_tags(column, tags)
+        spans = (
+            ("m.created_ms", query.created),
+            ("coalesce(m.last_accessed_ms, m.created_ms)", query.accessed),
+            ("m.event_ms", query.event),
+            ("m.said_ms", query.said),
+        )
+        for expression, span in spans:
+            if span is not None:
+                since, until = map(self.value, span.bounds)
+                self.clauses.append(f"{expression} >= {since} and {expression} < {until}")
+        if query.as_of_ms is not None:
+            self.clauses.append(f"m.created_ms <= {self.value(query.as_of_ms)}")
+        if query.unexpired_at_ms is not None:
+            self.clauses.append(f"(m.expires_ms is null or m.expires_ms > {self.value(query.unexpired_at_ms)})")
         if query.pinned is not None:
             self.clauses.append(f"m.pinned = {self.value(query.pinned)}")
         if not query.with_superseded:
@@ -121,17 +141,6 @@ class Conditions:
         name = f"v{len(self.values)}"
         self.values[name] = value
         return f":{name}"
-
-    def add_fields(self, query: MemoryFilter) -> None:
-        fields = {
-            "m.namespace": query.namespaces,
-            "m.user_id": query.user_ids,
-            "m.session_id": query.session_ids,
-            "m.kind": query.kinds,
-        }
-        for column, condition in fields.items():
-            if condition is not None:
-                self.clauses.append(self.clause_of(column, condition))
 
     def clause_of(self, column: str, condition: Condition) -> str:
         match condition:
@@ -149,9 +158,7 @@ class Conditions:
     def is_among(self, column: str, values: Sequence[str | None]) -> str:
         return f"{column} in {self.value([value for value in values if value is not None])}"
 
-    def add_tags(self, column: str, tags: Tags | None) -> None:
-        if tags is None:
-            return
+    def add_tags(self, column: str, tags: Tags) -> None:
         self.clauses += [self.has_tag(column, tag) for tag in tags.all]
         self.clauses += [f"not {self.has_tag(column, tag)}" for tag in tags.none]
         if tags.any is not None:
@@ -159,19 +166,3 @@ class Conditions:
 
     def has_tag(self, column: str, tag: str) -> str:
         return f"strpos({column}, {self.value(f'{TAG_END}{tag}{TAG_END}')}) > 0"
-
-    def add_times(self, query: MemoryFilter) -> None:
-        spans = {
-            "m.created_ms": query.created,
-            "coalesce(m.last_accessed_ms, m.created_ms)": query.accessed,
-            "m.event_ms": query.event,
-            "m.said_ms": query.said,
-        }
-        for expression, span in spans.items():
-            if span is not None:
-                since, until = map(self.value, span.bounds)
-                self.clauses.append(f"{expression} >= {since} and {expression} < {until}")
-        if query.as_of_ms is not None:
-            self.clauses.append(f"m.created_ms <= {self.value(query.as_of_ms)}")
-        if query.unexpired_at_ms is not None:
-            self.clauses.append(f"(m.expires_ms is null or m.expires_ms > {self.value(query.unexpired_at_ms)})")

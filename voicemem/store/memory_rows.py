@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from voicemem.protocol.memories import time_ms
 from voicemem.search.passages import MemoryWords, memory_words
@@ -17,12 +17,6 @@ MAX_ROWS = 20
 """Memories in one write: the words of each are indexed in its transaction, and others wait for that."""
 TAG_END = "\n"
 """Stands around each topic and each entity in their columns; none has it."""
-STORED = (
-    "stream", "position", "id", "project", "namespace", "user_id", "session_id", "kind", "text", "said_ms",
-    "created_ms", "updated_ms", "event_at", "expires_ms", "pinned", "removed_ms", "last_accessed_ms", "access_count",
-    "topics", "entities", "details", "supersedes",
-)  # fmt: skip
-"""The columns of a memory, in every engine, in the order of `values_of`."""
 IDS = msgspec.json.Decoder(tuple[str, ...])
 """Decodes the column `supersedes`."""
 
@@ -122,43 +116,25 @@ def is_newer(row: MemoryRow) -> tuple[bool, int, int]:
     return row.removed_ms is None, row.updated_ms, row.key
 
 
-def values_of(row: MemoryRow) -> tuple[Any, ...]:
-    """What an engine stores of a memory: the values of `STORED`, and `event_ms`, which is `event_at`, comparable."""
-    return (
-        row.key,
-        row.position,
-        row.id,
-        row.project,
-        row.namespace,
-        row.user_id,
-        row.session_id,
-        row.kind,
-        row.text,
-        row.said_ms,
-        row.created_ms,
-        row.updated_ms,
-        row.event_at,
-        row.expires_ms,
-        row.pinned,
-        row.removed_ms,
-        row.last_accessed_ms,
-        row.access_count,
-        pack_tags(row.topics),
-        pack_tags(row.entities),
-        row.details,
-        msgspec.json.encode(row.supersedes),
-        event_ms_of(row.event_at),
-    )
+STORED = ("stream", *MemoryRow.__struct_fields__[1:-2])
+"""The columns of a memory, in every engine: its fields, but for those that follow from others."""
+
+
+def values_of(row: MemoryRow) -> dict[str, Any]:
+    """The values of `STORED`, and of `event_ms`, which is `event_at`, comparable."""
+    return asdict(row) | {
+        "stream": row.key,
+        "topics": pack_tags(row.topics),
+        "entities": pack_tags(row.entities),
+        "supersedes": msgspec.json.encode(row.supersedes),
+        "event_ms": event_ms_of(row.event_at),
+    }
 
 
 def row_of_values(values: Sequence[Any]) -> MemoryRow:
-    """The memory with these values of `STORED`, whose texts are `str`."""
-    given = dict(zip(STORED, values, strict=True))
-    return MemoryRow(
-        key=given.pop("stream"),
-        pinned=bool(given.pop("pinned")),
-        topics=unpack_tags(given.pop("topics")),
-        entities=unpack_tags(given.pop("entities")),
-        supersedes=IDS.decode(given.pop("supersedes")),
-        **given,
-    )
+    """Make the memory with these values of `STORED`."""
+    row = dict(zip(MemoryRow.__struct_fields__, values, strict=False))
+    row["pinned"] = bool(row["pinned"])
+    row["topics"], row["entities"] = map(unpack_tags, (row["topics"], row["entities"]))
+    row["supersedes"] = IDS.decode(row["supersedes"])
+    return MemoryRow(**row)

@@ -28,6 +28,9 @@ POSITION = """greatest(s.position, coalesce((
 STREAM_COLUMNS = STORED_COLUMNS.replace("s.position", POSITION)
 """The same, but with the position at which the journal ends."""
 CONFIG_INDEX = Stream.__struct_fields__.index("config")
+SELECT_READABLE_STREAMS = (
+    f"select {STREAM_COLUMNS} from streams s where key in :keys and state <> 'erased' order by key"
+)
 SELECT_STREAM = f"select {STREAM_COLUMNS} from streams s where s.key = :key"
 SELECT_STREAM_KEY = "select key from streams where project = :project and kind = :kind and id = :id"
 CHANGING = (

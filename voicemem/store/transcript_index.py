@@ -6,17 +6,19 @@ database. Full-text search and its ranking are the engine's own (`MessageFullTex
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from voicemem.search.passages import Passage
 from voicemem.search.words import QueryWord
 from voicemem.store.claims import INDEX_CHECK, Claims
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Database, columns, upsert
 from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
-from voicemem.store.stream_rows import POSITION, STREAM_COLUMNS, to_stream
+from voicemem.store.stream_rows import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 from voicemem.transcript.messages import Role
 
@@ -39,14 +41,6 @@ class TranscriptUpdate(Struct, frozen=True):
     since: int | None = None
     """The turns are those that have changed since this position; None when they are all."""
 
-    def is_news(self, position: int | None) -> bool:
-        """Whether it says more than an index that knows the session up to a position, or not at all."""
-        return position is None or position <= self.position
-
-    def continues(self, position: int | None, is_same_scope: bool) -> bool:
-        """Whether an index that knows the session up to a position, or not at all, needs no more than this."""
-        return self.since is None or (position is not None and is_same_scope and position >= self.since)
-
 
 class TranscriptQuery(Struct, frozen=True):
     """Which messages to find: those with any of the words, best first; in a page that begins after `offset` of them.
@@ -62,9 +56,9 @@ class TranscriptQuery(Struct, frozen=True):
     limit: int = 10
 
     @property
-    def said_between(self) -> dict[str, int]:
-        """The first moment, and the first that is too late; beyond all times where there is no bound."""
-        return said_between(self.since_ms, self.until_ms)
+    def values(self) -> dict[str, int]:
+        """The values of its page, and of when a message was said."""
+        return {"limit": self.limit, "offset": self.offset, **said_between(self.since_ms, self.until_ms)}
 
 
 class FoundMessage(NamedTuple):
@@ -104,37 +98,27 @@ LOOK_AT_SESSIONS = f"""
     where kind = '{SESSION_KIND}' and key > :after order by key limit :limit
 """
 """The row of a session that has ended says where its journal ends."""
-SELECT_STREAMS = f"select {STREAM_COLUMNS} from streams s where key in :keys and state <> 'erased' order by key"
 COUNT_SESSIONS = f"select count(*) from streams where kind = '{SESSION_KIND}' and state <> 'erased'"
 SELECT_POSITIONS = "select stream, position from transcript_sessions where stream in :keys"
 SELECT_SESSION = """
     select stream, position, project, namespace, user_id, session_id, started_ms from transcript_sessions
     where stream = :key for update
 """
-SAVE_SESSION = """
-    insert into transcript_sessions
-    (stream, position, project, namespace, user_id, session_id, started_ms, messages, words)
-    values (:key, :position, :project, :namespace, :user_id, :session_id, :started_ms, :messages, :words)
-    on conflict (stream) do update set position = excluded.position, project = excluded.project,
-    namespace = excluded.namespace, user_id = excluded.user_id, session_id = excluded.session_id,
-    started_ms = excluded.started_ms, messages = excluded.messages, words = excluded.words
-"""
+SAVE_SESSION = upsert(
+    "transcript_sessions", ["stream"], ["position", *Scope._fields, "started_ms", "messages", "words"]
+)
 PORTION = 20
 """Messages that are deleted in one transaction: each takes milliseconds, since its words are overwritten."""
 SELECT_PORTION = "select turn, number from transcript_messages where stream = :key limit :limit"
 DELETE_SESSION = "delete from transcript_sessions where stream = :key"
 MEASURE_SESSION = "select count(*), coalesce(sum(length), 0) from transcript_messages where stream = :key"
-PASSAGE_COLUMNS = "turn, number, position, role, said_ms, text, before"
+PASSAGE_FIELDS = ("turn", *Passage.__struct_fields__[1:])
+PASSAGE_COLUMNS = columns(PASSAGE_FIELDS)
 SELECT_TURNS = f"select {PASSAGE_COLUMNS} from transcript_messages where stream = :key and turn in :turns"
-INSERT_MESSAGE = f"""
-    insert into transcript_messages (stream, {PASSAGE_COLUMNS}, length{{columns}})
-    values (:key, :turn, :number, :position, :role, :said_ms, :text, :before, :length{{values}})
-"""
-DELETE_VECTORS = "delete from transcript_vectors where stream = :key and {where}"
-DELETE_MESSAGES = "delete from transcript_messages where stream = :key and {where}"
+MESSAGE_FIELDS = ("stream", *PASSAGE_FIELDS, "length")
 ALL, OTHERS, ONE = "true", "turn not in :turns", "turn = :turn and number = :number"
 """Which messages of a session are removed."""
-CLEAR = ("delete from transcript_vectors", "delete from transcript_messages", "delete from transcript_sessions")
+TABLES = ("transcript_vectors", "transcript_messages", "transcript_sessions")
 
 
 class IndexDatabase(Protocol):
@@ -159,30 +143,33 @@ class IndexDatabase(Protocol):
         """
 
 
-class MessageFullText(Protocol):
-    """The full-text search of an engine over messages."""
+class MessageFullText(ABC):
+    """The full-text search of an engine over messages: words are in their rows, or apart from them."""
 
-    columns: Mapping[str, str]
+    columns: Mapping[str, str] = {}
     """The columns of `transcript_messages` that only this engine has, and the SQL of what goes into each."""
 
-    def length(self, session: IndexedSession, passage: Passage) -> int:
-        """How many words a message is found by."""
-
     def values(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
-        """The values of the parameters in `columns`."""
+        """The values of the parameters in `columns`, and how many words a message is found by, where that counts."""
+        return {"length": 0}
 
     def add(self, connection: Connection, session: IndexedSession, passages: Sequence[Passage]) -> None:
         """Let messages that were inserted be found by their words."""
+        return
 
     def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
         """Take out the words of the messages that are about to be deleted."""
+        return
 
     def clear(self, connection: Connection) -> None:
         """Take out all words."""
+        return
 
+    @abstractmethod
     def find(self, connection: Connection, query: TranscriptQuery) -> list[tuple[Any, ...]]:
         """The fields of the messages with any of the words, best first, of equal ones the newest first."""
 
+    @abstractmethod
     def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
         """The keys of sessions in which all words were said in one message."""
 
@@ -200,10 +187,9 @@ class TranscriptIndex:
         self.index = index
         self.words = words
         self.claims = claims
-        columns, values = words.columns.keys(), words.columns.values()
-        self.insert_statement = INSERT_MESSAGE.format(
-            columns="".join(f", {name}" for name in columns), values="".join(f", {value}" for value in values)
-        )
+        names, values = columns((*MESSAGE_FIELDS, *words.columns)), columns(MESSAGE_FIELDS, ":")
+        values = ", ".join((values, *words.columns.values()))
+        self.insert_statement = f"insert into transcript_messages ({names}) values ({values})"
 
     @property
     def index_resets(self) -> int:
@@ -248,18 +234,16 @@ class TranscriptIndex:
 
         What is indexed of erased ones in a database of its own is deleted on the way.
         """
-        found = await self.database.scan(
-            lambda connection: connection.rows(LOOK_AT_SESSIONS, after=after_key, limit=limit)
-        )
+        values = {"after": after_key, "limit": limit}
+        found = await self.database.scan(lambda connection: connection.rows(LOOK_AT_SESSIONS, **values))
         keys = [key for key, *_ in found]
-        indexed: dict[int, int] = dict(
-            await self.index.read(lambda connection: connection.rows(SELECT_POSITIONS, keys=keys))
-        )
+        positions = await self.index.read(lambda connection: connection.rows(SELECT_POSITIONS, keys=keys))
+        indexed: dict[int, int] = dict(positions)
         gone = [key for key, _, is_erased in found if is_erased and key in indexed]
         while self.index.is_apart and gone and await self.delete_portion(gone):
             pass
         behind = [key for key, position, is_erased in found if not is_erased and indexed.get(key, 0) < position]
-        rows = await self.database.read(lambda connection: connection.rows(SELECT_STREAMS, keys=behind))
+        rows = await self.database.rows(SELECT_READABLE_STREAMS, keys=behind)
         return IndexCheck(list(map(to_stream, rows)), len(found), found[-1][0] if len(found) == limit else None)
 
     async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
@@ -268,16 +252,15 @@ class TranscriptIndex:
 
     async def count_sessions_to_index(self) -> int:
         """How many sessions there are in all projects, without erased ones."""
-        (count,) = await self.database.scan(lambda connection: connection.one(COUNT_SESSIONS))
-        return int(count)
+        return await self.database.count(COUNT_SESSIONS)
 
     async def clear_index(self) -> None:
         """Forget all that is indexed."""
 
         def job(connection: Connection) -> None:
             self.words.clear(connection)
-            for statement in CLEAR:
-                connection.execute(statement)
+            for table in TABLES:
+                connection.execute(f"delete from {table}")
 
         await self.index.write(job)
 
@@ -308,11 +291,10 @@ class TranscriptIndex:
         """Put an update into the index; False when everything of its session is needed instead."""
         known = load_session(connection, update.key)
         session = IndexedSession(update.key, update.position, update.scope, update.started_ms)
-        position = None if known is None else known.position
-        if not update.is_news(position):
+        if known is not None and known.position > update.position:
             return True
-        is_same = known is not None and known._replace(position=0) == session._replace(position=0)
-        if not update.continues(position, is_same):
+        is_same = known is not None and known._replace(position=update.position) == session
+        if update.since is not None and (known is None or not is_same or known.position < update.since):
             return False
         if known is not None and not is_same:
             self.remove(connection, known, ALL)
@@ -320,8 +302,8 @@ class TranscriptIndex:
             self.remove(connection, known, OTHERS, turns=list(update.turns))
         self.replace_turns(connection, session, update.turns)
         messages, words = connection.one(MEASURE_SESSION, key=update.key)
-        values = {**update.scope._asdict(), "started_ms": update.started_ms, "messages": messages, "words": words}
-        connection.execute(SAVE_SESSION, key=update.key, position=update.position, **values)
+        values = {"stream": session.key, "position": session.position, "started_ms": session.started_ms}
+        connection.execute(SAVE_SESSION, messages=messages, words=words, **values, **session.scope._asdict())
         return True
 
     def replace_turns(
@@ -338,28 +320,18 @@ class TranscriptIndex:
                 self.remove(connection, session, ONE, turn=stored.turn_id, number=stored.number)
         passages = list(new.values())
         if passages:
-            connection.many(self.insert_statement, [self.values_of(session, passage) for passage in passages])
+            rows = [
+                {"stream": session.key, "turn": one.turn_id, **asdict(one), **self.words.values(session, one)}
+                for one in passages
+            ]
+            connection.many(self.insert_statement, rows)
             self.words.add(connection, session, passages)
-
-    def values_of(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
-        return {
-            "key": session.key,
-            "turn": passage.turn_id,
-            "number": passage.number,
-            "position": passage.position,
-            "role": passage.role,
-            "said_ms": passage.said_ms,
-            "text": passage.text,
-            "before": passage.before,
-            "length": self.words.length(session, passage),
-            **self.words.values(session, passage),
-        }
 
     def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
         """Remove messages of a session with their words and vectors."""
         self.words.remove(connection, session, where, **values)
-        for statement in (DELETE_VECTORS, DELETE_MESSAGES):
-            connection.execute(statement.format(where=where), key=session.key, **values)
+        for table in ("transcript_vectors", "transcript_messages"):
+            connection.execute(f"delete from {table} where stream = :key and {where}", key=session.key, **values)
 
 
 def load_session(connection: Connection, key: int) -> IndexedSession | None:

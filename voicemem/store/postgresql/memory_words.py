@@ -8,7 +8,7 @@ from typing import Any
 from voicemem.search.passages import ABOUT_WEIGHT
 from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection
-from voicemem.store.memories import COLUMNS, NEWEST_FIRST
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText
 from voicemem.store.memory_rows import MemoryRow, row_of_values
 from voicemem.store.postgresql.ranking import ranked, ranked_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
@@ -30,13 +30,10 @@ SELECT_BATCH = f"""
 SAVE_WORDS = f"update memories set length = :length, words = {WORDS} where stream = :stream and id = :id"
 
 
-class PostgresqlMemoryWords:
-    """A `voicemem.store.memories.MemoryFullText` on text search. `secret` makes the terms of scopes."""
+class PostgresqlMemoryWords(MemoryFullText):
+    """The words of memories, as a tsvector in each row."""
 
     columns: Mapping[str, str] = {"length": ":length", "words": WORDS}
-
-    def __init__(self, secret: bytes) -> None:
-        self.secret = secret
 
     def values(self, row: MemoryRow) -> dict[str, Any]:
         """How many words a memory has, those that it says, those it is about, and those of its scope."""
@@ -46,14 +43,7 @@ class PostgresqlMemoryWords:
         scope = " ".join(scope_terms(row.scope, self.secret))
         return {"length": len(said.split()) + len(about.split()), "said": said, "about": about, "scope": scope}
 
-    def save(self, connection: Connection, row: MemoryRow, before: MemoryRow | None) -> None:
-        """Nothing: the words are in the row."""
-
-    def delete(self, connection: Connection, row: MemoryRow) -> None:
-        """Nothing: the words are in the row."""
-
     def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
-        """The query for the memories with words. The scope is part of the look-up in the index."""
         given = {f"scope_{name}": part for name, part in scope._asdict().items() if part is not None}
         totals = " and ".join((TOTALS, *(f"{name.removeprefix('scope_')} = :{name}" for name in given)))
         query = FIND.format(ranked=ranked("memories", "stream, id", ABOUT_WEIGHT, totals, conditions))

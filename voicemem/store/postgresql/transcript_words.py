@@ -13,7 +13,7 @@ from voicemem.search.words import QueryWord
 from voicemem.store.database import Connection, Database, Row
 from voicemem.store.postgresql.ranking import ranked, ranked_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
-from voicemem.store.transcript_index import MAX_LOOKS, IndexedSession, TranscriptQuery
+from voicemem.store.transcript_index import MAX_LOOKS, IndexedSession, MessageFullText, TranscriptQuery
 
 T = TypeVar("T")
 SELECT_READABLE = "select key from streams where key in :keys and state <> 'erased' order by key for share"
@@ -55,8 +55,8 @@ class PostgresqlIndex:
         return await self.write(locked)
 
 
-class PostgresqlMessageWords:
-    """A `voicemem.store.transcript_index.MessageFullText`: a tsvector in each row."""
+class PostgresqlMessageWords(MessageFullText):
+    """The words of messages, as a tsvector in each row."""
 
     columns: Mapping[str, str] = {"words": WORDS}
 
@@ -68,39 +68,26 @@ class PostgresqlMessageWords:
         """Makes the terms of scopes."""
         return self.database.identity["incarnation"]
 
-    def length(self, session: IndexedSession, passage: Passage) -> int:
-        return sum(map(len, indexed_words(passage, day_words(session.started_ms))))
-
     def values(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
         """The words of a message and its day, those of the message before it, and those of its scope."""
         said, before, day = indexed_words(passage, day_words(session.started_ms))
         return {
+            "length": len(said) + len(before) + len(day),
             "own_words": " ".join([*said, *day]),
             "other_words": " ".join(before),
             "scope": " ".join(scope_terms(session.scope, self.secret)),
         }
 
-    def add(self, connection: Connection, session: IndexedSession, passages: Sequence[Passage]) -> None:
-        """Nothing: the words are in the row."""
-
-    def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
-        """Nothing: the words are in the row."""
-
-    def clear(self, connection: Connection) -> None:
-        """Nothing: the words are in the rows."""
-
     def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
-        """The fields of the messages with any of the words, best first, of equal ones the newest first."""
         given = query.scope.given
         totals = "select sum(messages), sum(words) from transcript_sessions where "
         totals += " and ".join(f"{name} = :{name}" for name in given)
         said = "said_ms >= :since_ms and said_ms < :until_ms"
         start = ranked("transcript_messages", "stream, turn, number", BEFORE_WEIGHT, totals, said)
-        values = given | query.said_between | ranked_values(query_terms(query.scope, self.secret), query.words)
-        return connection.rows(FIND.format(ranked=start), limit=query.limit, offset=query.offset, **values)
+        values = given | query.values | ranked_values(query_terms(query.scope, self.secret), query.words)
+        return connection.rows(FIND.format(ranked=start), **values)
 
     def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
-        """The keys of sessions in which all words were said in one message."""
         values = {
             "terms": " & ".join(query_terms(scope, self.secret)),
             "all": " & ".join(f"'{word.text}':{'*' if word.is_prefix else ''}A" for word in words),

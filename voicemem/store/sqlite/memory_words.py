@@ -7,13 +7,13 @@ last two has changed, `make_words` makes them again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from voicemem.search.passages import ABOUT_WEIGHT
 from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.database import Connection
-from voicemem.store.memories import COLUMNS, NEWEST_FIRST
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText
 from voicemem.store.memory_rows import MemoryRow, row_of_values
 from voicemem.store.scopes import Scope, query_terms, scope_terms
 
@@ -38,19 +38,10 @@ NOTE_REMOVED = "insert or replace into meta values ('removed', randomblob(8))"
 """That a text was removed, of which traces are still in the log."""
 
 
-class SqliteMemoryWords:
-    """A `voicemem.store.memories.MemoryFullText` on FTS5. `secret` makes the terms of scopes."""
-
-    columns: Mapping[str, str] = {}
-
-    def __init__(self, secret: bytes) -> None:
-        self.secret = secret
-
-    def values(self, row: MemoryRow) -> dict[str, Any]:
-        return {}
+class SqliteMemoryWords(MemoryFullText):
+    """The words of memories in FTS5."""
 
     def save(self, connection: Connection, row: MemoryRow, before: MemoryRow | None) -> None:
-        """Let a memory that was saved be found by its words, in place of those of the row before."""
         found_by = None if row.removed_ms is not None else (row.scope, row.words)
         found_by_before = None if before is None or before.removed_ms is not None else (before.scope, before.words)
         if found_by == found_by_before:
@@ -63,13 +54,11 @@ class SqliteMemoryWords:
             connection.execute(INSERT_WORDS, number=number, **self.words_of(row))
 
     def delete(self, connection: Connection, row: MemoryRow) -> None:
-        """Take out the words of a memory whose row is about to be deleted."""
         if row.removed_ms is None:
             (number,) = connection.one(SELECT_NUMBER, stream=row.key, id=row.id)
             connection.execute(DELETE_WORDS, number=number, **self.words_of(row))
 
     def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
-        """The query for the memories with words. The scope is part of the expression that FTS5 looks up."""
         terms = " AND ".join(f'scope : "{term}"' for term in query_terms(scope, self.secret))
         either = " OR ".join(f'"{word.text}"{" *" if word.is_prefix else ""}' for word in words)
         return FIND.format(conditions=conditions), {"match": f"{terms} AND {{said about}} : ({either})"}

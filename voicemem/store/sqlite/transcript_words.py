@@ -7,14 +7,20 @@ deleted message in the file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from voicemem.search.passages import BEFORE_WEIGHT, Passage, day_words, indexed_words
 from voicemem.search.words import WORDS_VERSION, QueryWord
 from voicemem.store.database import Connection, Row
 from voicemem.store.scopes import Scope, query_terms, scope_terms
-from voicemem.store.transcript_index import MAX_LOOKS, PASSAGE_COLUMNS, IndexedSession, TranscriptQuery
+from voicemem.store.transcript_index import (
+    MAX_LOOKS,
+    PASSAGE_COLUMNS,
+    IndexedSession,
+    MessageFullText,
+    TranscriptQuery,
+)
 
 INDEX_VERSION = 3_000 + WORDS_VERSION
 """An index of another version is made again."""
@@ -63,19 +69,11 @@ FIND_SESSIONS = """
 """
 
 
-class SqliteMessageWords:
-    """A `voicemem.store.transcript_index.MessageFullText` on FTS5. `secret` makes the terms of scopes."""
-
-    columns: Mapping[str, str] = {}
+class SqliteMessageWords(MessageFullText):
+    """The words of messages in FTS5, which counts them for itself. `secret` makes the terms of scopes."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
-
-    def length(self, session: IndexedSession, passage: Passage) -> int:
-        return 0  # FTS5 counts for itself
-
-    def values(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
-        return {}
 
     def words_of(self, session: IndexedSession, passage: Passage) -> dict[str, str]:
         """What a message is found by, as one text for each column."""
@@ -84,30 +82,25 @@ class SqliteMessageWords:
         return {"scope": scope, "said": said, "before": before, "day": day}
 
     def add(self, connection: Connection, session: IndexedSession, passages: Sequence[Passage]) -> None:
-        """Let messages that were inserted be found by their words."""
         turns = list({one.turn_id for one in passages})
         ids = {(turn, number): id for turn, number, id in connection.rows(SELECT_IDS, key=session.key, turns=turns)}
         values = ({"id": ids[one.turn_id, one.number], **self.words_of(session, one)} for one in passages)
         connection.many(ADD, list(values))
 
     def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
-        """Take out the words of the messages that are about to be deleted."""
         rows = connection.rows(SELECT_REMOVED.format(where=where), key=session.key, **values)
         connection.many(REMOVE, [{"id": row[0], **self.words_of(session, Passage(*row[1:]))} for row in rows])
 
     def clear(self, connection: Connection) -> None:
-        """Take out all words."""
         connection.execute(CLEAR)
 
     def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
         """The messages with any of the words. The scope is part of the expression that FTS5 looks up."""
         words = " OR ".join(map(word_expression, query.words))
         match = f"{self.scope_expression(query.scope)} AND {{said before day}} : ({words})"
-        page = {"limit": query.limit, "offset": query.offset}
-        return connection.rows(FIND, match=match, **page, **query.said_between)
+        return connection.rows(FIND, match=match, **query.values)
 
     def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
-        """The keys of sessions in which all words were said in one message."""
         match = f"{self.scope_expression(scope)} AND said : ({' AND '.join(map(word_expression, words))})"
         rows = connection.rows(FIND_SESSIONS, match=match, looks=MAX_LOOKS)
         return list(dict.fromkeys(key for (key,) in rows))[:limit]
