@@ -85,36 +85,36 @@ class Store(ABC):
 
     def __init__(
         self,
-        seam: Database,
+        database: Database,
         memories: MemoryFullText,
         index: IndexDatabase,
         words: MessageFullText,
         math: VectorMath,
         traces: Traces,
     ) -> None:
-        self.seam = seam
-        self.journal = Journal(seam)
-        self.compaction = Compaction(seam)
-        self.overviews = Overviews(seam)
-        self.nodes = Nodes(seam)
-        self.outbox = Outbox(seam)
-        self.endpoints = Endpoints(seam)
-        self.deliveries = Deliveries(seam)
-        self.directory = Directory(seam)
-        self.quarantine = Quarantine(seam)
-        self.claims = Claims(seam)
-        self.observations = Observations(seam)
-        self.memories = Memories(seam, memories)
-        self.memory_vectors = MemoryVectors(seam, math)
-        self.extractions = Extractions(seam)
-        self.transcript_index = TranscriptIndex(seam, index, words, self.claims)
-        self.transcript_vectors = TranscriptVectors(seam, index, math)
-        self.retention = Retention(seam, self.memories, self.transcript_index, traces)
+        self.database = database
+        self.journal = Journal(database)
+        self.compaction = Compaction(database)
+        self.overviews = Overviews(database)
+        self.nodes = Nodes(database)
+        self.outbox = Outbox(database)
+        self.endpoints = Endpoints(database)
+        self.deliveries = Deliveries(database)
+        self.directory = Directory(database)
+        self.quarantine = Quarantine(database)
+        self.claims = Claims(database)
+        self.observations = Observations(database)
+        self.memories = Memories(database, memories)
+        self.memory_vectors = MemoryVectors(database, math)
+        self.extractions = Extractions(database)
+        self.transcript_index = TranscriptIndex(database, index, words, self.claims)
+        self.transcript_vectors = TranscriptVectors(database, index, math)
+        self.retention = Retention(database, self.memories, self.transcript_index, traces)
 
     @property
     def is_exclusive(self) -> bool:
         """Whether this process has the store to itself: every other node is gone, and needs no lease to run out."""
-        return self.seam.is_exclusive
+        return self.database.is_exclusive
 
     @property
     @abstractmethod
@@ -135,7 +135,7 @@ class Store(ABC):
             due, oldest = connection.one(COUNT_DUE, now_ms=now_ms)
             return Figures(running, pending, due, oldest, *self.measure(connection))
 
-        return await self.seam.read(job)
+        return await self.database.read(job)
 
     @abstractmethod
     def measure(self, connection: Connection) -> tuple[int, int]:
@@ -170,8 +170,8 @@ class Store(ABC):
             connection.execute(WRITE_PROBE, name=name, value=bytes(PROBE_BYTES))
             connection.execute(DELETE_PROBE, name=name)
 
-        await self.seam.try_again(job)
-        await self.seam.write(job)
+        await self.database.try_again(job)
+        await self.database.write(job)
 
     @abstractmethod
     async def close_store(self) -> None:

@@ -35,8 +35,8 @@ from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.telemetry import Telemetry  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
-LOCK_HEAD = "select 1 from stream_locks where stream = $1 for no key update"
-LOCK_LANE = "select 1 from lanes where token = $1 and lane = $2 for update"
+LOCK_HEAD = "select 1 from stream_locks where stream = :key for no key update"
+LOCK_LANE = "select 1 from lanes where token = :token and lane = :lane for update"
 BREAK_LANE = """
     create function break_lane() returns trigger language plpgsql as $$ begin
         if new.stream % 2 = {lane} then raise exception 'broken' using errcode = '53100'; end if;
@@ -94,13 +94,13 @@ async def other(open_handle: OpenHandle) -> PostgresqlStore:
 
 
 @asynccontextmanager
-async def held(other: PostgresqlStore, lock: str, *values: object) -> AsyncIterator[None]:
+async def held(other: PostgresqlStore, lock: str, **values: object) -> AsyncIterator[None]:
     """A row that a transaction of another connection has locked until the block ends."""
     writer = other.database.idle_writers.get()
     session = writer.open()
     session.execute("begin")
     session.execute("set local idle_in_transaction_session_timeout = 0")
-    assert session.row(lock, values)
+    assert session.row(lock, **values)
     try:
         yield
     finally:
@@ -111,7 +111,7 @@ async def held(other: PostgresqlStore, lock: str, *values: object) -> AsyncItera
 @contextmanager
 def broken(store: PostgresqlStore, lane: int) -> Iterator[None]:
     """Until the block ends, no statement that journals an event of this lane comes through."""
-    name = store.database.append_connections[lane].writer.open().connection.info.dbname
+    name = store.database.append_connections[lane].writer.open().raw.info.dbname
     postgresql.server().execute(BREAK_LANE.format(lane=lane), name)
     try:
         yield
@@ -123,7 +123,7 @@ async def test_a_session_that_is_locked_holds_up_none_of_its_lane(service: Servi
     """Others of its lane are acknowledged meanwhile; what came to it is stored in order once it is free."""
     lease, *_ = await service.open_one_in_each_lane()
     neighbours = [one for one in [await service.open(f"t{n}") for n in range(20)] if one.key % 2 == lease.key % 2]
-    async with held(other, LOCK_HEAD, lease.key):
+    async with held(other, LOCK_HEAD, key=lease.key):
         waiting = [service.begin(lease, final_transcript(2))]
         await eventually(True, lambda: asyncio.sleep(0, service.is_apart(lease)))
         waiting += [service.begin(lease, final_transcript(3)), service.begin(lease, session_end(4))]
@@ -139,7 +139,9 @@ async def test_a_session_that_is_locked_holds_up_none_of_its_lane(service: Servi
 async def test_a_lane_that_waits_holds_up_no_other(service: Service, other: PostgresqlStore) -> None:
     """While the row of one lane is locked, sessions of another are acknowledged."""
     slow, fast = await service.open_one_in_each_lane()
-    async with held(other, LOCK_LANE, service.store.database.token, service.store.journal.shard_of(slow.key)):
+    async with held(
+        other, LOCK_LANE, token=service.store.database.token, lane=service.store.journal.shard_of(slow.key)
+    ):
         waiting = service.begin(slow, final_transcript(2))
         for seq in range(2, 6):
             assert seq == (await service.record(fast, final_transcript(seq))).acked

@@ -25,8 +25,7 @@ from tests.support.stores.contract import (  # noqa: E402
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
-from voicemem.store.postgresql.connection import Server, connect, parse_options  # noqa: E402
-from voicemem.store.postgresql.rows import Rows  # noqa: E402
+from voicemem.store.postgresql.connection import PostgresqlConnection, Server, connect, parse_options  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.store.stream_rows import Conflict  # noqa: E402
 
@@ -151,7 +150,7 @@ async def test_a_job_of_before_a_failover_is_not_run_again(open_handle: OpenHand
     """It was made by what was known before, such as a snapshot of a memory that holds what was lost."""
     store, runs = await opened(open_handle), list[int]()
 
-    def job(rows: Rows) -> None:
+    def job(connection: PostgresqlConnection) -> None:
         runs.append(1)
         store.database.follow(store.database.server, store.database.identity)
         raise Conflict

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -31,25 +32,25 @@ from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.config.session import validate_config  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
 from voicemem.store.admission import Outcome  # noqa: E402
-from voicemem.store.postgresql.connection import Session, connect  # noqa: E402
+from voicemem.store.postgresql.connection import PostgresqlConnection, connect  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 from voicemem.store.records import Node  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 
 
-def cut_answer_to(session: Session, query_begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def cut_answer_to(session: PostgresqlConnection, query_begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the server carry out the next such statement, and lose the connection before its answer is seen."""
-    execute = session.execute
+    send = session.send
 
-    def execute_and_lose(query: str, values: object = ()) -> psycopg.Cursor[tuple[object, ...]]:
-        answer = execute(query, values)  # type: ignore[arg-type]
+    def send_and_lose(query: str, values: dict[str, Any], before: bytes = b"") -> psycopg.Cursor[tuple[object, ...]]:
+        answer = send(query, values, before)
         if query.strip().startswith(query_begins):
-            session.connection.close()
+            session.close()
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         return answer
 
-    monkeypatch.setattr(session, "execute", execute_and_lose)
+    monkeypatch.setattr(session, "send", send_and_lose)
 
 
 def cut_answers_to(store: PostgresqlStore, query_begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +70,8 @@ async def test_an_append_whose_answer_is_lost_is_found(
     await append_offers(store, key, offer(1))
     lane = store.database.append_connections[key % len(store.database.append_connections)]
     assert stored_at(2) == await append_offers(store, key, offer(2))
-    assert lane.writer.session is not None
-    cut_answer_to(lane.writer.session, "with held", monkeypatch)
+    assert lane.writer.connection is not None
+    cut_answer_to(lane.writer.connection, "with held", monkeypatch)
     assert stored_at(3, 4) == await append_offers(store, key, offer(3), offer(4))
     assert {"main": [1, 2, 3, 4]} == await seqs_by_producer(store, key)
     assert stored_at(5) == await append_offers(store, key, offer(5))
@@ -131,7 +132,7 @@ async def test_a_stream_that_is_locked_holds_up_no_other(open_handle: OpenHandle
     writer = other.database.idle_writers.get()
     session = writer.open()
     session.execute("begin")
-    session.row("select 1 from stream_locks where stream = $1 for no key update", (locked,))
+    session.row("select 1 from stream_locks where stream = :key for no key update", key=locked)
     waiting = asyncio.create_task(append_offers(store, locked, offer(3)))
     assert stored_at(3) == await append_offers(store, free, offer(3))
     assert not waiting.done()

@@ -18,7 +18,7 @@ from tests.support.stores.contract import NOW, append_offers, begin_node, is_ack
 from tests.support.stores.engines import OpenHandle  # noqa: E402
 from voicemem.errors import CannotStart, StoreUnavailable  # noqa: E402
 from voicemem.store.keys import month_of  # noqa: E402
-from voicemem.store.postgresql.connection import Session, connect  # noqa: E402
+from voicemem.store.postgresql.connection import PostgresqlConnection, connect  # noqa: E402
 from voicemem.store.postgresql.schema import (  # noqa: E402
     SELECT_PARTITIONS,
     add_partitions,
@@ -36,7 +36,7 @@ WAITERS = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' 
 
 
 @pytest.fixture
-def owner(database: str) -> Iterator[Session]:
+def owner(database: str) -> Iterator[PostgresqlConnection]:
     """A session of the role that owns the tables, at whose end new partitions are dropped again."""
     session = connect(postgresql.server().url(database))
     before = session.rows(SELECT_PARTITIONS)
@@ -46,7 +46,9 @@ def owner(database: str) -> Iterator[Session]:
     session.close()
 
 
-def test_nodes_that_start_at_once_make_partitions_one_after_the_other(database: str, owner: Session) -> None:
+def test_nodes_that_start_at_once_make_partitions_one_after_the_other(
+    database: str, owner: PostgresqlConnection
+) -> None:
     """The second one waits until the first has made them, for as long as it takes, and finds nothing left to do."""
     server = postgresql.server()
     second = connect(server.url(database))
@@ -64,7 +66,7 @@ def test_nodes_that_start_at_once_make_partitions_one_after_the_other(database: 
     second.close()
 
 
-def test_partitions_are_made_beside_readers(database: str, owner: Session) -> None:
+def test_partitions_are_made_beside_readers(database: str, owner: PostgresqlConnection) -> None:
     """A dump holds the journal for hours: a node that starts meanwhile does not wait for it."""
     with psycopg.connect(postgresql.server().url(database)) as dump:
         dump.execute("lock table journal in access share mode")
@@ -73,7 +75,7 @@ def test_partitions_are_made_beside_readers(database: str, owner: Session) -> No
 
 
 def test_a_role_that_owns_no_tables_serves_while_there_are_partitions(
-    database: str, owner: Session, caplog: pytest.LogCaptureFixture
+    database: str, owner: PostgresqlConnection, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says in time who must make more, and does not start when sessions could soon not be created."""
     with postgresql.role(database, "grant all on all tables in schema public to guest") as url:
@@ -98,7 +100,7 @@ async def test_a_node_makes_partitions_while_it_runs(open_handle: OpenHandle) ->
     session.execute(f"drop table journal_{year + 1}_{month - 1:02}" if month > 1 else f"drop table journal_{year}_12")
     assert await store.nodes.renew_node("a", NOW + 1)
     assert 1 == len(missing_partitions(session, now_ms))
-    store.database.upkeep.due = 0
+    store.database.partitions_due = 0
     assert await store.nodes.renew_node("a", NOW + 2)
     assert [] == missing_partitions(session, now_ms)
     session.close()

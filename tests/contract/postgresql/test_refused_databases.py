@@ -13,7 +13,7 @@ from voicemem.errors import CannotStart  # noqa: E402
 from voicemem.store.postgresql import schema  # noqa: E402
 from voicemem.store.postgresql.connection import connect  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
-from voicemem.store.upkeep import Migration  # noqa: E402
+from voicemem.store.upkeep import Migration, migrations_of  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 
@@ -47,7 +47,7 @@ def test_a_database_of_another_program_is_refused(database: str) -> None:
 
 def test_other_schemas_are_refused(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newer one is of a newer program, unless that says that it has only added; an older one waits for a command."""
-    steps = schema.migrations()
+    steps = migrations_of("voicemem.store.postgresql")
     server, newest = postgresql.server(), steps[-1].version
 
     def set_schema(version: int, compatible_from: int) -> None:
@@ -61,7 +61,9 @@ def test_other_schemas_are_refused(database: str, monkeypatch: pytest.MonkeyPatc
     assert "newer than this program's" in refusal(server.url(database))
     set_schema(newest, 1)
     with monkeypatch.context() as newer:
-        newer.setattr(schema, "migrations", lambda: [*steps, Migration(newest + 1, "create table added (name text)")])
+        newer.setattr(
+            schema, "migrations_of", lambda engine: [*steps, Migration(newest + 1, "create table added (name text)")]
+        )
         assert "voicemem migrate" in refusal(server.url(database))
     for usable in (999, newest):
         set_schema(usable, newest)
@@ -85,5 +87,5 @@ def test_a_pooler_is_named_in_the_url(database: str) -> None:
     url = postgresql.server().url(database)
     for pooled in (f"{url}&pooled=1", url.replace("?", "?pooled=1&")):
         session = connect(pooled)
-        assert session.connection.prepare_threshold is None
+        assert session.raw.prepare_threshold is None
         session.close()

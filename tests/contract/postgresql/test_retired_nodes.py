@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ from tests.support.stores.postgresql import opened  # noqa: E402
 from voicemem.errors import StoreUnavailable  # noqa: E402
 from voicemem.store.claims import SUMMARY  # noqa: E402
 from voicemem.store.database import NodeRetired  # noqa: E402
-from voicemem.store.postgresql.connection import Session  # noqa: E402
+from voicemem.store.postgresql.connection import PostgresqlConnection  # noqa: E402
 from voicemem.store.postgresql.store import PostgresqlStore  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
@@ -48,20 +49,20 @@ async def handles(open_handle: OpenHandle) -> Handles:
 
 
 def lose_connection_at(
-    session: Session, query_begins: str, meanwhile: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    session: PostgresqlConnection, query_begins: str, meanwhile: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let the server carry out the next such statement, and lose the connection and some time before its answer."""
-    execute = session.execute
+    send = session.send
 
-    def execute_and_lose(query: str, values: object = ()) -> psycopg.Cursor[tuple[object, ...]]:
-        answer = execute(query, values)  # type: ignore[arg-type]
+    def send_and_lose(query: str, values: dict[str, Any], before: bytes = b"") -> psycopg.Cursor[tuple[object, ...]]:
+        answer = send(query, values, before)
         if query.strip().startswith(query_begins):
-            session.connection.close()
+            session.close()
             meanwhile()
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         return answer
 
-    monkeypatch.setattr(session, "execute", execute_and_lose)
+    monkeypatch.setattr(session, "send", send_and_lose)
 
 
 async def test_an_append_under_way_is_refused(handles: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,13 +72,13 @@ async def test_an_append_under_way_is_refused(handles: Handles, monkeypatch: pyt
     await append_offers(one, key, offer(1))
     await append_offers(one, key, offer(2))
     lane = one.database.append_connections[key % len(one.database.append_connections)]
-    assert lane.writer.session is not None
+    assert lane.writer.connection is not None
     loop = asyncio.get_running_loop()
 
     def retire() -> None:
         asyncio.run_coroutine_threadsafe(other.nodes.retire_node("a", NOW), loop).result()
 
-    lose_connection_at(lane.writer.session, "with held", retire, monkeypatch)
+    lose_connection_at(lane.writer.connection, "with held", retire, monkeypatch)
     with pytest.raises(NodeRetired):
         await append_offers(one, key, offer(3))
     assert {"main": [1, 2, 3]} == await seqs_by_producer(one, key)

@@ -109,6 +109,6 @@ async def test_the_documented_recount_counts_what_is_there(open_handle: OpenHand
     store = await opened(open_handle)
     await mixed_call(store)
     (recount,) = (block for block in code_blocks((DOCS / "postgresql.md").read_text(), "sql") if "sum(" in block)
-    await store.database.read(lambda session: session.connection.execute(recount.encode(), prepare=False))
+    await store.database.read(lambda session: session.raw.execute(recount.encode(), prepare=False))
     counted, true = await counted_and_true(store)
     assert true == counted > 1_000_000

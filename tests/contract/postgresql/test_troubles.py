@@ -52,10 +52,10 @@ async def allow(limit: int) -> None:
 
 async def close_lane(store: PostgresqlStore, lane: int) -> None:
     """End the connection of a lane at the server, and let the role open no other."""
-    session = store.database.append_connections[lane].writer.session
+    session = store.database.append_connections[lane].writer.connection
     assert session is not None
     await allow(0)
-    postgresql.server().execute(f"select pg_terminate_backend({session.connection.info.backend_pid}, 5000)")
+    postgresql.server().execute(f"select pg_terminate_backend({session.raw.info.backend_pid}, 5000)")
 
 
 async def fail_a_lane(store: PostgresqlStore) -> list[int]:

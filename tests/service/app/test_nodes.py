@@ -61,7 +61,7 @@ async def hang_up(producer: Producer, store: InMemoryStore, left: set[str]) -> N
 
     async def connected() -> set[str]:
         query = "select name from producers where node is not null"
-        return await store.database.read(lambda connection: {str(name) for (name,) in connection.execute(query)})
+        return await store.database.read(lambda connection: {str(name) for (name,) in connection.rows(query)})
 
     await producer.socket.close()
     await eventually(left, connected)

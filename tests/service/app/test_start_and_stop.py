@@ -171,7 +171,7 @@ async def test_a_stop_while_the_store_is_down(path: str) -> None:
             await producer.store(*(final_transcript(seq) for seq in range(1, 150)))
             await RestClient(app).contents()
         assert isinstance(app.services.store, SqliteStore)
-        await app.services.store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
+        await app.services.store.database.write(lambda c: c.raw.pragma("max_page_count", c.raw.pragma("page_count")))
     async with running_service(store=f"sqlite:{path}") as app, connected_producer(app) as producer:
         assert 150 == (await producer.open())["next_seq"]
 

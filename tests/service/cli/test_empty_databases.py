@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.needs import needs_postgresql
+from voicemem.store.upkeep import migrations_of
 
 needs_postgresql()
 
@@ -21,7 +22,7 @@ from voicemem.store.upkeep import Migration, no_store  # noqa: E402
 
 pytestmark = pytest.mark.postgresql
 COUNT_TABLES = "select count(*) from pg_tables where schemaname = 'public'"
-NEWEST = schema.migrations()[-1].version
+NEWEST = migrations_of("voicemem.store.postgresql")[-1].version
 KEY, APP = "0" * 12, "0" * 32
 LOOKING = [
     ("nodes",),
@@ -78,8 +79,8 @@ def test_migrate_says_what_it_did(empty: str, monkeypatch: pytest.MonkeyPatch) -
     """Whether it made the schema, brought it from one version to another, or had nothing to do."""
     assert (0, f"the database was empty: its schema is made, of version {NEWEST}\n") == run(empty, "migrate")
     assert (0, f"the schema has version {NEWEST} already; nothing was changed\n") == run(empty, "migrate")
-    newer = [*schema.migrations(), Migration(NEWEST + 1, "create table added (name text)")]
-    monkeypatch.setattr(schema, "migrations", lambda: newer)
+    newer = [*migrations_of("voicemem.store.postgresql"), Migration(NEWEST + 1, "create table added (name text)")]
+    monkeypatch.setattr(schema, "migrations_of", lambda engine: newer)
     brought = f"the schema is brought from version {NEWEST} to version {NEWEST + 1}\n"
     assert (0, brought) == run(empty, "migrate")
     assert (0, "no node serves this store\n") == run(empty, "nodes")

@@ -272,7 +272,7 @@ async def test_a_context_does_not_wait_for_a_store_that_is_busy(
     api, free = RestClient(app), threading.Event()
     await keep(api, {"text": ALLERGY, "user_id": "ann"})
     await api.create("again", user_id="ann", **ON)
-    held = asyncio.create_task(app.services.store.database.scan(lambda connection: free.wait(60)))  # type: ignore[attr-defined]
+    held = asyncio.create_task(app.services.store.database.scan(lambda connection: free.wait(60)))
     try:
         assert [] == lines_in(await api.context(session_id="again"))
         assert "goes without" in caplog.text

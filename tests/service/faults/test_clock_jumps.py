@@ -32,7 +32,6 @@ from voicemem.services import Services
 from voicemem.store.deliveries import Delivery
 from voicemem.store.port import Store
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.rows import fetch_one
 from voicemem.store.streams import SessionEnding
 from voicemem.telemetry import Telemetry
 from voicemem.webhooks.outbox import LEASE_MS
@@ -292,4 +291,4 @@ async def seqs(app: App, session_id: str) -> list[int]:
 
 async def undelivered(store: SqliteStore) -> int:
     query = "select count(*) from deliveries where state = 'pending'"
-    return int(await store.database.read(lambda connection: fetch_one(connection, query)[0]))
+    return int(await store.database.read(lambda connection: connection.one(query)[0]))

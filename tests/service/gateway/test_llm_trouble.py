@@ -320,7 +320,7 @@ async def test_a_store_that_fails_meanwhile_loses_nothing(tmp_path: Path, serve:
         api = RestClient(app)
         await api.create()
         assert isinstance(app.services.store, SqliteStore)
-        await app.services.store.database.write(lambda connection: connection.set_busy_timeout(0))
+        await app.services.store.database.write(lambda connection: connection.raw.set_busy_timeout(0))
         async with openai_client(app) as client:
             llm.go_on.clear()
             with locked_database(store):

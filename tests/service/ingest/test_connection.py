@@ -185,7 +185,7 @@ async def test_silence_that_begins_in_an_outage_counts(on_file: App) -> None:
 
 async def test_an_open_that_fails_does_not_hide_a_silence(on_file: App, tmp_path: Path) -> None:
     """A session whose last connection went while another open was on its way, and failed, is closed as idle."""
-    await database_of(on_file).write(lambda connection: connection.set_busy_timeout(300))
+    await database_of(on_file).write(lambda connection: connection.raw.set_busy_timeout(300))
     async with open_producer(on_file, session={"idle_timeout": 0.2}) as last, connected_producer(on_file) as failing:
         with locked_database(f"{tmp_path}/db"):
             await failing.send({"type": "session.open", "session_id": "s", "producer": "other"})

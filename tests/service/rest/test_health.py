@@ -32,7 +32,7 @@ def sqlite_of(app: App) -> SqliteStore:
 async def unwritable(app: App) -> AsyncIterator[None]:
     """Hold the database's write lock, so that every commit of the service fails at once."""
     store = sqlite_of(app)
-    await store.database.write(lambda connection: connection.set_busy_timeout(0))
+    await store.database.write(lambda connection: connection.raw.set_busy_timeout(0))
     holder = apsw.Connection(store.database.path)
     try:
         holder.execute("begin immediate")
@@ -62,7 +62,7 @@ async def test_probes_need_no_key_and_take_no_parameters(serve: Serve, path: str
 async def test_livez_answers_while_the_store_is_broken(serve: Serve, tmp_path: Path) -> None:
     """An outage of the store is no reason to restart the process."""
     app = await serve(store=f"sqlite:{tmp_path}/v.db")
-    await sqlite_of(app).database.read(lambda connection: connection.close())
+    await sqlite_of(app).database.read(lambda connection: connection.raw.close())
     assert (503, "store_unavailable") == (await RestClient(app).get("/v1/sessions")).problem
     assert 200 == (await RestClient(app).get("/livez")).status
 
@@ -114,8 +114,8 @@ async def test_reads_without_a_store_are_503(serve: Serve, tmp_path: Path) -> No
     await api.create()
     await api.send(final(1, "Hi."))
     await api.contents()
-    sqlite_of(app).database.rows.invalidate()
-    await sqlite_of(app).database.read(lambda connection: connection.close())
+    sqlite_of(app).database.streams.invalidate()
+    await sqlite_of(app).database.read(lambda connection: connection.raw.close())
     for path in ("", "/s", "/s/history", "/s/context", "/s/turns", "/s/events"):
         assert (503, "store_unavailable") == (await api.get(f"/v1/sessions{path}")).problem
 

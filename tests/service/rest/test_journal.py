@@ -133,7 +133,7 @@ async def test_a_journal_that_cannot_be_read_on_breaks_off(
     app = await serve(store=f"sqlite:{tmp_path}/v.db")
     reader, writer = await reading(app, monkeypatch)
     assert isinstance(app.services.store, SqliteStore)
-    await app.services.store.database.read(lambda connection: connection.close())
+    await app.services.store.database.read(lambda connection: connection.raw.close())
     rest = b""
     try:
         with suppress(ConnectionError):

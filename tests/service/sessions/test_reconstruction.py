@@ -30,9 +30,9 @@ READS = ("history", "turns", "context?tools=true&data=true", "working-memory", "
 async def drop_snapshots(store: Any) -> None:
     """Take away all that was made of journals to read them faster."""
     if isinstance(store, SqliteStore):
-        await store.database.write(lambda connection: connection.execute("delete from snapshots").fetchall())
+        await store.database.write(lambda connection: connection.execute("delete from snapshots"))
     else:
-        await store.database.write(lambda rows: rows.session.execute("delete from snapshots"))
+        await store.database.write(lambda connection: connection.execute("delete from snapshots"))
 
 
 @pytest.mark.parametrize("compacted", [False, True])

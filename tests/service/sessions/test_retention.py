@@ -69,7 +69,7 @@ async def test_a_deleted_call_leaves_every_file(serve: Serve, tmp_path: Path) ->
         await leaves(tmp_path)
         assert 2 == len(await api.contents("kept"))
         assert len(receiver.notices) <= sent + 1  # one may have been on its way
-        assert "ok" == await database_of(app).write(lambda connection: connection.pragma("integrity_check"))
+        assert "ok" == await database_of(app).write(lambda connection: connection.raw.pragma("integrity_check"))
 
 
 async def test_an_erasure_goes_on_after_a_restart(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_a_session_expires(serve: Serve, tmp_path: Path) -> None:
 async def to_compact(app: App) -> list[int]:
     """The sessions whose journals are not compacted yet."""
     query = "select stream from retention where compact_ms is not null"
-    return await database_of(app).read(lambda connection: [key for (key,) in connection.execute(query)])
+    return await database_of(app).read(lambda connection: [key for (key,) in connection.rows(query)])
 
 
 @pytest.mark.parametrize("kind", ["memory:", "sqlite:"])
@@ -131,7 +131,7 @@ async def test_a_compacted_call_reads_as_before(serve: Serve, tmp_path: Path, ki
         await producer.open("compacted")
         await resend(producer)
     stored = await database_of(app).write(
-        lambda connection: connection.execute("select stream, count(*) from journal group by 1").fetchall()
+        lambda connection: connection.rows("select stream, count(*) from journal group by 1")
     )
     assert [plain.key] == [key for key, _ in stored]
 

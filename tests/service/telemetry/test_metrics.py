@@ -78,7 +78,7 @@ async def test_a_commit_that_fails_is_seen(serve: Serve, tmp_path: Path) -> None
     await RestClient(app).create()
     assert 1 == (await figures(app))["last_commit_ok"]
     assert isinstance(app.services.store, SqliteStore)
-    await app.services.store.database.write(lambda connection: connection.set_busy_timeout(0))
+    await app.services.store.database.write(lambda connection: connection.raw.set_busy_timeout(0))
     with locked_database(f"{tmp_path}/db"):
         assert 503 == (await RestClient(app).post("/v1/sessions/s/events", [final(1, "x")])).status
         now = await figures(app)

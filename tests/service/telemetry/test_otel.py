@@ -146,7 +146,7 @@ async def test_failures_are_seen_without_their_words(tmp_path: Path) -> None:
     async with traced(store=f"sqlite:{tmp_path}/db") as (app, spans):
         await RestClient(app).create()
         assert isinstance(app.services.store, SqliteStore)
-        await app.services.store.database.write(lambda connection: connection.set_busy_timeout(0))
+        await app.services.store.database.write(lambda connection: connection.raw.set_busy_timeout(0))
         with locked_database(f"{tmp_path}/db"):
             await RestClient(app).post("/v1/sessions/s/events", [final(1, "hush")])
         (commit,), (request,) = spans.named("commit"), spans.named("POST /v1/sessions/{id}/events")

@@ -106,9 +106,9 @@ async def fail_the_lane_in_use(app: App) -> None:
             await producer.send(final_transcript(turn))
             await producer.expect_ack(turn)
         (session,) = (
-            lane.writer.session for lane in store.database.append_connections if lane.writer.session is not None
+            lane.writer.connection for lane in store.database.append_connections if lane.writer.connection is not None
         )
-        process = session.connection.info.backend_pid
+        process = session.raw.info.backend_pid
         postgresql.server().execute("alter role guest connection limit 0")
         postgresql.server().execute(f"select pg_terminate_backend({process}, 5000)")
         await producer.send(final_transcript(4))

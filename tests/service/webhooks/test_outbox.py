@@ -524,7 +524,7 @@ async def test_an_outbox_outlives_an_outage_of_the_store(tmp_path: Path) -> None
         office = OutboxRig(store, sender, ManualClock())
         await store.directory.set_operator_endpoint(hook.url(), SECRET)
         await office.closed()
-        await store.database.write(lambda connection: connection.set_busy_timeout(0))
+        await store.database.write(lambda connection: connection.raw.set_busy_timeout(0))
         holder = SqliteStore(str(tmp_path / "v.db"), exclusive=False)
         holder.database.writer.execute("begin immediate")
         async with at_work(office.outbox) as wake:

@@ -9,10 +9,10 @@ import apsw
 
 from voicemem.app import App
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.driver import Database
+from voicemem.store.sqlite.driver import SqliteDatabase
 
 
-def database_of(app: App) -> Database:
+def database_of(app: App) -> SqliteDatabase:
     """The database of a service."""
     assert isinstance(app.services.store, SqliteStore)
     return app.services.store.database
@@ -22,21 +22,21 @@ def database_of(app: App) -> Database:
 async def store_without_room(app: App) -> AsyncIterator[None]:
     """Until the block ends the database gets no further page, as on a full disk."""
     database = database_of(app)
-    await database.write(lambda connection: connection.pragma("max_page_count", connection.pragma("page_count")))
+    await database.write(lambda c: c.raw.pragma("max_page_count", c.raw.pragma("page_count")))
     try:
         yield
     finally:
-        await database.write(lambda connection: connection.pragma("max_page_count", 2**30))
+        await database.write(lambda connection: connection.raw.pragma("max_page_count", 2**30))
 
 
 @asynccontextmanager
 async def store_that_cannot_commit(app: App) -> AsyncIterator[None]:
     """Until the block ends every commit of a service on a file fails at once."""
     database = database_of(app)
-    await database.write(lambda connection: connection.set_busy_timeout(0))
+    await database.write(lambda connection: connection.raw.set_busy_timeout(0))
     with locked_database(database.path):
         yield
-    await database.write(lambda connection: connection.set_busy_timeout(5_000))
+    await database.write(lambda connection: connection.raw.set_busy_timeout(5_000))
 
 
 @contextmanager

@@ -48,12 +48,12 @@ async def stored_seqs(store: SqliteStore, key: int) -> list[int | None]:
 
 def insert(name: str) -> Job:
     """A job that can be seen later."""
-    return lambda connection: connection.execute("insert into meta values (?, x'00')", (name,)).fetchall()
+    return lambda connection: connection.execute("insert into meta values (:name, x'00')", name=name)
 
 
 async def inserted(store: SqliteStore) -> set[str]:
     names: set[str] = await store.database.read(
-        lambda connection: {name for (name,) in connection.execute("select name from meta")}
+        lambda connection: {name for (name,) in connection.rows("select name from meta")}
     )
     return names - {"incarnation", "cursor_secret", "memory_words"}
 

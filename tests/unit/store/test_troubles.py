@@ -35,7 +35,7 @@ def test_trouble_is_over_when_nothing_is_in_trouble(caplog: pytest.LogCaptureFix
 async def test_a_file_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """However many commits fail there is one line with the reason, and one when the first comes through."""
     store = SqliteStore(str(tmp_path / "v.db"))
-    await store.database.write(lambda connection: connection.set_busy_timeout(0))
+    await store.database.write(lambda connection: connection.raw.set_busy_timeout(0))
     with locked_database(str(tmp_path / "v.db")):
         for _ in range(3):
             with pytest.raises(StoreUnavailable):

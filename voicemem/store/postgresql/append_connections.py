@@ -25,21 +25,22 @@ from voicemem.store.admission import AppendResult, Batch, admits_all
 from voicemem.store.database import NodeRetired
 from voicemem.store.postgresql.connection import (
     Fenced,
-    Session,
+    PostgresqlConnection,
     is_lost,
     is_ours,
     is_retried,
     unavailable,
 )
-from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVersions, Rows
+from voicemem.store.postgresql.rows import RUN_ARRAYS, CachedVersion, CachedVersions, by_column
 from voicemem.store.postgresql.schema import DISPLACED
-from voicemem.store.postgresql.writer import ATTEMPTS, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
+from voicemem.store.postgresql.writer import ATTEMPTS, SELECT_PLACE, UNKNOWN, UNKNOWN_S, Unreachable, Writer, pause_s
 from voicemem.store.runs import JOURNAL_COLUMNS, WAYPOINT_STRIDE, JournalRun
 
-RUNS_WITH_GENS = RUN_ARRAYS.replace(") as r", ", $10::bigint[]) as r").replace("payload)", "payload, version)")
+RUNS_WITH_VERSIONS = RUN_ARRAYS.replace("bytea[])", "bytea[], :versions::bigint[])")
+RUNS_WITH_VERSIONS = RUNS_WITH_VERSIONS.replace("payload)", "payload, version)")
 APPEND = f"""
-    with held as (select 1 from lanes where token = $11 and lane = $12 and fencing_token = $13 for share),
-    run as (select * from {RUNS_WITH_GENS}),
+    with held as ({SELECT_PLACE} for share),
+    run as (select * from {RUNS_WITH_VERSIONS}),
     free as (
         select h.stream from held, run join stream_locks h
         on h.stream = run.stream and h.version = run.version
@@ -51,8 +52,9 @@ APPEND = f"""
     on conflict do nothing returning stream
 """
 SELECT_STORED = """
-    select r.stream from unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
-    as r (stream, position, producer, seq, checksum) join journal j on j.stream = r.stream
+    select r.stream from unnest(
+        :stream::bigint[], :position::bigint[], :producer::text[], :seq::bigint[], :checksum::bigint[]
+    ) as r (stream, position, producer, seq, checksum) join journal j on j.stream = r.stream
     and j.position = r.position and j.producer = r.producer and j.seq = r.seq and j.checksum = r.checksum
 """
 MAX_RUNS = 2_000
@@ -66,7 +68,7 @@ class Waiting(NamedTuple):
     batches: Sequence[Batch]
     future: asyncio.Future[list[AppendResult | None]]
     loop: asyncio.AbstractEventLoop
-    trial: Callable[[Rows], None] | None = None
+    trial: Callable[[PostgresqlConnection], None] | None = None
     """What is to be done instead, to see whether the connection works."""
 
 
@@ -97,13 +99,13 @@ class AppendConnection:
         self.writer.database.refuse_unready()
         return await self.wait_for(batches)
 
-    async def try_again(self, trial: Callable[[Rows], None]) -> None:
+    async def try_again(self, trial: Callable[[PostgresqlConnection], None]) -> None:
         """End its trouble, where that is over, as far as it has nothing else to do. Raises `StoreUnavailable`."""
         if self.writer.is_in_trouble and not self.is_busy:
             await self.wait_for((), trial)
 
     async def wait_for(
-        self, batches: Sequence[Batch], trial: Callable[[Rows], None] | None = None
+        self, batches: Sequence[Batch], trial: Callable[[PostgresqlConnection], None] | None = None
     ) -> list[AppendResult | None]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[AppendResult | None]] = loop.create_future()
@@ -152,7 +154,7 @@ class AppendConnection:
             deliver(waiting, results[first : first + len(waiting.batches)])
             first += len(waiting.batches)
 
-    def run_trial(self, waiting: Waiting, trial: Callable[[Rows], None]) -> None:
+    def run_trial(self, waiting: Waiting, trial: Callable[[PostgresqlConnection], None]) -> None:
         try:
             self.writer.run(trial)
         except Exception as error:  # the caller gets it, whatever it is
@@ -228,26 +230,26 @@ class AppendConnection:
 
     def insert(self, candidates: list[Candidate]) -> set[int]:
         """Insert runs in one transaction; the streams whose run was stored. Raises `StoreUnavailable`."""
-        columns = [list(column) for column in zip(*(candidate.row for candidate in candidates), strict=True)]
+        columns = by_column([candidate.row for candidate in candidates])
         versions = [candidate.cached.version for candidate in candidates]
         reconnected = False
         for attempt in range(ATTEMPTS):
-            session: Session | None = None
+            connection: PostgresqlConnection | None = None
             try:
-                session = self.writer.open()
-                if session.generation != self.generation:
+                connection = self.writer.open()
+                if connection.generation != self.generation:
                     raise StoreUnavailable(DISPLACED)  # a cached version of before might lie behind the journal's end
-                rows = session.rows(APPEND, (*columns, versions, *self.writer.place))
+                rows = connection.rows(APPEND, **columns, versions=versions, **self.writer.place)
                 self.writer.succeeded()
                 if not rows:
-                    self.writer.check_place(session)
+                    self.writer.check_place(connection)
                 return {stream for (stream,) in rows}
             except Fenced:
                 raise NodeRetired from None
             except psycopg.Error as error:
                 if is_ours(error):
                     raise
-                if session is not None and is_lost(session, error):
+                if connection is not None and is_lost(connection, error):
                     stored = self.find_stored(columns)
                     if stored or reconnected:
                         return stored
@@ -257,15 +259,14 @@ class AppendConnection:
                 time.sleep(pause_s(attempt))
         raise StoreUnavailable("The store cannot be written: others hold what is to be changed.")
 
-    def find_stored(self, columns: list[list[Any]]) -> set[int]:
+    def find_stored(self, columns: dict[str, list[Any]]) -> set[int]:
         """What a statement stored whose answer never came. Raises `StoreUnavailable` where nobody answers."""
         self.writer.drop()
         deadline = time.monotonic() + UNKNOWN_S
-        stream, position, producer, seq, _, _, checked, *_ = columns
         while True:
             try:
-                session = self.writer.open()  # its new fencing_token waits for the old statement, and fences it
-                return {key for (key,) in session.rows(SELECT_STORED, (stream, position, producer, seq, checked))}
+                connection = self.writer.open()  # its new fencing_token waits for the old statement, and fences it
+                return {key for (key,) in connection.rows(SELECT_STORED, **columns)}
             except Fenced:
                 raise NodeRetired from None
             except (psycopg.Error, StoreUnavailable, Unreachable):

@@ -138,210 +138,12 @@ class Fenced(Exception):
     """Another connection has taken this one's place, so nothing more may be written here."""
 
 
-class Session:
-    """A connection with the few calls that the store makes."""
-
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
-        self.connection = connection
-        self.server: Server | None = None
-        """The server that it is connected to; None where that does not say."""
-        self.generation = 0
-        """Of what this process knows of the store (`Database.generation`)."""
-        self.wait_was_cut = False
-        connection.add_notice_handler(self.notice)
-
-    def notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
-        if diagnostic.source_function == CUT_WAIT:
-            self.wait_was_cut = True
-
-    @property
-    def is_lost(self) -> bool:
-        return self.connection.closed or self.connection.broken
-
-    def execute(self, query: str, values: Sequence[Any] = ()) -> psycopg.Cursor[Row]:
-        return self.send(query.encode(), values)
-
-    def send(self, query: bytes, values: Sequence[Any] = ()) -> psycopg.Cursor[Row]:
-        cursor = self.connection.execute(query, values, binary=True)
-        if self.wait_was_cut:  # somebody cancelled it: what became of the commit is asked on another connection
-            self.close()
-            raise psycopg.OperationalError("a commit did not wait for its standby")
-        return cursor
-
-    def send_many(self, query: bytes, values: Sequence[Sequence[Any]]) -> None:
-        """Run a statement once for each of these values, in a pipeline."""
-        if values:
-            with self.connection.cursor() as cursor:
-                cursor.executemany(query, values)
-
-    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
-        """All rows of a query."""
-        return self.execute(query, values).fetchall()
-
-    def row(self, query: str, values: Sequence[Any] = ()) -> Row | None:
-        """The first row of a query; None when it has none."""
-        return self.execute(query, values).fetchone()
-
-    def one(self, query: str, values: Sequence[Any] = ()) -> Row:
-        """The row of a query that always has one."""
-        row = self.row(query, values)
-        assert row is not None
-        return row
-
-    def change(self, query: str, values: Sequence[Any] = ()) -> int:
-        """Run a statement; how many rows it changed."""
-        return self.execute(query, values).rowcount
-
-    def close(self) -> None:
-        self.connection.close()
-
-
-def connect(url: str) -> Session:
-    """Open a connection. Raises `psycopg.Error`, and `CannotStart` where an ack would prove nothing."""
-    given, pooled, _ = parse_options(url)
-    settings = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
-    options = f"{given.pop('options', '') or ''} {settings}".strip()
-    parameters: dict[str, Any] = {**CONNECTION_DEFAULTS, **given, "options": options}
-    connection = psycopg.connect(
-        make_conninfo(**parameters),
-        autocommit=True,
-        cursor_factory=psycopg.RawCursor,
-        prepare_threshold=None if pooled else 2,
-    )
-    connection.adapters.register_dumper(int, Int8BinaryDumper)
-    connection.adapters.register_dumper(str, TextInArrayDumper)
-    connection.adapters.register_dumper(str, TextDumper)
-    connection.adapters.register_dumper(bytes, BytesBinaryDumper)
-    connection.adapters.register_dumper(list, ListBinaryDumper)
-    session = Session(connection)
-    try:
-        if connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION and not pooled:
-            session.execute("set transaction_timeout = 0")
-        refuse_unsafe(session)
-        session.server = find_server(session)
-    except BaseException:
-        session.close()
-        raise
-    return session
-
-
-def parse_options(url: str) -> Options:
-    """Take a URL apart. Raises `CannotStart`."""
-    own: dict[str, str] = {}
-    while (found := OWN_OPTION.search(url)) is not None:
-        _, name, value, _ = found.groups()
-        if value != OWN_VALUES[name]:
-            raise CannotStart(f"The option {name} of a PostgreSQL URL can only be {name}={OWN_VALUES[name]}.")
-        own[name] = value
-        url = OWN_OPTION.sub(r"\1", url, count=1)
-    try:
-        given = conninfo_to_dict(url.rstrip("?&"))
-    except psycopg.ProgrammingError as error:
-        unknown = UNKNOWN_OPTION.search(str(error))
-        raise CannotStart(
-            f"The PostgreSQL URL has the option {unknown[1]}, which libpq does not know."
-            if unknown is not None
-            else "The PostgreSQL URL cannot be read; write postgresql://ROLE@HOST:PORT/DATABASE?OPTION=VALUE."
-        ) from None
-    return Options(given, "pooled" in own, "failover" in own)
-
-
-def find_server(session: Session) -> Server | None:
-    """Which server a connection leads to; None where the engine cannot say."""
-    try:
-        (text,) = session.one(SELECT_SERVER)
-    except (psycopg.NotSupportedError, psycopg.ProgrammingError):
-        return None
-    return Server.parse(text.encode())
-
-
-def refuse_unsafe(session: Session) -> None:
-    """Raise `CannotStart` for a server, or settings, with which nothing could be acknowledged safely."""
-    if session.connection.info.server_version < OLDEST_VERSION:
-        raise CannotStart("PostgreSQL must be of version 15 or newer.")
-    fsync, pages, commits, statement, transaction, idle, read_only = session.one(SELECT_SETTINGS)
-    if fsync != "on" or pages != "on":
-        raise CannotStart(
-            "PostgreSQL runs with fsync or full_page_writes off, so nothing could be acknowledged safely."
-        )
-    if commits not in DURABLE_COMMITS:
-        raise CannotStart(
-            f"PostgreSQL has synchronous_commit={commits} for this role, so nothing could be acknowledged safely;"
-            " it must be on or remote_apply."
-        )
-    for name, timeout in (("statement_timeout", statement), ("transaction_timeout", transaction)):
-        if timeout != "0":
-            raise CannotStart(
-                f"PostgreSQL has {name}={timeout} for this connection; it must be 0, since a commit that is"
-                " cancelled may be visible without being safe. Does a pooler drop the options of connections?"
-            )
-    if idle == "0":
-        raise CannotStart("PostgreSQL ignores the options of this connection; a pooler must pass them on.")
-    if read_only:
-        raise CannotStart("PostgreSQL is read-only here: this is a standby, or a role that may not write.")
-
-
-def refusal_of(message: str) -> str | None:
-    """Why a server takes no connection, in words for the operator; None where the library's own are as good.
-
-    It tells no code for that, only a sentence, which may be in another language.
-    """
-    return next((words for said, words in REFUSALS if re.search(said, message)), None)
-
-
-def is_retried(error: psycopg.Error) -> bool:
-    """Whether the transaction was rolled back for the sake of another, and may run again."""
-    return error.sqlstate in RETRIED_STATES
-
-
-def is_lost(session: Session | None, error: psycopg.Error) -> bool:
-    """Whether the connection is gone, so that the outcome of what was sent is unknown."""
-    state = error.sqlstate or ""
-    return session is None or session.is_lost or state in LOST_STATES or state.startswith("08")
-
-
-def is_ours(error: psycopg.Error) -> bool:
-    """Whether an error is a fault of the program or its data, not of the server: then it is passed on as it is."""
-    return isinstance(
-        error, (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
-    ) and error.sqlstate not in ("42501", NO_PARTITION, *PREPARED_ELSEWHERE)
-
-
-def unavailable(error: psycopg.Error, verb: str) -> StoreUnavailable:
-    """The error that callers get. It quotes nothing, since messages of the server may hold values."""
-    return StoreUnavailable(f"The store cannot be {verb}: {why(error)}.")
-
-
-def why(error: psycopg.Error) -> str:
-    """A few words for the log and the operator."""
-    known = {
-        "53100": "the disk of PostgreSQL is full",
-        "53200": "PostgreSQL is out of memory",
-        "53300": TOO_MANY,
-        "25006": "PostgreSQL is read-only here",
-        "3F000": NO_SCHEMA,
-        "42501": NO_RIGHT,
-        "28P01": "the password is wrong",
-        "28000": "the role may not log in",
-        "55P03": "another transaction holds a table for too long (pg_stat_activity and pg_locks tell which); nothing"
-        " was changed, so try again once it has ended",
-        NO_PARTITION: "the journal has no partition of the month in which the session was created; attach it again, or"
-        " make that of this month with voicemem migrate",
-        "3D000": "the database does not exist",
-        "57P03": "PostgreSQL is starting or shutting down",
-        **dict.fromkeys(PREPARED_ELSEWHERE, SHARED),
-    }
-    if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
-        return refusal_of(str(error)) or "PostgreSQL cannot be reached"
-    return known.get(error.sqlstate or "", f"PostgreSQL, {type(error).__name__}")
-
-
 FENCE = "delete from lanes where {held}"
 """Waits for what still commits on these lanes, and keeps out what would come later."""
 FORGET_MARKERS = "delete from commit_markers o where not exists (select 1 from lanes l where l.token = o.token)"
 LOCK_STREAMS = "select 1 from stream_locks where stream in ({streams}) order by stream for no key update"
 RAISE_VERSIONS = "update stream_locks set version = version + 1 where stream in ({streams})"
-LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || $1, 0))"
+LOCK = "select pg_advisory_xact_lock(hashtextextended(current_schema() || ' ' || :name, 0))"
 PARTS = re.compile(r"('(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|::\w+)|\b(not in|in) :(\w+)|:(\w+)")
 """What is left alone (literals, quoted names, comments, casts), a list parameter, and any other parameter."""
 
@@ -379,44 +181,41 @@ def to_postgresql(text: str) -> Statement:
 
 
 class PostgresqlConnection:
-    """A `voicemem.store.database.Connection` on PostgreSQL."""
+    """A connection to PostgreSQL, and a `voicemem.store.database.Connection`."""
 
-    __slots__ = ("rows_of_job", "session")
+    streams: Any = None
+    """The rows of the transaction (`Rows`), for jobs that write."""
 
-    def __init__(self, session: Session, rows_of_job: Any = None) -> None:
-        self.session = session
-        self.rows_of_job = rows_of_job
+    def __init__(self, raw: psycopg.Connection[Row]) -> None:
+        self.raw = raw
+        self.server: Server | None = None
+        """The server that it is connected to; None where that does not say."""
+        self.generation = 0
+        """Of what this process knows of the store (`PostgresqlDatabase.generation`)."""
+        self.wait_was_cut = False
+        raw.add_notice_handler(self.notice)
 
-    def hold_node(self, token: str) -> None:
-        self.streams.hold_node(token)
-
-    def fence(self, token: str | None) -> None:
-        held, streams, values = "node is not null", "select key from streams where state = 'running'", []
-        if token is not None:
-            held, streams, values = "node = $1", "select stream from producers where node = $1", [token]
-        self.session.execute(FENCE.format(held=held), values)
-        self.session.execute(FORGET_MARKERS)
-        for statement in (LOCK_STREAMS, RAISE_VERSIONS):
-            self.session.execute(statement.format(streams=streams), values)
-
-    def draw_key(self) -> int:
-        return int(self.streams.shared.keys.draw())
-
-    def lock(self, name: str) -> None:
-        self.session.execute(LOCK, (name,))
+    def notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        if diagnostic.source_function == CUT_WAIT:
+            self.wait_was_cut = True
 
     @property
-    def streams(self) -> Any:
-        assert self.rows_of_job is not None, "a job that only reads"
-        return self.rows_of_job
+    def is_lost(self) -> bool:
+        return self.raw.closed or self.raw.broken
+
+    def send(self, query: str, values: dict[str, Any], before: bytes = b"") -> psycopg.Cursor[Row]:
+        statement = to_postgresql(query)
+        cursor = self.raw.execute(before + statement.text, statement.values(values), binary=True)
+        if self.wait_was_cut:  # somebody cancelled it: what became of the commit is asked on another connection
+            self.raw.close()
+            raise psycopg.OperationalError("a commit did not wait for its standby")
+        return cursor
 
     def row(self, query: str, **values: Any) -> Row | None:
-        statement = to_postgresql(query)
-        return self.session.send(statement.text, statement.values(values)).fetchone()
+        return self.send(query, values).fetchone()
 
     def rows(self, query: str, **values: Any) -> list[Row]:
-        statement = to_postgresql(query)
-        return self.session.send(statement.text, statement.values(values)).fetchall()
+        return self.send(query, values).fetchall()
 
     def one(self, query: str, **values: Any) -> Row:
         row = self.row(query, **values)
@@ -424,9 +223,171 @@ class PostgresqlConnection:
         return row
 
     def execute(self, statement: str, **values: Any) -> int:
-        numbered = to_postgresql(statement)
-        return self.session.send(numbered.text, numbered.values(values)).rowcount
+        return self.send(statement, values).rowcount
 
     def many(self, statement: str, values: Sequence[dict[str, Any]]) -> None:
-        numbered = to_postgresql(statement)
-        self.session.send_many(numbered.text, [numbered.values(one) for one in values])
+        if values:
+            numbered = to_postgresql(statement)
+            with self.raw.cursor() as cursor:
+                cursor.executemany(numbered.text, [numbered.values(one) for one in values])
+
+    def hold_node(self, token: str) -> None:
+        self.streams.hold_node(token)
+
+    def fence(self, token: str | None) -> None:
+        held, streams = "node is not null", "select key from streams where state = 'running'"
+        if token is not None:
+            held, streams = "node = :node", "select stream from producers where node = :node"
+        self.execute(FENCE.format(held=held), node=token)
+        self.execute(FORGET_MARKERS)
+        for statement in (LOCK_STREAMS, RAISE_VERSIONS):
+            self.execute(statement.format(streams=streams), node=token)
+
+    def draw_key(self) -> int:
+        return int(self.streams.shared.keys.draw())
+
+    def lock(self, name: str) -> None:
+        self.execute(LOCK, name=name)
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+def connect(url: str) -> PostgresqlConnection:
+    """Open a connection. Raises `psycopg.Error`, and `CannotStart` where an ack would prove nothing."""
+    given, pooled, _ = parse_options(url)
+    settings = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
+    options = f"{given.pop('options', '') or ''} {settings}".strip()
+    parameters: dict[str, Any] = {**CONNECTION_DEFAULTS, **given, "options": options}
+    raw = psycopg.connect(
+        make_conninfo(**parameters),
+        autocommit=True,
+        cursor_factory=psycopg.RawCursor,
+        prepare_threshold=None if pooled else 2,
+    )
+    raw.adapters.register_dumper(int, Int8BinaryDumper)
+    raw.adapters.register_dumper(str, TextInArrayDumper)
+    raw.adapters.register_dumper(str, TextDumper)
+    raw.adapters.register_dumper(bytes, BytesBinaryDumper)
+    raw.adapters.register_dumper(list, ListBinaryDumper)
+    connection = PostgresqlConnection(raw)
+    try:
+        if raw.info.server_version >= TRANSACTION_TIMEOUT_VERSION and not pooled:
+            connection.execute("set transaction_timeout = 0")
+        refuse_unsafe(connection)
+        connection.server = find_server(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def parse_options(url: str) -> Options:
+    """Take a URL apart. Raises `CannotStart`."""
+    own: dict[str, str] = {}
+    while (found := OWN_OPTION.search(url)) is not None:
+        _, name, value, _ = found.groups()
+        if value != OWN_VALUES[name]:
+            raise CannotStart(f"The option {name} of a PostgreSQL URL can only be {name}={OWN_VALUES[name]}.")
+        own[name] = value
+        url = OWN_OPTION.sub(r"\1", url, count=1)
+    try:
+        given = conninfo_to_dict(url.rstrip("?&"))
+    except psycopg.ProgrammingError as error:
+        unknown = UNKNOWN_OPTION.search(str(error))
+        raise CannotStart(
+            f"The PostgreSQL URL has the option {unknown[1]}, which libpq does not know."
+            if unknown is not None
+            else "The PostgreSQL URL cannot be read; write postgresql://ROLE@HOST:PORT/DATABASE?OPTION=VALUE."
+        ) from None
+    return Options(given, "pooled" in own, "failover" in own)
+
+
+def find_server(connection: PostgresqlConnection) -> Server | None:
+    """Which server a connection leads to; None where the engine cannot say."""
+    try:
+        (text,) = connection.one(SELECT_SERVER)
+    except (psycopg.NotSupportedError, psycopg.ProgrammingError):
+        return None
+    return Server.parse(text.encode())
+
+
+def refuse_unsafe(connection: PostgresqlConnection) -> None:
+    """Raise `CannotStart` for a server, or settings, with which nothing could be acknowledged safely."""
+    if connection.raw.info.server_version < OLDEST_VERSION:
+        raise CannotStart("PostgreSQL must be of version 15 or newer.")
+    fsync, pages, commits, statement, transaction, idle, read_only = connection.one(SELECT_SETTINGS)
+    if fsync != "on" or pages != "on":
+        raise CannotStart(
+            "PostgreSQL runs with fsync or full_page_writes off, so nothing could be acknowledged safely."
+        )
+    if commits not in DURABLE_COMMITS:
+        raise CannotStart(
+            f"PostgreSQL has synchronous_commit={commits} for this role, so nothing could be acknowledged safely;"
+            " it must be on or remote_apply."
+        )
+    for name, timeout in (("statement_timeout", statement), ("transaction_timeout", transaction)):
+        if timeout != "0":
+            raise CannotStart(
+                f"PostgreSQL has {name}={timeout} for this connection; it must be 0, since a commit that is"
+                " cancelled may be visible without being safe. Does a pooler drop the options of connections?"
+            )
+    if idle == "0":
+        raise CannotStart("PostgreSQL ignores the options of this connection; a pooler must pass them on.")
+    if read_only:
+        raise CannotStart("PostgreSQL is read-only here: this is a standby, or a role that may not write.")
+
+
+def refusal_of(message: str) -> str | None:
+    """Why a server takes no connection, in words for the operator; None where the library's own are as good.
+
+    It tells no code for that, only a sentence, which may be in another language.
+    """
+    return next((words for said, words in REFUSALS if re.search(said, message)), None)
+
+
+def is_retried(error: psycopg.Error) -> bool:
+    """Whether the transaction was rolled back for the sake of another, and may run again."""
+    return error.sqlstate in RETRIED_STATES
+
+
+def is_lost(connection: PostgresqlConnection | None, error: psycopg.Error) -> bool:
+    """Whether the connection is gone, so that the outcome of what was sent is unknown."""
+    state = error.sqlstate or ""
+    return connection is None or connection.is_lost or state in LOST_STATES or state.startswith("08")
+
+
+def is_ours(error: psycopg.Error) -> bool:
+    """Whether an error is a fault of the program or its data, not of the server: then it is passed on as it is."""
+    return isinstance(
+        error, (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+    ) and error.sqlstate not in ("42501", NO_PARTITION, *PREPARED_ELSEWHERE)
+
+
+def unavailable(error: psycopg.Error, verb: str) -> StoreUnavailable:
+    """The error that callers get. It quotes nothing, since messages of the server may hold values."""
+    return StoreUnavailable(f"The store cannot be {verb}: {why(error)}.")
+
+
+def why(error: psycopg.Error) -> str:
+    """A few words for the log and the operator."""
+    known = {
+        "53100": "the disk of PostgreSQL is full",
+        "53200": "PostgreSQL is out of memory",
+        "53300": TOO_MANY,
+        "25006": "PostgreSQL is read-only here",
+        "3F000": NO_SCHEMA,
+        "42501": NO_RIGHT,
+        "28P01": "the password is wrong",
+        "28000": "the role may not log in",
+        "55P03": "another transaction holds a table for too long (pg_stat_activity and pg_locks tell which); nothing"
+        " was changed, so try again once it has ended",
+        NO_PARTITION: "the journal has no partition of the month in which the session was created; attach it again, or"
+        " make that of this month with voicemem migrate",
+        "3D000": "the database does not exist",
+        "57P03": "PostgreSQL is starting or shutting down",
+        **dict.fromkeys(PREPARED_ELSEWHERE, SHARED),
+    }
+    if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
+        return refusal_of(str(error)) or "PostgreSQL cannot be reached"
+    return known.get(error.sqlstate or "", f"PostgreSQL, {type(error).__name__}")

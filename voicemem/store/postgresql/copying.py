@@ -15,7 +15,7 @@ from voicemem.store.copying import COPYING, TABLES, CopyEnd, CopyFailed, Volume,
 from voicemem.store.database import Row
 from voicemem.store.keys import EPOCH_MS, RANDOM_BITS
 from voicemem.store.nodes import SELECT_LOST_NODES, retire
-from voicemem.store.postgresql.connection import PostgresqlConnection, Session, connect, to_postgresql, why
+from voicemem.store.postgresql.connection import PostgresqlConnection, connect, why
 from voicemem.store.postgresql.driver import SELECT_NOW, reason
 from voicemem.store.postgresql.memory_words import PostgresqlMemoryWords
 from voicemem.store.postgresql.schema import LOCK_META, add_partitions, check_version, migrate
@@ -34,7 +34,7 @@ FIRST_TIMED_KEY = 1 << 40
 PARTITION_OF_COUNTED = f"""
     create table if not exists journal_copied partition of journal for values from (minvalue) to ({FIRST_TIMED_KEY})
 """
-SELECT_LIVING_NODE = "select 1 from nodes where expires_ms > $1 limit 1"
+SELECT_LIVING_NODE = "select 1 from nodes where expires_ms > :now_ms limit 1"
 SELECT_ANY_NODE = "select 1 from nodes limit 1"
 HOLD_NODES = "select 1 from meta where name = 'schema' for share"
 """Keeps nodes from starting until the end of the transaction."""
@@ -59,17 +59,17 @@ class PostgresqlCopy(CopyEnd):
     def __init__(self, url: str, is_target: bool, only_look: bool) -> None:
         """Connect. Raises `CannotStart`."""
         self.url = url
-        self.reader: Session | None = None
+        self.reader: PostgresqlConnection | None = None
         try:
-            self.session = connect(url)
+            self.link = connect(url)
         except psycopg.Error as error:
             raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
         try:
             with self.guarded():
                 if is_target and not only_look:
                     self.take_target()
-                if check_version(self.session, exactly=True):
-                    self.connection = PostgresqlConnection(self.session)
+                if check_version(self.link, exactly=True):
+                    self.connection = self.link
                     self.refuse_nodes(only_look)
                 elif not is_target:
                     raise CannotStart("The database is empty: there is nothing to copy.")
@@ -85,67 +85,66 @@ class PostgresqlCopy(CopyEnd):
     def take_target(self) -> None:
         """Keep other copies out, and make the schema."""
         deadline = time.monotonic() + TAKING_S
-        while not self.session.one(TAKE_TARGET)[0]:
+        while not self.link.one(TAKE_TARGET)[0]:
             if time.monotonic() > deadline:
                 raise CannotStart("Another voicemem copy writes this database.")
             time.sleep(PAUSE_S)
-        migrate(self.session, upgrade=False)
-        add_partitions(self.session, *self.session.one(SELECT_NOW))
+        migrate(self.link, upgrade=False)
+        add_partitions(self.link, *self.link.one(SELECT_NOW))
 
     def refuse_nodes(self, only_look: bool) -> None:
         """Raise `CannotStart` while a node serves the database; lost ones are retired, so that none comes back."""
         with self.transaction():
             now_ms = self.refuse_living()
-            connection = PostgresqlConnection(self.session)
+            connection = self.link
             for (token,) in () if only_look else connection.rows(SELECT_LOST_NODES, now_ms=now_ms):
                 retire(connection, token, now_ms)
 
     def refuse_living(self) -> int:
         """The time; no node starts until the end of the transaction. Raises `CannotStart`."""
-        self.session.execute(LOCK_META)
-        (now_ms,) = self.session.one(SELECT_NOW)
-        if self.session.row(SELECT_LIVING_NODE, (now_ms,)) is not None:
+        self.link.execute(LOCK_META)
+        (now_ms,) = self.link.one(SELECT_NOW)
+        if self.link.row(SELECT_LIVING_NODE, now_ms=now_ms) is not None:
             raise CannotStart("A node serves this database; voicemem nodes lists them. Stop them all for the copy.")
         return int(now_ms)
 
     def hold_source(self, only_look: bool) -> None:
         """Begin to read; unless it is only a look, no node starts until the copy ends."""
         if not only_look:
-            self.reading.session.execute(HOLD_NODES)
-            if self.session.row(SELECT_ANY_NODE) is not None:
+            self.reading.execute(HOLD_NODES)
+            if self.link.row(SELECT_ANY_NODE) is not None:
                 raise CannotStart("A node has just begun to serve this database; stop it for the copy.")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        self.session.execute("begin")
+        self.link.execute("begin")
         try:
             yield
         except BaseException:
-            if not self.session.is_lost:
-                self.session.execute("rollback")
+            if not self.link.is_lost:
+                self.link.execute("rollback")
             raise
-        self.session.execute("commit")
+        self.link.execute("commit")
 
     @property
     def reading(self) -> PostgresqlConnection:
         """A connection in a transaction that sees one state of the database for as long as it takes."""
         if self.reader is None:
             self.reader = connect(self.url)
-            self.reader.connection.execute(SHORT_PLANS.encode(), prepare=False)
+            self.reader.raw.execute(SHORT_PLANS.encode(), prepare=False)
             self.reader.execute("begin isolation level repeatable read")
-        return PostgresqlConnection(self.reader)
+        return self.reader
 
     def scan(self, query: str, at_once: int, **values: Any) -> Iterator[Row]:
         with self.guarded():
-            session, statement, name = self.reading.session, to_postgresql(query), f"copied_{next(numbers)}"
-            declare = f"declare {name} no scroll cursor for ".encode()
-            session.send(declare + statement.text, statement.values(values))
+            reading, name = self.reading, f"copied_{next(numbers)}"
+            reading.send(query, values, f"declare {name} no scroll cursor for ".encode())
             try:
-                while rows := session.rows(f"fetch forward {at_once} from {name}"):
+                while rows := reading.rows(f"fetch forward {at_once} from {name}"):
                     yield from rows
             finally:
                 with suppress(psycopg.Error):
-                    session.execute(f"close {name}")
+                    reading.execute(f"close {name}")
 
     def end_reading(self) -> None:
         if self.reader is not None:
@@ -165,10 +164,10 @@ class PostgresqlCopy(CopyEnd):
             now_ms = self.refuse_living()
             self.save_value(COPYING, mark)
         if 0 < volume.first_key < FIRST_TIMED_KEY:
-            self.session.execute(PARTITION_OF_COUNTED)
+            self.link.execute(PARTITION_OF_COUNTED)
         if volume.last_key >= FIRST_TIMED_KEY:
             first = max(volume.first_key, FIRST_TIMED_KEY)
-            add_partitions(self.session, now_ms, (first >> RANDOM_BITS) + EPOCH_MS, FIRST_TIMED_KEY)
+            add_partitions(self.link, now_ms, (first >> RANDOM_BITS) + EPOCH_MS, FIRST_TIMED_KEY)
 
     def repeat_streams(self, streams: Sequence[dict[str, Any]]) -> None:
         """Insert what finds streams by labels, and the rows that appends lock."""
@@ -182,10 +181,10 @@ class PostgresqlCopy(CopyEnd):
         self.opened.many(INSERT_LABEL, labels)
 
     def make_derived(self, cursor_secret: bytes) -> None:
-        self.session.execute(ANALYZE)
-        self.session.execute(COUNT_BYTES)
-        PostgresqlMemoryWords(cursor_secret).make_words(PostgresqlConnection(self.session))
+        self.link.execute(ANALYZE)
+        self.link.execute(COUNT_BYTES)
+        PostgresqlMemoryWords(cursor_secret).make_words(self.link)
 
     def close(self) -> None:
         self.end_reading()
-        self.session.close()
+        self.link.close()

@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from voicemem.errors import QuotaExceeded
 from voicemem.store.database import NodeRetired
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
-from voicemem.store.postgresql.connection import PostgresqlConnection, Session
+from voicemem.store.postgresql.connection import PostgresqlConnection
 from voicemem.store.records import Quotas
 from voicemem.store.runs import JOURNAL_COLUMNS, JournalRun
 from voicemem.store.stream_rows import StreamRows, label_digest
@@ -101,9 +100,10 @@ class CachedVersions:
             self.by_key.clear()
 
 
-SELECT_BYTES = "select bytes from stored_bytes where project = $1"
+SELECT_BYTES = "select bytes from stored_bytes where project = :project"
 ADD_BYTES = """
-    insert into stored_bytes select * from unnest($1::text[], $2::bigint[]) as r (project, bytes) order by project
+    insert into stored_bytes select * from unnest(:projects::text[], :sizes::bigint[]) as r (project, bytes)
+    order by project
     on conflict (project) do update set bytes = stored_bytes.bytes + excluded.bytes returning project, bytes
 """
 """In one order, so that no two nodes wait for each other."""
@@ -143,46 +143,39 @@ class StoredBytes:
         self.known.update(stored)
 
 
-def add_bytes(session: Session, counted: Mapping[str, int]) -> dict[str, int]:
+def add_bytes(connection: PostgresqlConnection, counted: Mapping[str, int]) -> dict[str, int]:
     """Add what a process has counted; the bytes of these projects."""
     if not counted:
         return {}
-    projects = [project for project in counted]
-    return {project: size for project, size in session.rows(ADD_BYTES, (projects, list(counted.values())))}
+    return dict(connection.rows(ADD_BYTES, projects=list(counted), sizes=list(counted.values())))
 
 
-def is_full(session: Session, stored_bytes: StoredBytes, project: str, quota: int) -> bool:
+def is_full(connection: PostgresqlConnection, stored_bytes: StoredBytes, project: str, quota: int) -> bool:
     """Whether a project has used up its bytes, as the database and this process have counted them; 0 is no bound."""
     if not quota:
         return False
-    row = session.row(SELECT_BYTES, (project,))
+    row = connection.row(SELECT_BYTES, project=project)
     stored_bytes.note({project: 0 if row is None else row[0]})
     return stored_bytes.is_full(project, quota)
 
 
-def refuse_full(session: Session, stored_bytes: StoredBytes, project: str, quota: int) -> None:
-    """Raise `QuotaExceeded` for a project that has used up its bytes."""
-    if is_full(session, stored_bytes, project, quota):
-        raise QuotaExceeded(
-            "stored_bytes", f"The project may store {quota} bytes (stored_bytes); erase sessions, or let them expire."
-        )
-
-
-RUN_ARRAYS = """
-    unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-    $8::boolean[], $9::bytea[]) as r (stream, position, producer, seq, received_ms, count, checksum, waypoint, payload)
+COLUMNS = JOURNAL_COLUMNS.split(", ")
+TYPES = ["bigint", "bigint", "text", "bigint", "bigint", "bigint", "bigint", "boolean", "bytea"]
+RUN_ARRAYS = f"""
+    unnest({", ".join(f":{name}::{type}[]" for name, type in zip(COLUMNS, TYPES, strict=True))})
+    as r ({JOURNAL_COLUMNS})
 """
 INSERT_RUNS = f"""
     insert into journal ({JOURNAL_COLUMNS})
     select r.* from {RUN_ARRAYS}
 """
-HOLD_NODE = "select 1 from nodes where token = $1 for share"
-SELECT_PROJECT = "select project from streams where key = $1"
-LOCK_STREAM = "select version from stream_locks where stream = $1 for no key update"
-INSERT_LOCK = "insert into stream_locks values ($1, 1)"
-RAISE_VERSION = "update stream_locks set version = version + 1 where stream = $1 returning version"
-DELETE_LABELS = "delete from labels where stream = $1"
-INSERT_LABELS = "insert into labels select $1, unnest($2::bytea[])"
+HOLD_NODE = "select 1 from nodes where token = :node for share"
+SELECT_PROJECT = "select project from streams where key = :key"
+LOCK_STREAM = "select version from stream_locks where stream = :key for no key update"
+INSERT_LOCK = "insert into stream_locks values (:key, 1)"
+RAISE_VERSION = "update stream_locks set version = version + 1 where stream = :key returning version"
+DELETE_LABELS = "delete from labels where stream = :key"
+INSERT_LABELS = "insert into labels select :key, unnest(:digests::bytea[])"
 
 
 class Shared(Protocol):
@@ -199,9 +192,10 @@ class Shared(Protocol):
 class Rows(StreamRows):
     """Streams, producers and journals as one transaction sees and changes them."""
 
-    def __init__(self, session: Session, shared: Shared) -> None:
-        self.session = session
-        self.connection = PostgresqlConnection(session, self)
+    connection: PostgresqlConnection
+
+    def __init__(self, connection: PostgresqlConnection, shared: Shared) -> None:
+        self.connection = connection
         self.shared = shared
         self.quotas = shared.quotas
         self.count_quota_refusal = shared.count_quota_refusal
@@ -222,7 +216,7 @@ class Rows(StreamRows):
         Whoever retires the node that this process is waits for this transaction anyway. But the process may have begun
         again under another token since the job was made, and no one would free what is held under the old one.
         """
-        if token not in ("", self.shared.node) and self.session.row(HOLD_NODE, (token,)) is None:
+        if token not in ("", self.shared.node) and self.connection.row(HOLD_NODE, node=token) is None:
             raise NodeRetired
 
     # Streams
@@ -231,7 +225,7 @@ class Rows(StreamRows):
         """The stream of a key, locked until the end of the transaction; None when there is none."""
         stream = self.streams.get(key)
         if stream is None:
-            lock = self.session.row(LOCK_STREAM, (key,))
+            lock = self.connection.row(LOCK_STREAM, key=key)
             stream = None if lock is None else self.load_stream(key)  # only a later statement sees the journal's end
             if stream is not None and lock is not None:
                 self.streams[key], self.versions[key] = stream, lock[0]
@@ -242,7 +236,7 @@ class Rows(StreamRows):
 
     def add_stream(self, stream: Stream) -> None:
         super().add_stream(stream)
-        self.session.execute(INSERT_LOCK, (stream.key,))
+        self.connection.execute(INSERT_LOCK, key=stream.key)
         self.streams[stream.key], self.versions[stream.key] = stream, 1
 
     def save_stream(self, stream: Stream) -> None:
@@ -251,12 +245,13 @@ class Rows(StreamRows):
 
     def save_overview(self, stream: Stream) -> None:
         super().save_overview(stream)
-        self.session.execute(DELETE_LABELS, (stream.key,))
+        self.connection.execute(DELETE_LABELS, key=stream.key)
         if labels := stream.config.get("labels"):
-            self.session.execute(INSERT_LABELS, (stream.key, [label_digest(*label) for label in labels.items()]))
+            digests = [label_digest(*label) for label in labels.items()]
+            self.connection.execute(INSERT_LABELS, key=stream.key, digests=digests)
 
     def is_full(self, project: str) -> bool:
-        return is_full(self.session, self.shared.stored_bytes, project, self.quotas.stored_bytes)
+        return is_full(self.connection, self.shared.stored_bytes, project, self.quotas.stored_bytes)
 
     def count_stored(self, key: int, size: int) -> None:
         self.stored[key] += size
@@ -284,7 +279,7 @@ class Rows(StreamRows):
             rows = [run.columns(run.seq is not None) for run in self.runs]
             for row in rows:
                 self.stored[row[0]] += len(row[-1])
-            self.session.execute(INSERT_RUNS, [list(column) for column in zip(*rows, strict=True)])
+            self.connection.execute(INSERT_RUNS, **by_column(rows))
             self.runs.clear()
 
     # The end of the transaction
@@ -295,11 +290,11 @@ class Rows(StreamRows):
         for key, size in self.stored.items():
             self.stored_of_projects[self.project_of(key)] += size
         for key in sorted(self.changed & self.versions.keys()):
-            (self.versions[key],) = self.session.one(RAISE_VERSION, (key,))
+            (self.versions[key],) = self.connection.one(RAISE_VERSION, key=key)
 
     def project_of(self, key: int) -> str:
         stream = self.streams.get(key)
-        return str(self.session.one(SELECT_PROJECT, (key,))[0]) if stream is None else stream.project
+        return str(self.connection.one(SELECT_PROJECT, key=key)[0]) if stream is None else stream.project
 
     def after_commit(self) -> None:
         """What was committed counts, and is what the next append of these streams is decided by."""
@@ -308,3 +303,8 @@ class Rows(StreamRows):
         for key, stream in self.streams.items():
             known = {name: producer for (stream_key, name), producer in self.producers.items() if stream_key == key}
             self.shared.cached_versions.put(stream, self.versions[key], known)
+
+
+def by_column(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    """Rows of the journal as the arrays of `RUN_ARRAYS`."""
+    return {name: list(values) for name, values in zip(COLUMNS, zip(*rows, strict=True), strict=True)}

@@ -10,8 +10,8 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
-from voicemem.store.postgresql.connection import Session
-from voicemem.store.postgresql.driver import SELECT_NOW, Database, PostgresqlDatabase
+from voicemem.store.postgresql.connection import PostgresqlConnection
+from voicemem.store.postgresql.driver import SELECT_NOW, PostgresqlDatabase
 from voicemem.store.postgresql.memory_words import PostgresqlMemoryWords
 from voicemem.store.postgresql.transcript_words import PostgresqlIndex, PostgresqlMessageWords
 from voicemem.store.postgresql.vectors import PostgresqlVectors
@@ -24,16 +24,17 @@ SELECT_SIZE = "select pg_database_size(current_database())"
 class PostgresqlStore(Store):
     """A `voicemem.store.port.Store` on a PostgreSQL database; `budget` bounds what is kept at hand of it."""
 
+    database: PostgresqlDatabase
+
     def __init__(self, url: str, budget: MemoryBudget | None = None, upgrade: bool = False, make: bool = True) -> None:
         """Connect, and `make` the schema in an empty database; with `upgrade` also bring an older one to this version.
 
         Raises `CannotStart`.
         """
-        self.database = Database(url, budget, upgrade, make)
-        seam = PostgresqlDatabase(self.database)
-        memory_words = PostgresqlMemoryWords(self.database.identity["cursor_secret"])
-        words = PostgresqlMessageWords(seam)
-        super().__init__(seam, memory_words, PostgresqlIndex(seam), words, PostgresqlVectors(seam), Traces())
+        self.database = database = PostgresqlDatabase(url, budget, upgrade, make)
+        memory_words = PostgresqlMemoryWords(database.identity["cursor_secret"])
+        index, words, vectors = PostgresqlIndex(database), PostgresqlMessageWords(database), PostgresqlVectors(database)
+        super().__init__(database, memory_words, index, words, vectors, Traces())
 
     @property
     def healthy(self) -> bool:
@@ -52,9 +53,9 @@ class PostgresqlStore(Store):
             self.database.count_quota_refusal = count_refusal
 
     async def read_clock(self) -> int | None:
-        def job(session: Session) -> int:
-            self.database.compare_again(session)  # each heartbeat asks for the clock
-            (now_ms,) = session.one(SELECT_NOW)
+        def job(connection: PostgresqlConnection) -> int:
+            self.database.compare_again(connection)  # each heartbeat asks for the clock
+            (now_ms,) = connection.one(SELECT_NOW)
             return int(now_ms)
 
         return await self.database.read(job)

@@ -13,7 +13,7 @@ import queue
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import psycopg
 
@@ -21,7 +21,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.database import NodeRetired
 from voicemem.store.postgresql.connection import (
     Fenced,
-    Session,
+    PostgresqlConnection,
     is_lost,
     is_ours,
     is_retried,
@@ -80,40 +80,40 @@ class Reader:
 
     def __init__(self, database: Owner) -> None:
         self.database = database
-        self.session: Session | None = None
+        self.connection: PostgresqlConnection | None = None
 
     @property
     def is_in_trouble(self) -> bool:
         """Whether it got no connection when it last tried."""
         return self.database.troubles.has(self)
 
-    def open(self) -> Session:
+    def open(self) -> PostgresqlConnection:
         """The connection, a new one where there is none. Raises `StoreUnavailable`, `psycopg.Error`."""
-        session = self.session
-        if session is None or session.is_lost or session.generation != self.database.generation:
+        connection = self.connection
+        if connection is None or connection.is_lost or connection.generation != self.database.generation:
             self.close()
-            self.session = session = self.database.connect_for(self, "read")
+            self.connection = connection = self.database.connect_for(self, "read")
             self.database.troubles.end(self)
-        return session
+        return connection
 
-    def run(self, job: Callable[[Session], T]) -> T:
+    def run(self, job: Callable[[PostgresqlConnection], T]) -> T:
         """Run a job, once more on a new connection where it was lost meanwhile. Raises `StoreUnavailable`."""
         for is_last in (False, True):
-            session: Session | None = None
+            connection: PostgresqlConnection | None = None
             try:
-                session = self.open()
-                return job(session)
+                connection = self.open()
+                return job(connection)
             except psycopg.Error as error:
                 if is_ours(error):
                     raise
-                if is_last or session is None or not is_lost(session, error):
+                if is_last or connection is None or not is_lost(connection, error):
                     raise unavailable(error, "read") from None
         raise AssertionError("unreachable")
 
     def close(self) -> None:
-        if self.session is not None:
-            self.session.close()
-        self.session = None
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None
 
 
 ATTEMPTS = 12
@@ -127,23 +127,23 @@ RETIRED = "The outcome of a commit is unknown: this node was retired meanwhile."
 FAILED_OVER = "The store cannot be written: another server has taken over meanwhile."
 UNKNOWN = "The outcome of a commit is unknown: PostgreSQL does not answer."
 OPEN_LANE = """
-    insert into lanes values ($1, $2, 1)
+    insert into lanes values (:token, :lane, 1)
     on conflict (token, lane) do update set fencing_token = lanes.fencing_token + 1 returning fencing_token
 """
 OPEN_LANE_OF_NODE = """
-    with alive as (select token from nodes where token = $3 for share)
-    insert into lanes select $1, $2, 1, token from alive
+    with alive as (select token from nodes where token = :node for share)
+    insert into lanes select :token, :lane, 1, token from alive
     on conflict (token, lane) do update set fencing_token = lanes.fencing_token + 1, node = excluded.node
     returning fencing_token
 """
 """Of a node that was retired no lane is opened: what it holds has been freed, and must not come back."""
-BEGIN_JOB = """
-    with held as (select 1 from lanes where token = $1 and lane = $2 and fencing_token = $3 for share)
-    insert into commit_markers select $1, $2, $4 from held
+SELECT_PLACE = "select 1 from lanes where token = :token and lane = :lane and fencing_token = :fencing_token"
+BEGIN_JOB = f"""
+    with held as ({SELECT_PLACE} for share)
+    insert into commit_markers select :token, :lane, :job from held
 """
-SELECT_PLACE = "select 1 from lanes where token = $1 and lane = $2 and fencing_token = $3"
-SELECT_OUTCOME = "select 1 from commit_markers where token = $1 and lane = $2 and job = $3"
-DELETE_OUTCOMES = "delete from commit_markers where token = $1 and lane = $2 and job < $3"
+SELECT_OUTCOME = "select 1 from commit_markers where token = :token and lane = :lane and job = :job"
+DELETE_OUTCOMES = "delete from commit_markers where token = :token and lane = :lane and job < :job"
 
 
 class Owner(Shared, Protocol):
@@ -155,7 +155,7 @@ class Owner(Shared, Protocol):
     troubles: Troubles
     closed: bool
 
-    def connect_for(self, what: Reader | Writer, verb: Literal["read", "written"]) -> Session: ...
+    def connect_for(self, what: Reader | Writer, verb: Literal["read", "written"]) -> PostgresqlConnection: ...
 
     def refuse_unready(self) -> None: ...
 
@@ -172,42 +172,40 @@ class Writer:
         self.database = database
         self.lane = lane
         self.needs_node = needs_node
-        self.session: Session | None = None
+        self.connection: PostgresqlConnection | None = None
         self.fencing_token = 0
         self.job = 0
 
     @property
-    def place(self) -> tuple[bytes, int, int]:
+    def place(self) -> dict[str, Any]:
         """What a statement names to show that it may still write: token, lane and fencing_token."""
-        return self.database.token, self.lane, self.fencing_token
+        return {"token": self.database.token, "lane": self.lane, "fencing_token": self.fencing_token}
 
-    def open(self) -> Session:
+    def open(self) -> PostgresqlConnection:
         """The connection, a new one where there is none. Raises `StoreUnavailable`, `Fenced`, `psycopg.Error`."""
-        if self.session is not None and self.session.generation != self.database.generation:
+        if self.connection is not None and self.connection.generation != self.database.generation:
             self.drop()
-        if self.session is None or self.session.is_lost:
-            session = self.database.connect_for(self, "written")
+        if self.connection is None or self.connection.is_lost:
+            connection = self.database.connect_for(self, "written")
             try:
-                self.fencing_token = self.open_lane(session)
+                self.fencing_token = self.open_lane(connection)
             except BaseException:
-                session.close()
+                connection.close()
                 raise
-            self.session = session
-        return self.session
+            self.connection = connection
+        return self.connection
 
-    def open_lane(self, session: Session) -> int:
+    def open_lane(self, connection: PostgresqlConnection) -> int:
         """Begin the next fencing_token of the lane, which waits for a transaction of the last one. Raises `Fenced`."""
         node = self.database.node if self.needs_node else None
-        place = self.database.token, self.lane
-        query, values = (OPEN_LANE, place) if node is None else (OPEN_LANE_OF_NODE, (*place, node))
-        row = session.row(query, values)
+        row = connection.row(OPEN_LANE if node is None else OPEN_LANE_OF_NODE, **self.place, node=node)
         if row is None:
             raise Fenced
         return int(row[0])
 
-    def check_place(self, session: Session) -> None:
+    def check_place(self, connection: PostgresqlConnection) -> None:
         """Give the connection up if it may not write any more, so that a new one is opened where that is allowed."""
-        if session.row(SELECT_PLACE, self.place) is None:
+        if connection.row(SELECT_PLACE, **self.place) is None:
             self.drop()
 
     def failed(self, trouble: str) -> StoreUnavailable:
@@ -226,15 +224,15 @@ class Writer:
 
     def drop(self) -> None:
         """Give the connection up."""
-        if self.session is not None:
+        if self.connection is not None:
             with suppress(psycopg.Error):
-                self.session.close()
-        self.session = None
+                self.connection.close()
+        self.connection = None
 
     def close(self) -> None:
         self.drop()
 
-    def run(self, job: Callable[[Rows], T], generation: int | None = None) -> T:
+    def run(self, job: Callable[[PostgresqlConnection], T], generation: int | None = None) -> T:
         """Run a job in a transaction, again where others were in its way. Raises `StoreUnavailable`.
 
         A job was made by what was known in a generation; after a failover it may write what no longer holds.
@@ -263,40 +261,40 @@ class Writer:
                 return result
         raise StoreUnavailable("The store cannot be written: others hold what is to be changed.")
 
-    def attempt(self, job: Callable[[Rows], T]) -> T:
-        session = self.open()
-        rows = Rows(session, self.database)
+    def attempt(self, job: Callable[[PostgresqlConnection], T]) -> T:
+        connection = self.open()
+        rows = connection.streams = Rows(connection, self.database)
         self.job += 1
         try:
-            session.execute("begin")
-            if session.change(BEGIN_JOB, (*self.place, self.job)) != 1:
+            connection.execute("begin")
+            if connection.execute(BEGIN_JOB, **self.place, job=self.job) != 1:
                 raise Fenced
             if self.job % KEPT_OUTCOMES == 0:
-                session.execute(DELETE_OUTCOMES, (*self.place[:2], self.job))
-            result = job(rows)
+                connection.execute(DELETE_OUTCOMES, **self.place, job=self.job)
+            result = job(connection)
             rows.finish()
         except psycopg.errors.UniqueViolation:
             self.roll_back()
             raise Conflict from None  # a key that was drawn twice, or a name that another has just taken
         except psycopg.Error as error:
-            if is_lost(session, error):
+            if is_lost(connection, error):
                 raise Unreachable from None
             self.roll_back()
             raise
         except BaseException:
             self.roll_back()
             raise
-        self.commit(session, self.job)
-        if session.generation == self.database.generation:
+        self.commit(connection, self.job)
+        if connection.generation == self.database.generation:
             rows.after_commit()
         return result
 
-    def commit(self, session: Session, job: int) -> None:
+    def commit(self, connection: PostgresqlConnection, job: int) -> None:
         """Commit, and find out what became of it where the answer does not come."""
         try:
-            session.execute("commit")
+            connection.execute("commit")
         except psycopg.Error as error:
-            if not is_lost(session, error):
+            if not is_lost(connection, error):
                 self.roll_back()
                 raise
             self.drop()
@@ -311,11 +309,11 @@ class Writer:
         deadline, fencing_token, is_same_lane = time.monotonic() + UNKNOWN_S, self.fencing_token, True
         while True:
             try:
-                session = self.open()  # its new fencing_token waits for the old transaction, and fences it
+                connection = self.open()  # its new fencing_token waits for the old transaction, and fences it
                 is_same_lane = (
                     is_same_lane and self.fencing_token > fencing_token
                 )  # one that was deleted begins anew, without commit_markers
-                found = session.row(SELECT_OUTCOME, (*self.place[:2], job)) is not None
+                found = connection.row(SELECT_OUTCOME, **self.place, job=job) is not None
                 break
             except Fenced:
                 raise StoreUnavailable(RETIRED) from None
@@ -329,9 +327,9 @@ class Writer:
         return found
 
     def roll_back(self) -> None:
-        if self.session is not None:
+        if self.connection is not None:
             try:
-                self.session.execute("rollback")
+                self.connection.execute("rollback")
             except psycopg.Error:
                 self.drop()
 

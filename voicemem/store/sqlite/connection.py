@@ -38,11 +38,11 @@ def to_bindings(values: dict[str, Any]) -> dict[str, Any]:
 class SqliteConnection:
     """A `voicemem.store.database.Connection` on SQLite."""
 
-    __slots__ = ("raw", "rows_of_writer")
+    __slots__ = ("raw", "streams")
 
-    def __init__(self, raw: apsw.Connection, rows_of_writer: Any = None) -> None:
+    def __init__(self, raw: apsw.Connection, streams: Any = None) -> None:
         self.raw = raw
-        self.rows_of_writer = rows_of_writer
+        self.streams = streams
 
     def hold_node(self, token: str) -> None:
         return
@@ -55,11 +55,6 @@ class SqliteConnection:
 
     def lock(self, name: str) -> None:
         return
-
-    @property
-    def streams(self) -> Any:
-        assert self.rows_of_writer is not None, "a database without streams"
-        return self.rows_of_writer
 
     def row(self, query: str, **values: Any) -> Row | None:
         row: Row | None = self.raw.execute(to_sqlite(query), to_bindings(values)).fetchone()

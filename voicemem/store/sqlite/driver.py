@@ -11,13 +11,13 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 
 from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable
-from voicemem.store import database
 from voicemem.store.admission import AppendResult, Batch
+from voicemem.store.database import Database
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.connection import SqliteConnection
@@ -66,8 +66,10 @@ SYNCHRONOUS_FULL = 2
 """What SQLite answers when asked for its setting."""
 
 
-class Database:
-    """One SQLite file with its writer. A job is a function of a connection."""
+class SqliteDatabase(Database):
+    """A `voicemem.store.database.Database` on one SQLite file, with its writer."""
+
+    engine = "sqlite"
 
     def __init__(
         self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None, make: bool = True
@@ -78,7 +80,6 @@ class Database:
         """
         self.path = path
         self.is_exclusive = exclusive
-        """Whether no other server has the store."""
         self.opening = Opening(path)
         self.lock: int | None = None
         try:
@@ -89,24 +90,28 @@ class Database:
             # An empty log leaves the next start little to secure.
             self.writer.execute(TRUNCATE_LOG).fetchall()
             migrate(self.writer, None if exclusive or path == IN_MEMORY else path)
-            self.identity = dict(self.writer.execute(SELECT_IDENTITY))
-            """The rows of `meta`."""
+            self.identity: dict[str, bytes] = dict(self.writer.execute(SELECT_IDENTITY))
             keys = KeySource(int(time.time() * 1000), time.monotonic)
             keys.last = int(self.writer.execute(SELECT_LAST_KEY).get)
-            self.rows = RowCache(self.writer, exclusive, budget or MemoryBudget(), keys)
-            self.reader = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
-            self.inline_reader = None if path == IN_MEMORY else open_connection(path, read_only=True)
-            self.scanner = self.writer if path == IN_MEMORY else open_connection(path, read_only=True)
-            self.begin_sharing()
+            self.streams = RowCache(self.writer, exclusive, budget or MemoryBudget(), keys)
+            self.reader, self.inline_reader, self.scanner = (self.open_reader() for _ in range(3))
+            if exclusive:
+                self.opening.release()
+            elif path != IN_MEMORY:  # as long as a command works on it, no server starts on it
+                self.opening.hold_shared()
         except (apsw.Error, CannotStart) as error:
             self.unlock()
             if isinstance(error, CannotStart):
                 raise
             raise CannotStart(f"The database {path} cannot be opened: {error}.") from None
         self.closed = False
-        self.writing = Writer(self.writer, self.rows)
+        self.writing = Writer(self.streams)
         self.readers = ThreadPoolExecutor(1, "voicemem-reader")
         self.scanners = ThreadPoolExecutor(1, "voicemem-scanner")
+
+    def open_reader(self) -> SqliteConnection | None:
+        """A connection that only reads; None of a database in memory, which has one connection."""
+        return None if self.path == IN_MEMORY else SqliteConnection(open_connection(self.path, read_only=True))
 
     def take_file(self, make: bool) -> None:
         """Lock the file for opening it, and bring it and its log into order. Raises `CannotStart`, `apsw.Error`."""
@@ -123,29 +128,8 @@ class Database:
         if self.is_exclusive or os.path.exists(f"{self.path}{REDO_SUFFIX}"):
             rewrite_log(self.path)
 
-    def begin_sharing(self) -> None:
-        """Let others open the file too. As long as a command works on it, no server starts on it."""
-        if self.is_exclusive:
-            self.opening.release()
-        elif self.path != IN_MEMORY:
-            self.opening.hold_shared()
-
-    @property
-    def healthy(self) -> bool:
-        """Whether the last commit reached the disk."""
-        return self.writing.healthy
-
-    @property
-    def ruined(self) -> bool:
-        """Whether a sync has failed, so that nothing more can be written safely."""
-        return self.writing.ruined
-
-    async def write(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Run a job in the next transaction, and return its result after the commit is on disk.
-
-        A job that raises a `VoicememError` must do so before it writes. A job may run twice: a transaction that
-        failed is rolled back, and its jobs run again one by one. Raises `StoreUnavailable`.
-        """
+    async def write(self, job: Callable[[SqliteConnection], T]) -> T:
+        """See `Database.write`. A transaction that failed is rolled back, and its jobs run again one by one."""
         if self.closed:
             raise StoreUnavailable(CLOSED)
         loop = asyncio.get_running_loop()
@@ -153,37 +137,51 @@ class Database:
         self.writing.jobs.put(QueuedJob(job, future, loop))
         return await future
 
-    async def read(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Run a job that only reads, on the reader's thread. It sees everything that was committed before."""
+    async def read(self, job: Callable[[SqliteConnection], T]) -> T:
         return await self.read_on(self.readers, self.reader, job)
 
-    async def scan(self, job: Callable[[apsw.Connection], T]) -> T:
-        """The same for a job that looks through rows without an index: other reads must not wait for it."""
+    async def scan(self, job: Callable[[SqliteConnection], T]) -> T:
         return await self.read_on(self.scanners, self.scanner, job)
 
+    async def read_inline(self, job: Callable[[SqliteConnection], T]) -> T:
+        """Run a job on the calling thread: a switch to the reader's thread would take ten times longer."""
+        return await self.read_on(None, self.inline_reader, job)
+
     async def read_on(
-        self, thread: ThreadPoolExecutor, connection: apsw.Connection, job: Callable[[apsw.Connection], T]
+        self,
+        thread: ThreadPoolExecutor | None,
+        connection: SqliteConnection | None,
+        job: Callable[[SqliteConnection], T],
     ) -> T:
-        if connection is self.writer:
+        if connection is None:
             return await self.write(job)
         if self.closed:
             raise StoreUnavailable(CLOSED)
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(thread, job, connection)
+            if thread is None:
+                return job(connection)
+            return await asyncio.get_running_loop().run_in_executor(thread, job, connection)
         except apsw.Error as error:
             raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
 
-    async def read_inline(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Read a row or two on the calling thread: a switch to the reader's thread would take ten times longer."""
-        if self.inline_reader is None:
-            return await self.read(job)
-        if self.closed:
-            raise StoreUnavailable(CLOSED)
-        try:
-            return job(self.inline_reader)
-        except apsw.Error as error:
-            raise StoreUnavailable(f"The store cannot be read: {type(error).__name__}.") from None
+    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
+        return await self.write(lambda _: [self.streams.append(batch, now_ms) for batch in batches])
+
+    def find_kept_stream(self, project: str, kind: str, name: str) -> Stream | None:
+        return self.streams.committed.find_by_name(project, kind, name)
+
+    # Nodes: only one process at a time serves a file
+
+    def renew_incarnation(self, connection: SqliteConnection) -> None:
+        connection.raw.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
+
+    async def register_node(self, token: str, job: Callable[[SqliteConnection], None]) -> None:
+        await self.write(job)
+        self.identity = await self.read(lambda connection: dict(connection.rows(SELECT_IDENTITY)))
+
+    async def try_again(self, job: Callable[[SqliteConnection], None]) -> None:
+        if self.writing.ruined:
+            raise StoreRuined(RUINED)
 
     def close(self) -> None:
         """Finish the jobs that wait, checkpoint, and release the file."""
@@ -192,11 +190,9 @@ class Database:
         self.readers.shutdown()
         self.scanners.shutdown()
         try:
-            if self.scanner is not self.writer:
-                self.scanner.close()
-            if self.inline_reader is not None:
-                self.inline_reader.close()
-            self.reader.close()
+            for reader in (self.scanner, self.inline_reader, self.reader):
+                if reader is not None:
+                    reader.raw.close()
             self.writer.close()
         finally:
             self.unlock()
@@ -222,55 +218,3 @@ def open_connection(path: str, read_only: bool = False) -> apsw.Connection:
     if path != IN_MEMORY and connection.pragma("journal_mode") != "wal":
         raise CannotStart(f"The database {path} cannot be switched to WAL mode.")
     return connection
-
-
-class SqliteDatabase(database.Database):
-    """A `voicemem.store.database.Database` on one SQLite file."""
-
-    engine = "sqlite"
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self.path = database.path
-
-    async def write(self, job: Callable[[SqliteConnection], T]) -> T:
-        return await self.database.write(self.with_connection(job))
-
-    async def read(self, job: Callable[[SqliteConnection], T]) -> T:
-        return await self.database.read(self.with_connection(job))
-
-    async def read_inline(self, job: Callable[[SqliteConnection], T]) -> T:
-        return await self.database.read_inline(self.with_connection(job))
-
-    async def scan(self, job: Callable[[SqliteConnection], T]) -> T:
-        return await self.database.scan(self.with_connection(job))
-
-    def with_connection(self, job: Callable[[SqliteConnection], T]) -> Callable[[apsw.Connection], T]:
-        rows = self.database.rows
-        return lambda raw: job(SqliteConnection(raw, rows))
-
-    def renew_incarnation(self, connection: Any) -> None:
-        connection.raw.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
-
-    async def register_node(self, token: str, job: Callable[[SqliteConnection], None]) -> None:
-        await self.write(job)
-        self.database.identity = await self.database.read(lambda raw: dict(raw.execute(SELECT_IDENTITY)))
-
-    async def try_again(self, job: Callable[[SqliteConnection], None]) -> None:
-        if self.database.ruined:
-            raise StoreRuined(RUINED)
-
-    async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
-        rows = self.database.rows
-        return await self.database.write(lambda _: [rows.append(batch, now_ms) for batch in batches])
-
-    def find_kept_stream(self, project: str, kind: str, name: str) -> Stream | None:
-        return self.database.rows.committed.find_by_name(project, kind, name)
-
-    @property
-    def is_exclusive(self) -> bool:  # type: ignore[override]
-        return self.database.is_exclusive
-
-    @property
-    def identity(self) -> dict[str, bytes]:  # type: ignore[override]
-        return self.database.identity

@@ -13,8 +13,8 @@ from voicemem.store.database import Connection
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.records import Quotas
-from voicemem.store.sqlite.connection import SqliteConnection, transaction
-from voicemem.store.sqlite.driver import IN_MEMORY, Database, SqliteDatabase
+from voicemem.store.sqlite.connection import transaction
+from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
 from voicemem.store.sqlite.memory_words import SqliteMemoryWords
 from voicemem.store.sqlite.rows import begin_counting, forget_counts
 from voicemem.store.sqlite.traces import SqliteTraces
@@ -30,17 +30,19 @@ class SqliteStore(Store):
     `budget` bounds the rows that are kept at hand.
     """
 
+    database: SqliteDatabase
+
     def __init__(
         self, path: str, exclusive: bool = True, budget: MemoryBudget | None = None, make: bool = True
     ) -> None:
         """Open the file and migrate it; only with `make` is a missing one made. Raises `CannotStart`."""
-        self.database = Database(path, exclusive, budget, make)
-        seam, secrets = SqliteDatabase(self.database), self.database.identity
-        self.index_file = IndexFile(seam, secrets["incarnation"])
+        self.database = SqliteDatabase(path, exclusive, budget, make)
+        secrets = self.database.identity
+        self.index_file = IndexFile(self.database, secrets["incarnation"])
         self.memory_words = SqliteMemoryWords(secrets["cursor_secret"])
         words = SqliteMessageWords(secrets["incarnation"])
         traces = SqliteTraces(self.database, self.index_file)
-        super().__init__(seam, self.memory_words, self.index_file, words, SqliteVectors(), traces)
+        super().__init__(self.database, self.memory_words, self.index_file, words, SqliteVectors(), traces)
         self.counts_bytes: bool | None = None
         """Whether the bytes of projects are counted; None until somebody has said it."""
         if exclusive:
@@ -50,14 +52,14 @@ class SqliteStore(Store):
         """Make the words of memories again where another program made them. Raises `CannotStart`."""
         try:
             with transaction(self.database.writer):
-                self.memory_words.make_words(SqliteConnection(self.database.writer))
+                self.memory_words.make_words(self.database.streams.connection)
         except apsw.Error as error:
             self.database.close()
             raise CannotStart(f"The words of memories cannot be made again: {error}.") from None
 
     @property
     def healthy(self) -> bool:
-        return self.database.healthy
+        return self.database.writing.healthy
 
     def measure(self, connection: Connection) -> tuple[int, int]:
         return size_of(self.database.path), size_of(f"{self.database.path}-wal")
@@ -66,9 +68,9 @@ class SqliteStore(Store):
         if self.counts_bytes != bool(quotas.stored_bytes):  # else nothing is to do, and the writer may be at work
             self.counts_bytes = bool(quotas.stored_bytes)
             (begin_counting if self.counts_bytes else forget_counts)(self.database.writer)
-        self.database.rows.quotas = quotas
+        self.database.streams.quotas = quotas
         if count_refusal is not None:
-            self.database.rows.count_quota_refusal = count_refusal
+            self.database.streams.count_quota_refusal = count_refusal
 
     async def close_store(self) -> None:
         await asyncio.to_thread(self.index_file.close)

@@ -10,7 +10,7 @@ import apsw
 from voicemem.errors import StoreUnavailable
 from voicemem.store.database import Connection
 from voicemem.store.retention import Traces
-from voicemem.store.sqlite.driver import IN_MEMORY, Database
+from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
 from voicemem.store.sqlite.files import truncate_log
 from voicemem.store.sqlite.memory_words import NOTE_REMOVED
 from voicemem.store.sqlite.transcript_file import IndexFile
@@ -25,7 +25,7 @@ FORGET_REMOVED = "delete from meta where name = 'removed' and value = ?"
 class SqliteTraces(Traces):
     """What deletion leaves behind in the logs of the file and of the index. A mark in `meta` says that it did."""
 
-    def __init__(self, database: Database, index: IndexFile) -> None:
+    def __init__(self, database: SqliteDatabase, index: IndexFile) -> None:
         self.database = database
         self.index = index
         self.cleared_s = float("-inf")
@@ -36,7 +36,7 @@ class SqliteTraces(Traces):
         self.cleared_s = float("-inf")
 
     async def clear(self) -> bool:
-        removed: bytes | None = await self.database.read(lambda connection: connection.execute(SELECT_REMOVED).get)
+        removed: bytes | None = await self.database.read(lambda connection: connection.raw.execute(SELECT_REMOVED).get)
         if removed is None or time.monotonic() < self.cleared_s + CLEAR_AGAIN_S:
             return True
         path, index = self.database.path, self.index
@@ -44,8 +44,7 @@ class SqliteTraces(Traces):
             if path != IN_MEMORY and not await asyncio.to_thread(truncate_log, path):
                 return False
         except apsw.IOError:
-            await self.database.write(lambda connection: connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1))
-            self.database.writing.mark_ruined()
+            await self.database.write(lambda connection: self.database.writing.mark_ruined())
             raise StoreUnavailable(RUINED) from None
         try:
             if not (index.in_memory or not index.is_there or await asyncio.to_thread(truncate_log, index.path)):
@@ -53,5 +52,5 @@ class SqliteTraces(Traces):
         except apsw.IOError as error:  # that does not ruin the store: the index can be made again
             raise StoreUnavailable(f"The index cannot be cleared: {type(error).__name__}.") from None
         self.cleared_s = time.monotonic()
-        await self.database.write(lambda connection: connection.execute(FORGET_REMOVED, (removed,)))
+        await self.database.write(lambda connection: connection.raw.execute(FORGET_REMOVED, (removed,)))
         return True

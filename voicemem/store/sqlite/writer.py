@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import apsw
 
 from voicemem.errors import StoreUnavailable, VoicememError
-from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK
+from voicemem.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK, SqliteConnection
 from voicemem.store.sqlite.files import SYNC_ERRORS
 from voicemem.store.sqlite.rows import RowCache
 from voicemem.store.troubles import Troubles
 
-Job = Callable[[apsw.Connection], Any]
+Job = Callable[[SqliteConnection], Any]
 CLOSED = "The store was closed."
 FILE_ERRORS = (
     apsw.BusyError,
@@ -49,8 +49,8 @@ class QueuedJob(NamedTuple):
 class Writer:
     """The thread that runs all jobs that write, on a connection of its own."""
 
-    def __init__(self, connection: apsw.Connection, rows: RowCache) -> None:
-        self.connection = connection
+    def __init__(self, rows: RowCache) -> None:
+        self.connection = rows.connection.raw
         self.rows = rows
         self.troubles = Troubles()
         self.ruined = False
@@ -64,8 +64,9 @@ class Writer:
         self.thread.start()
 
     def mark_ruined(self) -> None:
-        """Refuse every later job: a sync has failed."""
+        """Refuse every later job, and checkpoint no more: a sync has failed."""
         self.ruined = True
+        self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.troubles.begin(self, RUINED)
 
     @property
@@ -140,7 +141,7 @@ class Writer:
 
     def run_job(self, job: Job) -> Any:
         try:
-            result = job(self.connection)
+            result = job(self.rows.connection)
         except VoicememError as error:
             self.rows.drop_job()
             return error

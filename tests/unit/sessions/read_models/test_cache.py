@@ -335,7 +335,7 @@ async def test_after_an_unknown_commit_nothing_cached_is_trusted(
     recorder = Recorder(
         store.journal, read_models, Runtime(lambda: NOW), lambda session_patch: None, Telemetry.untraced()
     )
-    await store.database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
+    await store.database.write(lambda c: c.raw.pragma("max_page_count", c.raw.pragma("page_count")))
     lease = ProducerLease(stream, "main", None, may_call_out=False)
     with pytest.raises(StoreUnavailable):
         await recorder.record(lease, decode_frame(msgspec.json.encode(delta(9, LARGE_TEXT))))

@@ -309,11 +309,11 @@ async def test_after_a_failed_commit_everything_is_forgotten(one: Node) -> None:
     line, other = await one.open(), await one.open("t")
     await one.record(line, final_transcript(1))
     database = one.store.database
-    await database.write(lambda c: c.pragma("max_page_count", c.pragma("page_count")))
+    await database.write(lambda c: c.raw.pragma("max_page_count", c.raw.pragma("page_count")))
     with pytest.raises(StoreUnavailable):
         await one.record(line, final_transcript(2, text=LARGE_TEXT))
     assert {} == dict(one.read_models.cached)
-    await database.write(lambda c: c.pragma("max_page_count", 2**30))
+    await database.write(lambda c: c.raw.pragma("max_page_count", 2**30))
     assert 2 == (await one.record(line, final_transcript(1), final_transcript(2, text=LARGE_TEXT))).acked
     assert ["Line 1.", LARGE_TEXT] == await one.read()
     assert [] == await one.read(other.session_id)

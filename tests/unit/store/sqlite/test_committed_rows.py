@@ -42,7 +42,7 @@ async def create(store: InMemoryStore, name: str, config: Any = None) -> int:
 
 
 def kept(store: InMemoryStore) -> set[str]:
-    return {name for _, _, name in store.database.rows.committed.by_name}
+    return {name for _, _, name in store.database.streams.committed.by_name}
 
 
 CONFIGS: list[tuple[str, Callable[[], Any]]] = [

@@ -16,7 +16,7 @@ from voicemem.store.sqlite import SqliteStore
 from voicemem.store.sqlite import files as opening
 from voicemem.store.sqlite.backup import restore_backup
 from voicemem.store.sqlite.copying import SqliteCopy
-from voicemem.store.sqlite.driver import Database
+from voicemem.store.sqlite.driver import SqliteDatabase
 from voicemem.store.sqlite.files import REDO_SCHEMA, REDO_SUFFIX, Opening
 
 OTHER = "Another process is opening"
@@ -44,7 +44,7 @@ def test_nobody_opens_a_file_that_another_makes(path: str) -> None:
         restore_backup(backup, path, False, lambda done, total: None)
     assert [end for end in ("", "-wal", ".lock", ".opening") if exists(path + end)] == [".opening"]
     holder.release()
-    Database(path).close()
+    SqliteDatabase(path).close()
 
 
 def test_a_lock_that_was_removed_while_another_waited_is_made_again(path: str) -> None:
@@ -66,27 +66,27 @@ def test_a_lock_that_was_removed_while_another_waited_is_made_again(path: str) -
 @pytest.mark.usefixtures("impatient")
 def test_no_server_starts_while_a_command_works(path: str) -> None:
     """It would write the log again, from under the command that writes into it; other commands work beside it."""
-    one = Database(path, exclusive=False)
-    with closing(Database(path, exclusive=False)), pytest.raises(CannotStart, match=OTHER):
-        Database(path)
+    one = SqliteDatabase(path, exclusive=False)
+    with closing(SqliteDatabase(path, exclusive=False)), pytest.raises(CannotStart, match=OTHER):
+        SqliteDatabase(path)
     one.close()
-    with closing(Database(path)), closing(Database(path, exclusive=False)):
+    with closing(SqliteDatabase(path)), closing(SqliteDatabase(path, exclusive=False)):
         pass
 
 
 def test_a_command_makes_good_what_was_cut_short(path: str) -> None:
     """A copy of the log that a start left is written and gone before the command writes: later it would undo that."""
-    Database(path).close()
+    SqliteDatabase(path).close()
     with closing(apsw.Connection(path + REDO_SUFFIX)) as copy:
         copy.execute(REDO_SCHEMA).fetchall()
         copy.execute("insert into log (content) values (?)", (b"no log that SQLite would read",))
-    with closing(Database(path, exclusive=False)):
+    with closing(SqliteDatabase(path, exclusive=False)):
         assert not exists(path + REDO_SUFFIX)
 
 
 def test_what_is_half_made_is_made_whole(path: str) -> None:
     """A file without its identity, as a start leaves it that was killed before the last step, gets one by a command."""
-    with closing(Database(path)) as made:
+    with closing(SqliteDatabase(path)) as made:
         made.writer.execute("delete from meta where name = 'incarnation'")
     store = SqliteStore(path, exclusive=False)
     assert {"incarnation", "cursor_secret"} <= set(store.database.identity)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import apsw
 import pytest
 
 from tests.support.stores.sqlite import NOW
@@ -17,7 +16,7 @@ from voicemem.store.memory_filters import AnyOf, Conditions, MemoryFilter, NoneO
 from voicemem.store.overviews import COUNT_LOOKS, LIST_OVERVIEWS, LOOK, look_of
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.connection import to_bindings, to_sqlite
+from voicemem.store.sqlite.connection import SqliteConnection, to_bindings, to_sqlite
 from voicemem.store.stream_changes import COUNT_SESSIONS, IS_OF_KEY
 
 BY_STATE = "SEARCH streams USING INDEX streams_by_state (project=? AND kind=? AND state=?"
@@ -140,5 +139,5 @@ async def test_memories_are_found_by_their_words_first(sqlite: SqliteStore, want
     assert "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)" == found[1]
 
 
-def explain(connection: apsw.Connection, query: str, values: Any) -> list[str]:
-    return [str(row[3]) for row in connection.execute(query, values).fetchall()]
+def explain(connection: SqliteConnection, query: str, values: Any) -> list[str]:
+    return [str(row[3]) for row in connection.raw.execute(query, values).fetchall()]

@@ -172,7 +172,7 @@ async def test_an_erase_is_small_and_hides_everything_at_once(store: SqliteStore
     assert await store.outbox.freeze_payload(delivery, b"MARK late") is None
     assert not await store.outbox.finish_delivery(delivery, Attempt(NOW, 5, 500, None, "MARK late"), "pending", NOW)
     await sweep(store)
-    assert [] == await store.database.read(lambda connection: connection.execute("select 1 from attempts").fetchall())
+    assert [] == await store.database.read(lambda connection: connection.rows("select 1 from attempts"))
 
 
 # How it leaves
@@ -329,7 +329,7 @@ async def test_a_damaged_archive_is_not_served(store: SqliteStore) -> None:
     keys = [await archive(store, await end(store, await begin(store, name), attempts=0)) for name in ("bad", "good")]
     damaged = "cast(substr(runs, 1, 99) || x'00ff' || substr(runs, 102) as blob)"
     query = f"update archives set runs = {damaged} where stream = ?"
-    await store.database.write(lambda connection: connection.execute(query, keys[:1]).fetchall())
+    await store.database.write(lambda connection: connection.raw.execute(query, keys[:1]).fetchall())
     with pytest.raises(StoreUnavailable, match="damaged"):
         await store.journal.read_rows(keys[0], 0, 100)
     assert 21 == len(await store.journal.read_rows(keys[1], 0, 100))

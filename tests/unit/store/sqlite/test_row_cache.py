@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from tests.support.stores.contract import append_batch
@@ -15,6 +14,7 @@ from voicemem.config.session import validate_config
 from voicemem.errors import Refused, StoreUnavailable
 from voicemem.store.admission import Batch, Offer, Outcome
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.connection import SqliteConnection
 
 NOW = 1_778_390_400_000
 
@@ -42,7 +42,7 @@ async def begin(store: SqliteStore, session_id: str = "s", producer: str = "main
 async def runs(store: SqliteStore) -> list[tuple[Any, ...]]:
     """Position, number of events, producer and first seq of each row of the journal."""
     query = "select position, count, producer, seq from journal order by stream, position"
-    return await store.database.read(lambda connection: connection.execute(query).fetchall())
+    return await store.database.read(lambda connection: connection.rows(query))
 
 
 async def test_what_comes_together_is_one_row(store: SqliteStore) -> None:
@@ -103,7 +103,7 @@ async def test_a_close_keeps_where_producers_stand(store: SqliteStore) -> None:
     await store.journal.append([plain(key, 1, 3)], NOW)
     await store.journal.close_session(key, None, "n", NOW + 10**12)
     query = "select name, next_seq from producers order by name"
-    found = await store.database.read(lambda connection: connection.execute(query).fetchall())
+    found = await store.database.read(lambda connection: connection.rows(query))
     assert [("http", 2), ("main", 4)] == found
 
 
@@ -111,11 +111,11 @@ async def test_a_job_that_is_refused_changes_nothing(store: SqliteStore) -> None
     """What a job did to rows at hand before it was refused is not seen by the next one."""
     key = await begin(store)
 
-    def job(_: apsw.Connection) -> None:
-        stream = store.database.rows.stream(key)
+    def job(_: SqliteConnection) -> None:
+        stream = store.database.streams.stream(key)
         assert stream is not None
         stream.position = 99
-        store.database.rows.append_server_event(stream, NOW, {"type": "session.reopened"})
+        store.database.streams.append_server_event(stream, NOW, {"type": "session.reopened"})
         raise Refused("forbidden")
 
     with pytest.raises(Refused):

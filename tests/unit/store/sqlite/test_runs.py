@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from voicemem.store.runs import WAYPOINT_STRIDE, JournalRun, find_last_seq, find_run, next_stored_seq
 from voicemem.store.sqlite.connection import SqliteConnection
-from voicemem.store.sqlite.driver import IN_MEMORY, Database
+from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
 from voicemem.store.sqlite.rows import Waypoints, insert_runs
 
 STREAM = 7
-rows = Database(IN_MEMORY).rows
+rows = SqliteDatabase(IN_MEMORY).streams
 PRODUCERS = ["main", "asr", None]
 RUNS = st.lists(
     st.tuples(

@@ -55,7 +55,8 @@ async def test_a_reader_never_writes(sqlite: SqliteStore) -> None:
     with pytest.raises(StoreUnavailable):
         await sqlite.database.read(insert("written"))
 
-    assert 0 == sqlite.database.reader.pragma("wal_autocheckpoint")
+    assert sqlite.database.reader is not None
+    assert 0 == sqlite.database.reader.raw.pragma("wal_autocheckpoint")
     assert set() == await inserted(sqlite)
 
 

@@ -3,11 +3,10 @@
 # ruff: noqa: SIM300 (asserts read `expected == actual`)
 from __future__ import annotations
 
-import apsw
-
 from tests.support.stores.sqlite import NOW, begin, offer, opened_session, send
 from voicemem.store.records import Quotas
 from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite.connection import SqliteConnection
 
 TRUTH = """
     select ifnull((select sum(length(payload)) from journal), 0) + ifnull((select sum(length(runs)) from archives), 0)
@@ -17,9 +16,9 @@ TRUTH = """
 async def counted_and_true(store: SqliteStore) -> tuple[int, int]:
     """What is counted for the project `p`, and what is there."""
 
-    def job(connection: apsw.Connection) -> tuple[int, int]:
-        ((counted,),) = connection.execute("select ifnull(sum(bytes), 0) from stored_bytes")
-        ((true,),) = connection.execute(TRUTH)
+    def job(connection: SqliteConnection) -> tuple[int, int]:
+        ((counted,),) = connection.rows("select ifnull(sum(bytes), 0) from stored_bytes")
+        ((true,),) = connection.rows(TRUTH)
         return counted, true
 
     return await store.database.write(job)

@@ -16,15 +16,16 @@ from voicemem.config.session import validate_config
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import Batch, Outcome
 from voicemem.store.sqlite import SqliteStore
-from voicemem.store.sqlite.driver import Database
+from voicemem.store.sqlite.connection import SqliteConnection
+from voicemem.store.sqlite.driver import SqliteDatabase
 from voicemem.store.sqlite.writer import Job
 
 
-async def together(database: Database, *jobs: Job) -> list[Any]:
+async def together(database: SqliteDatabase, *jobs: Job) -> list[Any]:
     """What becomes of jobs that all wait while the writer is busy with another."""
     busy, free = threading.Event(), threading.Event()
 
-    def hold(connection: apsw.Connection) -> None:
+    def hold(connection: SqliteConnection) -> None:
         busy.set()
         free.wait(WAIT_S)
 
@@ -80,7 +81,7 @@ async def test_waiting_jobs_share_a_commit(disk: Disk, path: str) -> None:
         keys = [await begin(store, f"s{number}") for number in range(50)]
         before = disk.syncs
         batches = [Batch(key, "main", 1, NOW, [offer(1).payload], 1) for key in keys]
-        jobs = [lambda _, batch=batch: store.database.rows.append(batch, NOW) for batch in batches]
+        jobs = [lambda _, batch=batch: store.database.streams.append(batch, NOW) for batch in batches]
         results = await together(store.database, *jobs)
 
         assert 1 == disk.syncs - before
@@ -98,19 +99,19 @@ async def test_jobs_run_in_their_order(sqlite: SqliteStore) -> None:
     assert [None] * 20 == results
 
 
-def fail(connection: apsw.Connection) -> None:
+def fail(connection: SqliteConnection) -> None:
     raise ValueError("a fault of its own")
 
 
-def break_a_rule(connection: apsw.Connection) -> None:
+def break_a_rule(connection: SqliteConnection) -> None:
     connection.execute("insert into meta values ('incarnation', x'00')")
 
 
-def misspell(connection: apsw.Connection) -> None:
+def misspell(connection: SqliteConnection) -> None:
     connection.execute("selct 1")
 
 
-def write_and_fail(connection: apsw.Connection) -> None:
+def write_and_fail(connection: SqliteConnection) -> None:
     connection.execute("insert into meta values ('half', x'00')")
     raise ValueError("a fault of its own")
 
@@ -121,7 +122,7 @@ async def test_a_faulty_job_takes_nobody_down(sqlite: SqliteStore, faulty: Job) 
     before, error, after = await together(sqlite.database, insert("before"), faulty, insert("after"))
 
     assert isinstance(error, Exception)
-    assert ([], []) == (before, after)
+    assert (1, 1) == (before, after)
     assert {"before", "after"} == await inserted(sqlite)
     assert sqlite.healthy
 
@@ -191,7 +192,7 @@ async def test_a_full_disk_stores_nothing(sqlite: SqliteStore) -> None:
     assert [1, 2] == await stored_seqs(sqlite, key)
 
 
-def fill(connection: apsw.Connection) -> None:
+def fill(connection: SqliteConnection) -> None:
     connection.execute("insert into meta values ('large', zeroblob(100000))")
 
 

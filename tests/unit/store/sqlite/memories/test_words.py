@@ -38,8 +38,8 @@ def on_disk(store: SqliteStore, word: bytes = b"quixotic") -> dict[str, int]:
 
 async def indexed(store: SqliteStore) -> int:
     """How many memories have words; the index is in order."""
-    await store.database.write(lambda connection: connection.execute(CHECK_WORDS).fetchall())
-    return int(await store.database.read(lambda connection: connection.execute(COUNT_ROWS).get))
+    await store.database.write(lambda connection: connection.rows(CHECK_WORDS))
+    return int(await store.database.read(lambda connection: connection.one(COUNT_ROWS)[0]))
 
 
 async def fill(store: Store, session_id: str, count: int = 3 * MAX_ROWS, word: str = "quixotic") -> int:
@@ -173,7 +173,4 @@ async def test_a_store_in_memory_forgets_too() -> None:
 
 
 async def names_in_meta(store: SqliteStore) -> list[str]:
-    def job(connection: apsw.Connection) -> list[str]:
-        return [str(name) for (name,) in connection.execute("select name from meta")]
-
-    return await store.database.read(job)
+    return [name for (name,) in await store.database.read(lambda connection: connection.rows("select name from meta"))]
