@@ -147,7 +147,7 @@ async def test_one_name_is_given_once(nodes: tuple[App, App]) -> None:
     given = {"name": "desk"}
     joins = [app.services.sessions.create("default", None, given, takes_name=True) for app in nodes * 5]
     joined = await asyncio.gather(*joins, return_exceptions=True)
-    assert 1 == sum(isinstance(one, Stream) for one in joined)
+    assert 1 == sum(isinstance(one, tuple) for one in joined)
     assert ["session_exists"] * 9 == [one.code for one in joined if isinstance(one, Refused)]
 
 
