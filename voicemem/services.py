@@ -16,8 +16,8 @@ from voicemem.errors import Refused
 from voicemem.gateway.service import Gateway
 from voicemem.llm.background import BackgroundLlm, ConcurrencyLimiter
 from voicemem.llm.client import LlmClient, Timeouts
-from voicemem.llm.embeddings import Embedder, embeddings_endpoint
-from voicemem.llm.endpoints import LlmEndpoint, LlmEndpoints
+from voicemem.llm.embeddings import Embedder
+from voicemem.llm.endpoints import EMBEDDINGS_PATH, LlmEndpoint, LlmEndpoints
 from voicemem.memory.account import Accounts
 from voicemem.memory.extraction.extractor import DailyBudget, Extractor
 from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
@@ -248,9 +248,10 @@ class Services:
     def make_vectors(self) -> Vectors | None:
         """What makes vectors of what is indexed, and of queries; None without an embedder."""
         settings = self.settings
-        endpoint, metrics = embeddings_endpoint(settings), self.telemetry.metrics
-        if endpoint is None:
+        url, key, metrics = settings.embeddings_url, settings.embeddings_key, self.telemetry.metrics
+        if url is None:
             return None
+        endpoint = LlmEndpoint(url, key, public_only=False, model=settings.embeddings_model, path=EMBEDDINGS_PATH)
         embedder = Embedder(self.embeddings.complete, endpoint, settings.embeddings_dimensions, metrics)
         maker = VectorMaker(self.store, embedder, self.runtime, self.node.current_token)
         queries = QueryVectors(embedder, settings.embeddings_wait_ms, self.rules)

@@ -109,7 +109,14 @@ def check_context(section: Any) -> None:
     """
     if not isinstance(section, dict):
         return
-    check_extract(section.get("extract"))
+    extract = section.get("extract")
+    if isinstance(extract, dict) and (extract_prompt := extract.get("prompt")) is not None:
+        if (strategy := extract.get("strategy")) not in (None, "custom"):
+            why = f"The strategy {strategy} has no `memory.extract.prompt`; only `custom` has one."
+            raise Refused("invalid_field", why)
+        if MESSAGES not in extract_prompt:
+            why = f"In the configuration: `memory.extract.prompt` lacks its placeholder {MESSAGES}."
+            raise Refused("invalid_field", why)
     known = PARAMETERS.get(section.get("policy") or "")
     unknown = sorted(given_names(section) - known - COMMON_PARAMETERS) if known is not None else []
     if unknown:
@@ -123,9 +130,11 @@ def check_context(section: Any) -> None:
 
 
 def check_whole_context(section: JsonObject) -> None:
-    """The same for a section after all patches. Raises `Refused`."""
+    """The same for a section after all patches, whose parts must fit together. Raises `Refused`."""
     check_context(section)
-    check_whole_extract(section.get("extract"))
+    extract = section.get("extract")
+    if isinstance(extract, dict) and extract.get("strategy") == "custom" and extract.get("prompt") is None:
+        raise Refused("invalid_field", "The strategy custom needs `memory.extract.prompt`.")
 
 
 def given_names(section: JsonObject) -> set[str]:
@@ -134,9 +143,11 @@ def given_names(section: JsonObject) -> set[str]:
 
 
 def drop_stale_parameters(memory: JsonObject, patch: JsonObject) -> JsonObject:
-    """The section after a patch, without the parameters that only the policy before it had."""
-    if "extract" in memory:
-        memory = memory | {"extract": drop_stale_prompt(memory["extract"], patch.get("extract"))}
+    """The section after a patch, without what only the policy, or the strategy of extraction, before it had."""
+    extract, change = memory.get("extract"), patch.get("extract")
+    if isinstance(extract, dict) and isinstance(change, dict) and change.get("strategy") not in (None, "custom"):
+        kept = {name: value for name, value in extract.items() if name != "prompt" or name in change}
+        memory = memory | {"extract": kept}
     if patch.get("policy") is None:
         return memory
     known = PARAMETERS.get(patch["policy"], frozenset({OWN_PARAMETERS})) | COMMON_PARAMETERS | patch.keys()
@@ -166,40 +177,6 @@ def fill_prompt(prompt: str, prev_summary: str, messages_joined: str) -> str:
     """The prompt with its placeholders replaced, in one pass: the texts that are put in may contain them."""
     values = dict(zip(PLACEHOLDERS, (prev_summary, messages_joined), strict=True))
     return re.sub("|".join(map(re.escape, PLACEHOLDERS)), lambda found: values[found[0]], prompt)
-
-
-# Extraction
-
-
-def check_extract(section: Any) -> None:
-    """Refuse a prompt that cannot work. `section` is that of a configuration or a patch. Raises `Refused`."""
-    if not isinstance(section, dict):
-        return
-    prompt, strategy = section.get("prompt"), section.get("strategy")
-    if prompt is None:
-        return
-    if strategy not in (None, "custom"):
-        raise Refused(
-            "invalid_field", f"The strategy {strategy} has no `memory.extract.prompt`; only `custom` has one."
-        )
-    if MESSAGES not in prompt:
-        raise Refused(
-            "invalid_field", f"In the configuration: `memory.extract.prompt` lacks its placeholder {MESSAGES}."
-        )
-
-
-def check_whole_extract(section: Any) -> None:
-    """Refuse a section, after all patches, whose parts do not fit together. Raises `Refused`."""
-    check_extract(section)
-    if isinstance(section, dict) and section.get("strategy") == "custom" and section.get("prompt") is None:
-        raise Refused("invalid_field", "The strategy custom needs `memory.extract.prompt`.")
-
-
-def drop_stale_prompt(section: Any, patch: Any) -> Any:
-    """The section after a patch, without the prompt that only the strategy before it had."""
-    if not (isinstance(section, dict) and isinstance(patch, dict)) or patch.get("strategy") in (None, "custom"):
-        return section
-    return {name: value for name, value in section.items() if name != "prompt" or name in patch}
 
 
 def overlay_extract(base: ExtractConfig | None, given: ExtractConfig | None) -> ExtractConfig | None:

@@ -227,20 +227,20 @@ def warnings_about(config: JsonObject) -> tuple[str, ...]:
 
 def different_settings(config: JsonObject, given: JsonObject) -> str:
     """The names of the settings in which a configuration and another, given as a patch of none, differ."""
-    one, other = dotted_settings(config), dotted_settings(apply_patch({}, given))
+
+    def dotted(config: JsonObject) -> dict[str, bytes]:
+        """Each setting by its name, `llm.model`, as JSON."""
+        settings: dict[str, bytes] = {}
+        for name, value in config.items():
+            if name in SECTIONS and isinstance(value, dict):
+                settings |= {f"{name}.{key}": SORTED.encode(item) for key, item in value.items()}
+            else:
+                settings[name] = SORTED.encode(value)
+        return settings
+
+    one, other = dotted(config), dotted(apply_patch({}, given))
     names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
     return ", ".join(names) or "a secret"  # secrets are kept apart, and stand in neither
-
-
-def dotted_settings(config: JsonObject) -> dict[str, bytes]:
-    """Each setting by its name, `llm.model`, as JSON."""
-    settings: dict[str, bytes] = {}
-    for name, value in config.items():
-        inside = value if name in SECTIONS and isinstance(value, dict) else None
-        settings |= {f"{name}.{key}": SORTED.encode(item) for key, item in (inside or {}).items()}
-        if inside is None:
-            settings[name] = SORTED.encode(value)
-    return settings
 
 
 def apply_patch(config: JsonObject, patch: JsonObject) -> JsonObject:

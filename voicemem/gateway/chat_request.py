@@ -63,7 +63,11 @@ def read_request(payload: JsonObject) -> ChatTurn:
         request = msgspec.convert(payload, ChatRequest)
     except msgspec.ValidationError as error:
         raise Refused(*explain(error, ChatRequest)) from None
-    messages = request.messages
+    messages, user_text = request.messages, None
+    if messages and messages[-1].role == "user":
+        user_text = content_text(messages[-1].content)
+        if not user_text.strip():
+            raise Refused("invalid_field", f"{NO_TEXT}: `messages[{len(messages) - 1}].content`")
     trailing = takewhile(lambda numbered: numbered[1].role == "tool", reversed([*enumerate(messages)]))
     tool_results = [
         GivenToolResult(message.tool_call_id or "", content_text(message.content), index) for index, message in trailing
@@ -72,21 +76,11 @@ def read_request(payload: JsonObject) -> ChatTurn:
     return ChatTurn(
         stream=bool(request.stream),
         model=request.model,
-        user_text=last_user_text(messages),
+        user_text=user_text,
         tool_results=tool_results[::-1],
         instructions=[message for message in raw if message["role"] in INSTRUCTION_ROLES],
         fields={name: value for name, value in payload.items() if name not in ("messages", "model", "stream")},
     )
-
-
-def last_user_text(messages: Sequence[AskedMessage]) -> str | None:
-    """The text of the last message, if it is the user's. Raises `Refused` if it has none."""
-    if not messages or messages[-1].role != "user":
-        return None
-    text = content_text(messages[-1].content)
-    if not text.strip():
-        raise Refused("invalid_field", f"{NO_TEXT}: `messages[{len(messages) - 1}].content`")
-    return text
 
 
 def caller_tool_names(tools: Any) -> frozenset[str]:

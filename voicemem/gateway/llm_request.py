@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, aclosing, suppress
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from voicemem.config.session import parse_config
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
-from voicemem.gateway.chat_request import text_chunks, text_completion
+from voicemem.gateway.chat_request import ChatTurn, text_chunks, text_completion
+from voicemem.llm.client import LlmClient
 from voicemem.llm.completions import LlmAnswer
 from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.codec import decode_event
@@ -28,7 +29,7 @@ from voicemem.store.claims import Claims
 from voicemem.store.streams import Stream
 from voicemem.telemetry import Telemetry
 from voicemem.telemetry.tracing import Span
-from voicemem.transcript.state import Reply, State
+from voicemem.transcript.state import State
 
 
 class ReplyWriter:
@@ -78,17 +79,13 @@ class ReplyWriter:
             await asyncio.shield(self.task)
 
 
-async def record(recorder: Recorder, lease: ProducerLease, events: Iterable[ProducedEvent]) -> Stream:
-    """Journal events; the session's row after them. Raises `Refused` for the first refused one, `StoreUnavailable`."""
-    recorded = await record_after(recorder, lease, events, None)
-    assert recorded is not None
-    return recorded
-
-
-async def record_after(
-    recorder: Recorder, lease: ProducerLease, events: Iterable[ProducedEvent], position: int | None
+async def record(
+    recorder: Recorder, lease: ProducerLease, events: Iterable[ProducedEvent], position: int | None = None
 ) -> Stream | None:
-    """The same for events that may only stand right after a position; None when the journal does not end there."""
+    """Journal events; the session's row after them. None when the journal does not end at the `position` given.
+
+    Raises `Refused` for the first refused event, `StoreUnavailable`.
+    """
     arrivals = [decode_event(msgspec.json.encode(event)) for event in events]
     recorded = await recorder.record(lease, arrivals, expected_position=position)
     for problem in recorded.problems:
@@ -110,29 +107,15 @@ def ends_of_unfinished(state: State, producer: str, running: Container[str]) -> 
     for number, _, id in state.unfinished[-LOOK_BACK:]:
         reply = state.replies[id]
         if reply.item is not None and reply.producer == producer and reply.item not in running:
-            ends.append(LlmDone(turn_id=number, item=reply.item, ts=last_ts(reply)))
+            times = reply.generation.deltas.times
+            ends.append(LlmDone(turn_id=number, item=reply.item, ts=times[-1] if times else reply.begin))
     return ends
-
-
-def last_ts(reply: Reply) -> int:
-    times = reply.generation.deltas.times
-    return times[-1] if times else reply.begin
 
 
 LOG = logging.getLogger("voicemem.llm")
 MAX_ID_CHARACTERS = 128
 """Of a name or an id in an event."""
 METRIC_USE = "gateway"
-
-
-class CompletionClient(Protocol):
-    """Sends requests to LLMs; both methods raise `LlmFailed`."""
-
-    async def complete(self, endpoint: LlmEndpoint, body: JsonObject) -> bytes:
-        """The whole answer to a body that asks for no stream."""
-
-    def stream(self, endpoint: LlmEndpoint, body: JsonObject) -> AsyncGenerator[bytes, None]:
-        """The data of each server-sent event of the answer, the last `[DONE]` included."""
 
 
 class ReplyIds:
@@ -151,10 +134,9 @@ class ReplyIds:
         self.reserved.add((key, item))
         return item
 
-    def release(self, key: int, item: str | None) -> None:
+    def release(self, key: int, item: str) -> None:
         """Release the item of a reply that is over."""
-        if item is not None:
-            self.reserved.discard((key, item))
+        self.reserved.discard((key, item))
 
     def of_session(self, key: int) -> set[str]:
         """The items that are reserved in a session."""
@@ -164,47 +146,61 @@ class ReplyIds:
 class GatewayDeps(Struct, frozen=True):
     """What every LLM request uses."""
 
-    llm_client: CompletionClient
+    llm_client: LlmClient
     claims: Claims
     reply_ids: ReplyIds
     recorder: Recorder
     telemetry: Telemetry
 
 
-class LlmRequestSpec(Struct, frozen=True, kw_only=True):
-    """What to send to which LLM, and where the reply belongs."""
+class PreparedTurn(Struct, frozen=True, kw_only=True):
+    """What all LLM requests for one answer have in common."""
 
-    lease: ProducerLease
+    stream: Stream
     read_model: ReadModel
-    turn_id: int
+    lease: ProducerLease
+    chat_turn: ChatTurn
     endpoint: LlmEndpoint
-    body: JsonObject
-    failure_message: str
-    """Spoken when the LLM fails; nothing is when it is blank."""
-    service_tool_names: frozenset[str] = frozenset()
-    """Tools that the service runs itself: the reply goes on after them."""
-    withheld_tool_names: frozenset[str] = frozenset()
-    """Tools that the caller does not have and the service does not run this time: calls of them are dropped."""
-    item: str | None = None
-    """The item of the reply that this request continues."""
-    earlier_text: str = ""
-    """The text that the reply got from earlier requests."""
+    turn_id: int
+    pending_text: str | None
+    tools: list[JsonObject]
+    """Definitions of the tools that the service runs itself."""
+    reserved_tool_names: frozenset[str]
+    """Names that stand for the service's tools, also in a request that does not offer them."""
 
 
 class LlmRequest:
     """A request to an LLM, sent once: with `chunks` or with `complete`.
 
-    The journal gets the end of the reply exactly once: from `finish`, from `fail`, or, when the caller hangs up, from
-    `close`. Text that could not be journaled while it was streamed is repeated in full in that end.
+    `item` is that of the reply that it continues, `earlier_text` what this got from earlier requests. The journal gets
+    the end of the reply exactly once: from `finish`, from `fail`, or, when the caller hangs up, from `close`. Text that
+    could not be journaled while it was streamed is repeated in full in that end.
     """
 
-    def __init__(self, deps: GatewayDeps, spec: LlmRequestSpec) -> None:
+    def __init__(
+        self,
+        deps: GatewayDeps,
+        turn: PreparedTurn,
+        body: JsonObject,
+        tools: Sequence[JsonObject],
+        item: str | None,
+        earlier_text: str,
+    ) -> None:
         self.deps = deps
-        self.spec = spec
-        self.turn_id = spec.turn_id
-        self.item = spec.item
+        self.turn = turn
+        self.body = body
+        self.service_tool_names = frozenset(tool["function"]["name"] for tool in tools)
+        """Tools that the service runs itself: the reply goes on after them."""
+        self.withheld_tool_names = frozenset() if tools else turn.reserved_tool_names
+        """Tools that the caller does not have and the service does not run this time: calls of them are dropped."""
+        self.failure_message = parse_config(turn.stream.config).llm.failure_message or ""
+        """Spoken when the LLM fails; nothing is when it is blank."""
+        self.earlier_text = earlier_text
+        self.turn_id = turn.turn_id
+        self.continues = item is not None
+        self.item = item
         """The item of the reply, once the LLM has begun to answer."""
-        self.writer = ReplyWriter(deps.recorder, spec.lease, self.begin_reply)
+        self.writer = ReplyWriter(deps.recorder, turn.lease, self.begin_reply)
         self.answer = LlmAnswer()
         self.started_s = time.monotonic()
         self.result = "cancelled"
@@ -239,7 +235,7 @@ class LlmRequest:
     async def receive_chunks(self) -> AsyncGenerator[bytes, None]:
         """The chunks, each handed to the writer first. Raises `LlmFailed`, `Refused`."""
         done = False
-        async with aclosing(self.deps.llm_client.stream(self.spec.endpoint, self.spec.body)) as events:
+        async with aclosing(self.deps.llm_client.stream(self.turn.endpoint, self.body)) as events:
             async for data in events:
                 if data == DONE:
                     done = True
@@ -263,7 +259,7 @@ class LlmRequest:
         try:
             with self.span() as span:
                 try:
-                    data = await self.deps.llm_client.complete(self.spec.endpoint, self.spec.body)
+                    data = await self.deps.llm_client.complete(self.turn.endpoint, self.body)
                     self.answer.add_chunk(data)
                     self.check_not_empty()
                     self.note_first_chunk()
@@ -279,18 +275,18 @@ class LlmRequest:
 
     def check_not_empty(self) -> None:
         """An empty answer is a failure: the person on the phone would hear nothing."""
-        if not self.answer.has_choice or (self.answer.is_empty and not self.spec.earlier_text):
+        if not self.answer.has_choice or (self.answer.is_empty and not self.earlier_text):
             raise LlmFailed("invalid_answer")
 
     def span(self) -> AbstractContextManager[Span]:
-        host = urlsplit(self.spec.endpoint.url).hostname or ""
+        host = urlsplit(self.turn.endpoint.url).hostname or ""
         return self.deps.telemetry.tracer.span("llm", "client", {"voicemem.use": METRIC_USE, "server.address": host})
 
     def log_failure(self, span: Span, error: LlmFailed) -> LlmFailed:
         span.fail(str(error.why))
         self.result = "failed"
-        host = urlsplit(self.spec.endpoint.url).netloc.rpartition("@")[2]
-        fields = {"session_id": self.spec.lease.session_id, "host": host}
+        host = urlsplit(self.turn.endpoint.url).netloc.rpartition("@")[2]
+        fields = {"session_id": self.turn.lease.session_id, "host": host}
         LOG.warning("The LLM failed: %s", error.why, extra=fields)
         return error
 
@@ -300,9 +296,8 @@ class LlmRequest:
         if self.item is None:
             self.item = self.reserve_item(self.answer.id)
         if self.started_s and (self.answer.size or self.answer.tool_calls):
-            self.deps.telemetry.metrics.llm_first_token_seconds.labels(METRIC_USE).observe(
-                time.monotonic() - self.started_s
-            )
+            metric = self.deps.telemetry.metrics.llm_first_token_seconds.labels(METRIC_USE)
+            metric.observe(time.monotonic() - self.started_s)
             self.started_s = 0.0
 
     async def finish(self) -> None:
@@ -310,7 +305,12 @@ class LlmRequest:
         self.is_ended, self.result = True, "answered"
         if not self.must_continue:
             self.writer.add(self.end_event())
-        self.writer.add(*self.tool_call_events())
+        for call in self.answer.tool_calls:
+            # Those with a name and an id that events can hold can be stored and answered.
+            fits = 0 < len(call.id) <= MAX_ID_CHARACTERS and 0 < len(call.name) <= MAX_ID_CHARACTERS
+            if fits and call.name not in self.withheld_tool_names:
+                event = ToolCall(call_id=call.id, name=call.name, arguments=call.arguments)
+                self.writer.add(structs.replace(event, turn_id=self.turn_id, ts=self.now()))
         await self.wait_until_written()
         if self.writer.error is not None:
             raise self.writer.error
@@ -318,12 +318,9 @@ class LlmRequest:
     @property
     def must_continue(self) -> bool:
         """Whether another LLM request must follow: the LLM called tools, and the service runs all of them."""
-        tool_calls = self.answer.tool_calls
-        return (
-            self.result == "answered"
-            and bool(tool_calls)
-            and all(tool_call.name in self.spec.service_tool_names and tool_call.id for tool_call in tool_calls)
-        )
+        calls = self.answer.tool_calls
+        ours = all(call.name in self.service_tool_names and call.id for call in calls)
+        return self.result == "answered" and bool(calls) and ours
 
     async def wait_until_written(self) -> None:
         """Wait until everything is written; if some of the text was not, write another end with all of it."""
@@ -335,14 +332,14 @@ class LlmRequest:
     async def fail(self, error: LlmFailed) -> None:
         """Write that the LLM failed. Raises the same error where there is no failure message."""
         self.is_ended = True
-        text = self.spec.failure_message if self.spec.failure_message.strip() else None
+        text = self.failure_message if self.failure_message.strip() else None
         item = self.item or self.reserve_item(None)
         await self.writer.flush()
         if self.writer.is_incomplete:
             self.writer.add(self.end_event())
         self.writer.add(LlmError(turn_id=self.turn_id, item=item, text=text, code=error.why, ts=self.now()))
         await self.writer.flush()
-        self.deps.reply_ids.release(self.spec.lease.key, item)
+        self.deps.reply_ids.release(self.turn.lease.key, item)
         if text is None:
             raise error
         if self.writer.error is not None:
@@ -361,46 +358,29 @@ class LlmRequest:
 
     async def begin_reply(self) -> None:
         """Tell the other nodes, before the journal shows it, that the reply is under way."""
-        if self.item is not None and self.spec.item is None:
-            await self.deps.claims.begin_reply(self.spec.lease.key, self.item, self.deps.recorder.node_token())
+        if self.item is not None and not self.continues:
+            await self.deps.claims.begin_reply(self.turn.lease.key, self.item, self.deps.recorder.node_token())
 
     async def release(self) -> None:
         """Release the item: the reply is over, and the journal has it."""
-        self.deps.reply_ids.release(self.spec.lease.key, self.item)
         if self.item is not None:
+            self.deps.reply_ids.release(self.turn.lease.key, self.item)
             with suppress(StoreUnavailable):  # it is gone with this node, and the journal has the end of the reply
-                await self.deps.claims.end_reply(self.spec.lease.key, self.item)
+                await self.deps.claims.end_reply(self.turn.lease.key, self.item)
 
     def end_event(self) -> LlmDone:
         """The end of the reply; with its text if the journal does not have all of it."""
-        written = bool(self.spec.body["stream"]) and not self.writer.is_incomplete
-        text = None if written else self.spec.earlier_text + "".join(self.answer.text) or None
+        written = bool(self.body["stream"]) and not self.writer.is_incomplete
+        text = None if written else self.earlier_text + "".join(self.answer.text) or None
         return LlmDone(turn_id=self.turn_id, item=self.item, text=text, ts=self.now())
-
-    def tool_call_events(self) -> list[ProducedEvent]:
-        """The tool calls that can be stored and answered: those with a name and an id that events can hold."""
-        now = self.now()
-        return [
-            ToolCall(
-                turn_id=self.turn_id,
-                call_id=tool_call.id,
-                name=tool_call.name,
-                arguments=tool_call.arguments,
-                ts=now,
-            )
-            for tool_call in self.answer.tool_calls
-            if tool_call.name not in self.spec.withheld_tool_names
-            and 0 < len(tool_call.id) <= MAX_ID_CHARACTERS
-            and 0 < len(tool_call.name) <= MAX_ID_CHARACTERS
-        ]
 
     def failure_reply(self) -> tuple[str, int, str, str]:
         """The failure message as a completion: id, Unix seconds, model, text."""
-        model, item = self.spec.body.get("model"), self.item or f"chatcmpl-{self.turn_id}"
-        return item, self.now() // 1000, model if isinstance(model, str) else "", self.spec.failure_message
+        model, item = self.body.get("model"), self.item or f"chatcmpl-{self.turn_id}"
+        return item, self.now() // 1000, model if isinstance(model, str) else "", self.failure_message
 
     def reserve_item(self, item: str | None) -> str:
-        return self.deps.reply_ids.reserve(self.spec.lease.key, self.spec.read_model.state.items, item)
+        return self.deps.reply_ids.reserve(self.turn.lease.key, self.turn.read_model.state.items, item)
 
     def now(self) -> int:
         """Unix ms."""

@@ -24,16 +24,16 @@ from voicemem.documents.document import TOOL_NAMES
 from voicemem.errors import Refused, SessionQuarantined, StoreUnavailable
 from voicemem.gateway.chat_request import ChatTurn, GivenToolResult, build_llm_request, caller_tool_names
 from voicemem.gateway.llm_request import (
-    CompletionClient,
     GatewayDeps,
     LlmRequest,
-    LlmRequestSpec,
+    PreparedTurn,
     ReplyIds,
     ends_of_unfinished,
-    record_after,
+    record,
 )
 from voicemem.gateway.tool_loop import ToolLoop
-from voicemem.llm.endpoints import LlmEndpoint, LlmEndpoints
+from voicemem.llm.client import LlmClient
+from voicemem.llm.endpoints import LlmEndpoints
 from voicemem.memory.working_memory import WorkingMemory
 from voicemem.protocol.events import MessageEvent, ProducedEvent, ToolResult
 from voicemem.protocol.types import JsonObject
@@ -62,22 +62,6 @@ class NewInput(Struct, frozen=True):
     """What the user said, if the memory does not show it yet because its transcript is still to come."""
 
 
-class PreparedTurn(Struct, frozen=True, kw_only=True):
-    """What all LLM requests for one answer have in common."""
-
-    stream: Stream
-    read_model: ReadModel
-    lease: ProducerLease
-    chat_turn: ChatTurn
-    endpoint: LlmEndpoint
-    turn_id: int
-    pending_text: str | None
-    tools: list[JsonObject]
-    """Definitions of the tools that the service runs itself."""
-    reserved_tool_names: frozenset[str]
-    """Names that stand for the service's tools, also in a request that does not offer them."""
-
-
 class Gateway:
     """Answers chat completions for sessions."""
 
@@ -87,7 +71,7 @@ class Gateway:
         policies: Policies,
         working_memory: WorkingMemory,
         endpoints: LlmEndpoints,
-        llm_client: CompletionClient,
+        llm_client: LlmClient,
         claims: Claims,
         recall: Recall,
     ) -> None:
@@ -121,6 +105,13 @@ class Gateway:
         turn_id = new_input.turn_id
         if turn_id is None:
             turn_id = read_model.state.items[new_input.events[0].item or ""]
+        tools, reserved = list[JsonObject](), frozenset[str]()
+        section = parse_config(stream.config).working_memory
+        if section is not None and section.tools:
+            reserved = TOOL_NAMES - caller_tool_names(chat_turn.fields.get("tools"))
+            # The document is its user's, and the session names no user, or it is quarantined: go on without tools.
+            with suppress(Refused, SessionQuarantined):
+                tools = await self.working_memory.tool_definitions(stream)
         prepared = PreparedTurn(
             stream=stream,
             read_model=read_model,
@@ -129,8 +120,8 @@ class Gateway:
             endpoint=endpoint,
             turn_id=turn_id,
             pending_text=new_input.pending_text,
-            tools=await self.working_memory_tools(stream),
-            reserved_tool_names=reserved_tool_names(stream, chat_turn),
+            tools=tools,
+            reserved_tool_names=reserved,
         )
         first = await self.make_request(prepared)
         if not prepared.reserved_tool_names:
@@ -150,7 +141,7 @@ class Gateway:
                 new_input = self.extract_input(read_model, chat_turn)
                 if not new_input.events:
                     return stream, new_input
-                after = await record_after(self.deps.recorder, lease, new_input.events, read_model.position)
+                after = await record(self.deps.recorder, lease, new_input.events, read_model.position)
                 if after is not None:
                     return after, new_input
         raise StoreUnavailable("The session changes faster than this request can be stored; try again.")
@@ -160,19 +151,8 @@ class Gateway:
     ) -> LlmRequest:
         """The next LLM request for one answer; the last one is not offered the service's tools."""
         tools = [] if is_last else prepared.tools
-        spec = LlmRequestSpec(
-            lease=prepared.lease,
-            read_model=prepared.read_model,
-            turn_id=prepared.turn_id,
-            endpoint=prepared.endpoint,
-            body=await self.build_body(prepared, tools),
-            failure_message=parse_config(prepared.stream.config).llm.failure_message or "",
-            service_tool_names=frozenset(tool["function"]["name"] for tool in tools),
-            withheld_tool_names=frozenset() if tools else prepared.reserved_tool_names,
-            item=item,
-            earlier_text=earlier_text,
-        )
-        return LlmRequest(self.deps, spec)
+        body = await self.build_body(prepared, tools)
+        return LlmRequest(self.deps, prepared, body, tools, item, earlier_text)
 
     async def close_unfinished_replies(self, stream: Stream, lease: ProducerLease) -> Stream:
         """End the replies that a killed process left open; the session's row after that.
@@ -186,19 +166,10 @@ class Gateway:
             ends = ends_of_unfinished(read_model.state, GATEWAY_PRODUCER, own)
             elsewhere = await self.deps.claims.list_replies(stream.key) if ends else set()
             ends = [end for end in ends if end.item not in elsewhere]
-            after = await record_after(self.deps.recorder, lease, ends, position) if ends else stream
+            after = await record(self.deps.recorder, lease, ends, position) if ends else stream
             if after is not None:
                 return after
         return stream
-
-    async def working_memory_tools(self, stream: Stream) -> list[JsonObject]:
-        """The tools of the session's working memory, if the LLM is to have them."""
-        if not offers_tools(stream):
-            return []
-        # The document is its user's, and the session names no user, or it is quarantined: go on without tools.
-        with suppress(Refused, SessionQuarantined):
-            return await self.working_memory.tool_definitions(stream)
-        return []
 
     async def build_body(self, prepared: PreparedTurn, tools: list[JsonObject]) -> JsonObject:
         """The body of an LLM request, with the memory as it is now and the definitions of the service's `tools`."""
@@ -209,8 +180,11 @@ class Gateway:
         options, said = ContextOptions(style="openai", tools=True), prepared.pending_text
         selection = await select_context(self.read_models, self.policies, stream, options, self.recall, said)
         body = render_body(selection, options)
-        if prepared.pending_text is not None:
-            body = self.append_user_text(body, prepared.pending_text, prepared.turn_id, custom)
+        if said is not None:  # it has just been said, and stands at the end
+            place = {"turn_id": prepared.turn_id, "timestamp": self.clock()} if custom else {}
+            fields = {**place, "metadata": {"source": "asr"}} if custom else {}
+            message = {"role": "user", "content": said, **fields}
+            body = {**body, "messages": [*body["messages"], message], **place}
         body = build_llm_request(body, prepared.chat_turn, prepared.endpoint.model, custom)
         return body | {"tools": [*body.get("tools", ()), *tools]} if tools else body
 
@@ -247,13 +221,6 @@ class Gateway:
         ]
         return NewInput(turn_id, events)
 
-    def append_user_text(self, body: JsonObject, text: str, turn_id: int, custom: bool) -> JsonObject:
-        """The context with what the user has just said at its end."""
-        message: JsonObject = {"role": "user", "content": text}
-        position_fields: JsonObject = {"turn_id": turn_id, "timestamp": self.clock()} if custom else {}
-        custom_fields = {**position_fields, "metadata": {"source": "asr"}} if custom else {}
-        return {**body, "messages": [*body["messages"], message | custom_fields], **position_fields}
-
     # Answers in progress
 
     def spawn(self, answering: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -272,26 +239,8 @@ class Gateway:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def offers_tools(stream: Stream) -> bool:
-    """Whether a session's configuration offers its working memory to the LLM as tools."""
-    section = parse_config(stream.config).working_memory
-    return section is not None and section.tools
-
-
-def reserved_tool_names(stream: Stream, chat_turn: ChatTurn) -> frozenset[str]:
-    """The names of the service's tools, without those that the caller uses for tools of its own."""
-    if not offers_tools(stream):
-        return frozenset()
-    return TOOL_NAMES - caller_tool_names(chat_turn.fields.get("tools"))
-
-
 def is_recorded(state: State, turn: Turn, text: str) -> bool:
     """Whether a turn that waits for its reply has the user's words: recognised speech, or the same text typed."""
     if standing_replies(state, turn) or turn.failures:
         return False
-    return bool(turn.segments) or any(same_words(typed.text, text) for typed in turn.typed or ())
-
-
-def same_words(text: str, other: str) -> bool:
-    """Whether two texts differ in white space only."""
-    return text.split() == other.split()
+    return bool(turn.segments) or any(typed.text.split() == text.split() for typed in turn.typed or ())

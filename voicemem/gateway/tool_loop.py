@@ -68,7 +68,13 @@ class ToolLoop:
                 break
             await self.prepare_next(is_last=rounds_left <= 1)
         data = without_service_calls(data, self.request, complete=True) or data
-        return prepend_text(data, before) if before else data
+        if before:  # the text of the requests before
+            payload: Any = msgspec.json.decode(data)
+            for choice in payload["choices"]:
+                message = choice.get("message") or {}
+                message["content"] = before + content_text(message.get("content"))
+            data = msgspec.json.encode(payload)
+        return data
 
     async def prepare_next(self, is_last: bool) -> None:
         """Run the tools that the LLM called, and prepare the next request; the last one gets no tools of ours."""
@@ -83,7 +89,7 @@ class ToolLoop:
             if not ready:
                 end = request.end_event()
                 await request.release()
-                await record(request.deps.recorder, request.spec.lease, [end])
+                await record(request.deps.recorder, request.turn.lease, [end])
 
     async def run_service_tools(self) -> None:
         """Run the calls of the service's tools, and journal their results."""
@@ -95,57 +101,39 @@ class ToolLoop:
                 ToolResult(turn_id=request.turn_id, call_id=tool_call.id, result=message["content"], ts=request.now())
             )
         if results:
-            await record(request.deps.recorder, request.spec.lease, results)
-
-
-def prepend_text(data: bytes, before: str) -> bytes:
-    """A completion whose text begins with the text of the requests before."""
-    payload: Any = msgspec.json.decode(data)
-    for choice in payload["choices"]:
-        message = choice.get("message") or {}
-        message["content"] = before + content_text(message.get("content"))
-    return msgspec.json.encode(payload)
+            await record(request.deps.recorder, request.turn.lease, results)
 
 
 def service_tool_calls(request: LlmRequest) -> list[PartialToolCall]:
     """The calls of tools that the service runs; a call without an id cannot be answered."""
-    names = request.spec.service_tool_names
-    return [tool_call for tool_call in request.answer.tool_calls if tool_call.name in names and tool_call.id]
+    names = request.service_tool_names
+    return [call for call in request.answer.tool_calls if call.name in names and call.id]
 
 
 def without_service_calls(data: bytes, request: LlmRequest, complete: bool = False) -> bytes | None:
     """A chunk or completion as the caller gets it; None for a chunk in which nothing is left."""
     tool_calls = request.answer.tool_calls
-    withheld = [tool_call for tool_call in tool_calls if tool_call.name in request.spec.withheld_tool_names]
+    withheld = [call for call in tool_calls if call.name in request.withheld_tool_names]
     removed = [*service_tool_calls(request), *withheld]
     if not removed:
         return data
     # If nothing is left that the caller could run, "tool_calls" as the reason would make it wait for calls that never
     # come: its answer is simply over.
     stops = len(removed) == len(tool_calls) and not request.must_continue
+    ids = {call.id for call in removed if call.id}
+    indexes = {call.index for call in removed if call.index is not None}
     payload: Any = msgspec.json.decode(data)
     empty = True
     for choice in payload.get("choices") or ():
         delta = choice.get("delta") or choice.get("message") or {}
-        remove_tool_calls(delta, removed)
+        # They are matched by index or by id: only the first fragment has the id, and some servers send no index.
+        if fragments := delta.get("tool_calls"):
+            left = [one for one in fragments if one.get("index") not in indexes and one.get("id") not in ids]
+            delta["tool_calls"] = left
+            if not left:
+                del delta["tool_calls"]
         if stops and choice.get("finish_reason") == "tool_calls":
             choice["finish_reason"] = "stop"
         over = choice.get("finish_reason") is not None and not request.must_continue
         empty = empty and not (over or any(value for name, value in delta.items() if name != "role"))
     return None if empty and not complete and payload.get("choices") else msgspec.json.encode(payload)
-
-
-def remove_tool_calls(delta: JsonObject, removed: list[PartialToolCall]) -> None:
-    """Take tool calls, or fragments of them, out of a message.
-
-    They are matched by index or by id: only the first fragment of a call has the id, and some servers send no index.
-    """
-    fragments = delta.get("tool_calls")
-    if not fragments:
-        return
-    ids = {tool_call.id for tool_call in removed if tool_call.id}
-    indexes = {tool_call.index for tool_call in removed if tool_call.index is not None}
-    left = [one for one in fragments if one.get("index") not in indexes and one.get("id") not in ids]
-    delta["tool_calls"] = left
-    if not left:
-        del delta["tool_calls"]

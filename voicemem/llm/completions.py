@@ -116,7 +116,11 @@ class LlmAnswer:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise LlmFailed("invalid_answer") from None
         if completion.error is not None:
-            raise LlmFailed(error_status(completion.error))
+            # Of the error only an HTTP status is used: its texts may hold secrets.
+            code = completion.error.get("code") if isinstance(completion.error, dict) else None
+            if isinstance(code, str) and code.isdecimal() and len(code) == 3:
+                code = int(code)
+            raise LlmFailed(code if type(code) is int and 400 <= code <= 599 else "error")
         self.id = self.id or completion.id
         added = ""
         for choice in completion.choices or ():
@@ -163,11 +167,3 @@ class LlmAnswer:
         self.size += len(added.encode(errors="replace"))
         if self.size > MAX_TEXT_BYTES:
             raise LlmFailed("too_long")
-
-
-def error_status(error: Any) -> int | str:
-    """The HTTP status that an error in an answer names, else `error`; its texts may hold secrets and are not used."""
-    code = error.get("code") if isinstance(error, dict) else None
-    if isinstance(code, str) and code.isdecimal() and len(code) == 3:
-        code = int(code)
-    return code if type(code) is int and 400 <= code <= 599 else "error"

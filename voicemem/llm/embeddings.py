@@ -15,9 +15,9 @@ from math import hypot, isfinite
 import msgspec
 from msgspec import Struct
 
-from voicemem.config.service import MAX_DIMENSIONS, Settings
+from voicemem.config.service import MAX_DIMENSIONS
 from voicemem.errors import LlmFailed
-from voicemem.llm.endpoints import EMBEDDINGS_PATH, LlmEndpoint
+from voicemem.llm.endpoints import LlmEndpoint
 from voicemem.protocol.types import JsonObject
 from voicemem.telemetry.metrics import Metrics
 
@@ -126,16 +126,3 @@ def to_vector(numbers: Sequence[float]) -> bytes | None:
     if sys.byteorder == "big":
         vector.byteswap()
     return vector.tobytes()
-
-
-def embeddings_endpoint(settings: Settings) -> LlmEndpoint | None:
-    """The operator's embedder; None when there is none."""
-    if settings.embeddings_url is None:
-        return None
-    return LlmEndpoint(
-        settings.embeddings_url,
-        settings.embeddings_key,
-        public_only=False,
-        model=settings.embeddings_model,
-        path=EMBEDDINGS_PATH,
-    )

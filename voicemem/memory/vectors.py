@@ -136,10 +136,6 @@ class VectorMaker:
     def can_compare(self) -> bool:
         return self.support is not None and self.support.max_compared > 0
 
-    @property
-    def has_changed(self) -> bool:
-        return any(cache.changed for cache in self.caches)
-
     def on_indexed(self, keys: Iterable[int]) -> None:
         """Note that something of these sessions was indexed."""
         self.messages.changed.update(dict.fromkeys(keys))
@@ -147,10 +143,6 @@ class VectorMaker:
     def on_remembered(self, keys: Iterable[int]) -> None:
         """Note that memories in these streams were written."""
         self.memories.changed.update(dict.fromkeys(keys))
-
-    def forget_changed(self) -> None:
-        for cache in self.caches:
-            cache.changed.clear()
 
     async def prepare(self) -> None:
         """Ask the store what it can do with vectors, and tell the operator. Raises `StoreUnavailable`."""
@@ -167,7 +159,7 @@ class VectorMaker:
 
     async def embed_changed(self) -> None:
         """Make the vectors of what has changed. Raises `LlmFailed`, `StoreUnavailable`."""
-        name = await self.find_name() if self.has_changed else ""
+        name = await self.find_name() if any(cache.changed for cache in self.caches) else ""
         for cache in self.caches:
             while cache.changed:
                 keys = list(islice(cache.changed, STREAMS_AT_ONCE))
@@ -235,11 +227,6 @@ class VectorMaker:
         messages = await self.store.transcript_vectors.count_without_vector(name)
         return messages + await self.store.memory_vectors.count_without_vector(name)
 
-    def note_answered(self) -> None:
-        if self.failures:
-            LOG.warning("The embedder answers again.")
-        self.failures = 0
-
     def retry_after(self, failed: LlmFailed) -> float:
         """Seconds until the embedder is asked again; the first failure in a row is logged."""
         if not self.failures:
@@ -262,17 +249,20 @@ async def make_vectors_forever(maker: VectorMaker) -> None:
             if not maker.can_compare:
                 await maker.prepare()
             if not maker.can_compare:
-                maker.forget_changed()
+                for cache in maker.caches:
+                    cache.changed.clear()
                 pause = CHECK_INTERVAL_S
             else:
                 try:
-                    asked = maker.has_changed or next_check <= time()
+                    asked = any(cache.changed for cache in maker.caches) or next_check <= time()
                     await maker.embed_changed()
                     if next_check <= time():
                         await maker.catch_up()
                         next_check = float("inf") if maker.store.is_exclusive else time() + CHECK_INTERVAL_S
                     if asked:
-                        maker.note_answered()
+                        if maker.failures:
+                            LOG.warning("The embedder answers again.")
+                        maker.failures = 0
                 except LlmFailed as failed:
                     pause = maker.retry_after(failed)
         await asyncio.sleep(pause)

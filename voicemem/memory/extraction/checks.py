@@ -6,10 +6,10 @@ answer is trusted: a memory must name lines that it was shown, which say it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -21,7 +21,6 @@ from voicemem.memory.extraction.said import (
     gives_orders,
     is_greeting,
     is_question,
-    shares_words,
     stems_of,
     tells_secret,
 )
@@ -96,14 +95,13 @@ def read_answer(text: str) -> list[DraftedMemory | None]:
         raise LlmFailed(UNUSABLE) from None
     if len(answer.memories) > MAX_ITEMS:
         raise LlmFailed(UNUSABLE)
-    return [read_memory(one) for one in answer.memories]
-
-
-def read_memory(value: Any) -> DraftedMemory | None:
-    try:
-        return msgspec.convert(value, DraftedMemory)
-    except msgspec.ValidationError:
-        return None
+    drafts: list[DraftedMemory | None] = []
+    for one in answer.memories:
+        try:
+            drafts.append(msgspec.convert(one, DraftedMemory))
+        except msgspec.ValidationError:
+            drafts.append(None)
+    return drafts
 
 
 class ExtractedMemory(NamedTuple):
@@ -153,7 +151,7 @@ def check_answer(prompt: Prompt, drafts: Iterable[DraftedMemory | None], rules: 
 
 def check_memory(prompt: Prompt, draft: DraftedMemory | None) -> ExtractedMemory | Refusal:
     """The memory, or why it is refused."""
-    if draft is None or not is_confidence(draft.confidence):
+    if draft is None or not (draft.confidence is None or 0 <= draft.confidence <= 1):
         return "malformed"
     text = one_line(draft.text)
     if draft.kind not in prompt.kinds:
@@ -168,7 +166,7 @@ def check_memory(prompt: Prompt, draft: DraftedMemory | None) -> ExtractedMemory
     if not prompt.known.keys() >= set(draft.supersedes):
         return "unknown_memories"
     lines = tuple(shown[number] for number in sorted(set(draft.lines)))
-    refusal = refuse_text(text, draft.kind) or refuse_lines(text, draft.kind, lines, prompt.orders)
+    refusal = refuse_lines(text, draft.kind, lines, prompt.orders)
     if refusal is not None:
         return refusal
     return ExtractedMemory(
@@ -189,24 +187,19 @@ def redacted(draft: DraftedMemory, rules: Rules) -> DraftedMemory:
     return structs.replace(draft, text=text, topics=topics, entities=entities)
 
 
-def refuse_text(text: str, kind: str) -> Refusal | None:
-    """Why a text can be no memory, whatever was said."""
+def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[int, str]) -> Refusal | None:
+    """Why a text can be no memory, whatever was said, or why the lines that it cites do not say it.
+
+    What only a line with instructions says (`orders`, by number) is no memory, whichever lines are cited for it.
+    """
     if gives_orders(text):
         return "instruction"
     if tells_secret(text):
         return "secret"
-    if kind == "summary":
-        return None
-    if is_greeting(text):
+    if kind != "summary" and is_greeting(text):
         return "greeting"
-    return "question" if is_question(text) else None
-
-
-def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[int, str]) -> Refusal | None:
-    """Why the lines that a memory cites do not say it.
-
-    What only a line with instructions says (`orders`, by number) is no memory, whichever lines are cited for it.
-    """
+    if kind != "summary" and is_question(text):
+        return "question"
     said = " ".join(line.text for line in cited)
     if any(line.number in orders for line in cited):
         return "instruction"
@@ -214,27 +207,16 @@ def refuse_lines(text: str, kind: str, cited: Sequence[Line], orders: Mapping[in
         return "instruction"
     if kind == "summary":
         return None
-    if kind in OF_THE_CALLER:
-        refusal = refuse_source(cited)
-        if refusal is not None:
-            return refusal
-    elif all(is_greeting(line.text) for line in cited):
-        return "greeting"
-    return None if shares_words(text, said) else "unsupported"
-
-
-def refuse_source(cited: Sequence[Line]) -> Refusal | None:
-    """Why lines say nothing about the caller: he has to have said something himself that neither asks nor greets."""
-    own = [line.text for line in cited if line.is_callers]
+    # For what is said of the caller, he has to have said something himself that neither asks nor greets.
+    of_caller = kind in OF_THE_CALLER
+    own = [line.text for line in cited if line.is_callers or not of_caller]
     if not own:
         return "said_by_agent"
     if all(map(is_greeting, own)):
         return "greeting"
-    return "question" if all(is_question(text) or is_greeting(text) for text in own) else None
-
-
-def is_confidence(value: float | None) -> bool:
-    return value is None or (math.isfinite(value) and 0 <= value <= 1)
+    if of_caller and all(is_question(text) or is_greeting(text) for text in own):
+        return "question"
+    return None if stems_of(text) & stems_of(said) else "unsupported"
 
 
 def confidence_of(given: float | None, lines: Sequence[Line]) -> float:
@@ -250,10 +232,8 @@ def labels(texts: Iterable[str]) -> tuple[str, ...]:
 
 def day_or_none(text: str | None) -> str | None:
     """A day or an instant (ISO 8601); None for anything else, and for a day that does not exist."""
-    if text is None or re.match(TIME_PATTERN, text) is None:
-        return None
-    try:
-        time_ms(text)
-    except ValueError:
-        return None
-    return text
+    with suppress(ValueError):
+        if text is not None and re.match(TIME_PATTERN, text):
+            time_ms(text)
+            return text
+    return None

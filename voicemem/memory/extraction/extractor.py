@@ -14,7 +14,7 @@ from voicemem.config.context import DEFAULT_STRATEGY, ExtractConfig
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable
 from voicemem.llm.background import BackgroundLlm, LlmText
-from voicemem.memory.extraction.checks import Checked, ExtractedMemory, check_answer, read_answer
+from voicemem.memory.extraction.checks import ExtractedMemory, check_answer, read_answer
 from voicemem.memory.extraction.prompts import (
     MAX_KNOWN,
     PROMPT_VERSION,
@@ -91,11 +91,6 @@ class DailyBudget:
     def day(self) -> int:
         return self.clock() // DAY_MS
 
-    @property
-    def renewed_ms(self) -> int:
-        """When there are tokens again, Unix ms."""
-        return (self.day + 1) * DAY_MS
-
 
 class Reading(NamedTuple):
     """What a session has to be sent, as of a position of its journal."""
@@ -145,10 +140,15 @@ class Extractor:
         Raises `Refused` (`llm_not_configured`, `unknown_session`), `LlmFailed`, `SessionQuarantined`,
         `StoreUnavailable`.
         """
-        count = self.counter(stream, config)
-        reading = await self.read(stream, count)
+        llm_model = (stream.config.get("llm") or {}).get("model")
+        count = self.policies.counter(config.model or llm_model or self.policies.default_model).count
+        reading = await self.read_models.read(stream, partial(read_section, count=count))
         section = reading.section
-        if section is None or not is_worth_sending(section, fewest):
+        if section is None:
+            return Step("nothing", reading.position)
+        # Of a section that is not the last, what follows would wait.
+        says_enough = len(section.lines) >= fewest and any(line.is_callers for line in section.lines)
+        if section.is_last and not says_enough:
             return Step("nothing", reading.position)
         if reading.extracted.calls >= MAX_CALLS:
             return Step("calls", reading.position)
@@ -160,19 +160,20 @@ class Extractor:
         if not await self.budget.spend(stream.project, estimate):
             return Step("budget", reading.position)
         answer = await self.ask(stream, config, prompt, estimate)
-        checked = await asyncio.to_thread(self.check, prompt, answer.text)
+        checked = await asyncio.to_thread(lambda: check_answer(prompt, read_answer(answer.text), self.rules))
         for reason, number in checked.refused.items():
             self.metrics.refused_memories.labels(reason).inc(number)
         drafts = [draft_of(one, stream, config, answer, before) for one in checked.memories]
-        await self.keep(stream, reading, drafts, mark_of(section, config, answer))
+        mark = MemoriesExtracted(
+            through=section.through,
+            strategy=config.strategy or DEFAULT_STRATEGY,
+            version=PROMPT_VERSION,
+            model=model_of(config, answer),
+            input_tokens=answer.input_tokens,
+            output_tokens=answer.output_tokens,
+        )
+        await self.keep(stream, reading, drafts, mark)
         return Step("sent", reading.position)
-
-    def counter(self, stream: Stream, config: ExtractConfig) -> CountTokens:
-        llm_model = (stream.config.get("llm") or {}).get("model")
-        return self.policies.counter(config.model or llm_model or self.policies.default_model).count
-
-    async def read(self, stream: Stream, count: CountTokens) -> Reading:
-        return await self.read_models.read(stream, partial(read_section, count=count))
 
     async def ask(self, stream: Stream, config: ExtractConfig, prompt: Prompt, estimate: int) -> LlmText:
         """The LLM's answer; what it really cost is counted."""
@@ -185,10 +186,6 @@ class Extractor:
         else:
             self.metrics.extraction_tokens.inc(estimate)
         return answer
-
-    def check(self, prompt: Prompt, text: str) -> Checked:
-        """What is kept of an answer. Raises `LlmFailed` for one that cannot be read."""
-        return check_answer(prompt, read_answer(text), self.rules)
 
     async def find_known(
         self, stream: Stream, config: ExtractConfig, section: Section
@@ -203,8 +200,9 @@ class Extractor:
         said = " ".join(line.text for line in reversed(section.lines) if line.is_callers)
         near = [one for one, _ in await self.long_term.find_by_words(stream.project, filter, said, MAX_KNOWN)]
         newest = await self.long_term.list_memories(stream.project, filter) if len(near) < MAX_KNOWN else []
-        found = {one.id: one for one in (*near, *newest)}
-        return [to_known(one) for one in list(found.values())[:MAX_KNOWN]], None
+        found = list({one.id: one for one in (*near, *newest)}.values())[:MAX_KNOWN]
+        days = [one.created_at if one.said_at is None else one.said_at for one in found]
+        return [KnownMemory(one.id, one.kind, one.text, day) for one, day in zip(found, days, strict=True)], None
 
     async def keep(
         self, stream: Stream, reading: Reading, drafts: Sequence[MemoryDraft], mark: MemoriesExtracted
@@ -248,31 +246,15 @@ def content_of(lines: Sequence[Line]) -> list[tuple[int, str, str]]:
     return sorted((line.position, line.role, line.text) for line in lines)
 
 
-def is_worth_sending(section: Section, fewest: int) -> bool:
-    """Whether a caller says something in a section; of one that is not the last, what follows would wait."""
-    if not section.is_last:
-        return True
-    return len(section.lines) >= fewest and any(line.is_callers for line in section.lines)
-
-
-def to_known(memory: Memory) -> KnownMemory:
-    day_ms = memory.created_at if memory.said_at is None else memory.said_at
-    return KnownMemory(memory.id, memory.kind, memory.text, day_ms)
-
-
 def draft_of(
     memory: ExtractedMemory, stream: Stream, config: ExtractConfig, answer: LlmText, before: Memory | None
 ) -> MemoryDraft:
     """A memory as it is kept; `before` is the summary that it takes the place of."""
+    same = {name: getattr(memory, name) for name in ("text", "kind", "topics", "entities", "event_at", "confidence")}
     return MemoryDraft(
-        text=memory.text,
-        kind=memory.kind,
+        **same,
         session_id=stream.id,
-        topics=memory.topics,
-        entities=memory.entities,
-        event_at=memory.event_at,
         said_at=memory.said_ms,
-        confidence=memory.confidence,
         supersedes=memory.supersedes if before is None else (before.id,),
         source="extracted",
         evidence=evidence_of(stream.id, memory.lines),
@@ -293,17 +275,6 @@ def evidence_of(session_id: str, lines: Sequence[Line]) -> tuple[Evidence, ...]:
         turn_ids = tuple(sorted({line.turn_id for line in run}))
         found.append(Evidence(session_id, min(positions), max(positions), turn_ids))
     return tuple(found)
-
-
-def mark_of(section: Section, config: ExtractConfig, answer: LlmText) -> MemoriesExtracted:
-    return MemoriesExtracted(
-        through=section.through,
-        strategy=config.strategy or DEFAULT_STRATEGY,
-        version=PROMPT_VERSION,
-        model=model_of(config, answer),
-        input_tokens=answer.input_tokens,
-        output_tokens=answer.output_tokens,
-    )
 
 
 def model_of(config: ExtractConfig, answer: LlmText) -> str | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from voicemem.config.context import DEFAULT_STRATEGY, MESSAGES, NOW, ExtractConfig
@@ -17,7 +16,7 @@ from voicemem.protocol.types import JsonObject
 from voicemem.search.passages import DAY_MS, LOOK_BACK, day_words, heard_entries, is_heard, is_passage
 from voicemem.transcript.history import MessageEntry, begun_positions, turn_entries
 from voicemem.transcript.messages import Message
-from voicemem.transcript.state import State, Turn
+from voicemem.transcript.state import State
 
 MAX_TOKENS = 6_000
 """Of the lines that are sent at a time."""
@@ -61,7 +60,7 @@ Write down the caller's preferences alone: what he likes, wants or refuses, and 
 Write one summary of the call: who called, what he wanted, what was found out, decided and promised, what is still open.
 - summary: the only kind there is. Write one, in plain sentences, of at most 120 words, and cite the lines it rests on.\
  If a summary so far is given, yours replaces it: keep what still holds of it.""",
-    "custom": "",
+    "custom": "What to write down is said below, by the operator of the agent.",
 }
 RULES = """\
 You keep the long-term memory of a voice agent. You read lines of a call between a caller and the agent, exactly as \
@@ -141,7 +140,9 @@ def next_section(state: State, after: int, count_tokens: CountTokens, max_tokens
     """
     settled = settled_through(state)
     every = list(numbered_lines(state))
-    new = sorted((line for line in every if after < line.position <= settled), key=by_position)
+    new = sorted(
+        (line for line in every if after < line.position <= settled), key=lambda line: (line.position, line.number)
+    )
     if not new:
         return None
     end, through = len(new), settled
@@ -151,7 +152,7 @@ def next_section(state: State, after: int, count_tokens: CountTokens, max_tokens
         if left < 0 and place and line.position > new[place - 1].position:
             end, through = place, line.position - 1
             break
-    chosen = sorted(new[:end], key=by_number)
+    chosen = sorted(new[:end])  # by number
     earlier = [line for line in every[: chosen[0].number - 1] if line.position <= after]
     return Section(tuple(chosen), earlier_lines(earlier, count_tokens), through, end == len(new))
 
@@ -195,16 +196,13 @@ def settled_through(state: State) -> int:
     """Up to where nothing begins in a journal that may still become another message than it is now."""
     if state.closed_ts is not None:
         return state.position
-    newest = (state.turns[number] for number in state.turn_numbers[-LOOK_BACK:])
-    waiting = chain.from_iterable(waiting_positions(state, turn) for turn in newest)
-    return min(waiting, default=state.position + 1) - 1
-
-
-def waiting_positions(state: State, turn: Turn) -> set[int]:
-    """Where parts of a turn began of which it is not known yet what was said or heard."""
-    settled = {entry.order for entry in turn_entries(state, turn) if is_heard(state, entry)}
-    cancelled = {id >> 1 for id in turn.replies if state.replies[id].cancelled}
-    return begun_positions(state, turn) - settled - cancelled
+    waiting = {state.position + 1}
+    for turn in (state.turns[number] for number in state.turn_numbers[-LOOK_BACK:]):
+        # Where parts began of which it is not known yet what was said or heard.
+        settled = {entry.order for entry in turn_entries(state, turn) if is_heard(state, entry)}
+        cancelled = {id >> 1 for id in turn.replies if state.replies[id].cancelled}
+        waiting |= begun_positions(state, turn) - settled - cancelled
+    return min(waiting) - 1
 
 
 def to_line(number: int, entry: MessageEntry) -> Line:
@@ -235,14 +233,6 @@ def speaker(message: Message) -> str:
 def one_line(text: str) -> str:
     """A text without line breaks and control characters: nothing that is said can look like another line."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
-
-
-def by_position(line: Line) -> tuple[int, int]:
-    return line.position, line.number
-
-
-def by_number(line: Line) -> int:
-    return line.number
 
 
 class KnownMemory(NamedTuple):
@@ -283,28 +273,19 @@ def build_prompt(
     kinds = KINDS_OF[strategy]
     shown = {f"M{n}": one for n, one in enumerate((m for m in known if not gives_orders(m.text)), 1) if n <= MAX_KNOWN}
     system = RULES.format(
-        task=task_of(config, strategy),
+        task=TASKS[strategy],
         most=1 if strategy == "summary" else MAX_MEMORIES,
-        kinds=" or ".join(map(quoted, kinds)),
+        kinds=" or ".join(f'"{kind}"' for kind in kinds),
     )
     if config.instructions:
         system += f"\n\nThe operator of the agent adds:\n{config.instructions.strip()}"
     orders = {line.number: line.text for line in section.lines if gives_orders(line.text)}
-    user = "\n\n".join(parts_of(config, without_orders(section, orders), shown, now_ms, summary))
-    return Prompt(system, user, kinds, section, {name: one.id for name, one in shown.items()}, orders)
-
-
-def without_orders(section: Section, orders: Mapping[int, str]) -> Section:
-    """The section as it is sent: what tries to give instructions is left out."""
+    # What tries to give instructions is left out.
     lines = tuple(line._replace(text=LEFT_OUT) if line.number in orders else line for line in section.lines)
     earlier = tuple(line._replace(text=LEFT_OUT) if gives_orders(line.text) else line for line in section.earlier)
-    return section._replace(lines=lines, earlier=earlier)
-
-
-def task_of(config: ExtractConfig, strategy: str) -> str:
-    return (
-        TASKS[strategy] if strategy != "custom" else "What to write down is said below, by the operator of the agent."
-    )
+    sent = section._replace(lines=lines, earlier=earlier)
+    user = "\n\n".join(parts_of(config, sent, shown, now_ms, summary))
+    return Prompt(system, user, kinds, section, {name: one.id for name, one in shown.items()}, orders)
 
 
 def parts_of(
@@ -323,7 +304,8 @@ def parts_of(
         earlier = "\n".join(f"- {line.shown()}" for line in section.earlier)
         parts.append(f"Said before, to understand the rest; it cannot be cited:\n{earlier}")
     if config.strategy == "custom" and config.prompt:
-        parts.append(fill(config.prompt, {MESSAGES: lines, NOW: today}))
+        values = {MESSAGES: lines, NOW: today}  # in one pass: what is put in may contain placeholders
+        parts.append(re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], config.prompt))
     else:
         parts.append(f"The lines:\n{lines}")
     return parts
@@ -332,15 +314,6 @@ def parts_of(
 def day_of(ms: int) -> str:
     """A day (UTC) with its weekday: `Sunday, 3 May 2026`."""
     return f"{WEEKDAYS[ms // DAY_MS % 7]}, {day_words(ms)}"
-
-
-def fill(prompt: str, values: Mapping[str, str]) -> str:
-    """The prompt with its placeholders replaced, in one pass: what is put in may contain them."""
-    return re.sub("|".join(map(re.escape, values)), lambda found: values[found[0]], prompt)
-
-
-def quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 def answer_schema(kinds: Sequence[GivenKind]) -> JsonObject:

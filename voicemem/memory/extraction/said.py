@@ -80,24 +80,18 @@ FEWEST_LETTERS = 3
 """What a stem keeps."""
 
 
-def clauses(text: str) -> list[str]:
-    return [clause for clause in CLAUSES.split(text.strip()) if clause.strip(MARKS)]
-
-
 def is_question(text: str) -> bool:
-    """Whether a text only asks; greetings beside that do not matter."""
-    parts = [clause for clause in clauses(text) if not is_greeting(clause)]
-    return bool(parts) and all(asks(clause, parts[-1]) for clause in parts)
+    """Return whether a text only asks; greetings beside that do not matter."""
+    parts = [
+        bare for clause in CLAUSES.split(text.strip()) if (bare := clause.strip(MARKS)) and not is_greeting(clause)
+    ]
+    last_asks = bool(parts) and (parts[-1].endswith(("?", "？")) or ASKS.match(parts[-1]) is not None)
 
+    def asks(place: int, bare: str) -> bool:
+        opens = ASKS.match(bare) is not None or ASKS_CHINESE.search(bare) is not None
+        return bare.endswith(("?", "？")) or (opens and (place == len(parts) - 1 or last_asks))
 
-def asks(clause: str, last: str) -> bool:
-    bare = clause.strip(MARKS)
-    if bare.endswith(("?", "？")):
-        return True
-    opens = ASKS.match(bare) is not None or ASKS_CHINESE.search(bare) is not None
-    return opens and (
-        clause is last or last.strip(MARKS).endswith(("?", "？")) or ASKS.match(last.strip(MARKS)) is not None
-    )
+    return bool(parts) and all(asks(place, bare) for place, bare in enumerate(parts))
 
 
 def is_greeting(text: str) -> bool:

@@ -23,6 +23,7 @@ from voicemem.errors import LlmFailed, Refused, SessionQuarantined, StoreUnavail
 from voicemem.llm.background import ConcurrencyLimiter
 from voicemem.memory.extraction.extractor import MAX_CALLS, ExtractionState, Extractor, StateName
 from voicemem.runtime import Runtime
+from voicemem.search.passages import DAY_MS
 from voicemem.store.admission import AppendResult
 from voicemem.store.claims import EXTRACTION
 from voicemem.store.streams import SESSION_KIND, Stream
@@ -93,8 +94,6 @@ class ExtractionWorker:
         """Sessions that are to be looked at, by key."""
         self.jobs: dict[int, Job] = {}
         """Extractions that are under way, or failed, by session key."""
-        self.next_check = 0.0
-        """When to look at all sessions again, by the loop's clock."""
 
     # What is to be done
 
@@ -157,16 +156,12 @@ class ExtractionWorker:
             state = "finished"
         return ExtractionState(state, done.through, done.calls, job.failures, job.error)
 
-    @property
-    def failing(self) -> int:
-        """How many sessions are failing."""
-        return sum(job.failures >= FAILING_AFTER for job in self.jobs.values())
-
     # Doing it
 
     async def check_due(self) -> None:
         """Start what is due."""
-        self.extractor.metrics.extractions_failing.set(self.failing)
+        failing = sum(job.failures >= FAILING_AFTER for job in self.jobs.values())
+        self.extractor.metrics.extractions_failing.set(failing)
         now = self.clock()
         for key, waiting in [(key, one) for key, one in self.changed.items() if one.due_ms <= now]:
             if key in self.jobs and self.jobs[key].task is not None:
@@ -180,7 +175,9 @@ class ExtractionWorker:
         stream = await self.store.journal.find_session(waiting.project, waiting.session_id)
         config = None if stream is None or stream.key != key else self.config_of(stream)
         if stream is None or config is None:
-            self.forget(key, waiting)
+            if self.changed.get(key) is waiting:
+                del self.changed[key]
+            self.jobs.pop(key, None)
             return
         due_ms = 0 if waiting.is_asked else max(waiting.due_ms, first_moment(stream, waiting.changed_ms))
         if due_ms > self.clock():
@@ -191,11 +188,6 @@ class ExtractionWorker:
             slot = self.limiter.acquire(stream)
             job.task = asyncio.create_task(self.run_job(job, stream, config, waiting))
             job.task.add_done_callback(lambda _: self.limiter.release(slot))
-
-    def forget(self, key: int, waiting: Waiting) -> None:
-        if self.changed.get(key) is waiting:
-            del self.changed[key]
-        self.jobs.pop(key, None)
 
     def put_off(self, key: int, waiting: Waiting, due_ms: int) -> None:
         """Look at a session again later, unless it waits for something newer; what was asked for does not."""
@@ -220,7 +212,8 @@ class ExtractionWorker:
             if error.code == "unknown_session":
                 self.jobs.pop(stream.key, None)  # it was erased meanwhile
             else:
-                self.schedule_retry(job, stream, waiting, word_for(error))
+                word = str(error.why) if isinstance(error, LlmFailed) else error.code
+                self.schedule_retry(job, stream, waiting, word)
         except Exception as error:  # the edge of a background task: whatever fails is tried again
             LOG.error("The memories of session %s failed", stream.id, exc_info=error)
             self.schedule_retry(job, stream, waiting, "internal")
@@ -241,7 +234,7 @@ class ExtractionWorker:
             step = await self.extractor.extract_next(current, config, FEWEST_AT_IDLE if pauses else 1)
             if step.result == "budget":
                 job.is_out_of_budget = True
-                self.put_off(stream.key, waiting, self.extractor.budget.renewed_ms)
+                self.put_off(stream.key, waiting, (self.extractor.budget.day + 1) * DAY_MS)  # there are tokens again
                 LOG.warning("No memories of session %s: the tokens of today are spent", stream.id)
                 return False
             job.failures, job.error = 0, None
@@ -277,22 +270,12 @@ class ExtractionWorker:
             after = check.through_key
             await asyncio.sleep(min(MAX_PAUSE_S, time() - begun))
 
-    async def catch_up_if_due(self) -> None:
-        time = asyncio.get_running_loop().time
-        if self.next_check <= time():
-            await self.catch_up()
-            self.next_check = float("inf") if self.store.is_exclusive else time() + CHECK_INTERVAL_S
-
     async def stop(self) -> None:
         """Cancel the requests in progress: the next process starts again."""
         tasks = [job.task for job in self.jobs.values() if job.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def word_for(error: VoicememError) -> str:
-    return str(error.why) if isinstance(error, LlmFailed) else error.code
 
 
 def first_moment(stream: Stream, changed_ms: int) -> int:
@@ -306,8 +289,11 @@ def first_moment(stream: Stream, changed_ms: int) -> int:
 
 async def extract_forever(worker: ExtractionWorker) -> None:
     """Background task: note what was left undone before, then start what is due."""
+    next_check, time = 0.0, asyncio.get_running_loop().time
     while True:
         with suppress(StoreUnavailable):
-            await worker.catch_up_if_due()
+            if next_check <= time():
+                await worker.catch_up()
+                next_check = float("inf") if worker.store.is_exclusive else time() + CHECK_INTERVAL_S
             await worker.check_due()
         await asyncio.sleep(LOOK_INTERVAL_S)

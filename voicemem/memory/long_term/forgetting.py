@@ -63,10 +63,6 @@ class ForgetPolicy(Struct, frozen=True, kw_only=True):
     budget: int | None = None
     keep_ids: frozenset[str] = frozenset()
 
-    @property
-    def has_limits(self) -> bool:
-        return (self.max_age_days, self.max_inactive_days, self.budget) != (None, None, None)
-
 
 class ForgetMemories(Struct, frozen=True, forbid_unknown_fields=True):
     """Which memories of a user to forget: those for which all conditions hold that are given, or `everything`.
@@ -103,7 +99,7 @@ def policy_of(body: ForgetMemories, project: str, user_id: str) -> ForgetPolicy:
         namespaces=AnyOf((given["namespace"],)) if "namespace" in given else None,
         kinds=AnyOf(given["kinds"]) if "kinds" in given else None,
         topics=Tags(any=given["topics"]) if "topics" in given else None,
-        created=created_before(given.get("before")),
+        created=Between(None, given["before"]) if "before" in given else None,
     )
     limits = {name: given[name] for name in ("query", "max_age_days", "max_inactive_days", "budget") if name in given}
     return ForgetPolicy(among=among, **limits)
@@ -127,8 +123,12 @@ async def forget(long_term: LongTermMemory, project: str, policy: ForgetPolicy, 
     if policy.query is not None:
         candidates = await find_all_words(long_term, among, policy.query)
     else:
-        candidates = await list_all(long_term, among)
-    chosen = select(candidates, policy, long_term.clock()) if policy.has_limits else [one.id for one in candidates]
+        candidates, filter = list[Candidate](), structs.replace(among, limit=PAGE)
+        while page := await long_term.store.memories.list_memories(filter):
+            candidates += map(candidate_of, page)
+            filter = structs.replace(filter, after=(page[-1].created_ms, page[-1].id))
+    has_limits = (policy.max_age_days, policy.max_inactive_days, policy.budget) != (None, None, None)
+    chosen = select(candidates, policy, long_term.clock()) if has_limits else [one.id for one in candidates]
     chosen = [id for id in chosen if id not in policy.keep_ids]
     if dry_run:
         return chosen
@@ -136,16 +136,6 @@ async def forget(long_term: LongTermMemory, project: str, policy: ForgetPolicy, 
     for first in range(0, len(chosen), PAGE):
         removed += await long_term.remove(project, chosen[first : first + PAGE], "forgotten")
     return removed
-
-
-async def list_all(long_term: LongTermMemory, among: MemoryFilter) -> list[Candidate]:
-    """All memories for which the conditions hold."""
-    found: list[Candidate] = []
-    filter = structs.replace(among, limit=PAGE)
-    while page := await long_term.store.memories.list_memories(filter):
-        found += map(candidate_of, page)
-        filter = structs.replace(filter, after=(page[-1].created_ms, page[-1].id))
-    return found
 
 
 async def find_all_words(long_term: LongTermMemory, among: MemoryFilter, query: str) -> list[Candidate]:
@@ -193,10 +183,6 @@ async def forget_user(long_term: LongTermMemory, project: str, user_id: str) -> 
     await forget(long_term, project, policy)
 
 
-def created_before(before_ms: int | None) -> Between | None:
-    return None if before_ms is None else Between(None, before_ms)
-
-
 # Those whose time is over
 
 
@@ -232,8 +218,11 @@ class MemoryKeeper:
         count, after = 0, ""
         while rows := await self.store.memories.list_memories_of(key, after, MAX_ROWS):
             session = await self.find_session(rows[0])
-            expires_ms = None if session is None else keep_until(session)
-            if session is None or expires_ms is None or expires_ms <= now_ms:
+            ttl_s = None if session is None else parse_config(session.config).memories_ttl_seconds
+            if session is None or session.ended_ms is None or ttl_s is None:
+                break
+            expires_ms = session.ended_ms + int(ttl_s * 1000)
+            if expires_ms <= now_ms:
                 break
             count += await self.move(session, rows, expires_ms, now_ms)
             after = rows[-1].id
@@ -263,12 +252,6 @@ class MemoryKeeper:
             rows = await self.store.memories.find_memories(session.project, sorted(ids))
             rows = [row for row in rows if row.key == session.key and row.removed_ms is None]
         raise StoreUnavailable("Memories change faster than they can go on without their session.")
-
-
-def keep_until(session: Stream) -> int | None:
-    """Until when memories of a session are kept without it, Unix ms; None if they are not."""
-    ttl_s = parse_config(session.config).memories_ttl_seconds
-    return None if ttl_s is None or session.ended_ms is None else session.ended_ms + int(ttl_s * 1000)
 
 
 def outlived(row: MemoryRow, session: Stream, user_id: str, expires_ms: int) -> MemoryRow:
