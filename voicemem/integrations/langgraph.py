@@ -229,10 +229,7 @@ class Middleware:
     """The memory of an agent's threads; `middleware_type` makes an `AgentMiddleware` of it."""
 
     def __init__(
-        self,
-        threads: Sessions[ThreadMemory],
-        session_id: Callable[[Mapping[str, Any]], str | None],
-        kinds: Set[str],
+        self, threads: Sessions[ThreadMemory], session_id: Callable[[Mapping[str, Any]], str | None], kinds: Set[str]
     ) -> None:
         self.threads = threads
         self.kinds = kinds

@@ -102,9 +102,7 @@ class Reply:
         return {**stated, "heard_text": self.text[: place_of(heard, self.text)], "estimated": True}
 
 
-def never_raises(
-    method: Callable[Concatenate[Ledger, P], None],
-) -> Callable[Concatenate[Ledger, P], None]:
+def never_raises(method: Callable[Concatenate[Ledger, P], None]) -> Callable[Concatenate[Ledger, P], None]:
     """Drop what cannot be understood, with one warning a call; and everything after the end."""
 
     @wraps(method)

@@ -16,8 +16,7 @@ SessionIdText = Annotated[
     str, Meta(min_length=1, max_length=128, description="The id of the call, as recent_calls lists it.")
 ]
 When = Annotated[
-    str,
-    Meta(min_length=4, max_length=40, description="A day, 2026-05-03, or a moment, 2026-05-03T14:00:00Z; UTC."),
+    str, Meta(min_length=4, max_length=40, description="A day, 2026-05-03, or a moment, 2026-05-03T14:00:00Z; UTC.")
 ]
 
 

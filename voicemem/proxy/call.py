@@ -41,9 +41,7 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self,
-        on_head: Callable[[Connection, bytes], None],
-        on_made: Callable[[Connection], None] = lambda _: None,
+        self, on_head: Callable[[Connection, bytes], None], on_made: Callable[[Connection], None] = lambda _: None
     ) -> None:
         self.on_head = on_head
         self.on_made = on_made

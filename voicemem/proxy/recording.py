@@ -34,10 +34,7 @@ class Direction:
     """One direction of a call: reads frames out of pieces of any size, one message at most and none above 16 MiB."""
 
     def __init__(
-        self,
-        recording: Recording,
-        copy: Callable[[bytes, bool, int], None],
-        max_bytes: int = MAX_DIALECT_FRAME_BYTES,
+        self, recording: Recording, copy: Callable[[bytes, bool, int], None], max_bytes: int = MAX_DIALECT_FRAME_BYTES
     ) -> None:
         self.recording = recording
         self.copy = copy
