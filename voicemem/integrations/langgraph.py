@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from voicemem.client import Client, SyncClient
@@ -66,13 +67,13 @@ class ThreadMemory(Conversation):
         self.recorded: Newest[str, None] = Newest(MAX_SEEN)
         """Messages of the newest runs that are recorded, by their ids."""
 
-    def record(self, messages: Sequence[Any], item_of: Callable[[str], str] = str) -> None:
-        """Record what a run has added since it was last asked."""
+    def record(self, messages: Sequence[Any], names: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Record what a run has added since it was last asked; `names` are items as which messages were streamed."""
         for message in unrecorded(messages):
             name = message.id or self.new_item()
             if name not in self.recorded:
                 self.recorded[name] = None
-                self.record_message(message, item_of(name))
+                self.record_message(message, names.get(name, name))
 
     def record_message(self, message: Any, item: str) -> None:
         text = text_of(message.content)
@@ -87,14 +88,14 @@ class ThreadMemory(Conversation):
         elif message.type == "tool" and "tools" in self.kinds:
             self.tool_returned(message.tool_call_id, text or message.content)
 
-    async def context(self, own: Sequence[Any], added: Sequence[Any]) -> list[Any] | None:
-        """Record this run as far as it has come, then return the messages of the memory, in OpenAI's form."""
-        self.record(added)
-        return await self.known_messages(own)
 
+class TokenListener:
+    """Reports what the LLM runs of one model call stream; `grew` gets each piece, and the item of its reply.
 
-class StreamedTexts:
-    """Texts that the LLM runs of one model call have streamed. `grew` gets each piece and the item of its reply."""
+    It asks for no stream: without one there are no tokens.
+    """
+
+    run_inline = True  # also in asynchronous runs, so that tokens keep their order
 
     def __init__(self, grew: Callable[[str, str], None]) -> None:
         self.grew = grew
@@ -117,42 +118,30 @@ class StreamedTexts:
                 self.grown.add(self.items[run])
                 self.grew(text, self.items[run])
 
-    def item_of(self, message_id: str) -> str:
-        """The item that a message was streamed as; its id if it was not."""
-        return self.names.get(message_id, message_id)
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: Any, **more: Any) -> None:
+        if (more.get("metadata") or {}).get("lc_source"):
+            self.others.add(run_id)
+
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **more: Any) -> None:
+        message = getattr(chunk, "message", None)
+        if message is not None:
+            self.said(run_id, message.id, text_of(message.content))
+
+    def on_stream_event(self, event: Any, *, run_id: Any, **more: Any) -> None:
+        """Streams in LangChain's own protocol have these instead of tokens."""
+        delta = event.get("delta") or {}
+        if event.get("event") == "message-start":
+            self.said(run_id, event.get("id") or event.get("message_id"), "")
+        elif delta.get("type") == "text-delta":
+            self.said(run_id, None, delta["text"])
 
 
 @cache
-def listener_type() -> type[Any]:
+def listener_type() -> type[TokenListener]:
     """The class of callbacks; it can be made only where LangChain is installed."""
     from langchain_core.callbacks import BaseCallbackHandler
 
-    class TokenListener(BaseCallbackHandler):
-        """Reports each token. It asks for no stream: without one there are no tokens."""
-
-        run_inline = True  # also in asynchronous runs, so that tokens keep their order
-
-        def __init__(self, texts: StreamedTexts) -> None:
-            self.texts = texts
-
-        def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: Any, **more: Any) -> None:
-            if (more.get("metadata") or {}).get("lc_source"):
-                self.texts.others.add(run_id)
-
-        def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: Any, **more: Any) -> None:
-            message = getattr(chunk, "message", None)
-            if message is not None:
-                self.texts.said(run_id, message.id, text_of(message.content))
-
-        def on_stream_event(self, event: Any, *, run_id: Any, **more: Any) -> None:
-            """Streams in LangChain's own protocol have these instead of tokens."""
-            delta = event.get("delta") or {}
-            if event.get("event") == "message-start":
-                self.texts.said(run_id, event.get("id") or event.get("message_id"), "")
-            elif delta.get("type") == "text-delta":
-                self.texts.said(run_id, None, delta["text"])
-
-    return TokenListener
+    return type("TokenListener", (TokenListener, BaseCallbackHandler), {})
 
 
 class ModelCall:
@@ -163,10 +152,12 @@ class ModelCall:
         self.kinds = kinds
         self.session_id = session_id
         self.request = request
-        self.texts = StreamedTexts(self.grew)
+        self.listener = listener_type()(self.grew)
 
     def context(self, memory: ThreadMemory) -> Any:
-        return memory.context(self.request.messages, self.request.state["messages"])
+        """Record this run as far as it has come, and ask for the messages of the memory, in OpenAI's form."""
+        memory.record(self.request.state["messages"])
+        return memory.known_messages(self.request.messages)
 
     def remembered(self, known: list[Any] | None) -> Any:
         """The request as the model gets it."""
@@ -194,20 +185,16 @@ class ModelCall:
     def listening(self) -> Iterator[None]:
         """Hear of tokens; a reply that was cancelled is whole as it is, and one of an attempt that failed is none."""
         callbacks: Any = run_config().get("callbacks")
-        listener = listener_type()(self.texts)
         if hasattr(callbacks, "add_handler"):
-            callbacks.add_handler(listener)
+            callbacks.add_handler(self.listener)
         try:
             yield
-        except Exception:
-            self.close("llm.cancel", self.texts.grown)
-            raise
-        except BaseException:
-            self.close("llm.done", self.texts.grown)
+        except BaseException as error:
+            self.close("llm.cancel" if isinstance(error, Exception) else "llm.done", self.listener.grown)
             raise
         finally:
             if hasattr(callbacks, "remove_handler"):
-                callbacks.remove_handler(listener)
+                callbacks.remove_handler(self.listener)
 
     def close(self, kind: str, items: set[str]) -> None:
         def close_all(memory: ThreadMemory) -> None:
@@ -220,9 +207,9 @@ class ModelCall:
     def answered(self, response: Any) -> None:
         """Record what the model said; texts of attempts that were given up are cancelled."""
         results = getattr(getattr(response, "model_response", response), "result", [response])
-        messages = [*self.request.state["messages"], *results]
-        self.close("llm.cancel", self.texts.grown - {self.texts.item_of(one.id) for one in results})
-        self.threads.soon(self.session_id, lambda memory: memory.record(messages, self.texts.item_of))
+        messages, names = [*self.request.state["messages"], *results], self.listener.names
+        self.close("llm.cancel", self.listener.grown - {names.get(one.id, one.id) for one in results})
+        self.threads.soon(self.session_id, lambda memory: memory.record(messages, names))
 
 
 class Middleware:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 from weakref import WeakSet
@@ -72,14 +73,12 @@ class LiveKitCall:
 
     def follow_agent(self) -> None:
         """Follow the current agent's nodes and the audio output, once each."""
-        try:
+        with suppress(RuntimeError):  # there is none yet
             agent = self.session.current_agent
-        except RuntimeError:  # there is none yet
-            agent = None
-        if agent is not None and agent not in self.agents:
-            self.agents.add(agent)
-            for name in NODES:
-                self.nodes.wrap(agent, name)
+            if agent not in self.agents:
+                self.agents.add(agent)
+                for name in NODES:
+                    self.nodes.wrap(agent, name)
         self.nodes.playback.watch(self.session.output.audio)
 
     def missed(self, where: str, error: Exception) -> None:
@@ -109,9 +108,8 @@ class LiveKitCall:
         if item.role == "user" and self.nodes.typed.report(item):
             return  # what the caller says in the meantime is a turn of its own
         if item.role == "user":
-            text = text_of(item) if not self.has_spoken else None
-            if text:
-                self.ledger.user_typed(text, item.created_at * 1000)
+            if text_of(item) and not self.has_spoken:
+                self.ledger.user_typed(text_of(item), item.created_at * 1000)
             self.ledger.user_turn_ended()
             self.has_spoken = False
         elif item.role == "assistant" and (self.session.output.audio is None or not self.session.output.audio_enabled):
