@@ -75,9 +75,7 @@ class Buffer:
     """
 
     def __init__(self, options: Options) -> None:
-        self.max_events = options.max_events
-        self.max_bytes = options.max_bytes
-        self.room = options.room
+        self.max_events, self.max_bytes, self.room = options.max_events, options.max_bytes, options.room
         self.next_seq = 1
         self.size = 0
         self.sent: deque[Ack] = deque()
@@ -91,19 +89,16 @@ class Buffer:
     @property
     def lowest_seq(self) -> int:
         """The lowest seq that can still be sent; `next_seq` if nothing is held."""
-        for held in (self.sent, self.unsent):
-            if held:
-                return held[0].seq
-        return self.next_seq
+        held = self.sent or self.unsent
+        return held[0].seq if held else self.next_seq
 
     def add(self, encode: Callable[[int], bytes], ignore_limits: bool = False) -> Ack:
         """Add an event under the next seq. Raises `BufferFull` and whatever `encode` raises; then nothing is added."""
         with self.lock:
             payload = encode(self.next_seq)
             full = len(self) >= self.max_events or self.size + len(payload) > self.max_bytes
-            if full and not ignore_limits:
-                raise BufferFull(len(self), self.size)
-            if self.room is not None and not self.room.take(len(payload), ignore_limits):
+            full = full and not ignore_limits
+            if full or (self.room is not None and not self.room.take(len(payload), ignore_limits)):
                 raise BufferFull(len(self), self.size)
             ack = Ack(self.next_seq, payload)
             self.next_seq += 1
@@ -145,17 +140,12 @@ class Buffer:
             while self.sent and self.sent[-1].seq >= seq:
                 self.unsent.appendleft(self.sent.pop())
 
-    def acknowledge(self, seq: int) -> None:
-        self._resolve_front(lambda ack: ack.seq <= seq)
-
     def refuse(self, seq: int, error: ClientError) -> None:
         """Resolve one event as refused. Events before it stay unresolved."""
         for ack in self.sent:
-            if ack.seq >= seq:
-                if ack.seq == seq:
-                    ack.resolve(error)
-                break
-        self._resolve_front(lambda _: False)
+            if ack.seq == seq:
+                ack.resolve(error)
+        self.acknowledge(0)
 
     def fail(self, error: ClientError, from_seq: int = 0) -> None:
         with self.lock:
@@ -163,13 +153,13 @@ class Buffer:
         for ack in held:
             if ack.seq >= from_seq:
                 ack.resolve(error)
-        self._resolve_front(lambda _: False)
+        self.acknowledge(0)
 
-    def _resolve_front(self, is_done: Callable[[Ack], bool]) -> None:
-        """Drop events from the front for as long as they are done; events leave the buffer only in order."""
+    def acknowledge(self, seq: int) -> None:
+        """Resolve everything up to `seq` as stored, and drop what is resolved from the front: it leaves in order."""
         with self.lock:
             for held in (self.sent, self.unsent):
-                while held and (held[0].resolved or is_done(held[0])):
+                while held and (held[0].resolved or held[0].seq <= seq):
                     ack = held.popleft()
                     self.size -= len(ack.payload)
                     if self.room is not None:

@@ -11,17 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from voicemem.client import (
-    Ack,
-    Client,
-    ClientError,
-    EventRefused,
-    Options,
-    ProducerSession,
-    RequestRefused,
-    Unreachable,
-)
-from voicemem.client.errors import REPLAY_FATAL_CODES
+from voicemem.client import Ack, Client, Options, ProducerSession
+from voicemem.client.errors import REPLAY_FATAL_CODES, ClientError, EventRefused, RequestRefused, Unreachable
 from voicemem.errors import InvalidFrame
 from voicemem.protocol.codec import split_frame
 from voicemem.protocol.types import MAX_FRAME_BYTES, JsonObject
@@ -66,13 +57,10 @@ def pauses_before(events: Sequence[JsonObject], pace: float, longest_s: float = 
     """Seconds to wait before each event, at `pace` times the original speed."""
     waits, latest = [], None
     for event in events:
-        ts = event.get("ts")
-        if not isinstance(ts, int):
-            waits.append(0.0)
-            continue
-        since = 0.0 if latest is None else (ts - latest) / 1000
+        ts = event["ts"] if isinstance(event.get("ts"), int) else latest
+        since = 0.0 if latest is None or ts is None else (ts - latest) / 1000
         waits.append(min(longest_s, max(0.0, since)) / pace)
-        latest = ts if latest is None else max(latest, ts)
+        latest = ts if latest is None or ts is None else max(latest, ts)
     return waits
 
 
@@ -104,18 +92,17 @@ class Replay:
                 session = await client.open(session_id)
                 self.acked = skipped = min(session.next_seq - 1, len(self.events))
                 await self.send_all(session, skipped, pace)
-        except Unreachable as error:
-            raise ReplayFailed(error.detail) from None
-        except RequestRefused as error:
-            if error.code == "not_found":
-                raise ReplayFailed(
-                    f"{url} is not the ingest: {error.detail} `voicemem serve` shows the address of the ingest."
-                ) from None
-            raise ReplayFailed(f"The server refused the connection: {error.detail}") from None
-        except ClientError as error:
-            raise ReplayFailed(f"The replay cannot continue: {error.detail}") from None
         except ValueError as error:  # the session id or the URL
             raise ReplayFailed(f"The replay cannot continue: {error}.") from None
+        except ClientError as error:
+            sentence = f"The replay cannot continue: {error.detail}"
+            if isinstance(error, Unreachable):
+                sentence = error.detail
+            elif isinstance(error, RequestRefused):
+                sentence = f"The server refused the connection: {error.detail}"
+            if isinstance(error, RequestRefused) and error.code == "not_found":
+                sentence = f"{url} is not the ingest: {error.detail} `voicemem serve` shows the address of the ingest."
+            raise ReplayFailed(sentence) from None
         return ReplayResult(session.session_id, len(self.events) - skipped, skipped, self.errors)
 
     async def send_all(self, session: ProducerSession, skipped: int, pace: float | None) -> None:

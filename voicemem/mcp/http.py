@@ -8,14 +8,14 @@ import signal
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.responses import JSONResponse
 
 from voicemem.client.errors import ClientError, RequestRefused
 from voicemem.config.service import Address, is_loopback
@@ -26,9 +26,6 @@ PATH = "/mcp"
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 GRACE_S = 3
 """How long requests that are being answered may take after the signal to end."""
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 KNOWN_S = 10.0
 """How long a key counts as known. The service checks it again with each request for a tool."""
@@ -57,10 +54,9 @@ OPEN_SERVICE = Refusal(
 class KeyCheck:
     """Checks the key of each request. `is_private` says that only this machine reaches the address, or that all may."""
 
-    def __init__(self, service: Service, is_private: bool, clock_s: Callable[[], float]) -> None:
+    def __init__(self, service: Service, is_private: bool) -> None:
         self.service = service
         self.is_private = is_private
-        self.clock_s = clock_s
         self.known: OrderedDict[bytes, float] = OrderedDict()
         self.needs_key = False
         """Whether the service was seen to ask for keys; once it does, it always will."""
@@ -79,14 +75,14 @@ class KeyCheck:
         if not self.is_private and not self.needs_key and await self.refusal_of(Caller(self.service)) is None:
             return OPEN_SERVICE
         digest = hashlib.sha256((bearer or "").encode("utf-8", "replace")).digest()
-        if self.known.get(digest, 0.0) > self.clock_s():
+        if self.known.get(digest, 0.0) > time.monotonic():
             return None
         try:
             refusal = await self.refusal_of(caller_with(self.service, bearer))
         except ClientError as error:
             return Refusal(401, "invalid_token", sentence_of(error))
         if refusal is None:
-            self.known[digest] = self.clock_s() + KNOWN_S
+            self.known[digest] = time.monotonic() + KNOWN_S
             if len(self.known) > MAX_KNOWN:
                 self.known.popitem(last=False)
         return refusal
@@ -139,30 +135,23 @@ class GuardedApp:
             **({} if settings.issuer is None else {"authorization_servers": [settings.issuer]}),
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            if scope["path"] in (METADATA_PATH, METADATA_PATH + PATH, self.metadata_path):
-                await answer(send, 200, self.metadata, {b"access-control-allow-origin": b"*"})
-                return
-            authorization = dict(scope["headers"]).get(b"authorization")
-            refusal = await self.keys.refuse(None if authorization is None else authorization.decode("latin-1"))
-            if refusal is not None:  # with where to read how to get in (RFC 6750, RFC 9728)
-                challenge = f'Bearer error="{refusal.error}", resource_metadata="{self.metadata_url}"'
-                headers = {b"www-authenticate": challenge.encode()} if refusal.status == 401 else {}
-                body = {"error": refusal.error, "error_description": refusal.sentence}
-                await answer(send, refusal.status, body, headers)
-                return
-            if scope["path"] == PATH and scope["method"] != "POST":  # a stream that no one would write to
-                await answer(send, 405, {"error": "Only POST is served here."}, {b"allow": b"POST"})
-                return
-        await self.app(scope, receive, send)
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        answer = await self.answer(scope) if scope["type"] == "http" else None
+        await (answer or self.app)(scope, receive, send)
 
-
-async def answer(send: Send, status: int, body: Any, headers: dict[bytes, bytes]) -> None:
-    raw = msgspec.json.encode(body)
-    head = {b"content-type": b"application/json", b"content-length": str(len(raw)).encode(), **headers}
-    await send({"type": "http.response.start", "status": status, "headers": list(head.items())})
-    await send({"type": "http.response.body", "body": raw})
+    async def answer(self, scope: Any) -> JSONResponse | None:
+        if scope["path"] in (METADATA_PATH, METADATA_PATH + PATH, self.metadata_path):
+            return JSONResponse(self.metadata, headers={"Access-Control-Allow-Origin": "*"})
+        authorization = dict(scope["headers"]).get(b"authorization")
+        refusal = await self.keys.refuse(None if authorization is None else authorization.decode("latin-1"))
+        if refusal is not None:  # with where to read how to get in (RFC 6750, RFC 9728)
+            challenge = f'Bearer error="{refusal.error}", resource_metadata="{self.metadata_url}"'
+            headers = {"WWW-Authenticate": challenge} if refusal.status == 401 else {}
+            body = {"error": refusal.error, "error_description": refusal.sentence}
+            return JSONResponse(body, refusal.status, headers)
+        if scope["path"] == PATH and scope["method"] != "POST":  # a stream that no one would write to
+            return JSONResponse({"error": "Only POST is served here."}, 405, {"Allow": "POST"})
+        return None
 
 
 def bearer_of(request: Any) -> str | None:
@@ -197,8 +186,7 @@ async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator
     app = memory.protocol.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=hosts_of(settings)
     )
-    keys = KeyCheck(service, settings.is_private, time.monotonic)
-    guarded = GuardedApp(app, keys, settings, listening.getsockname()[1])
+    guarded = GuardedApp(app, KeyCheck(service, settings.is_private), settings, listening.getsockname()[1])
     quiet: Any = {"log_config": None, "access_log": False, "server_header": False}
     config = uvicorn.Config(guarded, ws="none", lifespan="on", timeout_graceful_shutdown=GRACE_S, **quiet)
     server = HttpServer(config)

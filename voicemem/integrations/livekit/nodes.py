@@ -22,32 +22,25 @@ MAX_SEGMENTS = 64
 
 
 class TextFollower:
-    """The text of a reply that no LLM node makes: what the program has the agent say, or a realtime model says."""
+    """The text that a TTS or a realtime model speaks. With `is_new` no LLM node has made it: the program has."""
 
-    def __init__(self, ledger: Ledger, reply: str) -> None:
+    def __init__(self, ledger: Ledger, reply: str, is_new: bool = True) -> None:
         self.ledger = ledger
         self.reply = reply
+        self.is_new = is_new
         self.audio: RealtimeFollower | None = None
 
     def take(self, item: Any) -> None:
-        self.ledger.said(self.reply, str(item), now_ms())
+        if self.is_new:
+            self.ledger.said(self.reply, str(item), now_ms())
         self.ledger.voiced(self.reply, str(item))
 
     def close(self, complete: bool = True) -> None:
-        self.ledger.said_all(self.reply, now_ms())
+        if self.is_new:
+            self.ledger.said_all(self.reply, now_ms())
         if self.audio is not None and complete:
             self.audio.text_is_complete = True
             self.audio.close(self.audio.is_complete)
-
-
-class VoicedFollower(TextFollower):
-    """The text that a TTS gets of a reply that the LLM has said."""
-
-    def take(self, item: Any) -> None:
-        self.ledger.voiced(self.reply, str(item))
-
-    def close(self, complete: bool = True) -> None:
-        """That the LLM has finished is known elsewhere."""
 
 
 class LlmFollower:
@@ -60,23 +53,19 @@ class LlmFollower:
         self.reply: str | None = None
 
     def take(self, item: Any) -> None:
-        if isinstance(item, str):
-            self.say(item)
-        elif type(item).__name__ == "FlushSentinel":
+        if type(item).__name__ == "FlushSentinel":
             self.close()
-        elif getattr(item, "delta", None) is not None:
-            self.say(item.delta.content or "")
-            for tool in item.delta.tool_calls or ():
-                self.speeches.tools[tool.call_id] = self.reply or f"{self.speech.name}.tool{self.speech.count}"
-
-    def say(self, text: str) -> None:
-        if not text:
             return
-        if self.reply is None:
+        delta = getattr(item, "delta", None)
+        text = item if isinstance(item, str) else "" if delta is None else delta.content or ""
+        if text and self.reply is None:
             self.reply = self.speech.new_reply()
             self.speech.for_tts.append(self.reply)
             self.speech.for_playback.append(self.reply)
-        self.ledger.said(self.reply, text, now_ms())
+        if text and self.reply is not None:
+            self.ledger.said(self.reply, text, now_ms())
+        for tool in getattr(delta, "tool_calls", None) or ():
+            self.speeches.tools[tool.call_id] = self.reply or f"{self.speech.name}.tool{self.speech.count}"
 
     def close(self, complete: bool = True) -> None:
         if self.reply is not None:
@@ -113,34 +102,27 @@ class TtsFollower(AudioFollower):
     """The audio that a TTS makes: also where its words or sentences begin."""
 
     def __init__(self, ledger: Ledger, speech: Speech) -> None:
-        if speech.for_tts:
-            super().__init__(ledger, speech.for_tts.popleft())
-            self.text: TextFollower = VoicedFollower(ledger, self.reply)
-        else:  # a text that no LLM made
-            super().__init__(ledger, speech.expect())
-            speech.without_text.discard(self.reply)
-            self.text = TextFollower(ledger, self.reply)
+        is_new = not speech.for_tts
+        super().__init__(ledger, speech.expect() if is_new else speech.for_tts.popleft())
+        speech.without_text.discard(self.reply)
+        self.text = TextFollower(ledger, self.reply, is_new)
         self.begun: tuple[str, float] | None = None
         """A piece of text whose end is not known yet, and where it begins in the audio, in ms."""
 
     def take(self, item: Any) -> None:
-        words = [word for timed in item.userdata.get(TIMED) or () if (word := self.word(timed))]
+        words = []
+        for timed in item.userdata.get(TIMED) or ():
+            start, end = getattr(timed, "start_time", None), getattr(timed, "end_time", None)
+            if isinstance(start, int | float) and isinstance(end, int | float):
+                words.append((str(timed), start * 1000, end * 1000))
+            elif isinstance(start, int | float):  # a word or a sentence of which only the begin is known
+                if self.begun is not None and self.begun[0].strip():
+                    text, start_ms = self.begun
+                    self.ledger.span_made(self.reply, now_ms(), text, start * 1000 - start_ms)
+                self.begun = (str(timed), start * 1000)
         if words:
             self.ledger.words_timed(self.reply, words, now_ms())
         super().take(item)
-
-    def word(self, timed: Any) -> tuple[str, float, float] | None:
-        """A word with both its times. Of other pieces, words or sentences, only the begin is known."""
-        start, end = getattr(timed, "start_time", None), getattr(timed, "end_time", None)
-        if not isinstance(start, int | float):
-            return None
-        if isinstance(end, int | float):
-            return str(timed), start * 1000, end * 1000
-        if self.begun is not None and self.begun[0].strip():
-            text, start_ms = self.begun
-            self.ledger.span_made(self.reply, now_ms(), text, start * 1000 - start_ms)
-        self.begun = (str(timed), start * 1000)
-        return None
 
 
 class Nodes:
