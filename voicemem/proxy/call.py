@@ -179,15 +179,12 @@ class Call:
     async def dial(self, timeout_s: float) -> None:
         """Connect to the upstream, and send it the handshake."""
         upstream = self.request.upstream
-        tls = upstream_tls() if upstream.secure else None
         _, self.upstream = await asyncio.get_running_loop().create_connection(
             lambda: Connection(self.answer),
             upstream.host,
             upstream.port,
-            ssl=tls,
-            server_hostname=None if tls is None else upstream.host,
-            ssl_handshake_timeout=None if tls is None else timeout_s,
-            ssl_shutdown_timeout=None if tls is None else TLS_CLOSE_S,
+            server_hostname=upstream.host if upstream.secure else None,
+            **tls_options(upstream_tls() if upstream.secure else None, timeout_s),
         )
         self.upstream.on_lost = self.lost
         if self.caller.is_lost:
@@ -279,6 +276,12 @@ def reason_of(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "unknown host"
     return (os.strerror(error.errno) if error.errno else type(error).__name__).lower()
+
+
+def tls_options(context: ssl.SSLContext | None, handshake_s: float) -> dict[str, Any]:
+    if context is None:  # then asyncio takes no times of it
+        return {}
+    return {"ssl": context, "ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": TLS_CLOSE_S}
 
 
 @lru_cache(maxsize=1)

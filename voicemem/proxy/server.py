@@ -7,7 +7,6 @@ import hmac
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import msgspec
@@ -15,7 +14,7 @@ import msgspec
 from voicemem.client.metrics import family
 from voicemem.config.service import is_loopback
 from voicemem.errors import CODES, CannotStart, Refused, VoicememError
-from voicemem.proxy.call import SWITCHING, TLS_CLOSE_S, Call, Connection
+from voicemem.proxy.call import SWITCHING, Call, Connection, tls_options
 from voicemem.proxy.memories import KeyCheck, Memories
 from voicemem.proxy.recording import ReadQueue
 from voicemem.proxy.requests import PREFIX, Request, answer, parse_request, read_request, refusal
@@ -27,71 +26,6 @@ LIVE, READY, METRICS = ("/healthz", "/livez"), "/readyz", "/metrics"
 METRICS_PREFIX = "voicemem_proxy"
 HEAD_S = 10.0
 MAX_WAITING = 1_000
-
-
-class Health:
-    """Health checks and metrics, on the port of the calls. `running` returns the calls that have not ended."""
-
-    def __init__(self, settings: Settings, memories: Memories, running: Callable[[], Collection[Call]]) -> None:
-        self.settings = settings
-        self.memories = memories
-        self.running = running
-        self.over: Counter[tuple[str, str]] = Counter()
-        """Calls that are over by dialect and result."""
-        self.refused: Counter[str] = Counter()
-        """Requests that the proxy refused, by code."""
-        self.crossed: Counter[tuple[str, str, str]] = Counter()
-        """What crossed the calls that are over: by what, dialect and sender."""
-
-    def count_call(self, call: Call) -> None:
-        """Count a call that is over: `accepted`, `refused` or `failed` (the upstream's doing), or `abandoned`."""
-        if call.status in (None, SWITCHING):
-            result = "abandoned" if call.status is None else "accepted"
-        else:
-            result = "failed" if call.failed else "refused"
-        self.over[call.dialect, result] += 1
-        self.crossed += crossed(call)
-
-    def answer(self, request: Request, peer: str, draining: bool) -> bytes | None:
-        """Return the answer to a request about the proxy; None for any other request."""
-        path = request.target.partition("?")[0]
-        if path not in (*LIVE, READY, METRICS):
-            return None
-        if request.method != "GET":
-            return refusal("method_not_allowed", CODES["method_not_allowed"].sentence)
-        if path == METRICS:
-            shown = (request.value("authorization") or "").partition(" ")[2].encode()
-            is_operator = self.settings.key is not None and hmac.compare_digest(shown, self.settings.key.encode())
-            if not (is_operator or is_loopback(peer) or self.settings.insecure):
-                raise Refused("unauthorized", "Metrics need the proxy's own key.")
-            return answer(200, TEXT, self.metrics().encode())
-        if path == READY and draining:
-            return refusal("draining", "The proxy takes no new calls.")
-        connected = any(shared.client.transport is not None for shared in self.memories.clients.values())
-        state = {"status": "ok", "calls": len(self.running()), "memory": "connected" if connected else "not connected"}
-        return answer(200, JSON, msgspec.json.encode(state if path == READY else {"status": "ok"}))
-
-    def metrics(self) -> str:
-        running = self.running()
-        now = sum((crossed(call) for call in running), start=+self.crossed)
-        clients = [shared.client for shared in self.memories.clients.values()]
-        gauges = {
-            "calls": len(running),
-            "buffered_bytes": self.memories.room.used,
-            "memory_connected": sum(client.transport is not None for client in clients),
-        }
-        counters = {
-            "calls_total": {f'dialect="{d}",result="{r}"': count for (d, r), count in self.over.items()},
-            "refused_requests_total": {f'code="{c}"': count for c, count in self.refused.items()},
-            "frames_total": {f'result="{r}"': count for r, count in self.memories.counts().items()},
-        } | {
-            f"{what}_total": {f'dialect="{d}",sender="{s}"': now[w, d, s] for w, d, s in now if w == what}
-            for what in ("messages", "bytes")
-        }
-        return "".join(
-            [family(name, "gauge", {"": value}, METRICS_PREFIX) for name, value in gauges.items()]
-            + [family(name, "counter", samples, METRICS_PREFIX) for name, samples in counters.items()]
-        )
 
 
 def crossed(call: Call) -> Counter[tuple[str, str, str]]:
@@ -116,10 +50,15 @@ class ProxyServer:
         self.keys = KeyCheck(settings)
         self.reads = ReadQueue()
         self.calls: dict[asyncio.Task[None], Call] = {}
-        self.health = Health(settings, self.memories, self.calls.values)
         self.waiting: set[Connection] = set()
         self.draining = False
         self.listening: asyncio.Server | None = None
+        self.over: Counter[tuple[str, str]] = Counter()
+        """Calls that are over by dialect and result."""
+        self.refused: Counter[str] = Counter()
+        """Requests that the proxy refused, by code."""
+        self.crossed: Counter[tuple[str, str, str]] = Counter()
+        """What crossed the calls that are over: by what, dialect and sender."""
 
     async def start(self) -> int:
         """Listen, and return the port. Raises `OSError` for an address that cannot be had, `CannotStart`."""
@@ -137,10 +76,8 @@ class ProxyServer:
             lambda: Connection(self.on_head, self.await_head),  # if TLS fails it is never made, nor lost
             self.settings.listen.host,
             self.settings.listen.port,
-            ssl=tls,
             backlog=1024,
-            ssl_handshake_timeout=None if tls is None else self.head_s,
-            ssl_shutdown_timeout=None if tls is None else TLS_CLOSE_S,
+            **tls_options(tls, self.head_s),
         )
         port: int = self.listening.sockets[0].getsockname()[1]
         return port
@@ -160,7 +97,7 @@ class ProxyServer:
             caller.cut()
 
     def refuse(self, caller: Connection, refused: VoicememError) -> None:
-        self.health.refused[refused.code] += 1
+        self.refused[refused.code] += 1
         self.answer(caller, refusal(refused.code, refused.detail))
 
     def answer(self, caller: Connection, message: bytes) -> None:
@@ -176,7 +113,7 @@ class ProxyServer:
             request = parse_request(head)
             if not request.target.startswith(PREFIX):
                 peer = caller.transport.get_extra_info("peername")
-                message = self.health.answer(request, str(peer[0]), self.draining)
+                message = self.answer_health(request, str(peer[0]))
                 if message is not None:
                     self.answer(caller, message)
                     return
@@ -207,8 +144,55 @@ class ProxyServer:
                 self.refuse(caller, Refused("internal"))
             call.end()
             return
-        self.health.count_call(call)
+        if call.status in (None, SWITCHING):
+            result = "abandoned" if call.status is None else "accepted"
+        else:
+            result = "failed" if call.failed else "refused"  # by the upstream
+        self.over[call.dialect, result] += 1
+        self.crossed += crossed(call)
         LOG.info("A call has ended", extra=call.facts())
+
+    # Health checks and metrics, on the port of the calls
+
+    def answer_health(self, request: Request, peer: str) -> bytes | None:
+        """Return the answer to a health check or a request for metrics; None for any other request."""
+        path = request.target.partition("?")[0]
+        if path not in (*LIVE, READY, METRICS):
+            return None
+        if request.method != "GET":
+            return refusal("method_not_allowed", CODES["method_not_allowed"].sentence)
+        if path == METRICS:
+            shown = (request.value("authorization") or "").partition(" ")[2].encode()
+            is_operator = self.settings.key is not None and hmac.compare_digest(shown, self.settings.key.encode())
+            if not (is_operator or is_loopback(peer) or self.settings.insecure):
+                raise Refused("unauthorized", "Metrics need the proxy's own key.")
+            return answer(200, TEXT, self.metrics().encode())
+        if path == READY and self.draining:
+            return refusal("draining", "The proxy takes no new calls.")
+        connected = any(shared.client.transport is not None for shared in self.memories.clients.values())
+        state = {"status": "ok", "calls": len(self.calls), "memory": "connected" if connected else "not connected"}
+        return answer(200, JSON, msgspec.json.encode(state if path == READY else {"status": "ok"}))
+
+    def metrics(self) -> str:
+        now = sum((crossed(call) for call in self.calls.values()), start=+self.crossed)
+        clients = [shared.client for shared in self.memories.clients.values()]
+        gauges = {
+            "calls": len(self.calls),
+            "buffered_bytes": self.memories.room.used,
+            "memory_connected": sum(client.transport is not None for client in clients),
+        }
+        counters = {
+            "calls_total": {f'dialect="{d}",result="{r}"': count for (d, r), count in self.over.items()},
+            "refused_requests_total": {f'code="{c}"': count for c, count in self.refused.items()},
+            "frames_total": {f'result="{r}"': count for r, count in self.memories.counts().items()},
+        } | {
+            f"{what}_total": {f'dialect="{d}",sender="{s}"': now[w, d, s] for w, d, s in now if w == what}
+            for what in ("messages", "bytes")
+        }
+        return "".join(
+            [family(name, "gauge", {"": value}, METRICS_PREFIX) for name, value in gauges.items()]
+            + [family(name, "counter", samples, METRICS_PREFIX) for name, samples in counters.items()]
+        )
 
     # The end
 

@@ -201,7 +201,7 @@ async def test_a_caller_who_does_not_wait() -> None:
         async with asyncio.timeout(proxy.server.settings.connect_timeout / 2):
             await left.wait()
             await proxy.server.wait_for_calls(None)
-        assert {(DIALECT, "abandoned"): 1} == proxy.server.health.over
+        assert {(DIALECT, "abandoned"): 1} == proxy.server.over
 
 
 async def test_an_upstream_that_nobody_reaches() -> None:

@@ -86,10 +86,10 @@ async def test_metrics(app: App) -> None:
 async def test_metrics_are_the_operator_s(app: App) -> None:
     """Beyond this machine, who asks must show the proxy's own key."""
     async with proxy_to(app, {DIALECT: "ws://127.0.0.1:1"}, key="the proxy's own") as proxy:
-        health = proxy.server.health
+        server = proxy.server
         bare = parse_request(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         shown = parse_request(b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer the proxy's own\r\n\r\n")
-        assert health.answer(bare, "127.0.0.1", False)
-        assert health.answer(shown, "203.0.113.1", False)
+        assert server.answer_health(bare, "127.0.0.1")
+        assert server.answer_health(shown, "203.0.113.1")
         with pytest.raises(Refused, match="proxy's own key"):
-            health.answer(bare, "203.0.113.1", False)
+            server.answer_health(bare, "203.0.113.1")

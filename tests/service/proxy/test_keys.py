@@ -148,7 +148,7 @@ async def test_wrong_keys(app: App, keeps: bool) -> None:
         for key, expected in (("vm_wrong", 401), (reader, 403), ("ä", 401)):
             assert expected == await status(proxy.url(DIALECT), additional_headers={"X-Voicemem-Key": key})
         assert not vendor.connected.done()
-        assert f'code="unauthorized"}} {2}' in proxy.server.health.metrics()
+        assert f'code="unauthorized"}} {2}' in proxy.server.metrics()
 
 
 async def test_beyond_loopback_a_key_is_needed(app: App) -> None:
