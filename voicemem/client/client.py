@@ -60,7 +60,6 @@ class Client:
         self.options = options or Options()
         self.rest = None if rest_url is None else RestClient(check_rest_url(rest_url), key, self.options)
         self.error: ClientError | None = None
-        """Why the client cannot continue."""
         self._drops = DroppedEvents(self.options.on_dropped)
         self._producers: dict[tuple[str, str], Producer] = {}
         self._reconnector = Reconnector(self.ingest_url, key, self.rest, self.options, self._producers)

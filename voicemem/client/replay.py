@@ -21,7 +21,6 @@ LONGEST_PAUSE_S = 3.0
 """Longest wait between two events at the call's own pace; longer silences of the recording are shortened to this."""
 INVALID, ONE_EACH = "invalid_json", "Each line must be one event, as a JSON object."
 MAX_UNACKED = 100
-"""Limit of events sent and not yet acknowledged."""
 OPTIONS = Options(give_up_after_s=0, open_timeout_s=15, max_bytes=MAX_UNACKED * MAX_FRAME_BYTES, close_timeout_s=0)
 
 

@@ -54,9 +54,7 @@ class Reply:
         self.position_ms: float | None = None
         """How far playback has come; None before it has begun."""
         self.reported_ms = float("-inf")
-        """The last position that was sent."""
         self.complete = False
-        """Whether the LLM has finished."""
         self.is_cut = False
         self.cut_ms: float | None = None
         """Where it was cut last, if that is known."""

@@ -19,7 +19,7 @@ from voicemem.client.errors import ClientError
 from voicemem.client.memories import user_path
 from voicemem.mcp import schemas
 from voicemem.mcp.caller import Caller, Service, caller_with, sentence_of
-from voicemem.mcp.tools import Tool, describe_tool, find_tool, get_history, shown_memory, tools_of
+from voicemem.mcp.tools import describe_tool, find_tool, get_history, shown_memory, tools_of
 from voicemem.protocol.checks import describe_error
 from voicemem.version import __version__
 
@@ -66,7 +66,18 @@ class MemoryServer:
         if tool is None:
             known = ", ".join(one.name for one in tools_of(caller))
             return failed(f"There is no tool with this name for you; there are {known}.")
-        return await run_tool(tool, caller, params.arguments or {})
+        kind = tool.kind_for(caller)
+        try:
+            answer = await tool.run(caller, msgspec.convert(params.arguments or {}, kind))
+        except msgspec.ValidationError as error:
+            return failed(f"The arguments do not fit. {describe_error(error, kind)}. Correct them and call again.")
+        except ClientError as error:
+            return failed(sentence_of(error, writes=tool.writes))
+        except Exception:  # a bug of ours, or an answer of another version: the LLM must not be left without an answer
+            LOG.exception("The tool %s has failed", tool.name)
+            return failed("Something went wrong inside the memory; trying again will hardly help. Go on without it.")
+        text = types.TextContent(type="text", text=msgspec.json.encode(answer).decode())
+        return types.CallToolResult(content=[text], structured_content=msgspec.to_builtins(answer))
 
     async def list_resources(self, context: Any, _: Any) -> types.ListResourcesResult:
         """List the resources of a session token; with a key there are too many to list."""
@@ -95,25 +106,6 @@ class MemoryServer:
             raise MCPError(code, sentence_of(error)) from None
         text = msgspec.json.encode(resource).decode()
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
-
-
-async def run_tool(tool: Tool, caller: Caller, fields: dict[str, Any]) -> types.CallToolResult:
-    kind = tool.kind_for(caller)
-    try:
-        arguments = msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
-        return failed(f"The arguments do not fit. {describe_error(error, kind)}. Correct them and call again.")
-    try:
-        answer = await tool.run(caller, arguments)
-    except ClientError as error:
-        return failed(sentence_of(error, writes=tool.writes))
-    except Exception:  # a bug of ours, or an answer of another version: the LLM must not be left without an answer
-        LOG.exception("The tool %s has failed", tool.name)
-        return failed("Something went wrong inside the memory; trying again will hardly help. Go on without it.")
-    text = msgspec.json.encode(answer).decode()
-    return types.CallToolResult(
-        content=[types.TextContent(type="text", text=text)], structured_content=msgspec.to_builtins(answer)
-    )
 
 
 def failed(sentences: str) -> types.CallToolResult:

@@ -21,7 +21,6 @@ from voicemem.protocol.types import JsonObject
 MAX_SHOWN = 200_000
 """Characters of messages in one answer; what an LLM reads has to fit into its context."""
 LINE = 240
-"""Characters of a line about a call."""
 SUMMARIES = 200
 
 
@@ -79,19 +78,18 @@ async def get_history(caller: Caller, arguments: schemas.HistoryWithin) -> schem
         context = await caller.get(session_path(session_id, "/context"), {"peek": "true", "usage": "true"})
         forgotten = {place_of(message) for message in context["left_out"] if message["reason"] == "forgotten"}
     known = [message for message in body["contents"] if place_of(message) not in forgotten]
-    messages = newest_that_fit([shown_message(message) for message in known[-arguments.last :]])
+    shown = []
+    for one in known[-arguments.last :]:
+        interrupted = bool((one.get("metadata") or {}).get("interrupted"))
+        when = shown_time(one.get("timestamp"))
+        shown.append(schemas.HeardMessage(one["turn_id"], one["role"], one["content"], when, interrupted))
+    messages = newest_that_fit(shown)
     times = shown_time(body["started_at"]), shown_time(body["ended_at"])
     return schemas.HeardHistory(session_id, body["state"], *times, messages, len(messages) < len(known))
 
 
 def place_of(message: JsonObject) -> tuple[Any, ...]:
     return message["turn_id"], message["role"], message["timestamp"]
-
-
-def shown_message(message: JsonObject) -> schemas.HeardMessage:
-    interrupted = bool((message.get("metadata") or {}).get("interrupted"))
-    when = shown_time(message.get("timestamp"))
-    return schemas.HeardMessage(message["turn_id"], message["role"], message["content"], when, interrupted)
 
 
 def newest_that_fit(messages: list[schemas.HeardMessage]) -> list[schemas.HeardMessage]:

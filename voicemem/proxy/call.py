@@ -53,7 +53,6 @@ class Connection(asyncio.Protocol):
         self.peer: Connection | None = None
         self.direction: Direction | None = None
         self.is_deaf = False
-        """Whether what comes is thrown away."""
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -152,7 +151,6 @@ class Call:
         self.recording: Recording | None = None
         """None until the upstream has accepted the call."""
         self.status: int | None = None
-        """Of the answer to the handshake."""
         self.failed = False
         """Whether the upstream has not answered."""
         self.upstream: Connection | None = None

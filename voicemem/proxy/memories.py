@@ -141,7 +141,6 @@ class Memories:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.room = Room(settings.buffer_bytes)
-        """For all calls together."""
         self.options = Options(max_events=MAX_FRAMES, max_bytes=settings.buffer_bytes, room=self.room, leaves_gaps=True)
         self.clients: dict[str | None, SharedClient] = {}
         self.memories: set[CallMemory] = set()

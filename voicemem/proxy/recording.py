@@ -39,7 +39,6 @@ class Direction:
         self.recording = recording
         self.copy = copy
         self.max_bytes = max_bytes
-        """Size limit of a message."""
         self.ts = 0
         """When what is being read has crossed."""
         self.frames = 0

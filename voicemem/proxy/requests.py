@@ -50,7 +50,6 @@ class Request(NamedTuple):
 
     method: str
     target: str
-    """Path and query, as they came."""
     headers: Headers
 
     def values(self, name: str) -> list[str]:

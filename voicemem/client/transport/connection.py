@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,6 +18,7 @@ from voicemem.client.errors import LOST_STATE_CODES, RequestRefused, is_transien
 from voicemem.client.options import Options
 from voicemem.client.producer import Producer, ServerFrame
 from voicemem.client.transport.failures import HTTP_STATUS, display_url, unreachable
+from voicemem.client.transport.rest import decode_json
 from voicemem.errors import CODES
 
 PATH = "/v1/ingest"
@@ -62,14 +63,6 @@ async def hang_up(socket: ClientConnection) -> None:
     socket.transport.abort()
 
 
-async def discard(connecting: asyncio.Task[ClientConnection]) -> None:
-    """Close the connection that a task is making or has made."""
-    connecting.cancel()
-    (result,) = await asyncio.gather(connecting, return_exceptions=True)
-    if isinstance(result, ClientConnection):
-        await hang_up(result)
-
-
 def with_path(url: str) -> str:
     """The URL of the ingest, with its path. Raises `ValueError` unless it is a websocket URL."""
     parts = urlsplit(url)
@@ -79,10 +72,8 @@ def with_path(url: str) -> str:
 
 
 def handshake_error(url: str, status: int, body: bytes | bytearray) -> Exception:
-    try:
-        problem = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = {}
+    decoded = decode_json(body)
+    problem = decoded if isinstance(decoded, dict) else {}
     code, detail = str(problem.get("reason", "")), str(problem.get("detail", "this is not voicemem's answer"))
     if status >= 500 or is_transient(code, status):
         return passing_error(display_url(url), code, status, detail)
@@ -129,7 +120,6 @@ class WebsocketConnection:
         self.made_progress = False
         self.acked = False
         self.server_leaving = False
-        """Whether the server is about to close; it reads nothing more."""
         self.connection_error: ServerFrame | None = None
         """The last error about the connection as a whole."""
 

@@ -17,7 +17,6 @@ from voicemem.client.transport.rest import RestClient, session_path
 BODY_BYTES = 256 * 1024
 """Events that wait together share a request body of up to this size."""
 MAX_CONCURRENT_POSTS = 8
-"""Producers whose events are posted at the same time."""
 
 
 class HttpFallback:

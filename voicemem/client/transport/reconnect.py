@@ -22,7 +22,6 @@ from voicemem.client.transport.connection import (
     Disconnect,
     WebsocketConnection,
     dial,
-    discard,
     hang_up,
 )
 from voicemem.client.transport.failures import Outage, display_url, with_check
@@ -56,7 +55,6 @@ class Reconnector:
         self.options = options
         self.producers = producers
         self.transport: WebsocketConnection | HttpFallback | None = None
-        """None while there is no connection."""
         self.dial_backoff = Backoff(options)
         self.backoff = Backoff(options)
         self.frame_bytes = FRAME_BYTES
@@ -155,7 +153,10 @@ class Reconnector:
                 posting.result()
             return await dialing
         except BaseException:
-            await discard(dialing)
+            dialing.cancel()
+            (made,) = await asyncio.gather(dialing, return_exceptions=True)
+            if isinstance(made, ClientConnection):
+                await hang_up(made)
             raise
         finally:
             self.transport = None

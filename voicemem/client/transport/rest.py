@@ -163,15 +163,20 @@ def check_rest_url(url: str) -> str:
 
 def decode_answer(status: int, raw: bytes) -> Any:
     """The JSON of an answer; None for one without content. Raises `RequestRefused` unless it is a success of these."""
-    try:
-        body = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        body = None
+    body = decode_json(raw)
     if 200 <= status < 300 and (body is not None or (status == NO_CONTENT and not raw)):
         return body
     problem = body if isinstance(body, dict) else {}
     detail = problem.get("detail", f"The answer, with HTTP status {status}, did not come from voicemem's REST API.")
     raise RequestRefused(str(problem.get("reason", f"http_{status}")), str(detail), status, problem)
+
+
+def decode_json(raw: bytes | bytearray) -> Any:
+    """The JSON of an answer; None for what is not JSON."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def session_path(session_id: str, rest: str = "") -> str:

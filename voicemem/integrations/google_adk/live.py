@@ -45,7 +45,6 @@ class LiveListener:
         self.replies = 0
         self.utterances = 1
         self.words = ""
-        """The caller's words that are not final yet."""
         self.is_new = True
         """Whether nothing of the utterance was sent."""
         self.is_place = False
@@ -53,7 +52,6 @@ class LiveListener:
         self.has_asked = False
         """Whether the caller has said something since the last reply began."""
         self.playing: LiveReply | None = None
-        """The newest reply, until it is over."""
         self.after_tools = 0.0
         """The earliest time of what comes next: an answer is later than the tools that were called for it."""
 

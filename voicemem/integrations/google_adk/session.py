@@ -32,7 +32,6 @@ class AdkSession(Conversation):
         self.growing: dict[tuple[str, str | None], str] = {}
         """Replies that are being streamed, by their agents and branches."""
         self.texts: Newest[str, str] = Newest(MAX_TEXTS)
-        """The newest replies, whole."""
 
     # Runs of texts
 

@@ -224,7 +224,6 @@ class WordClock:
         self.held: list[tuple[str, int]] = []
         """Words that came before their audio."""
         self.pts_before = 0
-        """The time of the word before those."""
 
     def audio(self, audio_ms: float, at_ns: int, last_pts: int) -> list[TimedWord]:
         """Audio came, the first of it at `at_ns`; returns the words that were waiting for it."""

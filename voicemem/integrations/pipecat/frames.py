@@ -101,7 +101,6 @@ class FrameListener:
         if user_turn is not None:
             self.handlers[user_turn] = at_first_push(lambda frame, at: self.ledger.user_turn_ended())
         self.is_muted = False
-        """Whether the pipeline drops what the caller says."""
 
     def on_push(self, pushed: Any) -> None:
         """A processor pushed a frame: `FramePushed` of pipecat."""

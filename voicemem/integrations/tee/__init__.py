@@ -22,7 +22,6 @@ from voicemem.protocol.types import SESSION_ID_PATTERN
 
 __all__ = ["CallMemory", "memory_of", "tee"]
 MEMORY = "__voicemem__"
-"""The attribute of a connection that has its memory."""
 C = TypeVar("C")
 
 

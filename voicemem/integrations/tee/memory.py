@@ -44,7 +44,6 @@ RawMessage = str | bytes | bytearray | memoryview
 MAX_WAITING = 64
 """Events that wait for the frame that says the vendor's id of the session."""
 CLOSED = "closed"
-"""The default reason of an end."""
 
 
 class Crossing(NamedTuple):
@@ -234,7 +233,6 @@ class CallMemory:
     ) -> None:
         self.client = client
         self.is_own = is_own
-        """Whether the client was made for this connection alone."""
         self.dialect = dialect
         self.sender: Side = side
         self.receiver: Side = "vendor" if side == "app" else "app"
@@ -245,7 +243,6 @@ class CallMemory:
         """Whether the end of the connection is that of the session."""
         self.ended = False
         self.lost = 0
-        """Events that came after the end."""
         self.background: BackgroundSession | None = None
         self.waiting: list[tuple[JsonObject, bool]] = []
         """Events for a session that is not known yet, and whether each ends it."""
@@ -257,7 +254,6 @@ class CallMemory:
         self.leaving: asyncio.Task[None] | None = None
         self.times = times
         self.on_left: Callable[[], object] = lambda: None
-        """Called when nothing more will be delivered."""
         if session_id is not None:
             self.begin(session_id)
 
