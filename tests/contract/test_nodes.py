@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -36,6 +37,9 @@ from voicemem.store.claims import SUMMARY
 from voicemem.store.port import Store
 from voicemem.store.records import Snapshot
 from voicemem.store.streams import AWAITED_MS, END_GRACE_MS
+
+Step = Callable[[Store, str], Awaitable[list[int]]]
+"""Does a part of some work as a node; the keys of the sessions that it was done for."""
 
 
 @pytest.fixture
@@ -221,6 +225,17 @@ class TestClaims:
         await other.claims.release(SUMMARY, key, "b")
         assert await one.claims.claim(SUMMARY, key, "a", NOW, LEASE_MS)
 
+    async def test_of_two_nodes_one_gets_a_claim(self, nodes: tuple[Store, Store]) -> None:
+        """However many they claim at the same time."""
+        keys = [await open_key(nodes[0], f"s{number}") for number in range(10)]
+        claims = [
+            store.claims.claim(SUMMARY, key, node, NOW, LEASE_MS)
+            for key in keys
+            for store, node in zip(nodes, "ab", strict=True)
+        ]
+        claimed = await asyncio.gather(*claims)
+        assert [1] * len(keys) == [sum(claimed[first : first + 2]) for first in range(0, len(claimed), 2)]
+
     async def test_retention_is_claimed(self, nodes: tuple[Store, Store]) -> None:
         """What expires or is to be deleted is one node's until its lease is over."""
         one, other = nodes
@@ -234,6 +249,50 @@ class TestClaims:
         assert [key] == await other.retention.claim_erased("b", later, LEASE_MS, 10)
         assert [] == await one.retention.claim_erased("a", later + LEASE_MS - 1, LEASE_MS, 10)
         assert [key] == await one.retention.claim_erased("a", later + LEASE_MS, LEASE_MS, 10)
+
+    async def test_two_nodes_divide_sweeps(self, nodes: tuple[Store, Store]) -> None:
+        """Of what is to be compacted, expires and is deleted, each node does a part, and nothing is done by both."""
+        settings, later = {"ttl_seconds": 1, "reopen_window": 0}, NOW + 1_000
+        keys = [await open_key(nodes[0], f"s{number}", settings) for number in range(24)]
+        for key in keys:
+            await close(nodes[0], key)
+
+        async def sweep(step: Step) -> list[list[int]]:
+            """What each node did, both at the same time, until both found nothing more."""
+            done: list[list[int]] = [[], []]
+
+            async def work(number: int) -> None:
+                idle = 0
+                while idle < 3:
+                    found = await step(nodes[number], "ab"[number])
+                    done[number] += found
+                    idle = 0 if found else idle + 1
+
+            await asyncio.gather(work(0), work(1))
+            return done
+
+        async def compact(store: Store, node: str) -> list[int]:
+            found = await store.compaction.claim_compactable(node, later, LEASE_MS, 3)
+            for key in found:
+                while await store.compaction.compact(key):
+                    pass
+            return found
+
+        async def expire(store: Store, node: str) -> list[int]:
+            found = await store.retention.claim_expired(node, later, LEASE_MS, 3)
+            return [key for key in found if await store.retention.expire(key, later)]
+
+        async def delete(store: Store, node: str) -> list[int]:
+            found = await store.retention.claim_erased(node, later, LEASE_MS, 3)
+            while found and await store.retention.delete_erased(found):
+                pass
+            return found
+
+        for step in (compact, expire, delete):
+            done = await sweep(step)
+            assert keys == sorted(done[0] + done[1]), step.__name__
+            assert all(done), step.__name__
+        assert [[]] * len(keys) == [await nodes[1].journal.read_rows(key, 0, 10) for key in keys]
 
 
 class TestWithoutConnection:
