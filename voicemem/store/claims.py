@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voicemem.store.database import Connection, Database, upsert
+from voicemem.store.database import Connection, Port, upsert
 
 SUMMARY, EXTRACTION, INDEX_CHECK = "summary", "extraction", "index"
 """Kinds of work. The look at all sessions for the index is claimed under the key 0, which no stream has."""
@@ -17,15 +17,12 @@ END_REPLY = "delete from replies where stream = :stream and item = :item"
 SELECT_REPLIES = "select item from replies where stream = :key"
 
 
-class Claims:
+class Claims(Port):
     """Work that only one node should do at a time.
 
     A claim holds until it is released, its lease is over, or its node is retired. A node may claim again what it holds,
     which prolongs the lease. Claims only spare work: what is done twice does no harm.
     """
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     async def claim(self, work: str, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
         """Lease work to a node; False while another node has it."""

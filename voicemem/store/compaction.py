@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from voicemem.errors import DamagedEntry
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Port
 from voicemem.store.retention import CLAIMABLE, claim
 from voicemem.store.runs import RUN_COLUMNS, RunRow, compress_runs, to_run
 from voicemem.store.upkeep import Portion
@@ -40,11 +40,8 @@ DELETE_FINISHED_PLAN = """
 """
 
 
-class Compaction:
+class Compaction(Port):
     """Compacts the journals of ended sessions."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     async def claim_compactable(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
         """Claim ended sessions that can no longer be reopened, and whose journals are not compacted."""

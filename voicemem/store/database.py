@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch
@@ -26,6 +26,20 @@ from voicemem.store.streams import Stream
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+
+
+class Check(NamedTuple, Generic[T]):
+    """A part of all streams, by key, of which some are behind with something."""
+
+    behind: Sequence[T]
+    looked_at: int
+    through_key: int | None
+    """The key to go on after; None when there are no more."""
+
+
+def checked(rows: Sequence[Row], limit: int, behind: Sequence[T]) -> Check[T]:
+    """Return what a look at streams has found; each row begins with a key, and there are at most `limit`."""
+    return Check(behind, len(rows), rows[-1][0] if len(rows) == limit else None)
 
 
 def columns(names: Iterable[str], prefix: str = "") -> str:
@@ -198,3 +212,10 @@ class Database(ABC):
     async def keep_up(self) -> None:
         """Do what each heartbeat of a node does for the engine."""
         return
+
+
+class Port:
+    """A part of the store, over its database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database

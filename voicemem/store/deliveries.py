@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Database, Row
+from voicemem.store.database import Connection, Port, Row
 from voicemem.store.endpoints import ENDPOINT_COLUMNS, Endpoint, to_endpoint
 
 DeliveryState = Literal["pending", "delivered", "failed"]
@@ -139,11 +139,8 @@ COUNT_DELIVERIES = """
 """
 
 
-class Deliveries:
+class Deliveries(Port):
     """Deliveries as their owners read them, and send them again; none of erased sessions."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     async def list_deliveries(self, stream: int) -> list[Delivery]:
         """All deliveries of a session with their attempts, in the order of their making."""

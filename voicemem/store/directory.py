@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Database, Row, assign, columns, insert, upsert
+from voicemem.store.database import Connection, Port, Row, assign, columns, insert, upsert
 
 OPERATOR_OVERLAP_MS = 86_400_000
 """How long the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
@@ -101,11 +101,8 @@ TURN_OFF_OPERATOR_ENDPOINT = f"update endpoints set disabled_ms = 0 where {IS_OP
 """Its row stays for its deliveries. The time 0 says that the command line turned it off."""
 
 
-class Directory:
+class Directory(Port):
     """API keys, apps of Agora's, secrets of inbound webhooks, the operator's endpoint, and the store's own identity."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     @property
     def incarnation(self) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from voicemem.config.session import HISTORY_EVENT, Contents
-from voicemem.store.database import Connection, Database, assign, columns, insert
+from voicemem.store.database import Connection, Port, assign, columns, insert
 from voicemem.store.streams import Stream
 
 
@@ -74,11 +74,8 @@ INSERT_SESSION_ENDPOINT = insert(
 )
 
 
-class Endpoints:
+class Endpoints(Port):
     """The endpoints that projects registered, and the operator's."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     async def add_endpoint(self, endpoint: Endpoint, limit: int) -> Endpoint | None:
         """Store a project's new endpoint, and return it with its key; None when the project has `limit` already."""

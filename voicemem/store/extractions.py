@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Check, Connection, Port, checked
 from voicemem.store.stream_rows import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
 EXTRACT = b'"extract"'
 """Stands in the configuration of each session that says itself whether memories are made of it."""
-
-
-class ExtractionCheck(NamedTuple):
-    """A part of all sessions, of which some have grown since they were looked at."""
-
-    behind: Sequence[Stream]
-    through_key: int | None
-    """The key to go on after; None when there are no more."""
 
 
 KEPT_DAYS = 2
@@ -43,27 +32,24 @@ SPEND = """
 FORGET_OLD_DAYS = "delete from spent_tokens where project = :project and day < :day"
 
 
-class Extractions:
+class Extractions(Port):
     """Up to where sessions were looked at for memories, and what that has cost.
 
     What was really sent to an LLM stands in the journals (`memory.extracted`); this only spares looks at sessions of
     which nothing is new.
     """
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
-
-    async def check_extractions(self, everywhere: bool, after_key: int, limit: int) -> ExtractionCheck:
+    async def check_extractions(self, everywhere: bool, after_key: int, limit: int) -> Check[Stream]:
         """Look at some sessions of all projects, by key: which have grown since they were looked at.
 
         Unless `everywhere`, only those whose own configuration has `EXTRACT`. `limit` is how many are looked at.
         """
 
-        def job(connection: Connection) -> ExtractionCheck:
+        def job(connection: Connection) -> Check[Stream]:
             found = connection.rows(LOOK_AT_SESSIONS, everywhere=everywhere, after=after_key, limit=limit)
             keys = [key for key, is_behind, config in found if is_behind and (everywhere or EXTRACT in config)]
             rows = connection.rows(SELECT_READABLE_STREAMS, keys=keys) if keys else []
-            return ExtractionCheck(list(map(to_stream, rows)), found[-1][0] if len(found) == limit else None)
+            return checked(found, limit, list(map(to_stream, rows)))
 
         return await self.database.scan(job)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.store.admission import AppendResult, Batch
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Port
 from voicemem.store.records import (
     CLIENT_ID_LABEL,
     MAX_COUNTED,
@@ -106,16 +106,13 @@ INLINE_BYTES = 64 * 1024
 """A larger snapshot is compressed on a thread."""
 
 
-class Journal:
+class Journal(Port):
     """Streams and their append-only lists of events.
 
     A stream is a session or a user's own; it is unique by project, kind and id. Positions of its entries are 1, 2, 3 …
     without holes, and become visible in that order. A `session_patch` has the configuration without secrets, which goes
     into the stream, and the secrets, which are kept apart and never journaled.
     """
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     @property
     def commit_shards(self) -> int:

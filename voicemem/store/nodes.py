@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.database import Connection, Database, NodeRetired, Row, columns, upsert
+from voicemem.store.database import Connection, NodeRetired, Port, Row, columns, upsert
 from voicemem.store.records import Node
 from voicemem.store.stream_rows import POSITION, STORED_COLUMNS, to_stream
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
@@ -56,16 +56,13 @@ SELECT_POSITIONS = f"select s.key, {POSITION} from streams s where s.key in :key
 SELECT_EPOCHS = "select stream, name, epoch from producers where stream in :streams and name in :names"
 
 
-class Nodes:
+class Nodes(Port):
     """The running processes that serve a store, each under a token that is never used again.
 
     What a node holds names its token: connected producers, leases of deliveries, claims, replies under way. A node that
     stops gives all of it back (`retire_node`); another node does that for one that stopped without a word
     (`retire_lost_nodes`). A process that is no node, such as the library, uses the empty token.
     """
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     async def start_node(self, node: Node, now_ms: int) -> None:
         """Register a node; its lease runs until `node.expires_ms`.

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Database, columns
+from voicemem.store.database import Connection, Port, columns
 
 ObservationState = Literal["waiting", "connecting", "observing", "ended", "stopped", "failed"]
 OVER = ("ended", "stopped", "failed")
@@ -72,11 +72,8 @@ CHANGE = """
 """
 
 
-class Observations:
+class Observations(Port):
     """Calls that are observed, at most one for a session. A node holds what it observes until it is retired."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     async def begin_observation(self, observation: Observation, limit: int) -> Observation | None:
         """Keep a new observation, in place of one that is over; the one that has not ended, if there is one.

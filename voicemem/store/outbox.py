@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.config.session import CLOSE_EVENTS, HISTORY_EVENT, LEFT_EVENT, STARTED_EVENT, parse_config
-from voicemem.store.database import Connection, Database, Row, columns, insert
+from voicemem.store.database import Connection, Port, Row, columns, insert
 from voicemem.store.deliveries import NOT_ERASED, Attempt
 from voicemem.store.endpoints import ENDPOINT_COLUMNS, EVENT_TYPES_DECODER, Endpoint, to_endpoint
 from voicemem.store.streams import Stream
@@ -144,7 +144,7 @@ SELECT_WAS_JOINED = """
 """
 
 
-class Outbox:
+class Outbox(Port):
     """Deliveries: webhook events on their way to endpoints.
 
     The journal's transactions make them: at a start or reopening (event type 101) and at a close (102, 103, 111, 112;
@@ -152,9 +152,6 @@ class Outbox:
     disabled: the session's own, its project's, and the operator's, which gets 103 only. A delivery is `pending` with a
     time at which it is due, then `delivered` or `failed`.
     """
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     async def claim_deliveries(
         self,

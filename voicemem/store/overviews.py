@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Port
 from voicemem.store.journal import CONDITIONS, IS_LISTED, clauses_of
 from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionFilter, SessionOverview
 from voicemem.store.stream_rows import POSITION
@@ -105,11 +105,8 @@ class Look(NamedTuple):
         return query.format(checked=self.checked or "true", source=source, found=self.found)
 
 
-class Overviews:
+class Overviews(Port):
     """Slim rows of sessions."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     async def list_overviews(self, query: SessionFilter, most_looks: int | None = None) -> OverviewPage:
         """The same sessions as `Journal.list_sessions`, in the same order, and what was saved of their memories.

@@ -1,27 +1,5 @@
 """The store: what voicemem needs of one (docs/storage.md), as one object that is the same on each engine.
 
-It is split by use:
-
-- `Journal`: streams (sessions and users), their producers, and their append-only lists of events;
-- `Overviews`: slim rows of sessions;
-- `Outbox`: deliveries, which are webhook events on their way to endpoints;
-- `Endpoints`: the receivers that projects registered, and their deliveries;
-- `Deliveries`: the deliveries of a project's sessions, and how its endpoints do;
-- `Quarantine`: sessions whose memory cannot be made;
-- `Retention`: expiry and erasure, in small steps;
-- `Compaction`: journals of ended sessions that become archives;
-- `Directory`: API keys, apps of Agora's, secrets of inbound webhooks, the operator's endpoint, the store's identity;
-- `Nodes`: the processes that serve the store, what they hold, and what changed on others;
-- `Claims`: work that only one node should do at a time;
-- `TranscriptIndex`: the messages of all sessions, by their words;
-- `TranscriptVectors`: the vectors of these messages;
-- `Memories`: what was found worth remembering, or given as that;
-- `Extractions`: up to where sessions were looked at for memories;
-- `MemoryVectors`: their vectors;
-- `Observations`: calls at other stacks that the service fetches events of.
-
-Figures and health are of the store itself.
-
 What holds for every method of every engine:
 
 - A method that writes is one transaction. It returns after its commit is on disk (or on as many replicas as the engine

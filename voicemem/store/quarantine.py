@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Database, upsert
+from voicemem.store.database import Connection, Port, upsert
 from voicemem.store.stream_rows import STREAM_COLUMNS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
@@ -44,11 +44,8 @@ SELECT_SESSIONS = f"""
 """
 
 
-class Quarantine:
+class Quarantine(Port):
     """Streams whose memory could not be made. Entries of another `version` count as not there."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
 
     async def add(self, key: int, entry: QuarantineEntry) -> Stream | None:
         """Quarantine a stream; its row, or None when it is erased or was quarantined by this version."""

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from voicemem.search.passages import Passage
 from voicemem.search.words import QueryWord
 from voicemem.store.claims import INDEX_CHECK, Claims
-from voicemem.store.database import Connection, Database, columns, upsert
+from voicemem.store.database import Check, Connection, Database, checked, columns, upsert
 from voicemem.store.scopes import FIRST_MS, LAST_MS, Scope
 from voicemem.store.stream_rows import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
@@ -72,16 +72,6 @@ class FoundMessage(NamedTuple):
     said_ms: int
     text: str
     score: float
-
-
-class IndexCheck(NamedTuple):
-    """A part of all sessions, of which some are not indexed up to the end of their journals."""
-
-    behind: Sequence[Stream]
-    looked_at: int
-    """How many sessions were looked at."""
-    through_key: int | None
-    """The key to go on after; None when there are no more."""
 
 
 class IndexedSession(NamedTuple):
@@ -229,7 +219,7 @@ class TranscriptIndex:
             return []
         return await self.index.read(lambda connection: self.words.find_sessions(connection, scope, words, limit))
 
-    async def check_index(self, after_key: int, limit: int) -> IndexCheck:
+    async def check_index(self, after_key: int, limit: int) -> Check[Stream]:
         """Look at some sessions of all projects, by key: which have grown since they were indexed.
 
         What is indexed of erased ones in a database of its own is deleted on the way.
@@ -244,7 +234,7 @@ class TranscriptIndex:
             pass
         behind = [key for key, position, is_erased in found if not is_erased and indexed.get(key, 0) < position]
         rows = await self.database.rows(SELECT_READABLE_STREAMS, keys=behind)
-        return IndexCheck(list(map(to_stream, rows)), len(found), found[-1][0] if len(found) == limit else None)
+        return checked(found, limit, list(map(to_stream, rows)))
 
     async def claim_index_check(self, node: str, now_ms: int, lease_ms: int) -> bool:
         """Claim the look at all sessions; False while another node has it. It is freed as other claims are."""

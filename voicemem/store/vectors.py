@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
-from voicemem.store.database import Connection, Database, Row, columns
+from voicemem.store.database import Check, Connection, Database, Row, checked, columns
 from voicemem.store.memories import COLUMNS, NEWEST_FIRST, with_newer
 from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter
 from voicemem.store.memory_rows import MemoryRow, row_of_values
@@ -65,16 +65,6 @@ class VectorSupport(NamedTuple):
     """How many vectors of a scope a query is compared with; 0 where the store can compare none."""
     note: str | None = None
     """What an operator should know about it."""
-
-
-class VectorCheck(NamedTuple):
-    """A part of all streams, of which some have texts without a vector."""
-
-    behind: Sequence[int]
-    """Their keys."""
-    looked_at: int
-    through_key: int | None
-    """The key to go on after; None when there are no more."""
 
 
 class VectorMath(Protocol):
@@ -202,12 +192,11 @@ class Vectors(ABC):
             **more,
         )
 
-    async def check_vectors(self, embedder: str, after_key: int, limit: int) -> VectorCheck:
+    async def check_vectors(self, embedder: str, after_key: int, limit: int) -> Check[int]:
         """Look at some streams that have texts, by key: which have some without a vector of this embedder."""
         values = {"embedder": embedder_number(embedder), "after": after_key, "limit": limit}
         rows = await self.read(lambda connection: connection.rows(self.fill(self.check), **values))
-        behind = [key for key, is_missing in rows if is_missing]
-        return VectorCheck(behind, len(rows), rows[-1][0] if len(rows) == limit else None)
+        return checked(rows, limit, [key for key, is_missing in rows if is_missing])
 
     async def count_without_vector(self, embedder: str) -> int:
         """How many texts have no vector of this embedder."""
