@@ -101,7 +101,6 @@ def reduced(frame: JsonObject) -> Frame | None:
 
 
 def unix_time(ts: int | None) -> int | None:
-    """A time, where it is one of Unix, in ms."""
     return ts if ts is not None and ts >= UNIX_MS else None
 
 

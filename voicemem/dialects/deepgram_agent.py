@@ -158,7 +158,7 @@ def begin(known: Known) -> None:
 
 
 def next_reply(known: Known) -> None:
-    """Return what the agent says from here on is another reply."""
+    """What the agent says from here on is another reply."""
     if known.notes.get("begun"):
         known.note("replies", known.notes.get("replies", 1) + 1)
     for key in OF_ONE_REPLY:
@@ -181,7 +181,6 @@ def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Count the audio of the newest reply."""
     rate = known.notes.get("rate", USUAL)
     if not rate:
         return
@@ -232,7 +231,6 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """The replies that the caller had not heard to their end."""
     yield from measure(known)
     yield from close_by_clock(known, ts, lambda item: item.startswith("~r"), partial(playing, known))
 
@@ -253,7 +251,6 @@ def converse(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The app says something for the user."""
     yield from complete(reply_item(known), known)
     next_reply(known)
     known.note("typed", frame["content"].strip())

@@ -51,7 +51,6 @@ def decode_value(value: Any, text: bytes, dialect: str) -> FrameEvent | Rejected
 
 
 def is_envelope(value: Any) -> bool:
-    """Return whether a JSON value is an envelope around a frame."""
     return isinstance(value, dict) and "frame" in value and "type" not in value
 
 

@@ -37,8 +37,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
 from voicemem.dialects.dialect import (
     AUDIO_BYTES,
@@ -53,7 +51,7 @@ from voicemem.dialects.dialect import (
     Text,
     UnknownFrame,
 )
-from voicemem.dialects.reading import Record, audio_bytes, json_object, read, values
+from voicemem.dialects.reading import ANYTHING, audio_bytes, json_object, kept, many, optional, read, record, values
 from voicemem.dialects.translating import utterance_turn
 from voicemem.protocol.events import Asr, LlmDelta, LlmDone, MessageEvent, ToolCall, ToolResult, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
@@ -78,79 +76,29 @@ VENDOR = {
     "voiceActivityDetectionSignal",
 }
 APP = {"setup", "clientContent", "realtimeInput", "toolResponse", "contextUpdate"}
-
-
-class Said(Record):
-    text: str | None = None
-
-
-class Blob(Record, rename="camel"):
-    mime_type: str | None = None
-    data: str | None = None
-
-
-class Part(Record, rename="camel"):
-    text: str | None = None
-    thought: bool | None = None
-    inline_data: Blob | None = None
-
-
-class Content(Record):
-    role: str | None = None
-    parts: list[Part] | None = None
-
-
-class ServerContent(Record, rename="camel"):
-    input_transcription: Said | None = None
-    interim_input_transcription: Said | None = None
-    output_transcription: Said | None = None
-    model_turn: Content | None = None
-    generation_complete: bool | None = None
-    interrupted: bool | None = None
-    turn_complete: bool | None = None
-
-
-class FunctionCall(Record):
-    name: str
-    id: str | None = None
-    args: Any = None
-
-
-class FunctionResponse(Record):
-    name: str | None = None
-    id: str | None = None
-    response: Any = None
-
-
-class ToolCalls(Record, rename="camel"):
-    function_calls: list[FunctionCall] | None = None
-
-
-class ToolResponse(Record, rename="camel"):
-    function_responses: list[FunctionResponse] | None = None
-
-
-class ClientContent(Record):
-    turns: list[Content] | None = None
-
-
-class SetupComplete(Record, rename="camel"):
-    session_id: str | None = None
-
-
-class Message(Record, rename="camel"):
-    """One message; of audio that was counted, `audio_bytes` and `rate` stand next to it."""
-
-    server_content: ServerContent | None = None
-    tool_call: ToolCalls | None = None
-    setup_complete: SetupComplete | None = None
-    client_content: ClientContent | None = None
-    realtime_input: Said | None = None
-    tool_response: ToolResponse | None = None
-
-
-RECORDS = (Blob, Part, ServerContent, ToolCalls, ToolResponse, SetupComplete, Message)
-NAMES = {name for kind in RECORDS for name in kind.__struct_encode_fields__} | VENDOR | APP
+Said = record("text?")
+Part = record("text?", thought=optional(bool), inlineData=optional(record("mimeType? data?")))
+Content = record("role?", parts=optional(many(Part)))
+ServerContent = record(
+    inputTranscription=optional(Said),
+    interimInputTranscription=optional(Said),
+    outputTranscription=optional(Said),
+    modelTurn=optional(Content),
+    generationComplete=optional(bool),
+    interrupted=optional(bool),
+    turnComplete=optional(bool),
+)
+Message = record(
+    serverContent=optional(ServerContent),
+    toolCall=optional(record(functionCalls=optional(many(record("name id?", args=ANYTHING))))),
+    setupComplete=optional(record("sessionId?")),
+    clientContent=optional(record(turns=optional(many(Content)))),
+    realtimeInput=optional(Said),
+    toolResponse=optional(record(functionResponses=optional(many(record("name? id?", response=ANYTHING))))),
+)
+"""One message; of audio that was counted, `audio_bytes` and `rate` stand next to it."""
+IN_MESSAGES = {"mimeType", "inlineData", "functionCalls", "functionResponses", "sessionId"}
+NAMES = VENDOR | APP | IN_MESSAGES | {*ServerContent.__struct_fields__}
 CAMEL = {re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name): name for name in NAMES}
 """The names of the Python SDK, and those of the wire."""
 DEPTH = 8
@@ -177,29 +125,23 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     sender = sender_of(raw)
     if side not in (None, sender):
         raise MalformedFrame("The other side sends messages of this kind.")
-    message = read(Message, raw)
+    message = kept(Message, raw)
     content: JsonObject = counted_audio(message, raw) if sender == "vendor" else {}
-    if message.server_content is not None:
-        content |= server_content(message.server_content)
-    if message.tool_call is not None and message.tool_call.function_calls:
-        content["toolCall"] = msgspec.to_builtins(message.tool_call)
-    if message.tool_response is not None and message.tool_response.function_responses:
-        content["toolResponse"] = msgspec.to_builtins(message.tool_response)
+    content |= server_content(message.get("serverContent", {}))
+    for name, field in (("toolCall", "functionCalls"), ("toolResponse", "functionResponses")):
+        if message.get(name, {}).get(field):
+            content[name] = message[name]
     typed = typed_text(message)
     if typed:
         content["realtimeInput"] = {"text": typed}
-    session_id = None if message.setup_complete is None else message.setup_complete.session_id
-    if message.setup_complete is not None:
+    setup = message.get("setupComplete")
+    session_id = (setup or {}).get("sessionId") or None
+    if setup is not None:
         content["setupComplete"] = {"sessionId": session_id} if session_id else {}
     if not content:
         return None
-    return Frame(
-        content,
-        side=sender,
-        session_id=session_id or None,
-        typed=bool(typed),
-        counts_audio=content.keys() == ONLY_AUDIO,
-    )
+    counts_audio = content.keys() == ONLY_AUDIO
+    return Frame(content, side=sender, session_id=session_id, typed=bool(typed), counts_audio=counts_audio)
 
 
 def sender_of(raw: JsonObject) -> Side:
@@ -214,54 +156,45 @@ def sender_of(raw: JsonObject) -> Side:
     return "vendor" if vendor else "app"
 
 
-def server_content(raw: ServerContent) -> JsonObject:
+def server_content(raw: JsonObject) -> JsonObject:
     """Return what the model and the recogniser say, without what is empty."""
     content: JsonObject = {}
-    for name in ("input_transcription", "interim_input_transcription", "output_transcription"):
-        said: Said | None = getattr(raw, name)
-        if said is not None and said.text:
-            content[CAMEL[name]] = {"text": said.text}
-    parts = [] if raw.model_turn is None else raw.model_turn.parts or []
-    texts: list[JsonObject] = [{"text": part.text} for part in parts if part.text and not part.thought]
+    for name in ("inputTranscription", "interimInputTranscription", "outputTranscription"):
+        if raw.get(name, {}).get("text"):
+            content[name] = raw[name]
+    parts = raw.get("modelTurn", {}).get("parts", ())
+    texts = [{"text": part["text"]} for part in parts if part.get("text") and not part.get("thought")]
     if texts:
         content["modelTurn"] = {"parts": texts}
-    for name in ("generation_complete", "interrupted", "turn_complete"):
-        if getattr(raw, name):
-            content[CAMEL[name]] = True
+    content |= {name: True for name in ("generationComplete", "interrupted", "turnComplete") if raw.get(name)}
     return {"serverContent": content} if content else {}
 
 
-def counted_audio(message: Message, raw: JsonObject) -> JsonObject:
+def counted_audio(message: JsonObject, raw: JsonObject) -> JsonObject:
     """Return how much audio there is in a message, if any. Raises `MalformedFrame`."""
     count, rate = 0, USUAL_RATE
     if AUDIO_BYTES in raw:
         count = audio_bytes(raw, AUDIO_BYTES)
         rate = read(int, raw.get(RATE, USUAL_RATE))
-    turn = None if message.server_content is None else message.server_content.model_turn
-    for part in () if turn is None else turn.parts or ():
-        blob = part.inline_data
-        if blob is not None and blob.data and (blob.mime_type or "audio/").startswith("audio/"):
-            count += audio_bytes({"data": blob.data}, "data")
-            rate = rate_of(blob.mime_type or "", rate)
+    for part in message.get("serverContent", {}).get("modelTurn", {}).get("parts", ()):
+        blob = part.get("inlineData", {})
+        mime_type = blob.get("mimeType") or "audio/"
+        if blob.get("data") and mime_type.startswith("audio/"):
+            count += audio_bytes(blob, "data")
+            stated = re.search(r"rate=(\d{1,9})(?!\d)", mime_type)  # as in `audio/pcm;rate=24000`
+            rate = int(stated[1]) if stated else rate
     if not 1 <= rate <= MAX_INTEGER or count > MAX_INTEGER:
         raise MalformedFrame("There is no such audio.")
     return {AUDIO_BYTES: count, RATE: rate} if count else {}
 
 
-def rate_of(mime_type: str, otherwise: int) -> int:
-    """The sample rate of `audio/pcm;rate=24000`."""
-    found = re.search(r"rate=(\d{1,9})(?!\d)", mime_type)
-    return int(found[1]) if found else otherwise
-
-
-def typed_text(message: Message) -> str:
+def typed_text(message: JsonObject) -> str:
     """What the app sends as the user's words. Of several turns all but the last are the history of another session."""
-    if message.realtime_input is not None and message.realtime_input.text:
-        return message.realtime_input.text
-    turns = [] if message.client_content is None else message.client_content.turns or []
-    if not turns or turns[-1].role not in (None, "user"):
-        return ""
-    return "\n".join(part.text for part in turns[-1].parts or () if part.text)
+    text: str = message.get("realtimeInput", {}).get("text")
+    turns = message.get("clientContent", {}).get("turns")
+    if text or not turns or turns[-1].get("role") not in (None, "user"):
+        return text or ""
+    return "\n".join(part["text"] for part in turns[-1].get("parts", ()) if part.get("text"))
 
 
 def texts(frame: JsonObject) -> Iterator[Text]:
@@ -297,7 +230,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
         content = frame.get("serverContent", {})
         if len(frame) == len(content) == 1 and "outputTranscription" in content:
             text = content["outputTranscription"]["text"]
-            return (LlmDelta(item=reply_item(known), text=text, turn_id=reply_turn(known)),)
+            return (LlmDelta(item=reply_item(known), text=text, turn_id=known.notes.get("turn")),)
     if "toolResponse" in frame:
         return tool_results(frame, known)
     if "realtimeInput" in frame:
@@ -308,12 +241,13 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The events of one message of Gemini's."""
     content: JsonObject = frame.get("serverContent", {})
     cut = content.get("interrupted", False)
-    outputs = output_texts(content)
+    parts: list[JsonObject] = content.get("modelTurn", {}).get("parts", [])
+    outputs = [*(part["text"] for part in parts), *content.get("outputTranscription", {}).values()]
     speaks = AUDIO_BYTES in frame or "modelTurn" in content or "toolCall" in frame
-    if speaks and is_next_reply(known):
+    is_next = "generated" in known.notes and known.turn_of(f"~u{exchange(known) + 1}") is not None
+    if speaks and (is_next or "cut" in known.notes):  # another reply, though the end of the one before was not sent
         yield from complete(known, played=False)
     heard = content.get("inputTranscription", {}).get("text", "")
     interim = content.get("interimInputTranscription", {}).get("text", "")
@@ -324,7 +258,7 @@ def server_events(frame: JsonObject, ts: int, known: Known) -> Made:
     if begins:
         yield from begin(bool(heard), known)
     if outputs:
-        yield LlmDelta(item=reply_item(known), text="".join(outputs), turn_id=reply_turn(known))
+        yield LlmDelta(item=reply_item(known), text="".join(outputs), turn_id=known.notes.get("turn"))
     if AUDIO_BYTES in frame:
         yield count_audio(frame, known)
     if content.get("generationComplete"):
@@ -345,38 +279,17 @@ def connect(known: Known) -> Made:
         yield from complete(known, played=False)
 
 
-def output_texts(content: JsonObject) -> list[str]:
-    """Return what the model says in a message."""
-    parts: list[JsonObject] = content.get("modelTurn", {}).get("parts", [])
-    return [*(part["text"] for part in parts), *content.get("outputTranscription", {}).values()]
-
-
 def closed(ts: int, known: Known) -> Made:
-    """The reply that the caller had not heard to its end."""
     yield from measure(known)
     yield from close_by_clock(known, ts, lambda item: item.startswith("~a"))
 
 
 def exchange(known: Known) -> int:
-    number: int = known.notes.get("exchange", 1)
-    return number
+    return int(known.notes.get("exchange", 1))
 
 
 def reply_item(known: Known) -> str:
     return f"~a{exchange(known)}"
-
-
-def reply_turn(known: Known) -> int | None:
-    turn: int | None = known.notes.get("turn")
-    return turn
-
-
-def is_next_reply(known: Known) -> bool:
-    """Return whether what the model says now is another reply, though the end of the one before was not sent."""
-    notes = known.notes
-    if "cut" in notes:
-        return True
-    return "generated" in notes and known.turn_of(f"~u{exchange(known) + 1}") is not None
 
 
 def complete(known: Known, played: bool, has_text: bool = False) -> Made:
@@ -423,7 +336,6 @@ def hear(heard: str, interim: str, final: bool, known: Known) -> Made:
 
 
 def type_text(frame: JsonObject, known: Known) -> Made:
-    """The app sends a text as the user's."""
     known.note("prompted", True)
     known.note("answered", None)
     yield MessageEvent(role="user", text=frame["realtimeInput"]["text"], source="message")
@@ -468,7 +380,7 @@ def generated(has_text: bool, known: Known) -> Made:
     item = reply_item(known)
     reply = known.reply(item)
     if has_text or (reply is not None and not reply.complete):
-        yield LlmDone(item=item, turn_id=reply_turn(known))
+        yield LlmDone(item=item, turn_id=known.notes.get("turn"))
     known.note("generated", True)
 
 
@@ -504,7 +416,7 @@ def tool_calls(frame: JsonObject, known: Known) -> Made:
             call_id=call_id(call),
             name=call["name"],
             arguments=call.get("args", {}),
-            turn_id=reply_turn(known),
+            turn_id=known.notes.get("turn"),
         )
 
 
@@ -512,7 +424,7 @@ def tool_results(frame: JsonObject, known: Known) -> Made:
     results = frame["toolResponse"]["functionResponses"]
     if not known.notes.get("begun"):
         known.note("prompted", True)
-    turn = reply_turn(known)
+    turn = known.notes.get("turn")
     for result in results:
         id = result.get("id")
         yield ToolResult(

@@ -207,7 +207,7 @@ def open_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def grow_utterance(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what the recogniser hears, until LiveKit's own item of the turn takes its place."""
+    """Take what the recogniser hears, until LiveKit's own item of the turn takes its place."""
     pending: list[int] | None = known.notes.get("pending")
     text, final = frame["transcript"], frame["is_final"]
     if pending is None:

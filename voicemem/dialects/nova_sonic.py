@@ -243,7 +243,6 @@ def stop_by_clock(reply: KnownReply, ts: int) -> Made:
 
 
 def note_one(key: str, value: object, known: Known) -> None:
-    """Note something of a kind of which the newest are kept."""
     note_newest(key, value, KEPT[key[:2]], known)
 
 
@@ -341,7 +340,6 @@ def current(known: Known) -> str:
 
 
 def speak(text: str, prompt: str | None, known: Known) -> Made:
-    """The next sentence that Nova is going to say."""
     if not text.strip():
         return
     if known.notes.get("over", True) or (prompt is not None and prompt != known.notes.get("prompt")):
@@ -425,7 +423,6 @@ def note_block(item: str, start: int, audio_ms: int, known: Known) -> None:
 
 
 def replies(known: Known) -> Iterator[KnownReply]:
-    """The newest replies, in order."""
     for key in known.notes:
         reply = known.reply(key[2:]) if key.startswith("r:") else None
         if reply is not None:
@@ -450,12 +447,10 @@ def candidates(known: Known) -> list[tuple[KnownReply, int]]:
 
 
 def is_confirmed(reply: KnownReply, known: Known) -> bool:
-    """Return whether anything of a reply is FINAL."""
     return bool(known.notes.get(f"r:{reply.item}", [0])[0])
 
 
 def matches_any(text: str, known: Known) -> bool:
-    """Return whether a text repeats what a reply says next."""
     return any(end_of(text, reply.text, confirmed) is not None for reply, confirmed in candidates(known))
 
 

@@ -135,7 +135,6 @@ def keep_item(content: JsonObject, by_app: bool) -> bool:
 
 
 def written(item: JsonObject) -> str:
-    """Return what a user wrote in an item."""
     parts = item.get("content") or ()
     return "\n".join(part["text"] for part in parts if part.get("type") == "input_text" and part.get("text"))
 

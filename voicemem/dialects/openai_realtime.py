@@ -175,13 +175,11 @@ def is_out_of_band(response_id: str | None, known: Known) -> bool:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """The replies that the caller had not heard to their end."""
     own = {item for key, items in known.notes.items() if key.startswith("r:") and items for item in items}
     return close_by_clock(known, ts, own.__contains__)
 
 
 def note_format(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Note how many bytes of audio are a millisecond."""
     session = frame.get("session", {})
     output = session.get("audio", {}).get("output", {}).get("format", {})
     name = output.get("type") or session.get("output_audio_format")
@@ -218,7 +216,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def fail_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what had been recognised before the failure is all that will come."""
+    """After a failure, what was recognised before it is all that will come."""
     segment = known.segment(frame["item_id"])
     if segment is not None and segment.text and not segment.final:
         yield Asr(item=frame["item_id"], text=segment.text, final=True)
@@ -321,7 +319,6 @@ def begin_response(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def note_item(frame: JsonObject, known: Known) -> None:
-    """Note that an item belongs to its response."""
     key = f"r:{frame.get('response_id')}"
     items = known.notes.get(key) or []
     if frame["item_id"] not in items:
@@ -416,7 +413,6 @@ def clear_playing(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def playing_items(frame: JsonObject, known: Known) -> list[str]:
-    """The items of a response whose audio the server plays."""
     return known.notes.get(f"r:{frame['response_id']}") or []
 
 

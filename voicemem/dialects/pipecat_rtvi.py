@@ -174,12 +174,12 @@ def take_input(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def take_transcription(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what servers before 1.13 send alone, and later ones send as well."""
+    """Servers before 1.13 send this alone, later ones as well as `user-input`."""
     return () if known.notes.get("input") else hear(frame["data"], known)
 
 
 def hear(data: JsonObject, known: Known) -> Made:
-    """Return what the recogniser hears: an item from its first partial to its final."""
+    """The recogniser hears something: an item from its first partial to its final."""
     number = known.notes.get("utterance", 0)
     segment = known.segment(f"~u{number}")
     if segment is None or segment.final:
@@ -217,7 +217,7 @@ def begin_reply(known: Known, generating: bool) -> None:
 
 
 def stop_llm(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what was generated comes as output later, when it is spoken."""
+    """What was generated comes as output later, when it is spoken."""
     known.note("llm", False)
     if known.reply(newest(known)) is not None:
         yield LlmDone(item=newest(known))
@@ -288,7 +288,6 @@ def take_sentence(data: JsonObject, known: Known) -> Made:
 
 
 def hear_piece(text: str, known: Known) -> Made:
-    """A word of 1.x."""
     heard = hear_next(text.strip(), known, is_word=True)
     return () if heard is None else (heard,)
 

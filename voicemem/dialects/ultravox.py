@@ -126,7 +126,6 @@ def says_something(content: JsonObject) -> bool:
 
 
 def is_typed(content: JsonObject) -> bool:
-    """Return whether a transcript is of a text that the user has typed."""
     return content.get("role") == "user" and content.get("medium") == "text"
 
 
@@ -170,7 +169,6 @@ def user_item(ordinal: int, known: Known) -> str:
 
 
 def reply_item(ordinal: int, known: Known) -> str:
-    """The item of a reply, likewise."""
     item = item_of(ordinal, known)
     return item if known.segment(item) is None else item_of(ordinal, known, "a")
 
@@ -212,7 +210,6 @@ def turn_of_ordinal(ordinal: int, known: Known) -> int:
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
-    """The app says something for the user."""
     known.note("typed", frame["text"].strip())
     known.note("between", True)
     yield MessageEvent(role="user", text=frame["text"], source="message")
@@ -269,7 +266,6 @@ def go_on(item: str, known: Known) -> Made:
 
 
 def is_shorter(text: str, before: str) -> bool:
-    """Return whether a text is the beginning of what was said before."""
     text, before = text.strip(), before.strip()
     return len(text) < len(before) and before.startswith(text)
 
@@ -320,7 +316,7 @@ def change_state(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def clear_buffer(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what has not been played is thrown away: the user interrupts."""
+    """What has not been played is thrown away: the user interrupts."""
     reply = newest_reply(known)
     if reply is None or reply.heard or reply.item == known.notes.get("stopped"):
         return

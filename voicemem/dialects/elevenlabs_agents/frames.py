@@ -101,7 +101,6 @@ def timed_words(frame: JsonObject) -> Iterator[Text]:
 
 
 def item_texts(frame: JsonObject) -> Iterator[Text]:
-    """The texts of an item of the transcript after the call."""
     side = speaker(frame["role"])
     for key, final in (("original_message", True), ("message", side == "user")):
         if frame.get(key):
@@ -112,7 +111,6 @@ def item_texts(frame: JsonObject) -> Iterator[Text]:
 
 
 def tool_texts(frame: JsonObject) -> Iterator[Text]:
-    """Return what a tool is called with, and what it answers."""
     yield from values(frame.get("client_tool_call", {}), "parameters")
     yield from values(frame.get("agent_tool_response_full_payload", {}), "full_tool_result")
     yield from values(frame, "result")
@@ -163,7 +161,6 @@ def frames(body: JsonObject) -> Iterator[JsonObject]:
 
 
 def time_of(item: JsonObject, call: CallTimes) -> int | None:
-    """Return when an item began, Unix ms."""
     created, seconds = item.get("created_at_unix_ms"), item.get("time_in_call_secs")
     if type(created) is int:
         return created
@@ -173,7 +170,6 @@ def time_of(item: JsonObject, call: CallTimes) -> int | None:
 
 
 def end_of(call: CallTimes) -> int | None:
-    """Return when the call ended, Unix ms."""
     if call.start_time_unix_secs is None or call.call_duration_secs is None:
         return None
     return (call.start_time_unix_secs + call.call_duration_secs) * 1000

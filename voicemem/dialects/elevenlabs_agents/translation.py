@@ -99,7 +99,6 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """The replies that the caller had not heard to their end."""
     return close_by_clock(known, ts, frozenset(replies(known)).__contains__)
 
 
@@ -128,7 +127,7 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def withdraw_tentative(item: str, known: Known) -> Made:
-    """Return what was tentative under the number of another event is said again under this one."""
+    """What was tentative under the number of another event is said again under this one."""
     tentative = known.notes.get("tentative")
     if tentative is not None and tentative != item:
         yield Asr(item=tentative, text="", final=True)
@@ -398,13 +397,11 @@ def live_item(frame: JsonObject, letter: str, texts: list[str], known: Known) ->
 
 
 def said_text(item: str, known: Known) -> str | None:
-    """The text of a live item."""
     said = known.segment(item) if item.startswith("u") else known.reply(item)
     return None if said is None else said.text.strip()
 
 
 def tools(frame: JsonObject, known: Known) -> Iterator[MadeEvent]:
-    """The calls of tools and their results; those that the live conversation had are the same."""
     for call in frame.get("tool_calls") or ():
         yield tool_call(call["request_id"], call["tool_name"], call.get("params_as_json"), known.here)
     for result in frame.get("tool_results") or ():
@@ -435,7 +432,6 @@ def item_of(letter: str, event: int, known: Known, conversation: str | None = No
 
 
 def add_said(item: str, known: Known) -> None:
-    """Remember an item of the conversation."""
     said = known.notes.get("said") or []
     if item not in said[-RECENT:]:
         known.note("said", [*said, item][-MAX_SAID:])

@@ -47,7 +47,6 @@ MAX_TIMESTAMP = 40
 
 
 def role_of(value: Any) -> str:
-    """A role's own name. Raises `MalformedFrame`."""
     if not isinstance(value, str):
         raise MalformedFrame("A message has a role.")
     return ROLES.get(value, value)
@@ -110,7 +109,6 @@ def tool_calls(raw: Any) -> Iterator[JsonObject]:
 
 
 def first_of(holder: JsonObject, fields: Iterable[str]) -> Any:
-    """The first of these fields that is there."""
     return next((holder[field] for field in fields if holder.get(field) is not None), None)
 
 
@@ -209,7 +207,6 @@ def texts(frame: JsonObject) -> Texts:
 
 
 def other_texts(frame: JsonObject) -> Iterator[Text]:
-    """Return what the history has, and what tools are called with and answer."""
     for message in [*frame.get("messages", ()), *([frame["item"]] if "item" in frame else [])]:
         if message.get("message"):
             yield Text(message, "message", "whole", speaker(message["role"]), item_of(message))

@@ -135,7 +135,7 @@ def joined(texts: list[Any], space: str) -> str:
 
 
 def note_transcript(frame: JsonObject, known: Known) -> None:
-    """Return what the agent says by its transcript; a partial is taken back by the next."""
+    """Note what the agent says by its transcript; a partial is taken back by the next."""
     text, ts = frame["transcript"].strip(), frame.get("timestamp")
     voices = voices_of(known)
     last = voices[-1] if voices else None
@@ -169,14 +169,12 @@ def bounded_all(texts: list[Any]) -> list[Any]:
 
 
 def generated(voice: Voice) -> str:
-    """Return what the LLM said, as far as it is known."""
     full: str = voice.get("full", "").strip()
     tokens = joined(voice.get("tokens", []), "")
     return tokens if not full or (begins(tokens, full) and len(tokens) > len(full)) else full
 
 
 def spoken(voice: Voice) -> str:
-    """Return what the agent said by its transcripts."""
     return f"{joined(voice.get('spoken', []), ' ')} {voice.get('partial') or ''}".strip()
 
 
@@ -197,7 +195,6 @@ def heard_text(voice: Voice) -> str | None:
 
 
 def is_spoken_out(voice: Voice) -> bool:
-    """Return whether the words that were spoken are all."""
     heard = heard_text(voice)
     return heard is not None and word_count(heard) >= word_count(full_text(voice))
 
@@ -231,7 +228,7 @@ def attach(cut: Cut, voice: Voice | None) -> None:
 
 
 def attach_late(known: Known) -> None:
-    """Return whether an interruption that came first cut the newest reply, of which something has come now."""
+    """An interruption that came first may have cut the newest reply, of which something has come now."""
     voices, cuts = voices_of(known), [dict(one) for one in known.notes.get("cuts", ())]
     free = [one for one in cuts if "waits" not in one and one.get("item") is None]
     voice = voices[-1] if voices else None

@@ -109,7 +109,6 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
 
 
 def closed(ts: int, known: Known) -> Made:
-    """Return what of the last reply was spoken when the caller hung up."""
     if not known.notes.get("final"):
         yield from stop_voices(known, ts)
     yield from stop_last(known, ts)
