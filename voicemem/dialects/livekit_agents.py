@@ -246,7 +246,7 @@ def finish_utterance(item: JsonObject, text: str, at: int, known: Known) -> Made
     pending: list[int] | None = known.notes.get("pending")
     turn = known.turn_of(item["id"])
     if turn is None:
-        began = spoken_ms(item, "started_speaking_at")
+        began = ms(item.get("metrics", {}).get("started_speaking_at"))
         begin = at if began is None else min(at, began)
         if pending is not None and at < begin_of(pending[0], known):  # the user has begun to speak again since
             pending = None
@@ -267,7 +267,7 @@ def finish_reply(item: JsonObject, text: str, at: int, added: int, known: Known)
     yield LlmDone(item=item["id"], text=text, turn_id=turn, ts=at)
     known.note("last", item["id"])
     if item.get("interrupted"):
-        stopped = spoken_ms(item, "stopped_speaking_at")
+        stopped = ms(item.get("metrics", {}).get("stopped_speaking_at"))
         end = added if stopped is None else stopped
         yield Interrupt(item=item["id"], heard_text=text, estimated=True, more=True, ts=end)
 
@@ -276,10 +276,6 @@ def time_of(frame: JsonObject, ts: int) -> int:
     """Return when LiveKit says it was: by its own clock, as the times of items are."""
     stated = ms(frame.get("created_at"))
     return ts if stated is None else stated
-
-
-def spoken_ms(item: JsonObject, which: str) -> int | None:
-    return ms(item.get("metrics", {}).get(which))
 
 
 def execute_tools(frame: JsonObject, ts: int, known: Known) -> Made:

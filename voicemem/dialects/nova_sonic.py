@@ -227,7 +227,7 @@ def translate(frame: JsonObject, ts: int, known: Known) -> Made:
 def closed(ts: int, known: Known) -> Made:
     """The replies that the caller had not heard to their end, where the app has not said more than Nova did."""
     for reply in unfinished(ts, known):
-        if is_confirmed(reply, known) or not reply.has_playback:
+        if known.notes.get(f"r:{reply.item}", [0])[0] or not reply.has_playback:  # anything of it is FINAL
             yield from stop_by_clock(reply, ts)
 
 
@@ -309,7 +309,10 @@ def take_text(body: JsonObject, ts: int, known: Known) -> Made:
     text = body["content"]
     if kind == USER or (kind is None and body.get("role") == "USER"):
         return hear(body["contentId"], text, known)
-    if kind == FINAL or (kind != SPECULATIVE and matches_any(text, known)):
+    if kind not in (FINAL, SPECULATIVE):  # it repeats what a reply says next, or is new
+        repeats = any(end_of(text, reply.text, confirmed) is not None for reply, confirmed in candidates(known))
+        kind = FINAL if repeats else SPECULATIVE
+    if kind == FINAL:
         return confirm(text, ts, known)
     return speak(text, prompt, known)
 
@@ -351,7 +354,9 @@ def speak(text: str, prompt: str | None, known: Known) -> Made:
     reply = known.reply(item)
     before = "" if reply is None else reply.text
     gap = space_between(before, text)
-    note_block(item, len(before + gap), audio_ms(known.notes.get(f"b:{item}", 0), known), known)
+    confirmed, blocks = known.notes.get(f"r:{item}", [0, []])
+    block = [len(before + gap), audio_ms(known.notes.get(f"b:{item}", 0), known)]
+    note_newest(f"r:{item}", [confirmed, [*blocks, block][-KEPT_BLOCKS:]], KEPT_REPLIES, known)
     yield LlmDelta(item=item, text=gap + text, turn_id=known.here if reply is None else None)
 
 
@@ -416,12 +421,6 @@ def return_result(body: JsonObject, ts: int, known: Known) -> Made:
 # audio faster than it is played, so a sentence counts as heard once the clock can have played it.
 
 
-def note_block(item: str, start: int, audio_ms: int, known: Known) -> None:
-    """Note where a block begins in its reply."""
-    confirmed, blocks = known.notes.get(f"r:{item}", [0, []])
-    note_newest(f"r:{item}", [confirmed, [*blocks, [start, audio_ms]][-KEPT_BLOCKS:]], KEPT_REPLIES, known)
-
-
 def replies(known: Known) -> Iterator[KnownReply]:
     for key in known.notes:
         reply = known.reply(key[2:]) if key.startswith("r:") else None
@@ -446,14 +445,6 @@ def candidates(known: Known) -> list[tuple[KnownReply, int]]:
     return sorted(found, key=lambda one: one[0].cut != "no" and one is not found[-1])
 
 
-def is_confirmed(reply: KnownReply, known: Known) -> bool:
-    return bool(known.notes.get(f"r:{reply.item}", [0])[0])
-
-
-def matches_any(text: str, known: Known) -> bool:
-    return any(end_of(text, reply.text, confirmed) is not None for reply, confirmed in candidates(known))
-
-
 def confirm(text: str, ts: int, known: Known) -> Made:
     """A sentence was spoken: with what came before it in its reply, that is what was heard."""
     found = place_of(text, known)
@@ -463,7 +454,9 @@ def confirm(text: str, ts: int, known: Known) -> Made:
     assert reply.item is not None
     _, blocks = known.notes[f"r:{reply.item}"]
     heard = reply.text[:end]
-    note_confirmed(reply.item, end, known)
+    later = {key: value for key, value in known.notes.items() if key.startswith("r:")}
+    for key, value in later.items():  # all again, since the order of notes is that of the replies
+        known.note(key, [end, blocks] if key == f"r:{reply.item}" else value)
     if reply.cut != "no":
         yield Interrupt(item=reply.item, heard_text=heard)
         return
@@ -474,26 +467,13 @@ def confirm(text: str, ts: int, known: Known) -> Made:
     yield Tts(item=reply.item, heard_text=heard, ts=played_at(reply, end, ts, known) if is_whole else None)
 
 
-def note_confirmed(item: str, end: int, known: Known) -> None:
-    """Note it in place: the order of notes is that of the replies."""
-    _, blocks = known.notes[f"r:{item}"]
-    later = {key: value for key, value in known.notes.items() if key.startswith("r:")}
-    later[f"r:{item}"] = [end, blocks]
-    for key, value in later.items():
-        known.note(key, value)
-
-
 def place_of(text: str, known: Known) -> tuple[KnownReply, int] | None:
     """The reply that a sentence is of, and where it ends there: where the next is expected, else further on."""
-    waiting = candidates(known)
-    for reply, confirmed in waiting:
-        end = end_of(text, reply.text, confirmed)
-        if end is not None:
-            return reply, end
-    for reply, confirmed in waiting:
-        end = end_after(text, reply.text, confirmed)
-        if end is not None:
-            return reply, end
+    for find in (end_of, end_after):
+        for reply, confirmed in candidates(known):
+            end = find(text, reply.text, confirmed)
+            if end is not None:
+                return reply, end
     return None
 
 

@@ -391,18 +391,18 @@ def truncate(frame: JsonObject, ts: int, known: Known) -> Made:
 def start_playing(frame: JsonObject, ts: int, known: Known) -> Made:
     if known.has_clock:
         known.note(f"b:{frame['response_id']}", ts)
-    for item in playing_items(frame, known):
+    for item in known.notes.get(f"r:{frame['response_id']}") or []:
         yield Tts(item=item, audio_ms=0)
 
 
 def stop_playing(frame: JsonObject, ts: int, known: Known) -> Made:
-    for item in playing_items(frame, known):
+    for item in known.notes.get(f"r:{frame['response_id']}") or []:
         yield Tts(item=item, done=True)
 
 
 def clear_playing(frame: JsonObject, ts: int, known: Known) -> Made:
     """The server stopped to play over WebRTC; what it had played is known by the clock."""
-    items = playing_items(frame, known)
+    items = known.notes.get(f"r:{frame['response_id']}") or []
     began = known.notes.get(f"b:{frame['response_id']}")
     if not items:
         return
@@ -410,10 +410,6 @@ def clear_playing(frame: JsonObject, ts: int, known: Known) -> Made:
         yield from interrupt_by_clock(known, items[-1], ts, "cleared")
     else:
         yield Interrupt(item=items[-1], audio_end_ms=max(0, ts - began), estimated=True, cause="cleared")
-
-
-def playing_items(frame: JsonObject, known: Known) -> list[str]:
-    return known.notes.get(f"r:{frame['response_id']}") or []
 
 
 KINDS: dict[str, Kind] = {

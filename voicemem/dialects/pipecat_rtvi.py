@@ -67,7 +67,6 @@ MAX_SEGMENTS = 50
 """Segments whose place in their reply is known."""
 PIECES = ("word", "token")
 """Types of output that 1.x has for parts of a segment."""
-
 Nothing = record()
 """A message that only has its type."""
 UserInput = record(
@@ -229,7 +228,8 @@ def take_output(frame: JsonObject, ts: int, known: Known) -> Made:
         return ()
     status = data.get("spoken_status")
     if (data.get("output_type") or data.get("aggregated_by")) in PIECES:
-        return hear_piece(data["text"], known) if data.get("spoken", True) else ()
+        heard = hear_next(data["text"].strip(), known, is_word=True) if data.get("spoken", True) else None
+        return () if heard is None else (heard,)
     if data.get("segment_id") is not None and status is not None:
         return take_segment(data, status, known)
     return take_sentence(data, known)
@@ -285,11 +285,6 @@ def take_sentence(data: JsonObject, known: Known) -> Made:
     item, before, made = append(data["text"], known)
     known.note("heard", len(before) + len(data["text"]))
     return [*made, Tts(item=item, heard_text=before + data["text"])]
-
-
-def hear_piece(text: str, known: Known) -> Made:
-    heard = hear_next(text.strip(), known, is_word=True)
-    return () if heard is None else (heard,)
 
 
 def hear_next(piece: str, known: Known, is_word: bool = False) -> Tts | None:

@@ -240,9 +240,7 @@ def split(body: JsonObject) -> Iterator[JsonObject]:
 def texts(frame: JsonObject) -> Texts:
     if "response" in frame:
         return (Text(frame, "content", "piece", item=frame["response"]),) if frame.get("content") else ()
-    if "response_type" in frame:
-        return values(frame, "arguments", "content")
-    return element_texts(frame)
+    return values(frame, "arguments", "content") if "response_type" in frame else element_texts(frame)
 
 
 def element_texts(frame: JsonObject) -> Iterator[Text]:
@@ -290,14 +288,11 @@ def closed(ts: int, known: Known) -> Made:
 
 def read_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     """Return what is said now; with `update_only` the caller may still speak."""
-    return tell(frame.get("elements", []), frame.get("interaction_type") == "update_only", False, known)
-
-
-def read_element(frame: JsonObject, ts: int, known: Known) -> Made:
     reported = frame.get("reported", False)
     if reported:
         known.note("final", True)
-    return tell([frame["element"]], False, reported, known)
+    elements = [frame["element"]] if "element" in frame else frame.get("elements", [])
+    return tell(elements, frame.get("interaction_type") == "update_only", reported, known)
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -333,12 +328,15 @@ def hear_response(frame: JsonObject, ts: int, known: Known) -> Made:
         yield generated(response["item"], full, response, reply.turn, None)
 
 
-def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    return (tool_call(frame["tool_call_id"], frame["name"] or "tool", frame.get("arguments"), known.here),)
+def use_tool(frame: JsonObject, ts: int, known: Known) -> Made:
+    return (tool_event(frame, frame["response_type"], known.here),)
 
 
-def end_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    return (tool_result(frame["tool_call_id"], frame.get("content"), known.here),)
+def tool_event(raw: JsonObject, kind: str, turn: int) -> MadeEvent:
+    """A call of a tool, or its result."""
+    if kind == "tool_call_result":
+        return tool_result(raw["tool_call_id"], raw.get("content"), turn)
+    return tool_call(raw["tool_call_id"], raw.get("name") or "tool", raw.get("arguments"), turn)
 
 
 # The transcript: an utterance is the item `~tINDEX`, whatever message it comes in
@@ -468,14 +466,11 @@ def heard(element: JsonObject, item: str, text: str, full: str, reply: KnownRepl
 
 def other_element(element: JsonObject, flow: Flow) -> MadeEvent:
     if element["role"] == "dtmf":
-        number = element["index"]
-        text, turn = element.get("content", ""), flow.next_turn()
+        turn = flow.next_turn()
         flow.reach(turn)
-        made = {"role": "user", "text": text, "source": "message", "turn_id": turn, "metadata": {"dtmf": True}}
-        return MessageEvent(id=f"dtmf:{number}", ts=element.get("ts"), **made)
-    if element["role"] == "tool_call_result":
-        return tool_result(element["tool_call_id"], element.get("content"), flow.here)
-    return tool_call(element["tool_call_id"], element.get("name") or "tool", element.get("arguments"), flow.here)
+        key = {"id": f"dtmf:{element['index']}", "text": element.get("content", ""), "ts": element.get("ts")}
+        return MessageEvent(role="user", source="message", turn_id=turn, metadata={"dtmf": True}, **key)
+    return tool_event(element, element["role"], flow.here)
 
 
 VENDOR: dict[str, Kind] = {
@@ -489,14 +484,14 @@ VENDOR: dict[str, Kind] = {
 APP: dict[str, Kind] = {
     **dict.fromkeys(("response", "agent_interrupt"), Kind("app", ResponseFrame, hear_response, prepare=response)),
     "tool_call_invocation": Kind(
-        "app", record("response_type tool_call_id name", arguments=ANYTHING), call_tool, tool_id
+        "app", record("response_type tool_call_id name", arguments=ANYTHING), use_tool, tool_id
     ),
-    "tool_call_result": Kind("app", record("response_type tool_call_id", content=ANYTHING), end_tool, tool_id),
+    "tool_call_result": Kind("app", record("response_type tool_call_id", content=ANYTHING), use_tool, tool_id),
     **silent("app", "config metadata ping_pong update_agent"),
 }
 WEBHOOKS: dict[str, Kind] = {
     ELEMENT: Kind(
-        "vendor", record("event", call=Call, element=Element, reported=(bool, False)), read_element, element_id
+        "vendor", record("event", call=Call, element=Element, reported=(bool, False)), read_transcript, element_id
     ),
     UPDATED: Kind("vendor", CallFrame, read_transcript, prepare=called),
     **dict.fromkeys(OVER, Kind("vendor", CallFrame, end_call, prepare=called)),

@@ -62,7 +62,7 @@ from voicemem.dialects.reading import (
     unix_ms,
     values,
 )
-from voicemem.dialects.translating import end_with, tool_call, tool_result, utterance_turn
+from voicemem.dialects.translating import end_with, tool_call, tool_result, turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent, Resume, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 
@@ -83,7 +83,6 @@ MAX_PLAYING = 8
 """Replies that the agent may speak one after the other."""
 OF_ONE_CALL = ("agent", "reply", "user", "between", "state", "since", "stopped", "again", "typed", "texts")
 """Notes that are about one call."""
-
 Transcript = typed(
     "role", ordinal=int, final=(bool, False), medium=optional(str), text=optional(str), delta=optional(str)
 )
@@ -162,15 +161,11 @@ def item_of(ordinal: int, known: Known, letter: str = "o") -> str:
     return f"~{letter}{ordinal}" if number == 1 else f"~{letter}{number}.{ordinal}"
 
 
-def user_item(ordinal: int, known: Known) -> str:
-    """The item of an utterance; one whose ordinal is a reply's has another name, should both sides count apart."""
+def item_of_side(ordinal: int, letter: str, known: Known) -> str:
+    """The item of an utterance or a reply; of the second that has an ordinal, should both sides count apart."""
     item = item_of(ordinal, known)
-    return item if known.reply(item) is None else item_of(ordinal, known, "u")
-
-
-def reply_item(ordinal: int, known: Known) -> str:
-    item = item_of(ordinal, known)
-    return item if known.segment(item) is None else item_of(ordinal, known, "a")
+    is_taken = (known.reply(item) if letter == "u" else known.segment(item)) is not None
+    return item_of(ordinal, known, letter) if is_taken else item
 
 
 def is_own(reply: KnownReply) -> bool:
@@ -189,24 +184,18 @@ def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def hear(frame: JsonObject, known: Known) -> Made:
     """The user's words, of which all so far or what is new is said."""
-    item, ordinal = user_item(frame["ordinal"], known), frame["ordinal"]
+    item, ordinal = item_of_side(frame["ordinal"], "u", known), frame["ordinal"]
     segment = known.segment(item)
     text = frame.get("text") or (segment.text if segment is not None else "") + frame.get("delta", "")
     final = frame.get("final", False)
     if segment is None and not text.strip():
         return
-    turn = turn_of_ordinal(ordinal, known) if known.turn_of(item) is None else None
+    turn, reply = turn_of_speech(item, known), newest_reply(known)
+    if turn is not None and reply is not None and ordinal < known.notes["agent"]:  # it comes after the reply to it
+        turn = reply.turn
     known.note("user", max(ordinal, known.notes.get("user", 0)))
     known.note("typed", None)
     yield Asr(item=item, text=text, final=final, turn_id=turn)
-
-
-def turn_of_ordinal(ordinal: int, known: Known) -> int:
-    """The turn of a new utterance: that of the reply after it, if it comes late."""
-    reply = newest_reply(known)
-    if reply is not None and ordinal < known.notes["agent"]:
-        return reply.turn
-    return utterance_turn(known)
 
 
 def type_text(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -232,7 +221,7 @@ def repeat_text(frame: JsonObject, known: Known) -> Made:
 
 def speak(frame: JsonObject, known: Known) -> Made:
     """The agent's words, of which all so far or what is new is said."""
-    item, text, delta = reply_item(frame["ordinal"], known), frame.get("text"), frame.get("delta")
+    item, text, delta = item_of_side(frame["ordinal"], "a", known), frame.get("text"), frame.get("delta")
     reply, turn = known.reply(item), None
     if reply is None:
         if not text and not delta:
@@ -242,9 +231,15 @@ def speak(frame: JsonObject, known: Known) -> Made:
         yield from begin_reply(frame["ordinal"], is_late, known)
         known.note("reply", item)
     if not frame.get("final"):
-        yield from go_on(item, known)
+        if known.notes.get("stopped") == item and known.notes.get("again"):
+            # The agent speaks again, and continues the reply that it had stopped: no one interrupted it.
+            known.note("stopped", None)
+            known.note("again", None)
+            yield Resume(item=item)
         yield LlmDelta(item=item, text=text or delta or "", whole=bool(text), turn_id=turn)
-    elif text and reply is not None and is_shorter(text, reply.text):
+        return
+    said = reply.text.strip() if text and reply is not None else ""
+    if text and len(text.strip()) < len(said) and said.startswith(text.strip()):
         # Of a reply that was cut, Ultravox repeats what was spoken.
         known.note("stopped", item)
         yield LlmDone(item=item)
@@ -255,19 +250,6 @@ def speak(frame: JsonObject, known: Known) -> Made:
         yield LlmDone(item=item, text=text or None, turn_id=turn)
         if frame.get("medium") == "text":
             yield Tts(item=item, done=True)
-
-
-def go_on(item: str, known: Known) -> Made:
-    """The agent speaks again, and continues the reply that it had stopped: no one interrupted it."""
-    if known.notes.get("stopped") == item and known.notes.get("again"):
-        known.note("stopped", None)
-        known.note("again", None)
-        yield Resume(item=item)
-
-
-def is_shorter(text: str, before: str) -> bool:
-    text, before = text.strip(), before.strip()
-    return len(text) < len(before) and before.startswith(text)
 
 
 def begin_reply(ordinal: int, is_late: bool, known: Known) -> Made:

@@ -9,9 +9,22 @@ configures the agent, who calls, and what the app tells the LLM is not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, Text, Texts
-from voicemem.dialects.reading import Record, audio_bytes, is_signed, read, require_object, speaker, values
+from voicemem.dialects.reading import (
+    Record,
+    audio_bytes,
+    is_signed,
+    kept,
+    many,
+    optional,
+    read,
+    record,
+    require_object,
+    speaker,
+    values,
+)
 from voicemem.protocol.types import MAX_INTEGER, SPACELESS, JsonObject
 
 ITEM = "post_call_transcription.item"
@@ -128,17 +141,11 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bo
     return is_signed(stated[0].encode() + b"." + body, secret, signed)
 
 
-class CallTimes(Record):
-    """Unix seconds, and seconds."""
-
-    start_time_unix_secs: int | None = None
-    call_duration_secs: int | None = None
-
-
-class Data(Record):
-    conversation_id: str
-    transcript: list[JsonObject]
-    metadata: CallTimes | None = None
+Data = record(
+    "conversation_id",
+    transcript=many(JsonObject),
+    metadata=optional(record(start_time_unix_secs=optional(int), call_duration_secs=optional(int))),
+)
 
 
 def frames(body: JsonObject) -> Iterator[JsonObject]:
@@ -150,26 +157,19 @@ def frames(body: JsonObject) -> Iterator[JsonObject]:
         raise MalformedFrame("A webhook has a type.")
     if body["type"] != TRANSCRIPT:
         return
-    data = read(Data, body.get("data"))
-    call = data.metadata or CallTimes()
-    times = [time_of(item, call) for item in data.transcript]
-    for index, item in enumerate(data.transcript):
+    data = kept(Data, body.get("data"))
+    id, transcript, call = data["conversation_id"], data["transcript"], data.get("metadata", {})
+
+    def at(seconds: Any) -> int | None:
+        start = call.get("start_time_unix_secs")
+        return None if start is None or type(seconds) is not int else (start + seconds) * 1000
+
+    created = [item.get("created_at_unix_ms") for item in transcript]
+    times = [
+        ms if type(ms) is int else at(item.get("time_in_call_secs"))
+        for item, ms in zip(transcript, created, strict=True)
+    ]
+    for index, item in enumerate(transcript):
         until = times[index + 1] if index + 1 < len(times) else None
-        place = {"type": ITEM, "conversation_id": data.conversation_id, "index": index}
-        yield {**item, **place, "ts": times[index], "until": until}
-    yield {"type": ENDED, "conversation_id": data.conversation_id, "ts": end_of(call)}
-
-
-def time_of(item: JsonObject, call: CallTimes) -> int | None:
-    created, seconds = item.get("created_at_unix_ms"), item.get("time_in_call_secs")
-    if type(created) is int:
-        return created
-    if call.start_time_unix_secs is None or type(seconds) is not int:
-        return None
-    return (call.start_time_unix_secs + seconds) * 1000
-
-
-def end_of(call: CallTimes) -> int | None:
-    if call.start_time_unix_secs is None or call.call_duration_secs is None:
-        return None
-    return (call.start_time_unix_secs + call.call_duration_secs) * 1000
+        yield item | {"type": ITEM, "conversation_id": id, "index": index, "ts": times[index], "until": until}
+    yield {"type": ENDED, "conversation_id": id, "ts": at(call.get("call_duration_secs"))}

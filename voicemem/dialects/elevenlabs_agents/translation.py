@@ -60,7 +60,7 @@ from voicemem.protocol.types import JsonObject
 
 MAX_SAID = 500
 """Items whose order is remembered, for the webhook after the call."""
-MAX_CONVERSATIONS = 8
+MAX_CALLS = 8
 """Conversations of one session whose ids are remembered."""
 RECENT = 16
 """How many of the newest items are looked through for a reply."""
@@ -121,7 +121,8 @@ def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     turn = turn_of_speech(item, known)
     yield from withdraw_tentative(item, known)
     known.note("tentative", None)
-    forget_cut(known)
+    if "cut" in known.notes.get("waiting", ()):  # what was interrupted without its text will have none
+        known.note("waiting", None)
     add_said(item, known)
     yield Asr(item=item, text=event["user_transcript"], final=True, turn_id=turn)
 
@@ -178,7 +179,10 @@ def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     noted = known.notes.get("interrupted")
     if noted is not None and noted[2] == event:
         return
-    cut_waiting(ts, known)
+    waiting = known.notes.get("waiting")
+    if waiting is not None:  # its text has not come yet; without times there is nothing to say of it
+        has_begun = known.has_clock and waiting["ts"] is not None and ts >= waiting["ts"]
+        known.note("waiting", waiting | {"cut": ts} if has_begun else None)
     if newest is None:
         return
     known.note("interrupted", [newest.item, stated_ts(ts, known), event])
@@ -232,7 +236,12 @@ def answer_tool(frame: JsonObject, ts: int, known: Known) -> Made:
 def begin(frame: JsonObject, ts: int, known: Known) -> Made:
     """Note the conversation, and how many bytes of audio are a millisecond: of `pcm_16000` 32, of `ulaw_8000` 8."""
     event = frame["conversation_initiation_metadata_event"]
-    begin_conversation(event["conversation_id"], known)
+    numbers: dict[str, int] = known.notes.get("conversations", {})
+    if event["conversation_id"] not in numbers:  # it counts its events from the start
+        number = max(numbers.values(), default=0) + 1
+        known.note("conversations", dict([*numbers.items()][-MAX_CALLS + 1 :]) | {event["conversation_id"]: number})
+        for note in ("tentative", "parts", "whole", "waiting", "interrupted"):
+            known.note(note, None)
     name, _, rate = (event.get("agent_output_audio_format") or "").partition("_")
     if name == "pcm" and rate.isascii() and rate.isdecimal():
         known.note("format", max(1, int(rate[:6]) * 2 // 1000))
@@ -243,7 +252,10 @@ def begin(frame: JsonObject, ts: int, known: Known) -> Made:
 
 def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
     """Count the audio of the newest reply, or of the one to come if the user has spoken since."""
-    reply = reply_of_audio(frame, known)
+    event, newest = frame.get("event_id"), newest_reply(known)
+    reply = None if event is None else known.reply(item_of("a", event, known))
+    if reply is None and newest is not None and newest.turn >= known.here:
+        reply = newest
     if reply is None or reply.item is None:
         wait_for_reply(frame, ts, known)
         return
@@ -253,16 +265,6 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
     count += frame[AUDIO_BYTES]
     known.note("audio", [reply.item, count, last])
     yield Tts(item=reply.item, total_audio_ms=count // rate, words=words or None)
-
-
-def reply_of_audio(frame: JsonObject, known: Known) -> KnownReply | None:
-    """The reply of the same event, else the newest one if no one has spoken since it began."""
-    event = frame.get("event_id")
-    reply = None if event is None else known.reply(item_of("a", event, known))
-    if reply is not None:
-        return reply
-    newest = newest_reply(known)
-    return newest if newest is not None and newest.turn >= known.here else None
 
 
 def audio_so_far(reply: KnownReply, rate: int, known: Known) -> tuple[int, list[object] | None]:
@@ -314,20 +316,6 @@ def play_waiting(item: str, known: Known) -> Made:
         cut = waiting.get("cut")
         if cut is not None:
             yield Interrupt(item=item, audio_end_ms=min(cut - waiting["ts"], total_ms), estimated=True, ts=cut)
-
-
-def cut_waiting(ts: int, known: Known) -> None:
-    """Note that the user interrupted audio whose text has not come yet; without times there is nothing to say of it."""
-    waiting = known.notes.get("waiting")
-    if waiting is not None:
-        began = waiting["ts"]
-        known.note("waiting", waiting | {"cut": ts} if known.has_clock and began is not None and ts >= began else None)
-
-
-def forget_cut(known: Known) -> None:
-    """The user has spoken: what they interrupted without its text will have none."""
-    if "cut" in (known.notes.get("waiting") or ()):
-        known.note("waiting", None)
 
 
 def bytes_per_ms(known: Known) -> int:
@@ -410,18 +398,6 @@ def tools(frame: JsonObject, known: Known) -> Iterator[MadeEvent]:
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Iterator[MadeEvent]:
     yield SessionEnd(reason=USUAL_REASON, ts=stated_ts(ts, known))
-
-
-def begin_conversation(id: str, known: Known) -> None:
-    """Note a conversation of the session; a later one counts its events from the start."""
-    numbers: dict[str, int] = known.notes.get("conversations") or {}
-    if id in numbers:
-        return
-    number = max(numbers.values(), default=0) + 1
-    newest = list(numbers.items())[-MAX_CONVERSATIONS + 1 :]
-    known.note("conversations", dict(newest) | {id: number})
-    for note in ("tentative", "parts", "whole", "waiting", "interrupted"):
-        known.note(note, None)
 
 
 def item_of(letter: str, event: int, known: Known, conversation: str | None = None) -> str:

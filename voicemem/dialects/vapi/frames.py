@@ -59,18 +59,11 @@ def history_of(frame: JsonObject) -> list[JsonObject] | None:
         for name in ("messages", "messagesOpenAIFormatted"):
             raw = holder.get(name)
             if isinstance(raw, list) and raw:
-                return numbered(raw)
+                if not all(isinstance(one, dict) for one in raw):
+                    raise MalformedFrame("A history is a list of messages.")
+                messages = (message for one in raw for message in in_one_form(one))
+                return [{"place": place} | message for place, message in enumerate(messages)]
     return None
-
-
-def numbered(raw: Iterable[Any]) -> list[JsonObject]:
-    found: list[JsonObject] = []
-    for one in raw:
-        if not isinstance(one, dict):
-            raise MalformedFrame("A history is a list of messages.")
-        for message in in_one_form(one):
-            found.append({"place": len(found)} | message)
-    return found
 
 
 def in_one_form(raw: JsonObject) -> Iterator[JsonObject]:

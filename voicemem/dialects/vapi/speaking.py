@@ -57,16 +57,12 @@ def voice_for(voices: list[Voice], field: str, name: Any, ts: int | None) -> Voi
     newest = voices[-1] if voices else {"over": True}
     goes_on = not newest.get("over") or (name is None and is_late(newest, ts))
     goes_on = goes_on or (newest.get(field) is None and is_late(newest, ts, 0))
-    if goes_on and newest.get(field) in (None, name) and not (name is not None and was_recorded_before(newest, ts)):
+    last = newest.get("last")
+    is_old = newest.get("recorded") and None not in (ts, last) and ts > last + SETTLE_MS  # type: ignore[operator]
+    if goes_on and newest.get(field) in (None, name) and (name is None or not is_old):
         return newest
     voices.append({})
     return voices[-1]
-
-
-def was_recorded_before(voice: Voice, ts: int | None) -> bool:
-    """Return whether the history had all of a reply long before a time."""
-    last = voice.get("last")
-    return bool(voice.get("recorded")) and None not in (ts, last) and ts > last + SETTLE_MS  # type: ignore[operator]
 
 
 def is_late(voice: Voice, ts: int | None, settle_ms: int = SETTLE_MS) -> bool:
@@ -155,13 +151,9 @@ def note_transcript(frame: JsonObject, known: Known) -> None:
 def is_of_past(text: str, ts: int | None, voices: list[Voice], known: Known) -> bool:
     """Return whether a transcript comes late: it is of a reply that was over when the user spoke after it."""
     spoke = (known.notes.get("live") or {}).get("ts")
-    over = (one for one in voices if one.get("over") and began_before(one, ts))
-    return (
-        ts is not None
-        and spoke is not None
-        and ts <= spoke
-        and any(plain(text) in plain(full_text(one)) for one in over)
-    )
+    over = [full_text(one) for one in voices if one.get("over") and began_before(one, ts)]
+    is_before = ts is not None and spoke is not None and ts <= spoke
+    return is_before and any(plain(text) in plain(full) for full in over)
 
 
 def bounded_all(texts: list[Any]) -> list[Any]:
@@ -201,11 +193,8 @@ def is_spoken_out(voice: Voice) -> bool:
 
 def voice_of(text: str, voices: list[Voice]) -> Voice | None:
     """The reply that a message of the history is about: one that begins as it does, the newest first."""
-    for voice in reversed(voices):
-        full = full_text(voice)
-        if full and (begins(full, text) or begins(text, full)):
-            return voice
-    return None
+    texts = ((voice, full_text(voice)) for voice in reversed(voices))
+    return next((voice for voice, full in texts if full and (begins(full, text) or begins(text, full))), None)
 
 
 def note_cut(frame: JsonObject, ts: int, known: Known) -> Cut:
@@ -214,7 +203,10 @@ def note_cut(frame: JsonObject, ts: int, known: Known) -> Cut:
     cut["when"] = frame.get("timestamp", ts if known.has_clock else None)
     known.note("cut_count", cut["number"] + 1)
     voices = voices_of(known)
-    attach(cut, cut_voice(cut, voices))
+    # It was being spoken: that of the turn which the interruption names, else the newest of its time.
+    named = (one for one in voices if cut["llm"] is not None and one.get("llm") == cut["llm"])
+    timely = (one for one in reversed(voices) if was_spoken(one, cut["ts"]))
+    attach(cut, next(named, None) or next(timely, None))
     keep_voices(voices, known)
     known.note("cuts", [*known.notes.get("cuts", ()), cut][-MAX_CUTS:])
     return cut
@@ -248,12 +240,6 @@ def is_cut_by(voice: Voice, cut: Cut) -> bool:
     return None not in (cut["ts"], voice.get("first")) and bool(voice["first"] <= cut["ts"])
 
 
-def cut_voice(cut: Cut, voices: list[Voice]) -> Voice | None:
-    """The reply that was being spoken: that of the turn which the interruption names, else the newest of its time."""
-    named = (one for one in voices if cut["llm"] is not None and one.get("llm") == cut["llm"])
-    return next(named, None) or next((one for one in reversed(voices) if was_spoken(one, cut["ts"])), None)
-
-
 def was_spoken(voice: Voice, at: int | None) -> bool:
     """Whether a reply was not over at a time, or ended by what the user said then: interruptions may come late."""
     if not voice.get("over"):
@@ -264,10 +250,8 @@ def was_spoken(voice: Voice, at: int | None) -> bool:
 
 def cut_of(noted: NotedMessage, text: str, known: Known) -> Cut | None:
     """The interruption of a message of the history: of the reply that it is about, else the one at about its end."""
-    for cut in reversed(known.notes.get("cuts", ())):
-        if is_about(cut, noted, text, known):
-            return dict(cut)
-    return None
+    cuts = reversed(known.notes.get("cuts", ()))
+    return next((dict(cut) for cut in cuts if is_about(cut, noted, text, known)), None)
 
 
 def is_about(cut: Cut, noted: NotedMessage, text: str, known: Known) -> bool:
@@ -297,11 +281,8 @@ def mark_cut(cut: Cut, noted: NotedMessage, full: str, known: Known) -> Iterator
     elif voice is not None and not is_spoken_out(voice):
         heard = words if begins(full, words) else first_words(full, len(words.split()))
         yield Interrupt(item=noted["item"], heard_text=heard, estimated=True, more=True, ts=cut["when"])
-    known.note("cuts", [found(one, cut, noted) for one in known.notes.get("cuts", ())])
-
-
-def found(one: Cut, cut: Cut, noted: NotedMessage) -> Cut:
-    return one | {"item": noted["item"]} if one["number"] == cut["number"] else one
+    cuts = known.notes.get("cuts", ())
+    known.note("cuts", [one | {"item": noted["item"]} if one["number"] == cut["number"] else one for one in cuts])
 
 
 # Words: case and marks do not count

@@ -39,6 +39,7 @@ from voicemem.dialects.reading import (
     translation,
 )
 from voicemem.dialects.translating import Flow, begins, completed, plain, tool_call, tool_result, utterance_turn
+from voicemem.dialects.vapi import speaking
 from voicemem.dialects.vapi.frames import (
     ENDED,
     HISTORY,
@@ -57,31 +58,6 @@ from voicemem.dialects.vapi.frames import (
     tool_answer,
     transcript,
     verify,
-)
-from voicemem.dialects.vapi.speaking import (
-    SETTLE_MS,
-    Cut,
-    NotedMessage,
-    Voice,
-    attach_late,
-    began_before,
-    cut_of,
-    end_voices,
-    full_text,
-    generated,
-    heard_text,
-    in_order,
-    is_similar,
-    is_spoken_out,
-    joined,
-    keep_voices,
-    mark_cut,
-    note_cut,
-    note_output,
-    note_speech,
-    note_transcript,
-    voice_of,
-    voices_of,
 )
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume, SessionEnd, Tts
 from voicemem.protocol.types import JsonObject
@@ -117,15 +93,12 @@ def closed(ts: int, known: Known) -> Made:
 # The history
 
 
-def read_history(frame: JsonObject, ts: int, known: Known) -> Made:
-    return read_messages(frame["messages"], frame.get("timestamp"), False, known)
-
-
 def read_message(frame: JsonObject, ts: int, known: Known) -> Made:
     reported = frame.get("reported", False)
     if reported:
         known.note("final", True)
-    return read_messages([frame["item"]], frame.get("timestamp"), reported, known)
+    messages = [frame["item"]] if "item" in frame else frame["messages"]
+    return read_messages(messages, frame.get("timestamp"), reported, known)
 
 
 def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -144,10 +117,10 @@ def withdraw_live(known: Known) -> Made:
     """Take back what live messages said, but for replies of which nothing was heard: no history has these."""
     taken_over = {item for key, item in known.notes.items() if key.startswith("=")}
     for turn in range(max(0, known.next_turn - MAX_LIVE), known.next_turn):
-        item = live_reply(turn)
+        item = f"~a{turn}"
         reply = known.reply(item)
         if live_text(turn, known):
-            yield Asr(item=live_utterance(turn), text="", final=True)
+            yield Asr(item=f"~u{turn}", text="", final=True)
         is_recorded = item in taken_over or known.notes.get(f"-{turn}")
         if reply is not None and reply.cut != "exact" and not is_recorded:
             yield LlmCancel(item=item)
@@ -159,11 +132,11 @@ def hear_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
     if not text or known.notes.get("final") or is_in_history(kind, frame, known):
         return
     if frame["role"] != "user":
-        note_transcript(frame, known)
-        attach_late(known)
+        speaking.note_transcript(frame, known)
+        speaking.attach_late(known)
         return
     at = frame.get("timestamp")
-    end_voices(known, at)
+    speaking.end_voices(known, at)
     said = say_voices(known, at)
     yield from said
     yield from grow_utterance(frame, text, known.next_turn if said else utterance_turn(known), known)
@@ -174,60 +147,51 @@ def grow_utterance(frame: JsonObject, text: str, turn: int, known: Known) -> Mad
     live: dict[str, Any] = known.notes.get("live") or {}
     at = frame.get("timestamp")
     finals: list[Any] = live["finals"] if live.get("turn") == turn else []
-    before = joined(finals, " ")
+    before, newest = speaking.joined(finals, " "), live.get("ts")
+    is_past = at is not None and newest is not None and at <= newest
     if frame.get("transcriptType", "final") == "final":
-        finals = in_order(finals, text, at, " ")
+        finals = speaking.in_order(finals, text, at, " ")
         known.note("live", {"turn": turn, "finals": finals, "ts": finals[-1][0] or None})
-        yield Asr(item=live_utterance(turn), text=joined(finals, " "), final=True, turn_id=turn, ts=at)
-    elif not (before and (is_before(at, live.get("ts")) or before.endswith(text))):
-        yield Asr(item=live_utterance(turn), text=f"{before} {text}".strip(), turn_id=turn, ts=at)
-
-
-def is_before(at: int | None, other: int | None) -> bool:
-    return at is not None and other is not None and at <= other
+        yield Asr(item=f"~u{turn}", text=speaking.joined(finals, " "), final=True, turn_id=turn, ts=at)
+    elif not before or not (is_past or before.endswith(text)):
+        yield Asr(item=f"~u{turn}", text=f"{before} {text}".strip(), turn_id=turn, ts=at)
 
 
 def is_in_history(kind: str, frame: JsonObject, known: Known) -> bool:
     """Return whether the newest message of the history has a transcript that comes after it."""
     newest, at = (known.notes.get(kind) or [None])[-1], frame.get("timestamp")
-    if newest is None or (at is not None and "end" in newest and at > newest["end"] + SETTLE_MS):
+    if newest is None or (at is not None and "end" in newest and at > newest["end"] + speaking.SETTLE_MS):
         return False
     segment, reply = known.segment(newest["item"]), known.reply(newest["item"])
     text = segment.text if segment is not None else reply.text if reply is not None else ""
     return plain(frame["transcript"]) in plain(text)
 
 
-def hear_speech(frame: JsonObject, ts: int, known: Known) -> Made:
-    note_speech(frame, known)
-    attach_late(known)
-    return complete_newest_reply(known)
-
-
-def hear_output(frame: JsonObject, ts: int, known: Known) -> Made:
-    note_output(frame, known)
-    attach_late(known)
+def hear_agent(frame: JsonObject, ts: int, known: Known) -> Made:
+    (speaking.note_output if "output" in frame else speaking.note_speech)(frame, known)
+    speaking.attach_late(known)
     return complete_newest_reply(known)
 
 
 def interrupt(frame: JsonObject, ts: int, known: Known) -> Made:
     """The user cut the agent short: what the history says about it, now or later."""
-    cut = note_cut(frame, ts, known)
+    cut = speaking.note_cut(frame, ts, known)
     for noted in reversed(known.notes.get("bots", ())):
         reply = known.reply(noted["item"])
-        if reply is not None and cut_of(noted, reply.text[: noted["spoken"]], known) == cut:
-            return mark_cut(cut, noted, reply.text, known)
+        if reply is not None and speaking.cut_of(noted, reply.text[: noted["spoken"]], known) == cut:
+            return speaking.mark_cut(cut, noted, reply.text, known)
     return cut_live(cut, known)
 
 
-def cut_live(cut: Cut, known: Known) -> list[MadeEvent]:
+def cut_live(cut: speaking.Cut, known: Known) -> list[MadeEvent]:
     """An interruption that comes after the words of the user's: of a reply that no history has."""
-    voices = voices_of(known)
+    voices = speaking.voices_of(known)
     voice = next((one for one in voices if one.get("by") == cut["number"] and "until" in one), None)
     if voice is None:
         return []
     if not voice.get("recorded"):
-        return say([voice], voice["in"], voices, known) if generated(voice) else []
-    item, full, words = voice.get("item"), full_text(voice), heard_text(voice) or ""
+        return say([voice], voice["in"], voices, known) if speaking.generated(voice) else []
+    item, full, words = voice.get("item"), speaking.full_text(voice), speaking.heard_text(voice) or ""
     reply = None if item is None else known.reply(item)
     if reply is None or not reply.text.endswith(full):
         return []
@@ -240,21 +204,23 @@ def cut_live(cut: Cut, known: Known) -> list[MadeEvent]:
 
 def say_voices(known: Known, ts: int | None = None) -> list[MadeEvent]:
     """Return what the agent has said, as one reply, now that the user answers, or has at a time."""
-    voices = voices_of(known)
-    waiting = [one for one in voices if not one.get("recorded") and full_text(one) and began_before(one, ts)]
+    voices = speaking.voices_of(known)
+    waiting = [
+        one for one in voices if not one.get("recorded") and speaking.full_text(one) and speaking.began_before(one, ts)
+    ]
     return say(waiting, known.here, voices, known) if waiting else []
 
 
 def stop_voices(known: Known, ts: int) -> Made:
     """Return what the agent was saying when the caller hung up, and how much of it was spoken."""
-    voices = voices_of(known)
+    voices = speaking.voices_of(known)
     newest = voices[-1] if voices else None
     if newest is None or newest.get("recorded"):
         return
-    heard = heard_text(newest)
+    heard = speaking.heard_text(newest)
     yield from say_voices(known)
-    if heard is not None and "cut" not in newest and not is_spoken_out(newest):
-        yield Interrupt(item=live_reply(known.here), heard_text=heard, estimated=True, ts=ts)
+    if heard is not None and "cut" not in newest and not speaking.is_spoken_out(newest):
+        yield Interrupt(item=f"~a{known.here}", heard_text=heard, estimated=True, ts=ts)
 
 
 def stop_last(known: Known, ts: int) -> Made:
@@ -263,20 +229,20 @@ def stop_last(known: Known, ts: int) -> Made:
     reply = None if noted is None else known.reply(noted["item"])
     if noted is None or reply is None or reply.cut != "no":
         return
-    voice = voice_of(reply.text, voices_of(known))
-    words = None if voice is None or not generated(voice) or is_spoken_out(voice) else heard_text(voice)
+    voice = speaking.voice_of(reply.text, speaking.voices_of(known))
+    words = (
+        None
+        if voice is None or not speaking.generated(voice) or speaking.is_spoken_out(voice)
+        else speaking.heard_text(voice)
+    )
     if noted["spoken"] < len(reply.text):
         yield Interrupt(item=noted["item"], heard_text=reply.text[: noted["spoken"]], ts=ts)
-    elif words is not None and noted.get("end", ts) >= ts - SETTLE_MS:
+    elif words is not None and noted.get("end", ts) >= ts - speaking.SETTLE_MS:
         yield Interrupt(item=noted["item"], heard_text=words, estimated=True, ts=ts)
 
 
-def call_tools(frame: JsonObject, ts: int, known: Known) -> Made:
-    return [call_tool(call, known.here, frame.get("timestamp")) for call in frame["toolCallList"][:MAX_CALLS]]
-
-
-def end_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    return [answer_tool(frame, known.here, frame.get("timestamp"))]
+def use_tools(frame: JsonObject, ts: int, known: Known) -> Made:
+    return tools(frame, known.here, frame.get("timestamp"))
 
 
 # The history, message by message
@@ -292,24 +258,24 @@ def read_messages(messages: list[JsonObject], stamp: int | None, reported: bool,
             case "bot":
                 events = bot_message(message, stamp, flow)
             case _:
-                events = tools(message, flow)
+                events = tools(message, flow.here, message.get("time"))
         if events is None:
             return
         yield from events
 
 
-def noted_message(kind: str, item: str, known: Known) -> NotedMessage:
+def noted_message(kind: str, item: str, known: Known) -> speaking.NotedMessage:
     """Return what is noted of a message; nothing for a new one, and for one of long ago."""
     return next((dict(one) for one in known.notes.get(kind, ()) if one["item"] == item), {})
 
 
-def keep_message(kind: str, now: NotedMessage, known: Known) -> None:
+def keep_message(kind: str, now: speaking.NotedMessage, known: Known) -> None:
     others = [one for one in known.notes.get(kind, ()) if one["item"] != now["item"]]
     now = {name: value for name, value in now.items() if value is not None}
     known.note(kind, sorted([*others, now], key=lambda one: one.get("time", 0))[-MAX_NEWEST:])
 
 
-def is_outdated(before: NotedMessage, message: JsonObject, stamp: int | None) -> bool:
+def is_outdated(before: speaking.NotedMessage, message: JsonObject, stamp: int | None) -> bool:
     """Return whether a message is known in a newer version: webhooks come in any order."""
     if stamp is not None and before.get("stamp") is not None:
         return stamp < int(before["stamp"])
@@ -328,16 +294,16 @@ def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: F
     turn = flow.utterance(item, lambda: new_turn(text, reported, flow))
     if turn is None or (segment is not None and (segment.text == text or is_outdated(before, message, stamp))):
         return None if turn is None else []
-    end_voices(known, message.get("time"))
+    speaking.end_voices(known, message.get("time"))
     keep_message("users", message_note(item, message, stamp), known)
     events: list[MadeEvent] = [] if segment is not None else [*settle_last(known), *unheard]
     if segment is None and live_text(turn, known):
-        events.append(Asr(item=live_utterance(turn), text="", final=True))
+        events.append(Asr(item=f"~u{turn}", text="", final=True))
     events.append(Asr(item=item, text=text, final=True, turn_id=turn, ts=message.get("time")))
     return [*events, *swallowed("users", message, known)]
 
 
-def message_note(item: str, message: JsonObject, stamp: int | None) -> NotedMessage:
+def message_note(item: str, message: JsonObject, stamp: int | None) -> speaking.NotedMessage:
     return {"item": item, "time": message.get("time"), "end": message.get("endTime"), "stamp": stamp}
 
 
@@ -369,12 +335,12 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
     if reply is None:
         item, taken_over = take_over(item, turn, known)
         events += [*settle_last(known), *taken_over]
-    voices = voices_of(known)
-    voice = voice_of(text, voices)
-    full = text if voice is None else completed(text, generated(voice))
+    voices = speaking.voices_of(known)
+    voice = speaking.voice_of(text, voices)
+    full = text if voice is None else completed(text, speaking.generated(voice))
     if voice is not None:
         voice["recorded"] = True
-        keep_voices(voices, known)
+        speaking.keep_voices(voices, known)
     if reply is not None and begins(reply.text, text):
         full = completed(text, reply.text) if len(reply.text) > len(full) else full
     now = message_note(item, message, stamp) | {"spoken": len(text)}
@@ -387,72 +353,73 @@ def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[Made
 
 def complete_newest_reply(known: Known) -> Iterator[MadeEvent]:
     """Return how the newest reply would have gone on, where live messages of it come after the history had it."""
-    now, voices = (known.notes.get("bots") or [None])[-1], voices_of(known)
+    now, voices = (known.notes.get("bots") or [None])[-1], speaking.voices_of(known)
     reply = None if now is None else known.reply(now["item"])
     voice = voices[-1] if voices else None
-    if now is None or reply is None or voice is None or not is_of_time(voice, now):
+    if now is None or reply is None or voice is None:
         return
-    text, full = reply.text[: now["spoken"]], generated(voice)
+    first, start, end = voice.get("first"), now.get("time"), now.get("end")
+    if first is None or start is None or end is None or not start - speaking.SETTLE_MS <= first <= end:
+        return  # it is of another time than the message
+    text, full = reply.text[: now["spoken"]], speaking.generated(voice)
     if not full or not (begins(full, text) or begins(text, full)):
         return
     voice["recorded"] = True
-    keep_voices(voices, known)
+    speaking.keep_voices(voices, known)
     if len(completed(text, full)) > len(reply.text):
         yield LlmDone(item=now["item"], text=completed(text, full), turn_id=reply.turn)
         yield from heard(now, {}, completed(text, full), reply.cut != "no", known)
 
 
-def is_of_time(voice: Voice, noted: NotedMessage) -> bool:
-    """Return whether live messages are of the time in which a message of the history was said."""
-    first, start, end = voice.get("first"), noted.get("time"), noted.get("end")
-    return None not in (first, start, end) and start - SETTLE_MS <= first <= end  # type: ignore[operator]
-
-
 def say_unheard(message: JsonObject, turn: int, known: Known) -> list[MadeEvent]:
     """A reply that was generated, and cut before its first word by what the user says: the history does not have it."""
     found = {one["number"] for one in known.notes.get("cuts", ()) if "item" in one}
-    voices, end = voices_of(known), message.get("endTime")
-    waiting = (one for one in voices if not one.get("recorded") and generated(one) and one.get("cut") is not None)
+    voices, end = speaking.voices_of(known), message.get("endTime")
+    waiting = (
+        one for one in voices if not one.get("recorded") and speaking.generated(one) and one.get("cut") is not None
+    )
     cut = [one for one in waiting if one["by"] not in found and end is not None and one["cut"] <= end]
-    return say(cut[-1:], turn, voices, known) if cut and known.reply(live_reply(turn)) is None else []
+    return say(cut[-1:], turn, voices, known) if cut and known.reply(f"~a{turn}") is None else []
 
 
-def say(waiting: list[Voice], turn: int, voices: list[Voice], known: Known) -> list[MadeEvent]:
+def say(waiting: list[speaking.Voice], turn: int, voices: list[speaking.Voice], known: Known) -> list[MadeEvent]:
     """Return what the agent has said by live messages, as one reply of a turn; the last of them may have been cut."""
-    item, last = live_reply(turn), waiting[-1]
+    item, last = f"~a{turn}", waiting[-1]
     for one in waiting:
         one |= {"recorded": True, "over": True, "item": item}
-    keep_voices(voices, known)
+    speaking.keep_voices(voices, known)
     before = known.reply(item)
-    said = " ".join([*([] if before is None else [before.text]), *map(full_text, waiting[:-1])])
-    text = f"{said} {full_text(last)}".strip()
+    said = " ".join([*([] if before is None else [before.text]), *map(speaking.full_text, waiting[:-1])])
+    text = f"{said} {speaking.full_text(last)}".strip()
     events: list[MadeEvent] = [LlmDone(item=item, text=text, turn_id=turn, ts=waiting[0].get("first", last.get("cut")))]
     if "cut" in last:
-        heard = f"{said} {heard_text(last) or ''}".strip()
+        heard = f"{said} {speaking.heard_text(last) or ''}".strip()
         events.append(Interrupt(item=item, heard_text=heard, estimated=bool(heard), more=True, ts=last["cut"]))
     return events
 
 
 def take_over(item: str, turn: int, known: Known) -> tuple[str, list[MadeEvent]]:
     """The item of a reply. What live messages said of it is taken back, unless they know where it was cut."""
-    live = known.reply(live_reply(turn))
+    live = known.reply(f"~a{turn}")
     if live is None or known.notes.get(f"-{turn}"):
         return item, []
     if live.cut == "no":
         known.note(f"-{turn}", True)
-        return item, [LlmCancel(item=live_reply(turn))]
-    known.note(f"={item}", live_reply(turn))
-    return live_reply(turn), []
+        return item, [LlmCancel(item=f"~a{turn}")]
+    known.note(f"={item}", f"~a{turn}")
+    return f"~a{turn}", []
 
 
-def heard(now: NotedMessage, before: NotedMessage, full: str, was_cut: bool, known: Known) -> Iterator[MadeEvent]:
+def heard(
+    now: speaking.NotedMessage, before: speaking.NotedMessage, full: str, was_cut: bool, known: Known
+) -> Iterator[MadeEvent]:
     """Return how much of a reply was heard: what was spoken of it, if the user interrupted it or if it is not all."""
     item, spoken = now["item"], full[: now["spoken"]]
-    cut = cut_of(now, spoken, known)
+    cut = speaking.cut_of(now, spoken, known)
     if was_cut and now["spoken"] > before.get("spoken", 0) and cut is None:
         yield Resume(item=item, ts=now.get("end"))
     if cut is not None:
-        yield from mark_cut(cut, now, full, known)
+        yield from speaking.mark_cut(cut, now, full, known)
     elif now["spoken"] < len(full):
         yield Tts(item=item, heard_text=spoken, ts=now.get("end"))
     elif before.get("spoken", len(full)) < len(full):
@@ -468,50 +435,28 @@ def settle_last(known: Known, item: str | None = None) -> Iterator[MadeEvent]:
         yield Interrupt(item=last["item"], heard_text=reply.text[: last["spoken"]], ts=last.get("end"))
 
 
-def tools(message: JsonObject, flow: Flow) -> list[MadeEvent]:
-    ts = message.get("time")
-    if message["role"] == "tool_call_result":
-        return [answer_tool(message, flow.here, ts)]
-    return [call_tool(call, flow.here, ts) for call in message.get("toolCalls") or ()]
-
-
-def call_tool(call: JsonObject, turn: int, ts: int | None) -> MadeEvent:
-    function = call["function"]
-    return tool_call(call["id"], function["name"], function.get("arguments"), turn, ts)
-
-
-def answer_tool(answer: JsonObject, turn: int, ts: int | None) -> MadeEvent:
-    return tool_result(answer["toolCallId"], answer.get("result"), turn, answer.get("name"), ts)
+def tools(message: JsonObject, turn: int, ts: int | None) -> list[MadeEvent]:
+    """Calls of tools, or the result of one."""
+    if "toolCallId" in message:
+        return [tool_result(message["toolCallId"], message.get("result"), turn, message.get("name"), ts)]
+    calls = [(call["id"], call["function"]) for call in message.get("toolCalls") or message["toolCallList"][:MAX_CALLS]]
+    return [tool_call(id, function["name"], function.get("arguments"), turn, ts) for id, function in calls]
 
 
 # What live messages have said
 
 
-def live_utterance(turn: int) -> str:
-    """The item of what live transcripts say that the user said in a turn."""
-    return f"~u{turn}"
-
-
-def live_reply(turn: int) -> str:
-    """The item of what live messages say that the agent said in a turn."""
-    return f"~a{turn}"
-
-
 def live_text(turn: int, known: Known) -> str:
-    segment = known.segment(live_utterance(turn))
+    segment = known.segment(f"~u{turn}")
     return "" if segment is None else segment.text
-
-
-def live_turns(known: Known) -> Iterator[int]:
-    """The newest turns that no message of the history has reached."""
-    first = max(known.notes.get("at", 0) + 1, known.next_turn - MAX_LIVE)
-    return iter(range(first, known.next_turn))
 
 
 def new_turn(text: str, reported: bool, flow: Flow) -> int:
     """The turn of the live transcript that an utterance repeats; else a new one, if the one before has an answer."""
-    said = {turn: live for turn in live_turns(flow.known) if (live := live_text(turn, flow.known))}
-    repeated = next((turn for turn, live in said.items() if is_similar(live, text)), None)
+    known = flow.known
+    newest = range(max(known.notes.get("at", 0) + 1, known.next_turn - MAX_LIVE), known.next_turn)
+    said = {turn: live for turn in newest if (live := live_text(turn, known))}
+    repeated = next((turn for turn, live in said.items() if speaking.is_similar(live, text)), None)
     if repeated is None and reported:
         repeated = next(iter(said), None)
     return flow.next_turn() if repeated is None else repeated
@@ -544,7 +489,7 @@ Speech = sent("text", turn=optional(int), words=optional(int), characters=option
 """All that the agent says in a turn, and how many of its words were spoken by now, or how many characters come next."""
 KINDS: dict[str, Kind] = {
     **dict.fromkeys(
-        (HISTORY, "status-update"), Kind("vendor", sent(messages=(many(Message), [])), read_history, prepare=history)
+        (HISTORY, "status-update"), Kind("vendor", sent(messages=(many(Message), [])), read_message, prepare=history)
     ),
     MESSAGE: Kind("vendor", sent(item=Message, reported=(bool, False)), read_message),
     REPORT: Kind("vendor", Report, end_call, prepare=report),
@@ -552,10 +497,10 @@ KINDS: dict[str, Kind] = {
         "vendor", sent("role transcript", transcriptType=(str, "final")), hear_transcript, prepare=transcript
     ),
     "user-interrupted": Kind("vendor", sent("turnId?"), interrupt),
-    "assistant.speechStarted": Kind("vendor", Speech, hear_speech, prepare=speech),
-    "model-output": Kind("vendor", sent("output turnId?"), hear_output, prepare=output),
-    "tool-calls": Kind("vendor", sent(toolCallList=many(ToolCall)), call_tools, prepare=calls),
-    "tool-calls-result": Kind("vendor", sent("toolCallId name?", result=ANYTHING), end_tool, prepare=tool_answer),
+    "assistant.speechStarted": Kind("vendor", Speech, hear_agent, prepare=speech),
+    "model-output": Kind("vendor", sent("output turnId?"), hear_agent, prepare=output),
+    "tool-calls": Kind("vendor", sent(toolCallList=many(ToolCall)), use_tools, prepare=calls),
+    "tool-calls-result": Kind("vendor", sent("toolCallId name?", result=ANYTHING), use_tools, prepare=tool_answer),
     # What says nothing about the transcript that other messages do not say.
     **silent(
         "vendor",
