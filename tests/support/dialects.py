@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.transcripts import closed
-from voicemem.dialects.dialect import AUDIO_BYTES, Frame, Known, MalformedFrame, Openings, RawFrame, Side
+from voicemem.dialects.dialect import AUDIO_BYTES, Frame, MalformedFrame, Openings, RawFrame, Side
+from voicemem.dialects.known import Known
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt

@@ -27,20 +27,10 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from voicemem.dialects.dialect import (
-    Dialect,
-    Frame,
-    Known,
-    KnownReply,
-    Made,
-    MalformedFrame,
-    Parts,
-    RawFrame,
-    Side,
-    Text,
-    UnknownFrame,
-)
-from voicemem.dialects.reading import Kind, Record, json_object, keep, kept, many, optional, record, silent, speaker
+from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, Parts, RawFrame, Side, Text, UnknownFrame
+from voicemem.dialects.kinds import Kind, Record, keep, kept, many, optional, record, silent
+from voicemem.dialects.known import Known, KnownReply, Made
+from voicemem.dialects.reading import json_object, speaker
 from voicemem.dialects.translating import turn_of_speech
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, Metric, Tts, Word
 from voicemem.protocol.types import JsonObject

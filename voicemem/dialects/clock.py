@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from voicemem.dialects.dialect import Known, KnownReply, MadeEvent
+from voicemem.dialects.known import Known, KnownReply, MadeEvent
 from voicemem.protocol.events import Interrupt, Tts
 from voicemem.protocol.types import SPACELESS
 

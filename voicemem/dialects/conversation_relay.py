@@ -25,8 +25,9 @@ from itertools import islice
 from typing import Any
 
 from voicemem.dialects.clock import stopped_at
-from voicemem.dialects.dialect import Dialect, Frame, Known, KnownReply, Made, RawFrame, Side, Text, Texts
-from voicemem.dialects.reading import Kind, Typed, keep, optional, silent, translation, typed
+from voicemem.dialects.dialect import Dialect, Frame, RawFrame, Side, Text, Texts
+from voicemem.dialects.kinds import Kind, Typed, keep, optional, silent, translation, typed
+from voicemem.dialects.known import Known, KnownReply, Made
 from voicemem.dialects.translating import complete, end_with, plain
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, MessageEvent
 from voicemem.protocol.types import MAX_INTEGER, JsonObject

@@ -32,20 +32,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.dialect import Dialect, Frame, Known, Made, MalformedFrame, RawFrame, Side, Text
-from voicemem.dialects.reading import (
-    ANYTHING,
-    Kind,
-    event,
-    event_id,
-    keep,
-    many,
-    optional,
-    record,
-    silent,
-    translation,
-    values,
-)
+from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
+from voicemem.dialects.kinds import ANYTHING, Kind, event, keep, many, optional, record, silent, translation
+from voicemem.dialects.known import Known, Made
+from voicemem.dialects.reading import event_id, values
 from voicemem.dialects.translating import complete, end_with, note_newest, tool_call, utterance_turn
 from voicemem.protocol.events import (
     Asr,

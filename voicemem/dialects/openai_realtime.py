@@ -15,22 +15,10 @@ from collections.abc import Iterator
 from msgspec import UNSET, UnsetType
 
 from voicemem.dialects.clock import close_by_clock, interrupt_by_clock
-from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, Known, Made, RawFrame, Side, Text, Texts
-from voicemem.dialects.reading import (
-    ANYTHING,
-    Kind,
-    audio_bytes,
-    event,
-    event_id,
-    keep,
-    many,
-    optional,
-    record,
-    silent,
-    speaker,
-    typed,
-    values,
-)
+from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, RawFrame, Side, Text, Texts
+from voicemem.dialects.kinds import ANYTHING, Kind, event, keep, many, optional, record, silent, typed
+from voicemem.dialects.known import Known, Made
+from voicemem.dialects.reading import audio_bytes, event_id, speaker, values
 from voicemem.dialects.translating import tool_call, tool_result, utterance_turn
 from voicemem.protocol.events import Asr, Interrupt, LlmDelta, LlmDone, LlmError, MessageEvent, Tts, Word
 from voicemem.protocol.types import JsonObject

@@ -1,29 +1,15 @@
-"""Help for `reduce`, `texts` and webhooks of a dialect.
-
-A dialect is a table of kinds of frames: who sends them, which fields are kept, and what they mean.
-"""
+"""Help for `reduce`, `texts` and webhooks of a dialect: values of frames, and texts in them."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
-from voicemem.dialects.dialect import (
-    AUDIO_BYTES,
-    Known,
-    Made,
-    MalformedFrame,
-    RawFrame,
-    Side,
-    Speaker,
-    Text,
-    Translate,
-    UnknownFrame,
-)
+from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, RawFrame, Side, Speaker, Text
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.memories import time_ms
 from voicemem.protocol.strict_json import JSON_DECODER, MALFORMED, check_frame, replace_nul
@@ -32,150 +18,12 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject
 T = TypeVar("T")
 
 
-# The allow-list: what is kept of a frame, as records
-
-
-class Record(msgspec.Struct, omit_defaults=True):
-    """A frame or a part of one: the fields that are kept. Fields need defaults unless every such frame has them."""
-
-
-class Typed(Record):
-    """A frame that names its type."""
-
-    type: str
-
-
-class Event(Typed, kw_only=True):
-    """A frame of OpenAI's: all of the server's have an id, and those of the client's that want one."""
-
-    event_id: str | None = None
-
-
-ANYTHING = (Any, None)
-"""Any JSON, which may be missing."""
-
-
-def record(texts: str = "", base: type[Record] = Record, /, kw_only: bool = False, **others: Any) -> type[Record]:
-    """A record of these texts, with `?` behind those that may be missing, and of other fields by type.
-
-    `kw_only` lets fields that must be there follow those of the base that may be missing.
-    """
-    named = [(name[:-1], str | None, None) if name.endswith("?") else (name, str) for name in texts.split()]
-    typed = [(name, *(kind if isinstance(kind, tuple) else (kind,))) for name, kind in others.items()]
-    kind: type[Any] = msgspec.defstruct("Kept", [*named, *typed], bases=(base,), kw_only=kw_only)
-    return kind
-
-
-def typed(texts: str = "", /, **others: Any) -> type[Record]:
-    """The record of a frame that names its type."""
-    return record(texts, Typed, **others)
-
-
-def event(texts: str = "", /, **others: Any) -> type[Record]:
-    """The record of an `Event`."""
-    return record(texts, Event, **others)
-
-
-def optional(kind: Any) -> tuple[Any, None]:
-    """A field that may be missing."""
-    return kind | None, None
-
-
-def many(kind: Any) -> Any:
-    """A list of records, or of values of another type."""
-    return list[kind]
-
-
-def unchanged(frame: JsonObject) -> JsonObject:
-    return frame
-
-
-def no_id(content: JsonObject) -> None:
-    return None
-
-
-def named_by(*fields: str) -> Callable[[JsonObject], str | None]:
-    """The id of a frame by a field, perhaps in an object in it, and by the frame's type."""
-
-    def id_of(content: JsonObject) -> str | None:
-        value: Any = content
-        for field in fields:
-            value = value.get(field)
-        return None if value is None else f"{content['type']}/{value}"
-
-    return id_of
-
-
-def event_id(content: JsonObject, side: Side | None) -> str | None:
-    """The id of an `Event`: those of the app's are its own."""
-    id: str | None = content.get("event_id")
-    return id if id is None or side == "vendor" else f"app/{id}"
-
-
-def says_nothing(frame: JsonObject, ts: int, known: Known) -> Made:
-    return ()
-
-
-class Kind(NamedTuple):
-    """One type of frame in the table of a dialect."""
-
-    side: Side | None
-    """Who sends it; None where both do."""
-    record: type[Record] | None = None
-    """The fields that are kept; None for a type that says nothing."""
-    rule: Translate = says_nothing
-    """What it means."""
-    id: Callable[[JsonObject], str | None] = no_id
-    """Says the frame's own id, from what is kept of it."""
-    prepare: Callable[[JsonObject], JsonObject | None] = unchanged
-    """Puts a frame into one form before it is read; None for a frame that says nothing."""
-
-
-def silent(side: Side | None, names: str) -> dict[str, Kind]:
-    """Rows for types that say nothing, from their names with white space between them."""
-    return dict.fromkeys(names.split(), Kind(side))
-
-
-def kind_of(raw: JsonObject, kinds: Mapping[str, Kind], side: Side | None, field: str = "type") -> tuple[str, Kind]:
-    """The type that a frame names, and its row in a table. Raises `MalformedFrame`, `UnknownFrame`."""
-    name = raw.get(field)
-    if not isinstance(name, str):
-        raise MalformedFrame(f"A frame of this dialect has a {field}.")
-    if name not in kinds:
-        raise UnknownFrame(name)
-    kind = kinds[name]
-    if side is not None and kind.side not in (None, side):
-        raise MalformedFrame("The other side sends frames of this type.")
-    return name, kind
-
-
-def keep(
-    frame: RawFrame, kinds: Mapping[str, Kind], side: Side | None = None, field: str = "type"
-) -> tuple[str, Kind, JsonObject | None]:
-    """The type of a frame, its row in a table, and what is kept, if any. Raises `MalformedFrame`, `UnknownFrame`."""
-    raw = require_object(frame)
-    name, kind = kind_of(raw, kinds, side, field)
-    prepared = None if kind.record is None else kind.prepare(raw)
-    return name, kind, None if kind.record is None or prepared is None else kept(kind.record, prepared)
-
-
-def translation(kinds: Mapping[str, Kind]) -> Translate:
-    """Translate frames by the rules of their types."""
-    return lambda frame, ts, known: kinds[frame["type"]].rule(frame, ts, known)
-
-
 def read(kind: type[T], value: Any) -> T:
     """A value as a record. Raises `MalformedFrame` where a field is missing or has another type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
         raise MalformedFrame("A field of the frame is missing, or has another type than this dialect's.") from None
-
-
-def kept(kind: type, frame: Any) -> JsonObject:
-    """Only the fields that a record names, at all levels. Raises `MalformedFrame`."""
-    content: JsonObject = msgspec.to_builtins(read(kind, frame))
-    return content
 
 
 def require_object(frame: RawFrame) -> JsonObject:
@@ -236,6 +84,12 @@ def unix_ms(time: Any) -> int | None:
 def digest(value: Any) -> str:
     """A short name for a JSON value, for frames that have no id of their own."""
     return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
+
+
+def event_id(content: JsonObject, side: Side | None) -> str | None:
+    """The id of an `Event`: those of the app's are its own."""
+    id: str | None = content.get("event_id")
+    return id if id is None or side == "vendor" else f"app/{id}"
 
 
 def speaker(role: str | None) -> Speaker:

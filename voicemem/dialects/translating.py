@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from voicemem.dialects.dialect import Known, Made, Translate
+from voicemem.dialects.known import Known, Made, Translate
 from voicemem.protocol.events import LlmDone, SessionEnd, ToolCall, ToolResult
 
 MAX_NOTED = 11_000

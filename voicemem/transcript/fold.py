@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from voicemem.dialects.dialect import Dialect, Known, MadeEvent
+from voicemem.dialects.dialect import Dialect
+from voicemem.dialects.known import Known, MadeEvent
 from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import Document, apply_operation, form_of
 from voicemem.errors import Refused

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from voicemem.dialects.dialect import KnownSegment
+from voicemem.dialects.known import KnownSegment
 from voicemem.transcript.replies.evidence import KINDS, Source
 from voicemem.transcript.replies.interruptions import largest_total, last_entries
 from voicemem.transcript.replies.playing import settle

@@ -25,7 +25,7 @@ from voicemem.dialects import pipecat_rtvi as pipecat
 from voicemem.dialects.dialect import Frame, MalformedFrame, Side, UnknownFrame
 from voicemem.dialects.elevenlabs_agents import translation as elevenlabs
 from voicemem.dialects.elevenlabs_agents.frames import Alignment
-from voicemem.dialects.reading import Typed
+from voicemem.dialects.kinds import Typed
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.types import JsonObject
 

@@ -18,7 +18,8 @@ from tests.support.clock import ManualClock
 from tests.support.samples.audit_lines import ADMIN_KEY, acts
 from tests.support.services import Serve, running_service
 from voicemem.app import App
-from voicemem.dialects.dialect import Dialect, Frame, Hook, Known, MadeEvent, RawFrame, Side
+from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
+from voicemem.dialects.known import Known, MadeEvent
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.events import MessageEvent
 from voicemem.protocol.types import JsonObject

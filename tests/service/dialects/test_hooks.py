@@ -15,7 +15,8 @@ import pytest
 from tests.support.callers.rest import RestClient, make_key
 from tests.support.services import Serve
 from tests.support.waiting import eventually
-from voicemem.dialects.dialect import Dialect, Frame, Hook, Known, MadeEvent, MalformedFrame, RawFrame, Side
+from voicemem.dialects.dialect import Dialect, Frame, Hook, MalformedFrame, RawFrame, Side
+from voicemem.dialects.known import Known, MadeEvent
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.events import MessageEvent, SessionEnd
 from voicemem.protocol.types import JsonObject

@@ -18,7 +18,7 @@ from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.deepgram_agent import DEEPGRAM_AGENT, KINDS, note_format, reduce
 from voicemem.dialects.dialect import AUDIO_BYTES, MalformedFrame, UnknownFrame
-from voicemem.dialects.reading import says_nothing
+from voicemem.dialects.kinds import says_nothing
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow

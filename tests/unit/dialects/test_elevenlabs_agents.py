@@ -29,7 +29,7 @@ from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.elevenlabs_agents.frames import Alignment, frames, verify, words_of
 from voicemem.dialects.elevenlabs_agents.translation import ELEVENLABS_AGENTS, KINDS, reduce, without_ellipsis
-from voicemem.dialects.reading import says_nothing
+from voicemem.dialects.kinds import says_nothing
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone, Tts
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.transcript.fold import CLOSED, DecodedRow

@@ -27,7 +27,7 @@ from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.reading import says_nothing
+from voicemem.dialects.kinds import says_nothing
 from voicemem.dialects.retell import APP, ELEMENT, RETELL, VENDOR, WEBHOOKS, reduce, split, verify
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDone
 from voicemem.protocol.types import JsonObject

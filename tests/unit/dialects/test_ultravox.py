@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.reading import says_nothing
+from voicemem.dialects.kinds import says_nothing
 from voicemem.dialects.ultravox import KINDS, ULTRAVOX, frames, reduce, verify
 from voicemem.protocol.events import Asr, FrameEvent, Interrupt, LlmDelta, LlmDone
 from voicemem.protocol.types import MAX_INTEGER, JsonObject

@@ -26,7 +26,7 @@ from tests.support.paths import ROOT
 from tests.support.rows import every_row
 from tests.support.transcripts import closed
 from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
-from voicemem.dialects.reading import says_nothing
+from voicemem.dialects.kinds import says_nothing
 from voicemem.dialects.vapi.frames import split, verify
 from voicemem.dialects.vapi.speaking import first_words, is_similar
 from voicemem.dialects.vapi.translation import KINDS, VAPI, reduce

@@ -20,7 +20,7 @@ from tests.support.dialects import RECORDINGS, Recording, contents, fold_rows, j
 from tests.support.profiles import examples
 from tests.support.rows import every_row
 from voicemem.dialects.dialect import Text
-from voicemem.dialects.reading import Kind, Record
+from voicemem.dialects.kinds import Kind, Record
 from voicemem.dialects.registry import DIALECTS
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.types import JsonObject

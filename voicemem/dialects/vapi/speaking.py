@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.dialect import Known, MadeEvent
+from voicemem.dialects.known import Known, MadeEvent
 from voicemem.dialects.translating import begins, bounded, newest_noted, plain
 from voicemem.protocol.events import Interrupt
 from voicemem.protocol.types import JsonObject

@@ -25,19 +25,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from voicemem.dialects.dialect import Dialect, Frame, Hook, Known, Made, MadeEvent, RawFrame, Side
-from voicemem.dialects.reading import (
-    ANYTHING,
-    Kind,
-    Record,
-    keep,
-    many,
-    optional,
-    record,
-    require_object,
-    silent,
-    translation,
-)
+from voicemem.dialects.dialect import Dialect, Frame, Hook, RawFrame, Side
+from voicemem.dialects.kinds import ANYTHING, Kind, Record, keep, many, optional, record, silent, translation
+from voicemem.dialects.known import Known, Made, MadeEvent
+from voicemem.dialects.reading import require_object
 from voicemem.dialects.translating import Flow, begins, completed, plain, tool_call, tool_result, utterance_turn
 from voicemem.dialects.vapi import speaking
 from voicemem.dialects.vapi.frames import (

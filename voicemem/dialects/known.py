@@ -1,0 +1,112 @@
+"""What a dialect may know of a call when it translates a frame, and what it makes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+
+from voicemem.protocol.events import SessionEnd, TranscriptEvent
+from voicemem.protocol.types import JsonObject
+
+MadeEvent = TranscriptEvent | SessionEnd
+"""What frames are translated to."""
+Made = Iterable[MadeEvent]
+
+
+class KnownSegment(NamedTuple):
+    """The text of one item of the user's so far."""
+
+    text: str
+    final: bool
+
+
+class KnownReply(Protocol):
+    """A reply as the fold knows it. What is asked is worked out then; `text` costs its length."""
+
+    @property
+    def item(self) -> str | None: ...
+
+    @property
+    def turn(self) -> int: ...
+
+    @property
+    def text(self) -> str:
+        """What the LLM generated so far."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the LLM has finished it."""
+
+    @property
+    def begun(self) -> int:
+        """Its earliest `ts`."""
+
+    @property
+    def total_audio_ms(self) -> int | None:
+        """The length of its audio so far, where that was reported."""
+
+    @property
+    def audio_began(self) -> int | None:
+        """The `ts` of the first report of its audio's length, if that stated one."""
+
+    @property
+    def cut(self) -> Literal["no", "estimated", "exact"]:
+        """Whether it was interrupted, and whether any interruption stated what was heard."""
+
+    @property
+    def heard(self) -> bool:
+        """Whether playback showed that it was heard to its end."""
+
+    @property
+    def ended(self) -> int | None:
+        """When it was heard to its end or interrupted, if it was."""
+
+    @property
+    def has_playback(self) -> bool:
+        """Whether a position or a heard text was stated by someone who knows; estimates do not count."""
+
+    @property
+    def before(self) -> KnownReply | None:
+        """The reply directly before it in the call."""
+
+
+class Known(Protocol):
+    """What `translate` and `closed` may know: the state before the frame, read only, and the dialect's own notes."""
+
+    @property
+    def here(self) -> int:
+        """The turn of the newest utterance; 0 before any."""
+
+    @property
+    def next_turn(self) -> int:
+        """The turn after the newest."""
+
+    def is_answered(self, turn: int) -> bool:
+        """Return whether a reply has begun in a turn."""
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether `ts` says when the frame was sent; without, no position may be estimated from it."""
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What `note` has kept, the oldest first."""
+
+    def note(self, key: str, value: Any) -> None:
+        """Keep any JSON under a key, or with None forget it. Of more than 16 KiB the oldest keys go."""
+
+    def turn_of(self, item: str) -> int | None:
+        """The turn in which an item began."""
+
+    def segment(self, item: str | None) -> KnownSegment | None:
+        """Return what an item of the user's says so far."""
+
+    def reply(self, item: str | None) -> KnownReply | None:
+        """The reply of an item, once it has begun."""
+
+    def open_replies(self) -> Iterator[KnownReply]:
+        """The replies that were neither heard to their end nor interrupted, the newest first."""
+
+
+Translate = Callable[[JsonObject, int, Known], Made]
+"""What makes the events of a reduced frame, with its `ts`; also of frames of one type."""
