@@ -53,11 +53,12 @@ class App:
         self.services = services
         gate = Gate(services.access, settings.insecure, services.limits)
         self.decoding = Decoding()
-        per_address = settings.connections_per_address
+        metrics, per_address = services.telemetry.metrics, settings.connections_per_address
+        refused = metrics.connections_refused.labels("rest")
         self.ingest = IngestServer(
             services.recorder, services.presence, gate, self.decoding, ingest_limits(per_address)
         )
-        self.rest_connections = PortConnections(rest_limits(per_address), self.count_rest_refused)
+        self.rest_connections = PortConnections(rest_limits(per_address), refused.inc)
         rest = application(services, gate)
         rest[DECODING] = self.decoding
         for register in COMPAT:
@@ -65,7 +66,7 @@ class App:
         if settings.ui:
             page.mount(rest, gate, PageOrigin(settings.ui_origin, settings.insecure))
         self.gauges = rest[GAUGES] = Gauges(
-            services.telemetry.metrics,
+            metrics,
             services.presence,
             services.read_models,
             self.open_connections,
@@ -109,24 +110,21 @@ class App:
 
     async def set_operator_endpoint(self, now_ms: int) -> None:
         """Set the operator's webhook, or turn it off; without a setting, all nodes keep what another start has set."""
-        store, settings = self.services.store, self.settings
+        directory, settings = self.services.store.directory, self.settings
         if settings.webhook_url == NO_WEBHOOK:
-            await store.directory.turn_off_operator_endpoint()
+            await directory.turn_off_operator_endpoint()
         elif settings.webhook_url is not None:
             operators = settings.webhook_url, settings.webhook_secret, settings.webhook_contents
-            await store.directory.set_operator_endpoint(*operators, now_ms)
+            await directory.set_operator_endpoint(*operators, now_ms)
 
     def open_connections(self) -> dict[str, int]:
-        """The number of open connections, by port."""
+        """Return the number of open connections, by port."""
         rest = self.runner.server
         return {"websocket": len(self.ingest.connections), "rest": 0 if rest is None else len(rest.connections)}
 
     def unauthenticated_connections(self) -> dict[str, int]:
-        """The number of open connections whose caller has not shown a key, by port."""
+        """Return the number of open connections whose caller has not shown a key, by port."""
         return {"websocket": len(self.ingest.port.unauthenticated), "rest": len(self.rest_connections.unauthenticated)}
-
-    def count_rest_refused(self) -> None:
-        self.services.telemetry.metrics.connections_refused.labels("rest").inc()
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -161,7 +159,7 @@ class App:
 
 
 def node_address(rest: Address) -> str:
-    """Where a node is, for people who see it beside others: one that listens everywhere is known by its host's name."""
+    """Return the address of a node, for people; one that listens everywhere is known by its host's name."""
     return str(Address(socket.gethostname(), rest.port) if rest.host in EVERYWHERE else rest)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from voicemem.config.secrets import SessionPatch, llm_url, webhook_url
@@ -98,23 +99,31 @@ class Services:
         self.allowed = allowed_networks(settings.allow_addresses)
         """Networks that are not public, and may be called all the same."""
         self.node = NodeLease(store, self.runtime, node_clock)
+        self.check_context = check_context or self.check_policies
         self.add_security()
-        self.add_sessions(patch_check(self.check_address, check_context or logged(policies.check)))
-        self.add_search()
-        self.add_memories()
-        self.add_observers()
-        self.add_tails()
-        self.add_webhooks()
+        self.add_sessions()
+        self.add_memory()
+        self.add_reporting()
         self.add_llms()
-        self.add_work_for_llms()
         self.connect()
 
-    def check_address(self, url: str) -> None:
-        """Refuse a URL from the API that the service must not call, as far as its text shows."""
-        check_url(url, self.allowed)
+    def check_patch(self, patch: SessionPatch) -> None:
+        """Check what depends on this service: URLs that it must not call, and policies that it does not have."""
+        for url in (webhook_url(patch), llm_url(patch)):
+            if url is not None:
+                check_url(url, self.allowed)
+        self.check_context(patch.public.get("memory"))
+
+    def check_policies(self, memory: Any) -> None:
+        """Check a section `memory`; what an operator's own policy reports is not for callers, and goes to the log."""
+        try:
+            self.policies.check(memory)
+        except Refused as refused:
+            if refused.__cause__ is not None:
+                LOG.warning("%s %r", refused.detail, refused.__cause__)
+            raise
 
     def add_security(self) -> None:
-        """Who may come in, and how much."""
         store, settings, clock = self.store, self.settings, self.runtime.clock
         quotas = Quotas(settings.open_sessions, settings.sessions_per_day, settings.stored_bytes)
         store.set_quotas(quotas, self.telemetry.metrics.count_quota_refusal)
@@ -125,108 +134,91 @@ class Services:
         self.hook_secrets = HookSecrets(store.directory, given, clock)
         self.limits = RateLimits(clock, settings.request_rate, settings.event_rate, settings.byte_rate)
 
-    def add_sessions(self, check_patch: Callable[[SessionPatch], None]) -> None:
-        """Running calls: recorded, folded, ended."""
+    def add_sessions(self) -> None:
+        """Wire running calls: recorded, folded, ended, and observed at other stacks."""
         store, metrics, token = self.store, self.telemetry.metrics, self.node.current_token
         self.read_models = ReadModelCache(
             store, self.budget, clock=self.runtime.clock, count_ignored=metrics.count_fold_ignored
         )
-        self.sessions = Sessions(store, self.runtime, check_patch, self.read_models.note_ended, self.rules)
+        self.sessions = Sessions(store, self.runtime, self.check_patch, self.read_models.note_ended, self.rules)
         self.presence = Presence(self.sessions)
         redaction = None if self.rules is None else Redaction(self.rules, store, metrics.redacted_events.inc)
         self.recorder = Recorder(
-            store.journal, self.read_models, self.runtime, check_patch, self.telemetry, token, redaction
+            store.journal, self.read_models, self.runtime, self.check_patch, self.telemetry, token, redaction
         )
         self.inbound_webhooks = InboundWebhooks(self.recorder, self.sessions, self.presence)
         self.overviews = Overviews(store, self.read_models)
+        settings, urls = self.settings, parse_observe_urls(self.settings.observe_urls)
+        self.observers = Observers(
+            store.observations,
+            self.recorder,
+            self.presence,
+            self.node,
+            self.runtime,
+            metrics,
+            ObserverSettings(settings.observe_key, urls, settings.observe_limit),
+        )
 
-    def add_search(self) -> None:
-        """What was heard, found by words and by meaning."""
-        self.indexer = TranscriptIndexer(self.store, self.read_models, self.runtime.clock, self.node.current_token)
+    def add_memory(self) -> None:
+        """Wire what is found by words and by meaning, what lasts beyond a call, and working memory."""
+        store, clock, token = self.store, self.runtime.clock, self.node.current_token
+        self.indexer = TranscriptIndexer(store, self.read_models, clock, token)
         self.embeddings = LlmClient(allowed=self.allowed, timeouts=EMBEDDING_TIMEOUTS)
         self.vectors = self.make_vectors()
-        self.transcript_search = TranscriptSearch(self.store, self.indexer, self.vectors)
-        self.call_search = CallSearch(self.store, self.indexer)
-
-    def add_memories(self) -> None:
-        """What lasts beyond a call, and the documents of working memory."""
-        store, clock = self.store, self.runtime.clock
+        self.transcript_search = TranscriptSearch(store, self.indexer, self.vectors)
+        self.call_search = CallSearch(store, self.indexer)
         ttl_ms = parse_memories_ttl(self.settings.memories_ttl)
         self.long_term = LongTermMemory(store, self.read_models, clock, self.rules, ttl_ms)
         self.finder = MemoryFinder(self.transcript_search, self.long_term)
         self.recall = Recall(store, clock)
         self.working_memory = WorkingMemory(store.journal, self.read_models, clock, self.rules)
         self.accounts = Accounts(store.journal, self.read_models, self.working_memory)
-        keep = MemoryKeeper(store).keep
-        self.retention = RetentionWorker(store, self.read_models, clock, self.node.current_token, keep)
+        self.retention = RetentionWorker(store, self.read_models, clock, token, MemoryKeeper(store).keep)
 
-    def add_observers(self) -> None:
-        """Calls at other stacks that the service listens to itself."""
+    def make_vectors(self) -> Vectors | None:
+        """Make what makes vectors of what is indexed, and of queries; None without an embedder."""
         settings = self.settings
-        observing = ObserverSettings(
-            settings.observe_key, parse_observe_urls(settings.observe_urls), settings.observe_limit
-        )
-        self.observers = Observers(
-            self.store.observations,
-            self.recorder,
-            self.presence,
-            self.node,
-            self.runtime,
-            self.telemetry.metrics,
-            observing,
-        )
+        url, key, metrics = settings.embeddings_url, settings.embeddings_key, self.telemetry.metrics
+        if url is None:
+            return None
+        endpoint = LlmEndpoint(url, key, public_only=False, model=settings.embeddings_model, path=EMBEDDINGS_PATH)
+        embedder = Embedder(self.embeddings.complete, endpoint, settings.embeddings_dimensions, metrics)
+        maker = VectorMaker(self.store, embedder, self.runtime, self.node.current_token)
+        queries = QueryVectors(embedder, settings.embeddings_wait_ms, self.rules)
+        return Vectors(maker, queries, settings.embeddings_weight, metrics.vector_scans_capped.inc)
 
-    def add_tails(self) -> None:
-        """Live tails: what is reported of calls while they run."""
+    def add_reporting(self) -> None:
+        """Wire live tails, and webhooks."""
+        store, runtime = self.store, self.runtime
         followed = FollowedSessions(self.read_models), self.accounts
-        sources = TailSources(self.store, *followed, self.runtime.clock, self.draining, page_lock=asyncio.Lock())
+        sources = TailSources(store, *followed, runtime.clock, self.draining, page_lock=asyncio.Lock())
         self.tails = TailHub(sources, self.recorder.feed)
-        self.watcher = Watcher(self.store, self.tails)
-
-    def add_webhooks(self) -> None:
-        """What is sent when a call ends."""
+        self.watcher = Watcher(store, self.tails)
         self.sender = WebhookSender(allowed=self.allowed, extra_headers=self.telemetry.tracer.headers)
-        send = observe_webhooks(self.sender.send, self.telemetry)
-        self.outbox = OutboxWorker(self.store, self.read_models, send, self.runtime, self.node.current_token)
-        self.webhooks = Webhooks(
-            self.store.endpoints,
-            self.store.deliveries,
-            send,
-            self.runtime,
-            self.sessions.webhooks_due,
-            self.check_address,
-        )
+        send, due = observe_webhooks(self.sender.send, self.telemetry), self.sessions.webhooks_due
+        self.outbox = OutboxWorker(store, self.read_models, send, runtime, self.node.current_token)
+        check = partial(check_url, allowed=self.allowed)
+        self.webhooks = Webhooks(store.endpoints, store.deliveries, send, runtime, due, check)
 
     def add_llms(self) -> None:
-        """Requests to LLMs whose answers a caller waits for."""
-        settings = self.settings
+        """Wire requests to LLMs: those that a caller waits for, and summaries and memories in the background."""
+        settings, store, runtime, token = self.settings, self.store, self.runtime, self.node.current_token
         timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
         self.llm = LlmClient(allowed=self.allowed, timeouts=timeouts, extra_headers=self.telemetry.tracer.headers)
-        self.targets = LlmEndpoints(self.store.journal, default_llm(settings))
+        url, key, model = settings.llm_url, settings.llm_api_key, settings.llm_model
+        operators = None if url is None else LlmEndpoint(url, key, public_only=False, model=model)
+        self.targets = LlmEndpoints(store.journal, operators)
         self.gateway = Gateway(
-            self.recorder, self.policies, self.working_memory, self.targets, self.llm, self.store.claims, self.recall
+            self.recorder, self.policies, self.working_memory, self.targets, self.llm, store.claims, self.recall
         )
-
-    def add_work_for_llms(self) -> None:
-        """Requests to LLMs in the background: summaries, and memories of calls."""
-        store, metrics, runtime, token = self.store, self.telemetry.metrics, self.runtime, self.node.current_token
+        metrics = self.telemetry.metrics
         background_llm, limiter = BackgroundLlm(self.targets, self.llm.complete, metrics), ConcurrencyLimiter()
         write = summary_writer(background_llm)
         self.summaries = Summaries(store, self.read_models, self.policies, write, runtime, token, limiter)
-        budget_of_day = DailyBudget(store, runtime.clock, self.settings.memories_budget)
-        extractor = Extractor(
-            *(
-                store,
-                self.read_models,
-                self.long_term,
-                background_llm,
-                self.policies,
-                metrics,
-                budget_of_day,
-                self.rules,
-            )
-        )
-        self.extractions = ExtractionWorker(extractor, self.policies, limiter, runtime, token)
+        budget = DailyBudget(store, runtime.clock, settings.memories_budget)
+        models, memory, policies = self.read_models, self.long_term, self.policies
+        extractor = Extractor(store, models, memory, background_llm, policies, metrics, budget, self.rules)
+        self.extractions = ExtractionWorker(extractor, policies, limiter, runtime, token)
 
     def connect(self) -> None:
         """Connect listeners to what they listen to; each list is called in its order."""
@@ -244,18 +236,6 @@ class Services:
             self.long_term.listeners.append(self.vectors.maker.on_remembered)
         for on_commit in (self.extractions.on_commit, self.summaries.on_commit, self.indexer.on_commit):
             self.recorder.feed.subscribe(on_commit)
-
-    def make_vectors(self) -> Vectors | None:
-        """What makes vectors of what is indexed, and of queries; None without an embedder."""
-        settings = self.settings
-        url, key, metrics = settings.embeddings_url, settings.embeddings_key, self.telemetry.metrics
-        if url is None:
-            return None
-        endpoint = LlmEndpoint(url, key, public_only=False, model=settings.embeddings_model, path=EMBEDDINGS_PATH)
-        embedder = Embedder(self.embeddings.complete, endpoint, settings.embeddings_dimensions, metrics)
-        maker = VectorMaker(self.store, embedder, self.runtime, self.node.current_token)
-        queries = QueryVectors(embedder, settings.embeddings_wait_ms, self.rules)
-        return Vectors(maker, queries, settings.embeddings_weight, metrics.vector_scans_capped.inc)
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """The background tasks of the service; none of them ends by itself."""
@@ -293,38 +273,3 @@ class Services:
             await self.vectors.queries.close()
         await self.embeddings.close()
         await self.node.stop()
-
-
-def patch_check(
-    check_address: Callable[[str], None], check_context: Callable[[Any], None]
-) -> Callable[[SessionPatch], None]:
-    """A check for what depends on this service: policies that it does not have, and URLs that it must not call."""
-
-    def check(patch: SessionPatch) -> None:
-        for url in (webhook_url(patch), llm_url(patch)):
-            if url is not None:
-                check_address(url)
-        check_context(patch.public.get("memory"))
-
-    return check
-
-
-def logged(check_context: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The same check, but with the cause in the log: what an operator's own policy reports is not for callers."""
-
-    def check(memory: Any) -> None:
-        try:
-            check_context(memory)
-        except Refused as refused:
-            if refused.__cause__ is not None:
-                LOG.warning("%s %r", refused.detail, refused.__cause__)
-            raise
-
-    return check
-
-
-def default_llm(settings: Settings) -> LlmEndpoint | None:
-    """The operator's LLM, for sessions that name none; None when there is none."""
-    if settings.llm_url is None:
-        return None
-    return LlmEndpoint(settings.llm_url, settings.llm_api_key, public_only=False, model=settings.llm_model)

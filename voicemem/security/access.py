@@ -13,8 +13,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from voicemem.config.service import is_loopback
 from voicemem.errors import Refused, StoreUnavailable
@@ -31,14 +31,9 @@ KEY_PATTERN = re.compile(r"vm_([0-9a-z]{12})_([0-9A-Za-z]{40})\Z", re.ASCII)
 KEY_ID_PATTERN = re.compile(r"[0-9a-z]{12}\Z", re.ASCII)
 PROJECT_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 ADMIN_KEY_ID = "environment"
-NO_KEY = "No key was sent; send one as Authorization: Bearer KEY, or over a websocket in a first auth frame."
 WRONG_KEY = "The key is unknown or was revoked; send another one as Authorization: Bearer KEY."
 """One sentence for both: a caller must not learn which keys there were."""
-SEND_KEY = "Send the key as Authorization: Bearer KEY."
 SETS_NOTHING = "A session token cannot change the configuration."
-OF_ANOTHER = "The session token is for another session."
-NO_TOKENS = "A session token cannot do this; use a key."
-TOKEN_SCOPES = ("ingest", "read")
 NO_LIMITS = KeyLimits()
 KEY_CACHE_MS = 1_000
 """How long a key that was looked up is known, where there are other nodes: so long may one of them still let in a key
@@ -74,8 +69,7 @@ class Grant(Struct, frozen=True):
 
     def allows(self, scope: str, session_id: str | None = None) -> bool:
         """Whether the caller has a scope; `admin` includes the others. A token needs the `session_id` of its own."""
-        in_reach = self.session_id is None or self.session_id == session_id
-        return in_reach and self.has_scope(scope)
+        return self.session_id in (None, session_id) and self.has_scope(scope)
 
     def has_scope(self, scope: str) -> bool:
         return scope == ANY_SCOPE or scope in self.scopes or "admin" in self.scopes
@@ -83,9 +77,11 @@ class Grant(Struct, frozen=True):
     def require(self, scope: str, session_id: str | None = None) -> None:
         """Raise `Refused` (`forbidden`) unless the caller is allowed this."""
         if not self.allows(scope, session_id):
-            if self.session_id is not None and self.has_scope(scope):
-                raise Refused("forbidden", OF_ANOTHER if session_id is not None else NO_TOKENS)
-            raise Refused("forbidden", f"The key does not have the scope {scope}.")
+            if self.session_id is None or not self.has_scope(scope):
+                raise Refused("forbidden", f"The key does not have the scope {scope}.")
+            if session_id is not None:
+                raise Refused("forbidden", "The session token is for another session.")
+            raise Refused("forbidden", "A session token cannot do this; use a key.")
 
     def require_setting(self) -> None:
         """Raise `Refused` (`forbidden`) for a session token, which may not change a configuration."""
@@ -148,16 +144,22 @@ class Access:
         if not await self.needs_key():
             return FULL_GRANT
         if token is None:
-            raise Refused("unauthorized", NO_KEY)
+            sentence = (
+                "No key was sent; send one as Authorization: Bearer KEY, or over a websocket in a first auth frame."
+            )
+            raise Refused("unauthorized", sentence)
         if self.is_admin_key(token):
             return Grant(DEFAULT_PROJECT, SCOPES, ADMIN_KEY_ID)
         if looks_like_token(token):
             return await self.grant_session(token)
         match = KEY_PATTERN.match(token)
         key = await self.find_key(match[1]) if match else None
-        if match is None or key is None or key.revoked_ms is not None:
-            raise Refused("unauthorized", WRONG_KEY)
-        if not hmac.compare_digest(digest(match[2]), key.hash):
+        if (
+            match is None
+            or key is None
+            or key.revoked_ms is not None
+            or not hmac.compare_digest(digest(match[2]), key.hash)
+        ):
             raise Refused("unauthorized", WRONG_KEY)
         return Grant(key.project, key.scopes, key.id, limits=key.limits)
 
@@ -179,16 +181,9 @@ class Access:
         """What the holder of a session token may do. Raises `Refused` (`unauthorized`, `token_expired`)."""
         signer, secret = await self.find_signer(signer_of(text))
         token = verify_token(text, secret, self.clock())
-        scopes = tuple(scope for scope in TOKEN_SCOPES if signer.allows(scope))
-        return Grant(
-            signer.project,
-            scopes,
-            signer.key_id,
-            token.session_id,
-            token.expires_ms,
-            limits=signer.limits,
-            reaches_user=token.reaches_user,
-        )
+        scopes = tuple(scope for scope in ("ingest", "read") if signer.allows(scope))
+        session = {"session_id": token.session_id, "expires_ms": token.expires_ms, "reaches_user": token.reaches_user}
+        return replace(signer, scopes=scopes, **session)
 
     async def find_signer(self, key_id: str) -> tuple[Grant, bytes]:
         """The grant of a key that signs tokens, and its signing secret. Raises `Refused` (`unauthorized`)."""
@@ -213,7 +208,7 @@ class Access:
         return sign_token(session_id, expires_s, grant.key_id, secret, reaches_user), expires_s * 1000
 
     async def ended_grants(self, grants: Iterable[Grant]) -> dict[Grant, Refused]:
-        """The grants of open connections that are no longer valid, each with the reason."""
+        """Return the grants of open connections that are no longer valid, each with the reason."""
         now, expired, keys = self.clock(), {}, set()
         for grant in grants:
             if grant.expires_ms is not None and grant.expires_ms <= now:
@@ -251,7 +246,7 @@ class Access:
         if not await self.directory.set_key_limits(key_id, limits):
             raise Refused("unknown_key")
         self.cached_keys.pop(key_id, None)
-        return msgspec.structs.replace(key, limits=limits)
+        return replace(key, limits=limits)
 
     async def create_key(
         self, project: str, name: str, scopes: Sequence[str], limits: KeyLimits = NO_LIMITS
@@ -283,12 +278,14 @@ def digest(secret: str) -> bytes:
 
 
 def bearer_token(authorization: str | None) -> str | None:
-    """The key in an `Authorization: Bearer …` header. Raises `Refused` (`unauthorized`) for another scheme."""
+    """Return the key in an `Authorization: Bearer …` header. Raises `Refused` (`unauthorized`) for another scheme."""
     if authorization is None:
         return None
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Refused("unauthorized", f"The header Authorization has another form. {SEND_KEY}")
+        raise Refused(
+            "unauthorized", "The header Authorization has another form. Send the key as Authorization: Bearer KEY."
+        )
     return token.strip()
 
 
@@ -312,10 +309,6 @@ class Gate:
         self.open_to_all = open_to_all
         self.limits = limits or RateLimits(access.clock, 0, 0)
 
-    def granting(self, grant_holder: GrantHolder) -> Gate:
-        """The same gate, with the same limits, for callers who may also show something else than keys."""
-        return Gate(self.access, self.open_to_all, self.limits, grant_holder)
-
     async def check_origin(self, host: str | None, origin: str | None, ask_store: bool = True) -> bool:
         """Check the `Host` and `Origin` of a request, and return whether the caller needs a key.
 
@@ -330,7 +323,8 @@ class Gate:
         match = HOST.match(host or "")
         if match is None or not is_loopback(match[1]):
             raise Refused("foreign_host")
-        if origin is not None and not is_loopback(origin_host(origin)):
+        match = ORIGIN.match(origin or "")
+        if origin is not None and (match is None or not is_loopback(match[1])):  # such as null
             raise Refused("foreign_origin")
         return needed
 
@@ -363,9 +357,3 @@ class Gate:
             if sent is not None and refused.code == "unauthorized":
                 self.limits.count_wrong_key(address)
             raise
-
-
-def origin_host(origin: str) -> str:
-    """The host of an `Origin` header; empty when it has none, such as `null`, and for anything that is no origin."""
-    match = ORIGIN.match(origin)
-    return match[1] if match else ""

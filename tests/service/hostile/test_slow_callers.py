@@ -96,7 +96,7 @@ async def port(app: App) -> AsyncIterator[Port]:
     servers: list[asyncio.Server] = []
 
     async def opened(limits: ConnectionLimits | None = None, **deadlines: float) -> int:
-        connections = PortConnections(limits or rest_limits(), app.count_rest_refused)
+        connections = PortConnections(limits or rest_limits(), app.rest_connections.count_refused)
         server = await listen(app.runner, ANY_PORT, LONG._replace(**deadlines), connections=connections)
         servers.append(server)
         return int(server.sockets[0].getsockname()[1])

@@ -42,7 +42,7 @@ def register_agora(app: web.Application, gate: Gate) -> None:
     """Add the routes to the REST application, behind the same guard as its own."""
     registry = app[APPS] = AppRegistry(app[SERVICES].access)
     add_routes(app, gate, DOCUMENTED, served=apps.ROUTES)
-    gate = gate.granting(registry.grant)
+    gate = Gate(gate.access, gate.open_to_all, gate.limits, registry.grant)
     for route in ROUTES:
         handler = partial(as_agora, guard_route(route, gate))
         for base in BASES:
