@@ -36,12 +36,6 @@ DIFFERS = 3
 URL = "sqlite:PATH or postgresql://…"
 
 
-class CopyDiffers(CommandFailed):
-    """Ends the command with a code of its own."""
-
-    exit_code = DIFFERS
-
-
 @click.command(short_help="Move the store into another engine: SQLite and PostgreSQL.")
 @click.option("--from", "source", required=True, metavar="STORE", help=f"The store that is copied, {URL}")
 @click.option("--to", "target", required=True, metavar="STORE", help=f"The store that it becomes, an empty one; {URL}")
@@ -66,14 +60,22 @@ def copy(source: str, target: str, dry_run: bool) -> None:
         ours = ends.enter_context(closing(open_copy_end(source, False, dry_run)))
         theirs = ends.enter_context(closing(open_copy_end(target, True, dry_run)))
         mark = begin_copy(ours, theirs)
-        show_volume(mark.volume, previous_target(ours))
+        volume, before = mark.volume, previous_target(ours)
+        click.echo(
+            f"{volume.sessions:,} sessions ({volume.running:,} running), {volume.events:,} events,"
+            f" {volume.users:,} users, {volume.keys:,} keys, {volume.endpoints:,} endpoints,"
+            f" {volume.pending:,} deliveries to send"
+        )
+        if before is not None:
+            click.echo(f"it was copied to {before} before: what that store took since is not in this one", err=True)
         if dry_run:
             click.echo(f"nothing was copied to {shown_store(target)}: this was a dry run")
             return
         try:
             move(ours, theirs, mark, target)
         except Differs as error:
-            raise CopyDiffers(str(error)) from None
+            CommandFailed(str(error)).show()
+            raise click.exceptions.Exit(DIFFERS) from None
     audit("copy", COMMAND_LINE, None, store=shown_store(source), to=shown_store(target))
     click.echo(f"{shown_store(target)} is the store now; {shown_store(source)} is no longer served")
 
@@ -107,15 +109,6 @@ def check_stores(source: str, target: str) -> None:
         raise CommandFailed("Both are PostgreSQL: copy a database with its own tools (docs/postgresql.md).")
 
 
-def show_volume(volume: Volume, before: str | None) -> None:
-    click.echo(
-        f"{volume.sessions:,} sessions ({volume.running:,} running), {volume.events:,} events, {volume.users:,} users,"
-        f" {volume.keys:,} keys, {volume.endpoints:,} endpoints, {volume.pending:,} deliveries to send"
-    )
-    if before is not None:
-        click.echo(f"it was copied to {before} before: what that store took since is not in this one", err=True)
-
-
 HISTORIES, EVENTS = 100, 10_000
 """How many sessions are folded, spread over all of them, and how many events of each."""
 PAGE = 1_000
@@ -129,7 +122,8 @@ async def compare_histories(source: CopyEnd, target: str, volume: Volume) -> int
     store = open_store(target, exclusive=False, unfinished=True)
     try:
         count = 0
-        for key in sample(source, volume):
+        step = max(1, (volume.sessions + volume.users) // HISTORIES)  # spread evenly over all sessions and users
+        for key in [*islice(source.read_keys(), 0, step * HISTORIES, step)]:
             ours, theirs, position = State(), State(), 0
             try:
                 while position < EVENTS and (page := source.read_entries(key, position, PAGE)):
@@ -146,12 +140,6 @@ async def compare_histories(source: CopyEnd, target: str, volume: Volume) -> int
         await store.close_store()
 
 
-def sample(source: CopyEnd, volume: Volume) -> list[int]:
-    """Keys of sessions and users, spread evenly over all."""
-    step = max(1, (volume.sessions + volume.users) // HISTORIES)
-    return list(islice(source.read_keys(), 0, step * HISTORIES, step))
-
-
 LINE_S = 5.0
 """Between two lines."""
 
@@ -159,40 +147,32 @@ LINE_S = 5.0
 @contextmanager
 def shown_progress(label: str, begun: CopyMark) -> Iterator[Report]:
     """Show on standard error what is reported, from `begun` on, in events of all events."""
-    total = begun.volume.events
-    if not sys.stderr.isatty():
-        yield Lines(label, begun).show
+    total = max(begun.volume.events, 1)
+    if sys.stderr.isatty():
+        with click.progressbar(length=total, label=label, file=sys.stderr, item_show_func=figures) as bar:
+
+            def show(mark: CopyMark) -> None:
+                bar.update(min(mark.events, total) - bar.pos, mark)
+
+            show(begun)
+            bar.start = time.time()
+            bar.avg = []  # what an earlier run has done says nothing about the speed of this one
+            yield show
+            bar.update(total - bar.pos)
         return
-    with click.progressbar(length=max(total, 1), label=label, file=sys.stderr, item_show_func=figures) as bar:
+    began_s = shown_s = time.monotonic()
 
-        def show(mark: CopyMark) -> None:
-            bar.update(min(mark.events, bar.length or 1) - bar.pos, mark)
-
-        show(begun)
-        bar.start = time.time()
-        bar.avg = []  # what an earlier run has done says nothing about the speed of this one
-        yield show
-        bar.update((bar.length or 1) - bar.pos)
-
-
-class Lines:
-    """Plain lines, for logs."""
-
-    def __init__(self, label: str, begun: CopyMark) -> None:
-        self.label = label
-        self.begun = begun
-        self.began_s = self.shown_s = time.monotonic()
-
-    def show(self, mark: CopyMark) -> None:
+    def print_line(mark: CopyMark) -> None:
+        nonlocal shown_s
         now = time.monotonic()
-        if now - self.shown_s < LINE_S:
-            return
-        self.shown_s = now
-        total, done = mark.volume.events, mark.events - self.begun.events
-        left = (total - mark.events) * (now - self.began_s) / done if done > 0 else 0.0
-        click.echo(f"{self.label}: {figures(mark)} of {total:,}, {max(left, 0):.0f} s left", err=True)
+        if now - shown_s >= LINE_S:
+            shown_s = now
+            done = mark.events - begun.events
+            left = (mark.volume.events - mark.events) * (now - began_s) / done if done > 0 else 0.0
+            click.echo(f"{label}: {figures(mark)} of {mark.volume.events:,}, {max(left, 0):.0f} s left", err=True)
+
+    yield print_line
 
 
 def figures(mark: CopyMark | None) -> str | None:
-    """What is shown of a mark."""
     return None if mark is None else f"{mark.size / 1e6:,.0f} MB, {mark.events:,} events"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import UTC
 from pathlib import Path
@@ -14,14 +14,21 @@ import click
 import msgspec
 
 from voicemem.cli.common import CommandFailed, Server, given, progress, rest_options, run
-from voicemem.client.transport.rest import read_calls, read_export, session_path
+from voicemem.client.transport.rest import RestClient, read_calls, read_export, session_path
 from voicemem.exports.formats import FORMAT_NAMES, FORMATS, FormatName, file_name
 from voicemem.protocol.types import JsonObject
 
 
 @contextmanager
-def written_file(output: Path, force: bool) -> Iterator[BinaryIO]:
-    """A file to write; it is there once the block ends well. Raises `CommandFailed` if it exists, unless by `force`."""
+def written_file(output: Path | None, force: bool) -> Iterator[BinaryIO]:
+    """A file to write, or standard output; the file is there once the block ends well.
+
+    Raises `CommandFailed` if it exists, unless by `force`.
+    """
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
     if output.exists() and not force:
         raise CommandFailed(f"{output} exists; --force replaces it.")
     part = output.with_name(f"{output.name}.part")
@@ -78,16 +85,20 @@ def export(
         filters[name] = int(filters[name].replace(tzinfo=UTC).timestamp() * 1000)
     if (session is not None) + bool(filters) + everything != 1:
         raise click.UsageError("Give either a SESSION, or conditions such as --user-id, or --all.")
+    folder = output if output is not None and output.is_dir() else None
     if session is not None:
-        write_one(run(fetch_call(session, server, form)), session, form, output, force)
+        document = run(fetch_call(session, server, form))
+        path = output if folder is None else folder / file_name(session, form)
+        with written_file(path, force) as file:
+            file.write(document.encode())
+        if path is not None:
+            click.echo(f"{path} has {session}")
         return
-    if (output is None or not output.is_dir()) and not FORMATS[form].is_joinable:
+    if folder is None and not FORMATS[form].is_joinable:
         raise click.UsageError(f"Several calls as {form} are a file each: give --output an existing folder.")
-    if output is None or output.is_dir():
-        end = run(write_calls(Documents(form, output or sys.stdout.buffer, force), server, filters))
-    else:
-        with written_file(output, force) as file:
-            end = run(write_calls(Documents(form, file, force), server, filters))
+    with written_file(output if folder is None else None, force) as file:
+        write = Documents(form, folder or file, force).write
+        end = run(write_lines(server, lambda rest: read_calls(rest, form, filters), ("call", "unreadable"), write))
     if output is not None:
         click.echo(f"{output} has {end['calls']} calls")
     if end["unreadable"]:
@@ -99,16 +110,6 @@ async def fetch_call(session: str, server: Server, form: FormatName) -> str:
         return await rest.text(session_path(session, "/export"), {"format": form}, rest.options.read_timeout_s)
 
 
-def write_one(document: str, session: str, form: FormatName, output: Path | None, force: bool) -> None:
-    if output is None:
-        sys.stdout.buffer.write(document.encode())
-        return
-    path = output / file_name(session, form) if output.is_dir() else output
-    with written_file(path, force) as file:
-        file.write(document.encode())
-    click.echo(f"{path} has {session}")
-
-
 class Documents:
     """Where documents go: into a folder, each to its own file, or one after another into a file."""
 
@@ -118,9 +119,11 @@ class Documents:
         self.force = force
         self.count = 0
 
-    def write(self, session: str, document: Any) -> None:
-        """Write the document of a call, as it came in its line."""
-        form = FORMATS[self.form]
+    def write(self, line: JsonObject) -> None:
+        """Write the document of a call, if a line of the export has one."""
+        if line["type"] != "call":
+            return
+        form, document, session = FORMATS[self.form], line["document"], line["session_id"]
         text = msgspec.json.encode(document).decode() + "\n" if form.is_json else str(document)
         if isinstance(self.output, Path):
             # The name is made here: what a server calls a file must not lead out of the folder.
@@ -132,17 +135,21 @@ class Documents:
         self.count += 1
 
 
-async def write_calls(documents: Documents, server: Server, filters: JsonObject) -> JsonObject:
-    """Write documents as they come, with a bar that counts calls; the last line of the export."""
+async def write_lines(
+    server: Server,
+    read: Callable[[RestClient], AsyncGenerator[JsonObject, None]],
+    counted: tuple[str, ...],
+    write: Callable[[JsonObject], Any],
+) -> JsonObject:
+    """Write the lines of an export as they come, with a bar that counts those of some types; the last line."""
     line: JsonObject = {}
     with progress(1, "exporting") as bar:
-        async with server.client() as rest, aclosing(read_calls(rest, documents.form, filters)) as lines:
+        async with server.client() as rest, aclosing(read(rest)) as lines:
             async for line in lines:
-                if line["type"] == "calls":
+                if line["type"] in ("calls", "export"):
                     bar.length = max(1, line["sessions"])
-                elif line["type"] == "call":
-                    documents.write(line["session_id"], line["document"])
-                bar.update(line["type"] in ("call", "unreadable"))
+                write(line)
+                bar.update(line["type"] in counted)
     if not line:
         raise CommandFailed("The service answered nothing.")
     return line
@@ -166,24 +173,13 @@ def export_user(user_id: str, server: Server, output: Path | None, force: bool, 
       voicemem export-user ann --output ann.jsonl
       voicemem export-user ann | jq -r 'select(.type == "message") | .content'
     """
-    if output is None:
-        run(write_export(sys.stdout.buffer, user_id, server, events))
-        return
     with written_file(output, force) as file:
-        end = run(write_export(file, user_id, server, events))
-    click.echo(f"{output} has {end['sessions']} sessions and {end['messages']} messages of {user_id}")
 
+        def write(line: JsonObject) -> None:
+            file.write(msgspec.json.encode(line) + b"\n")
 
-async def write_export(file: BinaryIO, user_id: str, server: Server, events: bool) -> JsonObject:
-    """Write an export with a progress bar that counts sessions; its last line."""
-    line: JsonObject = {}
-    with progress(1, "exporting") as bar:
-        async with server.client() as rest, aclosing(read_export(rest, user_id, events)) as lines:
-            async for line in lines:
-                file.write(msgspec.json.encode(line) + b"\n")
-                if line["type"] == "export":
-                    bar.length = max(1, line["sessions"])
-                bar.update(line["type"] == "session")
-    if line["unreadable"]:
+        end = run(write_lines(server, lambda rest: read_export(rest, user_id, events), ("session",), write))
+    if end["unreadable"]:
         click.secho("some of it is stored but cannot be read: lines of the type unreadable", fg="yellow", err=True)
-    return line
+    if output is not None:
+        click.echo(f"{output} has {end['sessions']} sessions and {end['messages']} messages of {user_id}")

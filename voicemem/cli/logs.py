@@ -18,7 +18,6 @@ from typing import Any, TextIO
 
 from voicemem.errors import VoicememError
 from voicemem.security import audit
-from voicemem.telemetry.tracing import Tracer
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
@@ -41,25 +40,14 @@ def configure_logging(form: str, level: str, stream: TextIO | None = None) -> lo
     return handler
 
 
-def name_traces(handler: logging.Handler, tracer: Tracer) -> None:
-    """Add the ids of the trace to what is logged in a span."""
+def add_fields(handler: logging.Handler, fields: Callable[[], dict[str, Any]]) -> None:
+    """Add fields to all that is logged: the ids of the trace in a span, the node's token while it has one."""
 
-    def add_ids(record: logging.LogRecord) -> bool:
-        vars(record).update(tracer.ids())
+    def add(record: logging.LogRecord) -> bool:
+        vars(record).update(fields())
         return True
 
-    handler.addFilter(add_ids)
-
-
-def name_node(handler: logging.Handler, token: Callable[[], str]) -> None:
-    """Add the node's token to what is logged, while it has one."""
-
-    def add_node(record: logging.LogRecord) -> bool:
-        if node := token():
-            record.node = node
-        return True
-
-    handler.addFilter(add_node)
+    handler.addFilter(add)
 
 
 def log_lost_errors(loop: asyncio.AbstractEventLoop) -> None:

@@ -24,9 +24,8 @@ from voicemem.cli import logs
 from voicemem.cli.common import URL_OPTION, CommandFailed, options, plain_errors, run, unknown_variables
 from voicemem.cli.service_settings import REPEATED, SERVE_OPTIONS, SOURCES, to_settings
 from voicemem.client.transport.failures import reason_of, with_check
-from voicemem.config.service import MEMORY_STORE, NO_WEBHOOK, Address, Settings, check_binding, shown_store
+from voicemem.config.service import MEMORY_STORE, NO_WEBHOOK, Address, check_binding, shown_store
 from voicemem.telemetry.otel import chosen_exporter, make_tracer
-from voicemem.telemetry.tracing import Tracer
 from voicemem.version import __version__
 
 LOG = logging.getLogger("voicemem")
@@ -83,20 +82,23 @@ async def serve_until_stopped(values: dict[str, Any], handler: logging.Handler) 
     on_signals(stopped.set)
     logs.log_lost_errors(asyncio.get_running_loop())
     tracer = make_tracer(os.environ)
-    logs.name_traces(handler, tracer)
+    logs.add_fields(handler, tracer.ids)
     try:
-        await serve_until(stopped, to_settings(values), tracer, handler)
+        async with running(to_settings(values), tracer=tracer) as app:
+            logs.add_fields(handler, lambda: {"node": node} if (node := app.services.node.shown_token()) else {})
+            await announce(app)
+            sys.stdout.flush()
+            addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
+            LOG.info("Started", extra={"version": __version__, **addresses})
+            notify("READY=1")
+            await wait_for_first(stopped.wait(), app.failed.wait())
+            if app.failed.is_set():
+                raise CommandFailed("The service cannot continue; the log says why.")
+            notify("STOPPING=1")
+            LOG.info("Stopping")
+            click.echo("stopping: everything received is stored and acknowledged first")
     finally:
         await asyncio.to_thread(tracer.close)
-
-
-async def describe_webhook(app: App) -> str:
-    """The operator's webhook, which may be one that an earlier start has set."""
-    endpoint = await app.services.store.endpoints.find_operator_endpoint()
-    if endpoint is None:
-        return "none (--webhook-url)"
-    kept = f" (set by an earlier start; --webhook-url {NO_WEBHOOK} turns it off)"
-    return f"{without_user(endpoint.url)}{kept if app.settings.webhook_url is None else ''}"
 
 
 def describe_page(app: App) -> str:
@@ -112,41 +114,28 @@ def describe_page(app: App) -> str:
 
 async def announce(app: App) -> None:
     """Say where everything is."""
-    click.echo(f"voicemem {__version__}, store {shown_store(app.settings.store)}")
+    settings = app.settings
+    endpoint = await app.services.store.endpoints.find_operator_endpoint()
+    webhook = "none (--webhook-url)" if endpoint is None else without_user(endpoint.url)
+    if endpoint is not None and settings.webhook_url is None:
+        webhook += f" (set by an earlier start; --webhook-url {NO_WEBHOOK} turns it off)"
+    # Without its path, which may contain a secret.
+    llm = "none (--llm-url)" if settings.llm_url is None else "://".join(urlsplit(settings.llm_url)[:2])
+    click.echo(f"voicemem {__version__}, store {shown_store(settings.store)}")
     click.echo(f"  events   ws://{app.ingest_address}/v1/ingest")
     click.echo(f"  REST     http://{app.rest_address}/v1/sessions")
     click.echo(f"  page     {describe_page(app)}")
-    click.echo(f"  webhook  {await describe_webhook(app)}")
-    click.echo(f"  llm      {url_origin(app.settings.llm_url) or 'none (--llm-url)'}")
+    click.echo(f"  webhook  {webhook}")
+    click.echo(f"  llm      {llm}")
     if not await app.services.access.needs_key():
-        how = first_key_hint(shown_store(app.settings.store))
+        how = first_key_hint(settings.store)
         click.echo(f"  keys     none: anyone who can reach these ports may do anything ({how})")
-
-
-async def serve_until(stopped: asyncio.Event, settings: Settings, tracer: Tracer, handler: logging.Handler) -> None:
-    async with running(settings, tracer=tracer) as app:
-        logs.name_node(handler, app.services.node.shown_token)
-        await announce(app)
-        sys.stdout.flush()
-        addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
-        LOG.info("Started", extra={"version": __version__, **addresses})
-        notify("READY=1")
-        await wait_for_first(stopped.wait(), app.failed.wait())
-        if app.failed.is_set():
-            raise CommandFailed("The service cannot continue; the log says why.")
-        notify("STOPPING=1")
-        LOG.info("Stopping")
-        click.echo("stopping: everything received is stored and acknowledged first")
 
 
 def first_key_hint(store: str) -> str:
     """How to make the first key of a store. A store in memory cannot be opened by another process."""
-    return "--admin-key" if store == MEMORY_STORE else f"voicemem keys create --store {shlex.quote(store)}"
-
-
-def url_origin(url: str | None) -> str:
-    """A URL without its path, which may contain a secret."""
-    return "" if url is None else "://".join(urlsplit(url)[:2])
+    command = f"voicemem keys create --store {shlex.quote(shown_store(store))}"
+    return "--admin-key" if store == MEMORY_STORE else command
 
 
 def without_user(value: Any) -> Any:
@@ -195,7 +184,7 @@ def check_config(context: click.Context, /, **values: Any) -> None:
         click.echo(f"Ignored, since there is no such setting: {', '.join(unknown)}")
     click.echo("The settings are valid.")
     if keys_unknown and not settings.insecure and not (settings.rest.is_loopback and settings.ingest.is_loopback):
-        how = first_key_hint(shown_store(settings.store))
+        how = first_key_hint(settings.store)
         click.echo(f"Beyond loopback, a key in the store is required ({how}); only `serve` can tell.")
 
 
@@ -232,8 +221,15 @@ def ui(url: str, no_open: bool) -> None:
     address = url.rstrip("/") + PATH
     run(check_page(address))
     click.echo(address)
-    if not no_open and not opened(address):
-        click.echo("No browser could be opened here; open this address in yours.", err=True)
+    if no_open:
+        return
+    try:
+        browser = webbrowser.get()
+        if getattr(browser, "name", "") not in TEXT_BROWSERS and browser.open(address):
+            return
+    except (webbrowser.Error, OSError):
+        pass
+    click.echo("No browser could be opened here; open this address in yours.", err=True)
 
 
 async def check_page(address: str) -> None:
@@ -246,18 +242,9 @@ async def check_page(address: str) -> None:
             body = await response.json(content_type=None) if "json" in response.content_type else {}
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         raise CommandFailed(f"No service answers at {address}: {with_check(reason_of(error, TIMEOUT_S))}") from None
-    detail = body.get("detail") if isinstance(body, dict) else None
     if response.status == 404:
         raise CommandFailed(
             f"There is no page at {address}. Check that this is the REST address, and not served with `--ui off`."
         )
+    detail = body.get("detail") if isinstance(body, dict) else None
     raise CommandFailed(f"{address} answers {response.status}{f': {detail}' if detail else '.'}")
-
-
-def opened(address: str) -> bool:
-    """Whether a browser shows it."""
-    try:
-        browser = webbrowser.get()
-        return getattr(browser, "name", "") not in TEXT_BROWSERS and browser.open(address)
-    except (webbrowser.Error, OSError):
-        return False

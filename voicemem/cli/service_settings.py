@@ -96,11 +96,13 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
     try:
         given = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:  # without what stands in it
-        why = (
-            "it is not in UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
-        )
+        why = error.strerror or error if isinstance(error, OSError) else error
+        why = "it is not in UTF-8" if isinstance(error, UnicodeDecodeError) else why
         raise CommandFailed(f"The settings file {path} cannot be read: {why}.") from None
-    options = settings_of_serve(context)
+    root = context.find_root().command
+    serve = root.commands["serve"] if isinstance(root, click.Group) else context.command
+    settings = [one for one in serve.params if one.name != "config" and not isinstance(one, RenamedFlag)]
+    options = {(option.name or "").replace("_", "-"): option for option in settings}
     found = {}
     for key, value in given.items():
         option = options.get(key.replace("_", "-"))
@@ -112,14 +114,6 @@ def read_settings_file(context: click.Context, _: click.Parameter, path: Path | 
         found[option.name] = flag_value(path, key, option, value)
     context.default_map = {**(context.default_map or {}), **found}
     return path
-
-
-def settings_of_serve(context: click.Context) -> dict[str, click.Parameter]:
-    """Return the options of all settings by the keys of the file."""
-    root = context.find_root().command
-    serve = root.commands["serve"] if isinstance(root, click.Group) else context.command
-    settings = [one for one in serve.params if one.name != "config" and not isinstance(one, RenamedFlag)]
-    return {(option.name or "").replace("_", "-"): option for option in settings}
 
 
 config_option = click.option(
@@ -270,7 +264,6 @@ SERVE_OPTIONS = (
     renamed("--memories-budget", "--extraction-tokens-per-day"),
     renamed("--memories-ttl", "--memory-retention"),
 )
-EMBEDDINGS_SETTINGS = ("embeddings_url", "embeddings_model", "embeddings_dimensions", "embeddings_key")
 
 
 def store_option(command: Command) -> Command:

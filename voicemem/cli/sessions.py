@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import ExitStack, aclosing, nullcontext
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
@@ -13,9 +13,9 @@ from typing import Any, Self
 
 import click
 import msgspec
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, Group
 from rich.live import Live
-from rich.segment import Segment
+from rich.segment import SegmentLines
 from rich.table import Table
 from rich.text import Text
 
@@ -72,16 +72,29 @@ def sessions(server: Server, limit: int, follow: bool, as_json: bool, **conditio
 
 
 async def show(server: Server, query: dict[str, str], limit: int, follow: bool, console: Console | None) -> None:
+    """Show the rows; with `follow` look again and again, and draw the table again, or print what has changed."""
+    known: dict[str, Row] = {}
     async with server.client(Options()) as rest:
-        if follow:
-            end_on_interrupt()
-            await show_changes(rest, query, limit, console)
-        elif console is None:
-            async with aclosing(rows_of(rest, query, limit)) as rows:
-                async for row in rows:
+        if not follow and console is None:
+            async with aclosing(rows_of(rest, query, limit)) as page:
+                async for row in page:
                     print_row(row)
-        else:
+            return
+        if not follow and console is not None:
             console.print(table_of([row async for row in rows_of(rest, query, limit)]))
+            return
+        end_on_interrupt()
+        with nullcontext() if console is None else Live(console=console, auto_refresh=False) as live:
+            while True:
+                rows = [row async for row in rows_of(rest, query, limit)]
+                if live is not None:
+                    live.update(table_of(rows), refresh=True)
+                else:
+                    for row in reversed(rows):
+                        if known.get(row["session_id"]) != row:
+                            print_row(row)
+                    known = {row["session_id"]: row for row in rows}
+                await asyncio.sleep(LOOK_S)
 
 
 async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncGenerator[Row, None]:
@@ -95,22 +108,6 @@ async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncG
         limit, cursor = limit - len(page["sessions"]), page["next_cursor"]
         if cursor is None:
             return
-
-
-async def show_changes(rest: RestClient, query: dict[str, str], limit: int, console: Console | None) -> None:
-    """Look again and again: draw the table again, or print the rows that are new or have changed."""
-    known: dict[str, Row] = {}
-    with nullcontext() if console is None else Live(console=console, auto_refresh=False) as live:
-        while True:
-            rows = [row async for row in rows_of(rest, query, limit)]
-            if live is not None:
-                live.update(table_of(rows), refresh=True)
-            else:
-                for row in reversed(rows):
-                    if known.get(row["session_id"]) != row:
-                        print_row(row)
-                known = {row["session_id"]: row for row in rows}
-            await asyncio.sleep(LOOK_S)
 
 
 def print_row(row: Row) -> None:
@@ -208,20 +205,6 @@ MANY = 100
 """After so many messages of one event, those that do not fit are let go."""
 
 
-class LastLines:
-    """The last lines of what is drawn; of a text longer than the screen its end is what changes."""
-
-    def __init__(self, texts: Iterable[Text], rows: int) -> None:
-        self.texts = list(texts)
-        self.rows = rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = console.render_lines(Group(*self.texts), options.update(height=None), pad=False)
-        for line in lines[-self.rows :]:
-            yield from line
-            yield Segment.line()
-
-
 class LiveScreen:
     """The newest messages of calls, as many as fit; older ones scroll up and stay there as they were last."""
 
@@ -271,7 +254,9 @@ class LiveScreen:
 
     def draw(self) -> None:
         self.let_go()
-        self.live.update(LastLines((self.texts[key] for key in self.order), self.rows), refresh=True)
+        texts = Group(*(self.texts[key] for key in self.order))
+        lines = self.console.render_lines(texts, pad=False)  # of a text longer than the screen its end is what changes
+        self.live.update(SegmentLines(lines[-self.rows :], new_lines=True), refresh=True)
 
     def let_go(self) -> None:
         """Let the oldest messages scroll up, as many as do not fit."""
@@ -312,13 +297,7 @@ WAITING_AFTER_S = 1.0
 @click.option("--user-id", help="Without SESSION, follow only sessions of this user.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, as the REST API sends it.")
 def tail(
-    session: str | None,
-    server: Server,
-    messages: bool,
-    unfinished: bool,
-    label: str | None,
-    user_id: str | None,
-    as_json: bool,
+    session: str | None, server: Server, messages: bool, unfinished: bool, as_json: bool, **conditions: str | None
 ) -> None:
     """Follow a call from its beginning until it can no longer be reopened, or until Ctrl-C.
 
@@ -332,13 +311,12 @@ def tail(
       voicemem tail call-1 --messages --open
       voicemem tail --label line:sales --json
     """
-    if session is not None and (label or user_id):
+    if session is not None and any(conditions.values()):
         raise click.UsageError("--label and --user-id choose among sessions; they do not go with SESSION.")
     if unfinished and not messages:
         raise click.UsageError("--open adds messages in progress; it needs --messages.")
-    query = given({"label": label or None, "user_id": user_id or None})
-    query |= {"view": "messages"} if messages else {}
-    query |= {"open": "true"} if unfinished else {}
+    flags = {"view": messages and "messages", "open": unfinished and "true", **conditions}
+    query = {name: str(value) for name, value in flags.items() if value}
     reader = TailReader(tail_url(server.url, session, query), server.key, single_session=session is not None)
     console = None if as_json else Console(highlight=False, soft_wrap=True)
     is_live = messages and console is not None and console.is_terminal and not console.is_dumb_terminal
@@ -350,8 +328,7 @@ async def print_tail(reader: TailReader, console: Console | None, several: bool,
     end_on_interrupt()
     say_waiting = partial(click.echo, "waiting for calls", err=True)
     waiting = asyncio.get_running_loop().call_later(WAITING_AFTER_S, say_waiting) if several else None
-    with ExitStack() as stack:
-        screen = stack.enter_context(LiveScreen()) if is_live else None
+    with LiveScreen() if is_live else nullcontext() as screen:
         async with aclosing(reader.events()) as events:
             async for event in events:
                 if waiting is not None:
@@ -365,10 +342,9 @@ def show_on_screen(event: TailEvent, screen: LiveScreen, several: bool) -> bool:
     """Draw what changed of the messages on a terminal; False for an event that is shown as a line."""
     if event.event == "messages":
         session = event.data["session_id"]
-        upserts = [
-            (one["key"], one.get("after"), message_line(event, one, True, several)) for one in event.data["upserts"]
-        ]
-        screen.change(session, event.data["removed"], upserts)
+        changed = event.data["upserts"]
+        lines = [(one["key"], one.get("after"), message_line(event, one, True, several)) for one in changed]
+        screen.change(session, event.data["removed"], lines)
     elif event.event == "end":
         screen.end(event.data["session_id"], end_line(event))
     else:
