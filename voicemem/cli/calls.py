@@ -13,7 +13,7 @@ from voicemem.cli.common import Server, end_on_interrupt, json_shown, progress, 
 from voicemem.cli.demo.nodes import demo_nodes
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
-from voicemem.cli.truth.calls import KINDS, Kind
+from voicemem.cli.truth.calls import KINDS
 from voicemem.cli.truth.replay import LONGEST_PAUSE_S, read_true_call, stage
 from voicemem.client.replay import Replay, load_recording
 from voicemem.client.transport.connection import PATH
@@ -106,28 +106,21 @@ def replay(
     """
     if evidence is not None and not truth:
         raise click.UsageError("--evidence is for true calls; add --truth.")
-    if truth:
-        if file is None:
-            raise click.UsageError("--truth needs the FILE of a true call, such as those in fixtures/truth/calls.")
-        at_home = context.get_parameter_source("url") is click.core.ParameterSource.DEFAULT
-        rest_url = rest_url or (f"http://{Settings().rest}" if at_home else None)
-        rest = Server(rest_url, key) if rest_url else None
-        run(send_truth(file, KINDS[evidence or "words"], session, url, rest, key, pace or 1.0))
-    else:
-        run(send_events(recorded_call() if file is None else load_recording(file), session, url, key, pace))
-
-
-async def send_truth(
-    file: Path, kind: Kind, session: str | None, url: str, rest: Server | None, key: str | None, pace: float
-) -> None:
-    """Send what an engine would have sent about a true call, then print what was heard of it."""
-    call, session, events = await stage(read_true_call(file), kind, session, rest, pace)
-    await send_events(events, session, url, key, pace, LONGEST_PAUSE_S)
+    if not truth:
+        send_events(recorded_call() if file is None else load_recording(file), session, url, key, pace)
+        return
+    if file is None:
+        raise click.UsageError("--truth needs the FILE of a true call, such as those in fixtures/truth/calls.")
+    at_home = context.get_parameter_source("url") is click.core.ParameterSource.DEFAULT
+    rest_url = rest_url or (f"http://{Settings().rest}" if at_home else None)
+    rest, pace = Server(rest_url, key) if rest_url else None, pace or 1.0
+    call, session, events = run(stage(read_true_call(file), KINDS[evidence or "words"], session, rest, pace))
+    send_events(events, session, url, key, pace, LONGEST_PAUSE_S)
     for reply in call.cut_replies:
         click.echo(f"{reply.item}: {reply.heard()!r} was heard of {reply.text!r}")
 
 
-async def send_events(
+def send_events(
     events: list[JsonObject],
     session: str | None,
     url: str,
@@ -136,7 +129,7 @@ async def send_events(
     longest_pause_s: float | None = None,
 ) -> None:
     with progress(len(events), f"sending {len(events)} events to {url}") as bar:
-        result = await Replay(events, lambda event: bar.update(1), longest_pause_s).run(url, session, key, pace)
+        result = run(Replay(events, lambda event: bar.update(1), longest_pause_s).run(url, session, key, pace))
     for error in result.errors:
         click.secho(f"seq {error.get('seq')}: {error['code']}: {error['detail']}", fg="yellow", err=True)
     skipped = f", {result.skipped} were there already" if result.skipped else ""

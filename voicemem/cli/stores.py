@@ -1,4 +1,4 @@
-"""`voicemem keys create`, `list`, `limits` and `revoke`."""
+"""Commands that open the store of a server: `keys`, `hooks`, and for PostgreSQL `nodes`, `restored` and `migrate`."""
 
 from __future__ import annotations
 

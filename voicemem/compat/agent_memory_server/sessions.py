@@ -203,9 +203,16 @@ class OwnedSessions:
         derived = derived_id(owner)
         ids = [owner.session_id] if SESSION_ID.match(owner.session_id) else []
         for session_id in (*ids, derived):
-            stream = await self.create_as(project, owner, session_id, config, key_id)
-            if stream is not None:
-                return stream
+            existing = await self.store.journal.find_session(project, session_id)
+            if existing is None:
+                try:
+                    return (await self.sessions.create(project, session_id, config, key_id))[0]
+                except Refused as refused:
+                    if refused.code not in ("session_exists", "session_erased"):
+                        raise
+                existing = await self.store.journal.find_session(project, session_id)
+            if existing is not None and owner_of(existing) == owner and not is_expired(existing, self.clock()):
+                return existing
         # Both ids were used before. Of several nodes that come here at once one gets the name.
         session_id = f"{derived}-{self.sessions.new_id()}"
         try:
@@ -216,29 +223,10 @@ class OwnedSessions:
                 raise
             return stream
 
-    async def create_as(
-        self, project: str, owner: Owner, session_id: str, config: JsonObject, key_id: str | None
-    ) -> Stream | None:
-        """Begin a session under an id, or find the owner's there; None when it is another's, was deleted or expires."""
-        existing = await self.store.journal.find_session(project, session_id)
-        if existing is None:
-            try:
-                return (await self.sessions.create(project, session_id, config, key_id))[0]
-            except Refused as refused:
-                if refused.code not in ("session_exists", "session_erased"):
-                    raise
-            existing = await self.store.journal.find_session(project, session_id)
-        if existing is None or owner_of(existing) != owner or is_expired(existing, self.clock()):
-            return None
-        return existing
-
     async def delete(self, project: str, wanted: Owner) -> Stream | None:
         """Erase a session with all that came from it; None where there is none, or it is not clear which."""
         stream = await self.find(project, wanted)
         if stream is not None:
-            await self.erase(stream)
+            await self.sessions.erase(stream)
+            self.read_models.discard(stream.key)
         return stream
-
-    async def erase(self, stream: Stream) -> None:
-        await self.sessions.erase(stream)
-        self.read_models.discard(stream.key)

@@ -100,10 +100,8 @@ class SummaryViews:
 
     async def list_views(self, project: str) -> list[SummaryView]:
         """The views of a project, the oldest first."""
-        return [msgspec.convert(view, SummaryView) for view in views_in(await self.read_document(project)).values()]
-
-    async def read_document(self, project: str) -> DocumentView:
-        return await self.documents.read_document(owner_of_views(project))
+        document = await self.documents.read_document(owner_of_views(project))
+        return [msgspec.convert(view, SummaryView) for view in views_in(document).values()]
 
     async def get(self, project: str, id: str) -> SummaryView:
         """A view. Raises `Refused` (`not_found`)."""
@@ -126,7 +124,7 @@ class SummaryViews:
         """Drop a view, if it is there."""
         owner = owner_of_views(project)
         while True:
-            document = await self.read_document(project)
+            document = await self.documents.read_document(owner)
             views = views_in(document)
             if id not in views:
                 return

@@ -92,13 +92,6 @@ def window_of(model: str | None, tokens: int | None) -> Window | None:
     return Window(most, counter(encoding_of(model)))
 
 
-def count_tokens(messages: Sequence[forms.MessageView], counter: TokenCounter) -> list[int]:
-    """The tokens of each message, with its role."""
-    length = sum(len(one.content) for one in messages)
-    count = counter.count if length <= EXACT_CHARACTERS else estimate_tokens
-    return [count(f"{one.role}: {one.content}") for one in messages]
-
-
 def first_fitting(costs: Sequence[int], most: int) -> int:
     """The first of the newest messages that fit together; the last one is always among them."""
     total = 0
@@ -153,7 +146,11 @@ class WorkingMemories:
         messages = [one.view for one in look.messages]
         if newest is not None and newest > 0:
             messages = sorted(messages, key=lambda one: forms.parse_time(one.created_at, "created_at"))[-newest:]
-        costs = [] if window is None else count_tokens(messages, window.counter)
+        costs: list[int] = []
+        if window is not None:
+            length = sum(len(one.content) for one in messages)
+            count = window.counter.count if length <= EXACT_CHARACTERS else estimate_tokens
+            costs = [count(f"{one.role}: {one.content}") for one in messages]
         if window is not None and fits:
             messages = messages[first_fitting(costs, window.tokens) :]
             costs = costs[len(costs) - len(messages) :]
@@ -229,9 +226,16 @@ class WorkingMemories:
         stands = look.messages or look.context or look.data or look.kept.memories
         if now_ms < stream.started_ms + FRESH_MS and begins_one(given) and stands:
             return stream
-        change = await self.change_of(stream, look, given)
+        change, blurred = Change(0, ()), self.sessions.rules is not None
+        if given.messages is not UNSET:
+            seen = None
+            if given.last_accessed is not None and not starts_with(given.messages, look.messages, blurred):
+                seen = await self.find_seen(stream, look, forms.parse_time(given.last_accessed, "last_accessed"))
+            change = change_of(look.messages, given.messages, seen, blurred)
         update = config_update(stream, given, renew=not change.add)
-        check_forgotten(stream, look, change)
+        if not all(one.was_put for one in look.messages[: change.forget]):
+            code = "session_ended" if stream.state == "ended" else "session_in_use"
+            raise Refused(code, "What was said in a call can be added to, but not replaced: send its messages first.")
         if (change.add or change.forget or update) and stream.state == "ended" and not may_reopen(stream, now_ms):
             raise Refused("session_ended")
         state = await self.read_models.get_state(stream)
@@ -295,16 +299,6 @@ class WorkingMemories:
                 self.sessions.on_changed(after)
         return after
 
-    async def change_of(self, stream: Stream, look: Look, given: forms.GivenWorkingMemory) -> Change:
-        """What a PUT changes in the list of messages."""
-        blurred = self.sessions.rules is not None
-        if given.messages is UNSET:
-            return Change(0, ())
-        if given.last_accessed is None or starts_with(given.messages, look.messages, blurred):
-            return change_of(look.messages, given.messages, None, blurred)
-        seen = await self.find_seen(stream, look, forms.parse_time(given.last_accessed, "last_accessed"))
-        return change_of(look.messages, given.messages, seen, blurred)
-
     async def find_seen(self, stream: Stream, look: Look, stamped: datetime) -> int | None:
         """How many of the messages that stand its sender has read; None where the time of his read says nothing."""
         for position in islice(candidates(stamped, look.position), MOST_VERSIONS):
@@ -326,13 +320,6 @@ def begins_one(given: forms.GivenWorkingMemory) -> bool:
     """
     is_empty = not (given.named_messages or given.memories or given.data or given.context)
     return is_empty and (given.data is not None or given.last_accessed is None)
-
-
-def check_forgotten(stream: Stream, look: Look, change: Change) -> None:
-    """Refuse to take away what was recorded of a call, and not put here. Raises `Refused`."""
-    if not all(one.was_put for one in look.messages[: change.forget]):
-        code = "session_ended" if stream.state == "ended" else "session_in_use"
-        raise Refused(code, "What was said in a call can be added to, but not replaced: send its messages first.")
 
 
 def check_data(given: forms.GivenWorkingMemory) -> None:
