@@ -11,7 +11,7 @@ import pytest
 from tests.support.documentation import TEXTS, code_blocks
 from tests.support.paths import PACKAGE
 from voicemem.memory.exports import ExportLine
-from voicemem.store.sqlite.transcript_words import SCHEMA
+from voicemem.store.sqlite.words import SCHEMA
 from voicemem.telemetry.metrics import Metrics
 
 PAGE = TEXTS["privacy.md"]

@@ -136,6 +136,14 @@ class IndexDatabase(Protocol):
 class MessageFullText(ABC):
     """The full-text search of an engine over messages: words are in their rows, or apart from them."""
 
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @property
+    def secret(self) -> bytes:
+        """Makes the terms of scopes."""
+        return self.database.identity["incarnation"]
+
     columns: Mapping[str, str] = {}
     """The columns of `transcript_messages` that only this engine has, and the SQL of what goes into each."""
 

@@ -17,8 +17,8 @@ from voicemem.store.keys import EPOCH_MS, RANDOM_BITS
 from voicemem.store.nodes import SELECT_LOST_NODES, retire
 from voicemem.store.postgresql.connection import PostgresqlConnection, connect, why
 from voicemem.store.postgresql.driver import SELECT_NOW, reason
-from voicemem.store.postgresql.memory_words import PostgresqlMemoryWords
 from voicemem.store.postgresql.schema import LOCK_META, add_partitions, check_version, migrate
+from voicemem.store.postgresql.words import PostgresqlMemoryWords
 from voicemem.store.stream_rows import label_digest
 from voicemem.store.streams import SESSION_KIND
 

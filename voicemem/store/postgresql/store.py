@@ -12,9 +12,8 @@ from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.port import Store
 from voicemem.store.postgresql.connection import PostgresqlConnection
 from voicemem.store.postgresql.driver import SELECT_NOW, PostgresqlDatabase
-from voicemem.store.postgresql.memory_words import PostgresqlMemoryWords
-from voicemem.store.postgresql.transcript_words import PostgresqlIndex, PostgresqlMessageWords
 from voicemem.store.postgresql.vectors import PostgresqlVectors
+from voicemem.store.postgresql.words import PostgresqlIndex, PostgresqlMemoryWords, PostgresqlMessageWords
 from voicemem.store.records import Quotas
 from voicemem.store.retention import Traces
 

@@ -26,7 +26,7 @@ from voicemem.store.sqlite.files import (
     rewrite_log,
     version_of,
 )
-from voicemem.store.sqlite.memory_words import SqliteMemoryWords
+from voicemem.store.sqlite.words import SqliteMemoryWords
 
 BEGIN, BEGIN_ALONE = "begin", "pragma synchronous = full; begin immediate"
 IN_USE = "Stop it for the copy, or try the copy with a backup of the file first."

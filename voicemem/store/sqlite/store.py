@@ -15,12 +15,11 @@ from voicemem.store.port import Store
 from voicemem.store.records import Quotas
 from voicemem.store.sqlite.connection import transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
-from voicemem.store.sqlite.memory_words import SqliteMemoryWords
 from voicemem.store.sqlite.rows import begin_counting, forget_counts
 from voicemem.store.sqlite.traces import SqliteTraces
 from voicemem.store.sqlite.transcript_file import IndexFile
-from voicemem.store.sqlite.transcript_words import SqliteMessageWords
 from voicemem.store.sqlite.vectors import SqliteVectors
+from voicemem.store.sqlite.words import SqliteMemoryWords, SqliteMessageWords
 
 
 class SqliteStore(Store):
@@ -40,7 +39,7 @@ class SqliteStore(Store):
         secrets = self.database.identity
         self.index_file = IndexFile(self.database, secrets["incarnation"])
         self.memory_words = SqliteMemoryWords(secrets["cursor_secret"])
-        words = SqliteMessageWords(secrets["incarnation"])
+        words = SqliteMessageWords(self.database)
         traces = SqliteTraces(self.database, self.index_file)
         super().__init__(self.database, self.memory_words, self.index_file, words, SqliteVectors(), traces)
         self.counts_bytes: bool | None = None

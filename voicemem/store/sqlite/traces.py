@@ -12,8 +12,8 @@ from voicemem.store.database import Connection
 from voicemem.store.retention import Traces
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase
 from voicemem.store.sqlite.files import truncate_log
-from voicemem.store.sqlite.memory_words import NOTE_REMOVED
 from voicemem.store.sqlite.transcript_file import IndexFile
+from voicemem.store.sqlite.words import NOTE_REMOVED
 from voicemem.store.sqlite.writer import RUINED
 
 CLEAR_AGAIN_S = 20.0

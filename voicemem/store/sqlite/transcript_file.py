@@ -21,7 +21,7 @@ from voicemem.errors import StoreUnavailable
 from voicemem.store.sqlite.connection import SqliteConnection, transaction
 from voicemem.store.sqlite.driver import IN_MEMORY, SqliteDatabase, open_connection
 from voicemem.store.sqlite.files import make_private
-from voicemem.store.sqlite.transcript_words import INDEX_VERSION, SCHEMA
+from voicemem.store.sqlite.words import INDEX_VERSION, SCHEMA
 
 LOG = logging.getLogger("voicemem")
 T = TypeVar("T")

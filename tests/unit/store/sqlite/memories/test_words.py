@@ -14,7 +14,8 @@ from tests.support.stores.memories import delete_content, found, memory_of, one,
 from voicemem.errors import CannotStart
 from voicemem.store.memory_rows import MAX_ROWS, MemoryRow, tombstone
 from voicemem.store.port import Store
-from voicemem.store.sqlite import SqliteStore, memory_words
+from voicemem.store.sqlite import SqliteStore
+from voicemem.store.sqlite import words as memory_words
 from voicemem.store.sqlite.backup import back_up, restore_backup
 from voicemem.store.sqlite.store import InMemoryStore
 

@@ -1,0 +1,178 @@
+"""The words of memories and of messages on PostgreSQL: a tsvector in each row.
+
+PostgreSQL does not rank by how rare words are, so a query computes BM25 itself, over the texts of the scope alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_words, indexed_words
+from voicemem.search.words import QueryWord
+from voicemem.store.database import Connection, Database, Row
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText
+from voicemem.store.memory_rows import MemoryRow, row_of_values
+from voicemem.store.scopes import Scope, query_terms, scope_terms
+from voicemem.store.transcript_index import MAX_LOOKS, IndexedSession, MessageFullText, TranscriptQuery
+
+T = TypeVar("T")
+K1, B = 1.2, 0.75
+"""The parameters of BM25, as FTS5 has them."""
+
+
+def ranked(table: str, key: str, other_weight: float, totals: str, conditions: str) -> str:
+    """The beginning of a query (`with …`): `scored` has the key of each row that was found, and its `score`.
+
+    Its parameters are those of `ranked_values`. `table` has `words`, of weight A or of the other one, and `length`, how
+    many they are; its rows `m` are found by `conditions`. `totals` selects the number of texts in the scope, and that
+    of their words.
+    """
+    return f"""
+with query as materialized (
+    select cast(:terms as tsquery) && to_tsquery('voicemem', cast(:either as text)) as query,
+    tsvector_to_array(to_tsvector('voicemem', cast(:whole as text))) as lexemes,
+    string_to_array(cast(:beginnings as text), ' ')
+        || tsvector_to_array(to_tsvector('voicemem', cast(:beginnings as text))) as beginnings
+), scope as materialized (
+    select greatest(texts, 1) as texts, greatest(words, 1) as words from ({totals}) as t (texts, words)
+), found as materialized (
+    select {key}, m.length, m.words from query join {table} m on m.words @@ query where {conditions}
+), hits as materialized (
+    select {key}, f.length, l.lexeme, (
+        select sum(case weight when 'A' then 1 else {other_weight} end) from unnest(l.weights) as weight
+    ) as frequency
+    from query, found f, unnest(f.words) as l
+    where l.positions is not null and (l.lexeme = any(lexemes) or l.lexeme ^@ any(beginnings))
+), rarities as materialized (
+    select lexeme, ln(1 + (greatest(max(scope.texts), count(*)) - count(*) + 0.5) / (count(*) + 0.5)) as rarity
+    from hits, scope group by lexeme
+), scored as (
+    select {key}, sum(rarity * frequency * {K1 + 1} / (frequency + {K1} * (
+        1 - {B} + {B} * length * scope.texts / scope.words
+    )))::float8 as score
+    from hits join rarities using (lexeme), scope group by {key}
+)
+"""
+
+
+def ranked_values(terms: Sequence[str], words: Sequence[QueryWord]) -> dict[str, str]:
+    """The values of such a query: the terms of its scope, the words, and these in full and as beginnings."""
+    return {
+        "terms": " & ".join(terms),
+        "either": " | ".join(f"'{word.text}'{':*' if word.is_prefix else ''}" for word in words),
+        "whole": " ".join(word.text for word in words if not word.is_prefix),
+        "beginnings": " ".join(word.text for word in words if word.is_prefix),
+    }
+
+
+WORDS = """
+    setweight(to_tsvector('voicemem', cast(:own as text)), 'A') || to_tsvector('voicemem', cast(:other as text))
+    || array_to_tsvector(string_to_array(cast(:scope as text), ' '))
+"""
+"""The words of a text itself, of what goes with it, and of its scope."""
+TOTALS = "select count(*), sum(length) from memories where removed_ms is null"
+"""The memories among which the rarity of words counts."""
+FIND_MEMORIES = f"""
+    {{ranked}} select score, {COLUMNS} from scored join memories m using (stream, id)
+    order by score desc, {NEWEST_FIRST} limit :limit
+"""
+SELECT_BATCH = f"""
+    select {COLUMNS} from memories m where (stream, id) > (:stream, :id) and removed_ms is null
+    order by stream, id limit 500
+"""
+SAVE_WORDS = f"update memories set length = :length, words = {WORDS} where stream = :stream and id = :id"
+
+
+def words_of(own: Sequence[str], other: Sequence[str], scope: Scope, secret: bytes) -> dict[str, Any]:
+    """The values of `WORDS`, and how many words these are."""
+    terms = " ".join(scope_terms(scope, secret))
+    return {"length": len(own) + len(other), "own": " ".join(own), "other": " ".join(other), "scope": terms}
+
+
+class PostgresqlMemoryWords(MemoryFullText):
+    """The words of memories, as a tsvector in each row."""
+
+    columns: Mapping[str, str] = {"length": ":length", "words": WORDS}
+
+    def values(self, row: MemoryRow) -> dict[str, Any]:
+        """How many words a memory has, those that it says, those it is about, and those of its scope."""
+        if row.removed_ms is not None:
+            return {"length": 0, "own": "", "other": "", "scope": ""}
+        said, about = row.words
+        return words_of(said.split(), about.split(), row.scope, self.secret)
+
+    def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
+        given = {f"scope_{name}": part for name, part in scope._asdict().items() if part is not None}
+        totals = " and ".join((TOTALS, *(f"{name.removeprefix('scope_')} = :{name}" for name in given)))
+        query = FIND_MEMORIES.format(ranked=ranked("memories", "stream, id", ABOUT_WEIGHT, totals, conditions))
+        return query, given | ranked_values(query_terms(scope, self.secret), words)
+
+    def make_words(self, connection: Connection) -> None:
+        """Make the words of all memories, which a copy inserted without any."""
+        place = {"stream": 0, "id": ""}
+        while batch := [row_of_values(row) for row in connection.rows(SELECT_BATCH, **place)]:
+            connection.many(SAVE_WORDS, [{"stream": r.key, "id": r.id, **self.values(r)} for r in batch])
+            place = {"stream": batch[-1].key, "id": batch[-1].id}
+
+
+SELECT_READABLE = "select key from streams where key in :keys and state <> 'erased' order by key for share"
+"""What erases a session waits until this transaction is over, and then deletes what it wrote."""
+FIND_MESSAGES = """
+    {ranked}
+    select m.stream, m.turn, m.number, m.position, m.role, m.said_ms, m.text, score
+    from scored join transcript_messages m using (stream, turn, number)
+    order by score desc, m.said_ms desc, m.stream desc, m.turn desc, m.number desc limit :limit offset :offset
+"""
+FIND_SESSIONS = """
+    with found as materialized (
+        select stream from transcript_messages
+        where words @@ (cast(:terms as tsquery) && to_tsquery('voicemem', cast(:all as text))) limit :looks
+    )
+    select stream from (select distinct stream from found) s order by stream desc limit :limit
+"""
+
+
+class PostgresqlIndex:
+    """A `voicemem.store.transcript_index.IndexDatabase`: the store's own database."""
+
+    is_apart = False
+    resets = 0
+
+    def __init__(self, database: Database) -> None:
+        self.write = self.write_if_there = database.write
+        self.read = database.scan
+
+    async def write_readable(self, keys: Sequence[int], job: Callable[[Connection, Collection[int]], T]) -> T:
+        def locked(connection: Connection) -> T:
+            return job(connection, {key for (key,) in connection.rows(SELECT_READABLE, keys=list(keys))})
+
+        return await self.write(locked)
+
+
+class PostgresqlMessageWords(MessageFullText):
+    """The words of messages, as a tsvector in each row."""
+
+    columns: Mapping[str, str] = {"words": WORDS}
+
+    def values(self, session: IndexedSession, passage: Passage) -> dict[str, Any]:
+        """The words of a message and its day, those of the message before it, and those of its scope."""
+        said, before, day = indexed_words(passage, day_words(session.started_ms))
+        return words_of([*said, *day], before, session.scope, self.secret)
+
+    def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
+        given = query.scope.given
+        totals = "select sum(messages), sum(words) from transcript_sessions where "
+        totals += " and ".join(f"{name} = :{name}" for name in given)
+        said = "said_ms >= :since_ms and said_ms < :until_ms"
+        start = ranked("transcript_messages", "stream, turn, number", BEFORE_WEIGHT, totals, said)
+        values = given | query.values | ranked_values(query_terms(query.scope, self.secret), query.words)
+        return connection.rows(FIND_MESSAGES.format(ranked=start), **values)
+
+    def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
+        values = {
+            "terms": " & ".join(query_terms(scope, self.secret)),
+            "all": " & ".join(f"'{word.text}':{'*' if word.is_prefix else ''}A" for word in words),
+        }
+        rows = connection.rows(FIND_SESSIONS, looks=MAX_LOOKS, limit=limit, **values)
+        return [key for (key,) in rows]

@@ -1,0 +1,177 @@
+"""The words of memories and of messages on SQLite: FTS5 tables, `memory_words` beside the memories, and `words` in the
+file of the index.
+
+They keep no texts (`content=''`), so what is taken out must be given again exactly as it was put in. That follows from
+the row, from how words are made of a text, and from a secret of the store. Where one of the last two has changed,
+`make_words` makes those of memories again; the index is another one then. SQLite's option `contentless_delete`, which
+needs no text, would leave the words of what was deleted in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from voicemem.search.passages import ABOUT_WEIGHT, BEFORE_WEIGHT, Passage, day_words, indexed_words
+from voicemem.search.words import WORDS_VERSION, QueryWord
+from voicemem.store.database import Connection, Row
+from voicemem.store.memories import COLUMNS, NEWEST_FIRST, MemoryFullText
+from voicemem.store.memory_rows import MemoryRow, row_of_values
+from voicemem.store.scopes import Scope, query_terms, scope_terms
+from voicemem.store.transcript_index import (
+    MAX_LOOKS,
+    PASSAGE_COLUMNS,
+    IndexedSession,
+    MessageFullText,
+    TranscriptQuery,
+)
+
+FIND_MEMORIES = f"""
+    select -bm25(memory_words, 0.0, 1.0, {ABOUT_WEIGHT}) as score, {COLUMNS}
+    from memory_words cross join memories m on m.number = memory_words.rowid
+    where memory_words match :match and {{conditions}} order by score desc, {NEWEST_FIRST} limit :limit
+"""
+"""A cross join, so that SQLite looks at the words first whatever the conditions are."""
+SELECT_NUMBER = "select number from memories where stream = :stream and id = :id"
+INSERT_WORDS = "insert into memory_words (rowid, scope, said, about) values (:number, :scope, :said, :about)"
+DELETE_WORDS = """
+    insert into memory_words (memory_words, rowid, scope, said, about)
+    values ('delete', :number, :scope, :said, :about)
+"""
+CLEAR_WORDS = "insert into memory_words (memory_words) values ('delete-all')"
+SELECT_BATCH = f"select number, {COLUMNS} from memories m where number > :after order by number limit :limit"
+BATCH = 1_000
+SELECT_WORDS = "select value from meta where name = 'memory_words'"
+SAVE_WORDS = "insert or replace into meta values ('memory_words', :version)"
+NOTE_REMOVED = "insert or replace into meta values ('removed', randomblob(8))"
+"""That a text was removed, of which traces are still in the log."""
+
+
+class SqliteMemoryWords(MemoryFullText):
+    """The words of memories in FTS5."""
+
+    def save(self, connection: Connection, row: MemoryRow, before: MemoryRow | None) -> None:
+        found_by = None if row.removed_ms is not None else (row.scope, row.words)
+        found_by_before = None if before is None or before.removed_ms is not None else (before.scope, before.words)
+        if found_by == found_by_before:
+            return
+        (number,) = connection.one(SELECT_NUMBER, stream=row.key, id=row.id)
+        if before is not None and found_by_before is not None:
+            connection.execute(DELETE_WORDS, number=number, **self.words_of(before))
+            connection.execute(NOTE_REMOVED)
+        if found_by is not None:
+            connection.execute(INSERT_WORDS, number=number, **self.words_of(row))
+
+    def delete(self, connection: Connection, row: MemoryRow) -> None:
+        if row.removed_ms is None:
+            (number,) = connection.one(SELECT_NUMBER, stream=row.key, id=row.id)
+            connection.execute(DELETE_WORDS, number=number, **self.words_of(row))
+
+    def query(self, scope: Scope, words: Sequence[QueryWord], conditions: str) -> tuple[str, dict[str, Any]]:
+        match = match_expression(query_terms(scope, self.secret), "{said about}", words, " OR ")
+        return FIND_MEMORIES.format(conditions=conditions), {"match": match}
+
+    def words_of(self, row: MemoryRow) -> dict[str, str]:
+        said, about = row.words
+        return {"scope": " ".join(scope_terms(row.scope, self.secret)), "said": said, "about": about}
+
+    def make_words(self, connection: Connection) -> None:
+        """Make the words of all memories again, unless they are those that this program makes with this secret."""
+        version = WORDS_VERSION.to_bytes(4) + self.secret
+        if connection.row(SELECT_WORDS) in (None, (version,)):
+            return
+        connection.execute(CLEAR_WORDS)
+        after = 0
+        while batch := connection.rows(SELECT_BATCH, after=after, limit=BATCH):
+            for number, *values in batch:
+                row = row_of_values(values)
+                if row.removed_ms is None:
+                    connection.execute(INSERT_WORDS, number=number, **self.words_of(row))
+            after = batch[-1][0]
+        connection.execute(SAVE_WORDS, version=version)
+
+
+INDEX_VERSION = 3_000 + WORDS_VERSION
+"""An index of another version is made again."""
+SCHEMA = f"""
+begin;
+create table meta (name text primary key, value blob not null) strict;
+create table transcript_sessions (
+    stream integer primary key, position integer not null, project text not null, namespace text, user_id text,
+    session_id text not null, started_ms integer not null, messages integer not null, words integer not null
+) strict;
+create index transcript_sessions_by_project on transcript_sessions (project);
+create index transcript_sessions_by_namespace on transcript_sessions (project, namespace) where namespace is not null;
+create index transcript_sessions_by_user on transcript_sessions (project, user_id) where user_id is not null;
+create index transcript_sessions_by_id on transcript_sessions (project, session_id);
+create table transcript_messages (
+    id integer primary key, stream integer not null, turn integer not null, number integer not null,
+    position integer not null, role text not null, said_ms integer not null, text text not null, before text not null,
+    length integer not null, unique (stream, turn, number)
+) strict;
+create table transcript_vectors (
+    stream integer not null, turn integer not null, number integer not null, said_ms integer not null,
+    embedder integer not null, vector blob, primary key (stream, turn, number)
+) strict;
+create virtual table words using fts5 (scope, said, before, day, content='', tokenize='porter ascii');
+insert into words (words, rank) values ('secure-delete', 1);
+pragma user_version = {INDEX_VERSION};
+commit;
+"""
+SELECT_IDS = "select turn, number, id from transcript_messages where stream = :key and turn in :turns"
+ADD = "insert into words (rowid, scope, said, before, day) values (:id, :scope, :said, :before, :day)"
+"""Without a select: FTS5 would write a segment of its index for each such statement."""
+SELECT_REMOVED = f"select id, {PASSAGE_COLUMNS} from transcript_messages where stream = :key and {{where}}"
+REMOVE = """
+    insert into words (words, rowid, scope, said, before, day) values ('delete', :id, :scope, :said, :before, :day)
+"""
+CLEAR = "insert into words (words) values ('delete-all')"
+FIND = f"""
+    select stream, turn, number, position, role, said_ms, text, -bm25(words, 0.0, 1.0, {BEFORE_WEIGHT}, 1.0) as score
+    from words join transcript_messages on id = words.rowid
+    where words match :match and said_ms >= :since_ms and said_ms < :until_ms
+    order by score desc, said_ms desc, id desc limit :limit offset :offset
+"""
+FIND_SESSIONS = """
+    select stream from words join transcript_messages on id = words.rowid where words match :match
+    order by words.rowid desc limit :looks
+"""
+
+
+class SqliteMessageWords(MessageFullText):
+    """The words of messages in FTS5, which counts them for itself."""
+
+    def words_of(self, session: IndexedSession, passage: Passage) -> dict[str, str]:
+        """What a message is found by, as one text for each column."""
+        said, before, day = (" ".join(words) for words in indexed_words(passage, day_words(session.started_ms)))
+        scope = " ".join(scope_terms(session.scope, self.secret))
+        return {"scope": scope, "said": said, "before": before, "day": day}
+
+    def add(self, connection: Connection, session: IndexedSession, passages: Sequence[Passage]) -> None:
+        turns = list({one.turn_id for one in passages})
+        ids = {(turn, number): id for turn, number, id in connection.rows(SELECT_IDS, key=session.key, turns=turns)}
+        values = ({"id": ids[one.turn_id, one.number], **self.words_of(session, one)} for one in passages)
+        connection.many(ADD, list(values))
+
+    def remove(self, connection: Connection, session: IndexedSession, where: str, **values: Any) -> None:
+        rows = connection.rows(SELECT_REMOVED.format(where=where), key=session.key, **values)
+        connection.many(REMOVE, [{"id": row[0], **self.words_of(session, Passage(*row[1:]))} for row in rows])
+
+    def clear(self, connection: Connection) -> None:
+        connection.execute(CLEAR)
+
+    def find(self, connection: Connection, query: TranscriptQuery) -> list[Row]:
+        terms = query_terms(query.scope, self.secret)
+        match = match_expression(terms, "{said before day}", query.words, " OR ")
+        return connection.rows(FIND, match=match, **query.values)
+
+    def find_sessions(self, connection: Connection, scope: Scope, words: Sequence[QueryWord], limit: int) -> list[int]:
+        match = match_expression(query_terms(scope, self.secret), "said", words, " AND ")
+        rows = connection.rows(FIND_SESSIONS, match=match, looks=MAX_LOOKS)
+        return list(dict.fromkeys(key for (key,) in rows))[:limit]
+
+
+def match_expression(terms: Sequence[str], columns: str, words: Sequence[QueryWord], operator: str) -> str:
+    """What FTS5 looks up: the terms of a scope, and words in columns; so no other scope is looked at."""
+    found = operator.join(f'"{word.text}"{" *" if word.is_prefix else ""}' for word in words)
+    return " AND ".join([*(f'scope : "{term}"' for term in terms), f"{columns} : ({found})"])
