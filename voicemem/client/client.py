@@ -38,8 +38,6 @@ from voicemem.protocol.strict_json import check_frame
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
 
 LOG = logging.getLogger("voicemem.client")
-STOP_TIMEOUT_S = 1.5
-"""How long closing waits for the connection to end, after the acks."""
 
 
 class Client:
@@ -200,7 +198,7 @@ class Client:
         self._fail(Closed())
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=STOP_TIMEOUT_S)
+            await asyncio.wait({self._task}, timeout=1.5)  # for the connection to end
         if self.rest is not None:
             await self.rest.close()
         if left:

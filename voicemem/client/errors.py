@@ -37,7 +37,6 @@ TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 BUSY_CODES = frozenset({"flood", "rate_limited", "quota_exceeded", "store_unavailable", "too_many_connections"})
 """The server works and asks for patience, so attempts become rare."""
-TOO_MANY_REQUESTS = 429
 
 # Open again
 
@@ -63,7 +62,7 @@ def is_transient(code: str, status: int | None) -> bool:
 
 def passing_error(address: str, code: str, status: int | None, detail: str) -> Unreachable:
     reason = f"HTTP status {status}: {detail}"
-    return (Busy if code in BUSY_CODES or status == TOO_MANY_REQUESTS else Unreachable)(f"{address}: {reason}", reason)
+    return (Busy if code in BUSY_CODES or status == 429 else Unreachable)(f"{address}: {reason}", reason)
 
 
 class ClientError(Exception):

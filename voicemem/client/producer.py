@@ -23,7 +23,6 @@ from voicemem.errors import InvalidFrame
 from voicemem.protocol.strict_json import check_frame
 
 LOG = logging.getLogger("voicemem.client")
-NOT_SENDABLE = ("session.open", "auth")
 
 
 class ServerFrame(msgspec.Struct, frozen=True):
@@ -123,7 +122,7 @@ class Producer:
         if not isinstance(event, Mapping):
             raise errors.EventRefused("not_events", "An event must be a mapping, such as a dict.")
         kind, turn = event.get("type"), event.get("turn_id")
-        if kind in NOT_SENDABLE:
+        if kind in ("session.open", "auth"):
             raise errors.EventRefused("unknown_type", f"{kind} is sent by the client itself.")
         ends = ends or kind == "session.end"
         ack = self.buffer.add(lambda seq: self.encode(event, seq), ignore_limits=ends)

@@ -21,8 +21,6 @@ from voicemem.client.metrics import DroppedEvents
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
-EARLY_AT_ONCE = 100
-"""Of the events that waited for the session to be open, so many are sent before the event loop gets its turn."""
 NAMES_BYTES = 64
 """What the client adds to an event, besides the values of ids."""
 QUIET_S = 5.0
@@ -103,7 +101,7 @@ class BackgroundSession:
         if self.session is not None:
             self.times_found = self.session.times_found
         while self.early:  # new events wait behind these
-            for _ in range(min(EARLY_AT_ONCE, len(self.early))):
+            for _ in range(min(100, len(self.early))):  # then the event loop gets its turn
                 event, ends, size, missing = self.early.popleft()
                 self.release(size)
                 self.forward(event, ends, missing)

@@ -23,10 +23,6 @@ from voicemem.integrations.runs import run_start, text_of
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
-MAX_CUTS = 100
-"""Of how many cut replies it is known here what was heard."""
-GRACE_S = 1.0
-"""What a run that waits for another event loop waits longer than the read may take."""
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -47,7 +43,7 @@ class Conversation:
         """The newest reply, by its item."""
         self.utterance: str | None = None
         """The user's newest utterance that was sent from here: tools that are called next are of its turn."""
-        self.heard: Newest[str, str] = Newest(MAX_CUTS)
+        self.heard: Newest[str, str] = Newest(100)
         """What was heard of replies that were cut, for while the memory is away."""
         self.after_tools = 0
         """The earliest time of what comes next: an answer is later than the tools that were called for it."""
@@ -252,7 +248,7 @@ class Sessions(Generic[M]):
 
     @property
     def limit_s(self) -> float:
-        return self.client.options.context_timeout_s + GRACE_S
+        return self.client.options.context_timeout_s + 1.0  # more than the read may take
 
     def submitted(self, session_id: str, ask: Callable[[M], Coroutine[Any, Any, T]]) -> Future[T]:
         """Return a future of the client's event loop. Raises `RuntimeError` if that does not run."""

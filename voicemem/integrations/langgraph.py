@@ -24,7 +24,6 @@ from voicemem.integrations.conversation import Call, Conversation, Sessions, as_
 from voicemem.integrations.runs import as_heard, is_answer, rebuilt, run_start, text_of
 from voicemem.protocol.types import JsonObject
 
-MAX_SEEN = 1000
 __all__ = ["Call", "chat_messages", "middleware", "thread_id"]
 Kind = Literal["user", "replies", "tools"]
 
@@ -64,7 +63,7 @@ class ThreadMemory(Conversation):
     def __init__(self, session: BackgroundSession, record: Collection[str]) -> None:
         super().__init__(session)
         self.kinds = record
-        self.recorded: Newest[str, None] = Newest(MAX_SEEN)
+        self.recorded: Newest[str, None] = Newest(1000)
         """Messages of the newest runs that are recorded, by their ids."""
 
     def record(self, messages: Sequence[Any], names: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -245,7 +244,6 @@ class Middleware:
         return response
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Give the model what was heard, and record what it says."""
         call = self.model_call(request)
         if call is None:
             return await handler(request)

@@ -35,8 +35,6 @@ from voicemem.protocol.types import MAX_INTEGER, JsonObject
 LOG = logging.getLogger("voicemem.integrations")
 MAX_REPLIES = 256
 """How many replies are kept, the newest; what comes for others is dropped."""
-PROGRESS_MS = 500
-"""Playback is reported once in so much audio, for the case that the process dies."""
 WORDS_PER_EVENT = 500
 MAX_NAME = 128
 P = ParamSpec("P")
@@ -166,6 +164,11 @@ class Ledger:
             self.utterance_has_final |= bool(text)
 
     @never_raises
+    def transcribed(self, utterance: str, text: str, at: float, final: bool) -> None:
+        """A transcript for a framework that has an id for each utterance of the caller; empty, it keeps the place."""
+        self.emit({"type": "asr", "segment": 0, "text": text, "final": final}, at, self.item_of(utterance))
+
+    @never_raises
     def user_turn_ended(self) -> None:
         """Begin another utterance of the caller. A reply that begins to play does this as well."""
         self.next_utterance()
@@ -283,7 +286,7 @@ class Ledger:
         begun = reply.position_ms is None
         reply.position_ms = max(reply.position_ms or 0.0, positive(position_ms))
         self.next_utterance()
-        if begun or reply.position_ms - reply.reported_ms >= PROGRESS_MS:
+        if begun or reply.position_ms - reply.reported_ms >= 500:  # for the case that the process dies
             reply.reported_ms = reply.position_ms
             self.emit({"type": "tts", "audio_ms": round(reply.position_ms)}, at, reply.item)
 
@@ -383,9 +386,9 @@ class Ledger:
         return item if 0 < len(item) <= MAX_NAME else hashlib.sha256(item.encode()).hexdigest()
 
     def emit(self, event: JsonObject, at: float, item: str | None = None, **more: Any) -> None:
-        known = {"item": item, **more}
-        rest = {name: value for name, value in known.items() if value is not None}
-        self.send({"ts": round(at), **{k: v for k, v in event.items() if v is not None}, **rest})
+        if not self.ended:
+            known = {"ts": round(at), **event, "item": item, **more}
+            self.send({name: value for name, value in known.items() if value is not None})
 
 
 def now_ms() -> float:

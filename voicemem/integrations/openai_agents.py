@@ -28,11 +28,8 @@ from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.protocol.types import JsonObject
 
 LOG = logging.getLogger("voicemem.integrations")
-MAX_OWN_ITEMS = 1000
 PLAYED_OUT_MS = 60.0
 """A reply of which no more than this is left was played to its end."""
-GUARDRAIL = "guardrail triggered: "
-"""The beginning of what the SDK sends to the model, as the user, when a guardrail has stopped a reply."""
 __all__ = ["AgentsSession", "AttachedMemory", "attach", "input_items", "session"]
 
 
@@ -85,7 +82,7 @@ class AgentsSession(Conversation):
 
     def __init__(self, session: BackgroundSession) -> None:
         super().__init__(session)
-        self.added: deque[Added] = deque(maxlen=MAX_OWN_ITEMS)
+        self.added: deque[Added] = deque(maxlen=1000)
         """What this process added, which is used while the memory is away."""
 
     # What the SDK calls
@@ -185,7 +182,6 @@ class RealtimeListener:
         }
 
     async def on_event(self, event: Any) -> None:
-        """One event of the model."""
         if getattr(event, "type", None) in self.handlers:
             self.guarded(self.follow_player, event)
             self.guarded(self.handlers[event.type], event)
@@ -225,21 +221,16 @@ class RealtimeListener:
             return
         texts = [part.text for part in item.content if part.type == "input_text" and part.text]
         self.users.add(item.item_id)
-        if texts and texts[0].startswith(GUARDRAIL):
+        if texts and texts[0].startswith("guardrail triggered: "):  # the SDK itself speaks for the user
             return
         if texts:
             self.ledger.user_typed("\n".join(texts), at)
         else:
-            self.hear(item.item_id, "", False, at)
+            self.ledger.transcribed(item.item_id, "", at, False)
 
     def on_transcript(self, event: Any, at: float) -> None:
         self.users.add(event.item_id)
-        self.hear(event.item_id, event.transcript.strip(), True, at)
-
-    def hear(self, item_id: str, text: str, final: bool, at: float) -> None:
-        if not self.ledger.ended:
-            said = {"type": "asr", "segment": 0, "text": text, "final": final}
-            self.ledger.emit(said, at, self.ledger.item_of(item_id))
+        self.ledger.transcribed(event.item_id, event.transcript.strip(), at, True)
 
     # The agent
 

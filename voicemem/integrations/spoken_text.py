@@ -18,10 +18,6 @@ from voicemem.transcript.cutting import after_closing_marks, prefix_of_units, un
 MAX_CHARS = 60_000
 """Of one reply; an hour of speech. What is beyond has no place in the audio."""
 PIECE = re.compile(rf"{SPACELESS.pattern}|(?:(?!{SPACELESS.pattern})\S)+")
-USUAL_UNITS_PER_MS = 0.015
-SPANS_OF_A_RATE = 20
-SHORTEST_SPAN_MS = 400
-"""Spans that are shorter say little about the rate of a voice: most of them is silence."""
 
 
 class SpokenWord(NamedTuple):
@@ -36,16 +32,16 @@ class VoiceRate:
     """The rate of a voice, from the newest spans whose length is known. Units: see `units_of`."""
 
     def __init__(self) -> None:
-        self.spans: deque[tuple[int, float]] = deque(maxlen=SPANS_OF_A_RATE)
+        self.spans: deque[tuple[int, float]] = deque(maxlen=20)
 
     def add(self, units: int, span_ms: float) -> None:
-        if units and span_ms >= SHORTEST_SPAN_MS:
+        if units and span_ms >= 400:  # most of a shorter one is silence
             self.spans.append((units, span_ms))
 
     @property
     def units_per_ms(self) -> float:
         if not self.spans:
-            return USUAL_UNITS_PER_MS
+            return 0.015  # of a usual voice
         return sum(units for units, _ in self.spans) / sum(span_ms for _, span_ms in self.spans)
 
 

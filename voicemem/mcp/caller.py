@@ -20,8 +20,6 @@ from voicemem.security.session_tokens import shown_claims
 
 PRINTABLE = re.compile(r"[!-~]{1,4096}\Z")
 """What may be sent as a key; anything else cannot be one."""
-READ_TIMEOUT_S = 10.0
-WRITE_TIMEOUT_S = 15.0
 Reach = Literal["project", "user", "session"]
 
 
@@ -53,10 +51,10 @@ class Caller(Struct, frozen=True):
         return {} if self.bearer is None else {"Authorization": f"Bearer {self.bearer}"}
 
     async def get(self, path: str, query: dict[str, str] | None = None) -> JsonObject:
-        return await self.service.get(path, query or {}, READ_TIMEOUT_S, self.headers)
+        return await self.service.get(path, query or {}, 10.0, self.headers)
 
     async def send(self, method: str, path: str, body: Any = None) -> Any:
-        return await self.service.request(method, path, None, body, WRITE_TIMEOUT_S, self.headers)
+        return await self.service.request(method, path, None, body, 15.0, self.headers)
 
 
 def caller_with(service: Service, bearer: str | None) -> Caller:

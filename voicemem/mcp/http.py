@@ -24,12 +24,7 @@ from voicemem.mcp.server import MemoryServer
 
 PATH = "/mcp"
 METADATA_PATH = "/.well-known/oauth-protected-resource"
-GRACE_S = 3
-"""How long requests that are being answered may take after the signal to end."""
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
-KNOWN_S = 10.0
-"""How long a key counts as known. The service checks it again with each request for a tool."""
-MAX_KNOWN = 1_000
 ANY_SESSION = ("/v1/sessions", {"limit": "1", "fields": "overview"})
 
 
@@ -82,8 +77,8 @@ class KeyCheck:
         except ClientError as error:
             return Refusal(401, "invalid_token", sentence_of(error))
         if refusal is None:
-            self.known[digest] = time.monotonic() + KNOWN_S
-            if len(self.known) > MAX_KNOWN:
+            self.known[digest] = time.monotonic() + 10.0  # the service checks it again with each request for a tool
+            if len(self.known) > 1_000:
                 self.known.popitem(last=False)
         return refusal
 
@@ -188,7 +183,8 @@ async def http_server(service: Service, settings: HttpSettings) -> AsyncIterator
     )
     guarded = GuardedApp(app, KeyCheck(service, settings.is_private), settings, listening.getsockname()[1])
     quiet: Any = {"log_config": None, "access_log": False, "server_header": False}
-    config = uvicorn.Config(guarded, ws="none", lifespan="on", timeout_graceful_shutdown=GRACE_S, **quiet)
+    # Seconds for requests that are being answered.
+    config = uvicorn.Config(guarded, ws="none", lifespan="on", timeout_graceful_shutdown=3, **quiet)
     server = HttpServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:

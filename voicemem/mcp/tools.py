@@ -21,7 +21,6 @@ from voicemem.protocol.types import JsonObject
 MAX_SHOWN = 200_000
 """Characters of messages in one answer; what an LLM reads has to fit into its context."""
 LINE = 240
-SUMMARIES = 200
 
 
 async def search_memories(caller: Caller, arguments: schemas.SearchWithin) -> schemas.FoundMemories:
@@ -132,7 +131,7 @@ async def recent_calls(caller: Caller, arguments: schemas.CallsWithin) -> schema
     rows = body["sessions"]
     summaries: dict[str, str] = {}
     if rows and rows[0]["user_id"] not in (".", ".."):
-        page = await caller.get(user_path(rows[0]["user_id"]), {"kind": "summary", "limit": str(SUMMARIES)})
+        page = await caller.get(user_path(rows[0]["user_id"]), {"kind": "summary", "limit": "200"})
         summaries = {one["session_id"]: one["text"] for one in reversed(page["memories"]) if one["session_id"]}
     shown = []
     for row in rows:

@@ -22,14 +22,10 @@ from voicemem.proxy.recording import Direction, ReadQueue, Recording
 from voicemem.proxy.requests import END, MAX_HEAD_BYTES, CallRequest, refusal, status_of
 
 LOG = logging.getLogger("voicemem.proxy")
-FLUSH_S = 10.0
-"""How long a peer may take to read what is left for it, once the other has gone."""
 TLS_CLOSE_S = 5.0
 """The same for a peer's part in the end of TLS."""
 KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
 """After two minutes, a peer that has vanished without a word is gone. Most pings of websockets come sooner."""
-ANSWER_S = 10.0
-"""How long the rest of an upstream's refusal may take."""
 SWITCHING = 101
 
 
@@ -90,7 +86,7 @@ class Connection(asyncio.Protocol):
             self.is_deaf = True
             self.peer = None
             self.transport.close()
-            asyncio.get_running_loop().call_later(FLUSH_S, self.cut)
+            asyncio.get_running_loop().call_later(10.0, self.cut)  # seconds to read what is left for it
 
     def cut(self) -> None:
         if not self.is_lost:
@@ -210,7 +206,7 @@ class Call:
                     LOG.exception("A call is not remembered")
             else:  # what the caller sends is dropped: none of it was checked
                 self.caller.is_deaf, self.caller.early = True, bytearray()
-                asyncio.get_running_loop().call_later(ANSWER_S, upstream.hang_up)
+                asyncio.get_running_loop().call_later(10.0, upstream.hang_up)  # seconds for the rest of the refusal
             couple(self.caller, upstream, self.recording)
 
     def refuse(self, code: str, detail: str) -> None:

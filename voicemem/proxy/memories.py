@@ -24,13 +24,9 @@ from voicemem.proxy.settings import Settings
 LOG = logging.getLogger("voicemem.proxy")
 FRESH_S = 60.0
 """After this long, a key that is used is checked again, behind the call."""
-MAX_KNOWN = 10_000
-CHECK_S = 3.0
-"""How long a call may wait for what the memory says about a key that is new."""
 NEEDED = "Show a key of the memory: in the header X-Voicemem-Key{place}."
 NOT_KNOWN = "The memory does not know this key, or has revoked it: send another one in X-Voicemem-Key{place}."
 IN_PLACE = ", or in place of the vendor's, which the proxy adds"
-NO_SCOPE = "The key must have the scope ingest or admin."
 OPEN_MEMORY = (
     "The memory has no keys, so everyone who reaches this proxy could use it. Create a key, or listen on loopback, or"
     " start the proxy with --insecure."
@@ -38,10 +34,6 @@ OPEN_MEMORY = (
 AWAY = "The memory cannot be reached, and this key was not seen before, so the vendor's key cannot be used for it."
 VENDOR_CALLS = frozenset({"conversation-relay", "retell", "ultravox"})
 """Dialects whose vendor connects to the app: there the upstream is the app."""
-MAX_FRAMES = 1_000_000
-"""Of one call, that wait for the memory; their bytes are bounded for all calls."""
-LINGER_S = 86_400.0
-"""How long a call that is over waits for a memory that is away."""
 LAST_S = 10.0
 """How long the memories of calls that are over may still be delivered when the proxy ends."""
 
@@ -97,7 +89,7 @@ class KeyCheck:
         path = session_path(request.session_id or "") if request.is_token else "/v1/me"
         headers = {"Authorization": f"Bearer {request.key}"}
         try:
-            answer = await self.rest.request("GET", path, timeout_s=CHECK_S, headers=headers)
+            answer = await self.rest.request("GET", path, timeout_s=3.0, headers=headers)
             me = Me(("ingest",), True) if request.is_token else convert(answer, Me)
         except RequestRefused as refused:
             if refused.status in (401, 403, 404):
@@ -112,14 +104,13 @@ class KeyCheck:
         if not me.keys_required and self.settings.needs_callers_key:
             raise Refused("forbidden", OPEN_MEMORY)
         if me.keys_required and not {"ingest", "admin"} & {*me.scopes}:
-            raise Refused("forbidden", NO_SCOPE)
+            raise Refused("forbidden", "The key must have the scope ingest or admin.")
         self.known[digest] = time.monotonic()
         self.known.move_to_end(digest)
-        if len(self.known) > MAX_KNOWN:
+        if len(self.known) > 10_000:
             self.known.popitem(last=False)
 
     async def check_again(self, request: CallRequest, digest: bytes) -> None:
-        """Check a known key again, and forget it if it is no longer good."""
         try:
             await self.ask(request, digest, must_know=False)
         except Refused:
@@ -141,7 +132,7 @@ class Memories:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.room = Room(settings.buffer_bytes)
-        self.options = Options(max_events=MAX_FRAMES, max_bytes=settings.buffer_bytes, room=self.room, leaves_gaps=True)
+        self.options = Options(max_events=1_000_000, max_bytes=settings.buffer_bytes, room=self.room, leaves_gaps=True)
         self.clients: dict[str | None, SharedClient] = {}
         self.memories: set[CallMemory] = set()
         """Those of calls that last, and of calls that are not delivered yet."""
@@ -165,7 +156,7 @@ class Memories:
             config=None,
             keep_typed=True,
             ends=True,
-            times=Times(linger_s=LINGER_S),
+            times=Times(linger_s=86_400.0),  # a memory may be away for a day
         )
         memory.on_left = partial(self.release, memory, shared)
         shared.users += 1

@@ -20,8 +20,6 @@ except ImportError:  # a platform without the library's C extension
 LOG = logging.getLogger("voicemem.proxy")
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 FINAL, OPCODE, RESERVED, MASKED, LENGTH = 0x80, 0x0F, 0x70, 0x80, 0x7F
-NO_CODE = 1005
-"""What a close without a code counts as."""
 MAX_FRAGMENTS = 100_000
 """Of one message: empty ones cost nothing to send."""
 
@@ -128,7 +126,7 @@ class Direction:
         if opcode in (PING, PONG):
             return
         if opcode == CLOSE:
-            self.close_code = int.from_bytes(payload[:2]) if len(payload) >= 2 else NO_CODE
+            self.close_code = int.from_bytes(payload[:2]) if len(payload) >= 2 else 1005  # no code
         elif opcode in (TEXT, BINARY) and not self.in_message:
             self.is_text = opcode == TEXT
             self.add(payload, is_final)

@@ -22,7 +22,6 @@ from voicemem.security.session_tokens import shown_claims
 
 MAX_HEAD_BYTES = 64 * 1024
 END = b"\r\n\r\n"
-MEDIA_TYPE = "application/problem+json"
 REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.1")
 HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)(?: [^\r\n]*)?\r\n")
@@ -37,7 +36,6 @@ Headers = list[tuple[str, str]]
 PREFIX = "/v1/proxy/"
 KEY_HEADER, SESSION_HEADER = "x-voicemem-key", "x-voicemem-session"
 SESSION_PARAMETER = "voicemem_session"
-OURS = "x-voicemem-"
 CREDENTIALS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "xi-api-key", "cookie")
 """Headers in which a caller may show a key to a vendor."""
 CREDENTIAL_PARAMETERS = ("key", "api_key", "api-key", "access_token", "token")
@@ -117,7 +115,7 @@ def refusal(code: str, detail: str) -> bytes:
         "reason": code,
     }
     headers = [("WWW-Authenticate", "Bearer")] if status == 401 else []
-    return answer(status, MEDIA_TYPE, msgspec.json.encode(problem), headers)
+    return answer(status, "application/problem+json", msgspec.json.encode(problem), headers)
 
 
 class CallRequest(NamedTuple):
@@ -179,7 +177,7 @@ def check_handshake(request: Request, rest: str, settings: Settings) -> None:
     origin = request.value("origin")  # a browser sends its user's cookies, and reaches its machine's loopback
     if origin is not None and origin not in settings.allow_origins:
         raise Refused("foreign_origin", "Pages of this origin may not use the proxy; --allow-origin lets them in.")
-    ours = {name.lower() for name, _ in request.headers if name.lower().startswith(OURS)}
+    ours = {name.lower() for name, _ in request.headers if name.lower().startswith("x-voicemem-")}
     if not ours <= {KEY_HEADER, SESSION_HEADER}:  # such as a header that names an upstream
         raise Refused("invalid_http", "Of the headers X-Voicemem-…, the proxy takes -Key and -Session.")
 

@@ -24,8 +24,6 @@ LOG = logging.getLogger("voicemem.proxy")
 JSON, TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
 LIVE, READY, METRICS = ("/healthz", "/livez"), "/readyz", "/metrics"
 METRICS_PREFIX = "voicemem_proxy"
-HEAD_S = 10.0
-MAX_WAITING = 1_000
 
 
 def crossed(call: Call) -> Counter[tuple[str, str, str]]:
@@ -42,7 +40,7 @@ class ProxyServer:
     A caller has `head_s` to send its request; at most `max_waiting` have not sent one yet, or are answered.
     """
 
-    def __init__(self, settings: Settings, head_s: float = HEAD_S, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, settings: Settings, head_s: float = 10.0, max_waiting: int = 1_000) -> None:
         self.settings = settings
         self.head_s = head_s
         self.max_waiting = max_waiting

@@ -14,10 +14,6 @@ from voicemem.client.options import Backoff, Options
 from voicemem.client.producer import Producer, ServerFrame
 from voicemem.client.transport.rest import RestClient, session_path
 
-BODY_BYTES = 256 * 1024
-"""Events that wait together share a request body of up to this size."""
-MAX_CONCURRENT_POSTS = 8
-
 
 class HttpFallback:
     """Posts the events of producers.
@@ -44,7 +40,7 @@ class HttpFallback:
         self.blocked: set[Producer] = set()
         """Producers that only an open over a websocket can bring back."""
         self.wake = asyncio.Event()
-        self.slots = asyncio.Semaphore(MAX_CONCURRENT_POSTS)
+        self.slots = asyncio.Semaphore(8)  # producers whose events are posted at the same time
 
     def open_producer(self, producer: Producer) -> None:
         self.schedule(producer)
@@ -97,7 +93,7 @@ class HttpFallback:
             try:
                 if not producer.opened:
                     await self.create(producer)
-                batch = producer.buffer.take_batch(BODY_BYTES)
+                batch = producer.buffer.take_batch(256 * 1024)  # bytes that share a body
                 if batch:
                     try:
                         self.apply_answer(producer, batch, await self.post_batch(producer, batch))

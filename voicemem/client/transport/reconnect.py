@@ -29,7 +29,6 @@ from voicemem.client.transport.http_fallback import HttpFallback
 from voicemem.client.transport.rest import RestClient
 
 LOG = logging.getLogger("voicemem.client")
-SERVICE_RESTART = 1012
 TRY_AGAIN_LATER = 1013
 LAST_POSTS_S = 0.5
 """How long the requests under way may keep a websocket waiting that works again."""
@@ -112,7 +111,7 @@ class Reconnector:
             reason = f"the connection ended with {disconnect.code or close_code}: {disconnect.detail}"
             self.note_failure(self.url, Unreachable(f"{display_url(self.url)}: {reason}", reason))
         lost_while_working = connection.made_progress and close_code != TRY_AGAIN_LATER and not transient
-        if close_code == SERVICE_RESTART or lost_while_working:
+        if close_code == 1012 or lost_while_working:  # the service restarts
             self.backoff.reset()
         LOG.info("connection ended (%s %s)", close_code, disconnect.code)
         await asyncio.sleep(self.backoff.next_s())

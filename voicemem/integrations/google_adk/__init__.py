@@ -23,7 +23,6 @@ from voicemem.integrations.conversation import Call, Sessions
 from voicemem.integrations.google_adk.session import AdkSession, as_heard, known_contents, own_contents
 from voicemem.integrations.runs import rebuilt
 
-MAX_RUNS = 1000
 __all__ = ["Call", "plugin", "session_id"]
 
 
@@ -44,7 +43,7 @@ class Plugin:
         self.sessions = sessions
         self.session_id = session_id
         self.gives_context = gives_context
-        self.runs: Newest[str, Run | None] = Newest(MAX_RUNS)
+        self.runs: Newest[str, Run | None] = Newest(1000)
         self.alone: set[tuple[str, str]] = set()
         """Agents that want no history, by the run and their names."""
         sessions.find_loop()
@@ -90,7 +89,6 @@ class Plugin:
             self.sessions.log_once(f"The agent continues with its own messages: {error!r}.")
 
     async def after_run_callback(self, *, invocation_context: Any) -> None:
-        """The run is over."""
         name = invocation_context.invocation_id
         self.runs.pop(name, None)
         self.alone = {one for one in self.alone if one[0] != name}
@@ -98,7 +96,6 @@ class Plugin:
     # Helpers
 
     def remember(self, run: Run, llm_request: Any, own: list[Any], known: list[Any] | None) -> None:
-        """Put what is known into a request."""
         memory = self.sessions.open.get(run.session_id)
         if known is None or memory is None:
             heard = {} if memory is None else memory.heard_texts()

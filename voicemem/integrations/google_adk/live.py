@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from voicemem.integrations.ledger import Ledger
@@ -13,22 +14,21 @@ SAMPLE_BYTES = 2
 DEFAULT_RATE = 24_000
 
 
+@dataclass
 class LiveReply:
     """One turn of the model."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.made_ms = 0.0
-        self.begun_at: float | None = None
-        """When its first audio came, which is played at once."""
-        self.stated_ms: float | None = None
-        """Where the player was, if there is one that says so."""
-        self.has_text = False
-        self.complete = False
-        self.is_cut = False
+    name: str
+    made_ms: float = 0.0
+    begun_at: float | None = None
+    """When its first audio came, which is played at once."""
+    stated_ms: float | None = None
+    """Where the player was, if there is one that says so."""
+    has_text: bool = False
+    complete: bool = False
+    is_cut: bool = False
 
     def position(self, at: float) -> float:
-        """Return how much of its audio was played."""
         if self.stated_ms is not None:
             return self.stated_ms
         return 0.0 if self.begun_at is None else max(1.0, min(self.made_ms, at - self.begun_at))  # 0 would be certain
@@ -56,7 +56,6 @@ class LiveListener:
         """The earliest time of what comes next: an answer is later than the tools that were called for it."""
 
     def on_event(self, event: Any, at: float) -> None:
-        """One event of the run."""
         at = max(at, self.after_tools)
         self.follow_clock(at)
         if event.input_transcription is not None:
@@ -69,6 +68,8 @@ class LiveListener:
             self.on_interrupted(at)
         if event.turn_complete:
             self.on_turn_complete(at)
+        if (event.interrupted or event.turn_complete) and self.is_place:
+            self.next_utterance()
 
     # The caller
 
@@ -84,10 +85,8 @@ class LiveListener:
             self.hear(self.words.strip(), False, at)
 
     def hear(self, text: str, final: bool, at: float) -> None:
-        if not self.ledger.ended:
-            self.is_new, self.is_place = False, not text
-            item = self.ledger.item_of(f"u{self.utterances}")
-            self.ledger.emit({"type": "asr", "segment": 0, "text": text, "final": final}, at, item)
+        self.is_new, self.is_place = False, not text
+        self.ledger.transcribed(f"u{self.utterances}", text, at, final)
 
     def next_utterance(self) -> None:
         self.utterances += 1
@@ -129,9 +128,8 @@ class LiveListener:
     def trace(self, event: dict[str, Any], at: float) -> None:
         """A tool's call or result, in the turn of the words that it is about."""
         self.after_tools = at + 1.0
-        if not self.ledger.ended:
-            newest = self.utterances - 1 if self.is_new else self.utterances
-            self.ledger.emit(event, at, self.ledger.item_of(f"u{newest}") if newest else None)
+        newest = self.utterances - 1 if self.is_new else self.utterances
+        self.ledger.emit(event, at, self.ledger.item_of(f"u{newest}") if newest else None)
 
     def on_audio(self, blob: Any, at: float) -> None:
         reply = self.reply(at)
@@ -151,8 +149,6 @@ class LiveListener:
             self.ledger.said_all(reply.name, at)
             self.ledger.span_made(reply.name, at)
             self.follow_clock(at)
-        if self.is_place:
-            self.next_utterance()
 
     def on_interrupted(self, at: float) -> None:
         """The caller broke in; the model generates no more of the reply."""
@@ -160,18 +156,15 @@ class LiveListener:
         if reply is not None and not reply.is_cut and not reply.is_played_out(at):
             position = None if reply.begun_at is None and reply.stated_ms is None else reply.position(at)
             self.cut_reply(reply, position, None, at)
-        if self.is_place:
-            self.next_utterance()
 
     def cut_reply(self, reply: LiveReply, position: float | None, heard_text: str | None, at: float) -> None:
         reply.complete = reply.is_cut = True
         reply.stated_ms = reply.stated_ms if position is None else position
         if position is not None:
             self.ledger.cut(reply.name, position, at, cause="user_speech")
-        if (heard_text is not None or position is None) and not self.ledger.ended:
-            evidence = {} if heard_text is None else {"heard_text": heard_text}
+        if heard_text is not None or position is None:
             item = self.ledger.item_of(reply.name)
-            self.ledger.emit({"type": "interrupt", **evidence}, at, item, cause="user_speech")
+            self.ledger.emit({"type": "interrupt", "heard_text": heard_text}, at, item, cause="user_speech")
 
     # Playback
 

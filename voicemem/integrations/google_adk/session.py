@@ -18,7 +18,6 @@ SAID_BY_ANOTHER = re.compile(
     r"(?P<before>\[[^\]]+\] said:\s(?:<<<\w+>>>\s)?)(?P<text>.*?)(?P<after>(?:\s<<<\w+>>>)?)", re.DOTALL
 )
 """One of its parts: the text alone, or, since version 2.13, between two marks."""
-MAX_TEXTS = 100
 
 
 class AdkSession(Conversation):
@@ -31,7 +30,7 @@ class AdkSession(Conversation):
         """Hears of live runs, once there was one."""
         self.growing: dict[tuple[str, str | None], str] = {}
         """Replies that are being streamed, by their agents and branches."""
-        self.texts: Newest[str, str] = Newest(MAX_TEXTS)
+        self.texts: Newest[str, str] = Newest(100)
 
     # Runs of texts
 

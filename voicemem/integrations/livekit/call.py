@@ -82,7 +82,6 @@ class LiveKitCall:
         self.nodes.playback.watch(self.session.output.audio)
 
     def missed(self, where: str, error: Exception) -> None:
-        """Say once what cannot be followed."""
         if where not in self.misses:
             self.misses.add(where)
             LOG.warning("The memory misses part of this call: `%s` of LiveKit is not as expected: %r.", where, error)

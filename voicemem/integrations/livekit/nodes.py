@@ -14,8 +14,6 @@ from voicemem.integrations.livekit.remembering import Remembering
 
 TIMED = "lk.timed_transcripts"
 """The key under which a frame has the words of its audio."""
-MAX_SEGMENTS = 64
-"""Segments of a realtime model that may wait for their transcripts."""
 
 
 # Followers take the items that pass through a node, and learn whether they came to their end.
@@ -137,7 +135,7 @@ class Nodes:
         self.typed = TypedMessages(ledger)
         self.remembering = remembering
         self.missed = missed
-        self.realtime: Newest[str, RealtimeFollower] = Newest(MAX_SEGMENTS)
+        self.realtime: Newest[str, RealtimeFollower] = Newest(64)
         """Of segments whose audio is followed and whose text is not yet."""
 
     def wrap(self, owner: Any, name: str) -> None:

@@ -11,9 +11,6 @@ from voicemem.integrations.ledger import Ledger, now_ms
 from voicemem.integrations.livekit.remembering import text_of
 
 EVENTS = ("playback_started", "playback_progressed", "playback_finished")
-MAX_SPEECHES = 64
-MAX_TOOLS = 256
-MAX_TYPED = 64
 
 
 class Playback:
@@ -50,7 +47,6 @@ class Playback:
         output.pause = paused
 
     def begin(self, reply: str) -> None:
-        """A segment is about to be played."""
         self.reply, self.position_ms, self.stopped_at, self.is_paused = reply, None, None, False
 
     # Events of the output; its times are in seconds
@@ -129,8 +125,8 @@ class Speeches:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.known: Newest[str, Speech] = Newest(MAX_SPEECHES)
-        self.tools: Newest[str, str] = Newest(MAX_TOOLS)
+        self.known: Newest[str, Speech] = Newest(64)
+        self.tools: Newest[str, str] = Newest(256)
         """Replies by the ids of their tool calls."""
 
     def current(self) -> Speech:
@@ -164,7 +160,7 @@ class TypedMessages:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.known: Newest[str, bool] = Newest(MAX_TYPED)
+        self.known: Newest[str, bool] = Newest(64)
         """Whether the memory has each already."""
 
     def report_all(self, chat_ctx: Any) -> None:

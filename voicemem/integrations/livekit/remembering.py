@@ -88,7 +88,6 @@ def rebuilt(own: Any, known: Any, of_call: Set[str]) -> Any:
 
 
 def last_words(context: Any) -> Any:
-    """The newest message of the user."""
     return next((item for item in reversed(context.items) if item.type == "message" and item.role == "user"), None)
 
 

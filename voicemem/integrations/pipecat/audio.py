@@ -17,19 +17,13 @@ from typing import NamedTuple
 from voicemem.transcript.cutting import units_of
 
 CLAUSE = re.compile(r".+?(?:[.,;:!?…]+[\"'”’)]*\s+|[。，、；：！？]+|$)", re.DOTALL)
-SHORTEST_PAUSE_MS = 60.0
 SOUND_PEAK = 400
 """Of 32767: samples below are silence."""
-SLICE_MS = 10
 FARTHEST = 0.12
 FARTHEST_MS = 250.0
 """A pause this far from where a mark is expected is another one: a share of all sound, and ms."""
 TRANSPORT_MS = 40.0
 """What an output transport is ahead of its device: it hands out one chunk while the one before is played."""
-KEPT_MS = 2000.0
-"""For how long positions of the output are kept, more than any client holds."""
-MISSING_MS = 100.0
-"""Audio that a context may lack when the output is done with it, from rounding."""
 NS_PER_MS = 1_000_000
 GAP_MS = 1000.0
 """After so long without audio a context may have timed out, and its clock may have begun again."""
@@ -56,13 +50,13 @@ class Sound:
     def add(self, audio: bytes, sample_rate: int, channels: int) -> None:
         """Add audio of 16 bits a sample."""
         samples = memoryview(audio[: len(audio) // 2 * 2]).cast("h")
-        size = max(1, sample_rate * channels * SLICE_MS // 1000)
+        size = max(1, sample_rate * channels * 10 // 1000)  # slices of 10 ms
         per_ms = sample_rate * channels / 1000
         for start in range(0, len(samples), size):
             part = samples[start : start + size]
             if max(part) >= SOUND_PEAK or min(part) <= -SOUND_PEAK:
                 start_ms, end_ms = self.end_ms + start / per_ms, self.end_ms + (start + len(part)) / per_ms
-                if self.stretches and start_ms - self.stretches[-1][1] < SHORTEST_PAUSE_MS:
+                if self.stretches and start_ms - self.stretches[-1][1] < 60.0:  # no pause
                     start_ms = self.stretches.pop()[0]
                 self.stretches.append((start_ms, end_ms))
         self.end_ms += len(samples) / per_ms
@@ -126,7 +120,7 @@ class Track:
     def write(self, audio_ms: float, at: float) -> None:
         self.written_ms += audio_ms
         self.written.append((at, self.written_ms))
-        while len(self.written) > 1 and self.written[1][0] < at - KEPT_MS:
+        while len(self.written) > 1 and self.written[1][0] < at - 2000.0:  # more than any client holds
             self.written.popleft()
 
     def written_by(self, at: float) -> float:
@@ -157,7 +151,6 @@ class AudioTimeline:
         return self.tracks.setdefault(reply, Track())
 
     def made(self, reply: str, context: str, audio_ms: float, interruptible: bool) -> None:
-        """The TTS made audio of a reply."""
         self.track(reply).made_ms += audio_ms
         last = self.waiting[-1] if self.waiting else None
         if last and (last.reply, last.context, last.interruptible) == (reply, context, interruptible):
@@ -184,7 +177,7 @@ class AudioTimeline:
         if any(piece.context == context for piece in self.waiting):
             while self.waiting:
                 piece = self.waiting.popleft()
-                if piece.left_ms <= MISSING_MS:
+                if piece.left_ms <= 100.0:  # from rounding
                     self.track(piece.reply).write(piece.left_ms, at)
                 if piece.context == context and not any(one.context == context for one in self.waiting):
                     break
@@ -194,7 +187,6 @@ class AudioTimeline:
         self.waiting = deque(piece for piece in self.waiting if not piece.interruptible)
 
     def heard_ms(self, reply: str, at: float) -> float:
-        """Return how much of a reply has been heard at a time."""
         return self.track(reply).written_by(at - self.delay_ms)
 
 

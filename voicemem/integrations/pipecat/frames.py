@@ -20,9 +20,6 @@ from voicemem.integrations.pipecat.replies import Audio, ReplyTracker
 LOG = logging.getLogger("voicemem.integrations")
 Handler = Callable[[Any, float], None]
 """Called with a push (`FramePushed` of pipecat) and its time, Unix ms."""
-CAUGHT_UP_S = 0.3
-"""How long a request to the LLM waits at most until what was pushed before it has been handled."""
-MAX_REQUESTS = 16
 
 
 def audio_of(frame: Any) -> Audio:
@@ -65,7 +62,7 @@ class FrameListener:
         self.has_tts = False
         """Whether a TTS makes the audio, or else the LLM itself."""
         self.has_warned = False
-        self.requested: Newest[int, asyncio.Event] = Newest(MAX_REQUESTS)
+        self.requested: Newest[int, asyncio.Event] = Newest(16)
         """Requests to the LLM that are waited for, or that have passed."""
         self.arrived = asyncio.Event()
         """Set while no interruption is on its way to the output."""
@@ -215,7 +212,7 @@ class FrameListener:
         only behind it. One that does not come in time is not waited for again.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(CAUGHT_UP_S):
+            async with asyncio.timeout(0.3):
                 await self.request(frame_id).wait()
                 await self.arrived.wait()
         self.arrived.set()

@@ -93,7 +93,6 @@ def is_settled(message: Any, returned: set[str]) -> bool:
 
 
 def calls_of(message: Any) -> set[str]:
-    """The tool calls that a message makes or answers."""
     if role_of(message) == "tool":
         return {message["tool_call_id"]}
     return {call["id"] for call in message.get("tool_calls") or ()}

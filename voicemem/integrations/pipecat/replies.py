@@ -245,7 +245,6 @@ class ReplyTracker:
             context.reply.text = context.reply.text.lstrip().removeprefix(text.strip())
 
     def tell_spans(self, context: Context, text: str, at: float) -> None:
-        """A text has all the audio since the last one."""
         for span in spans_of(text, context.sound):
             self.ledger.span_made(context.reply.name, at, span.text, span.audio_ms)
         context.sound = Sound()

@@ -34,12 +34,6 @@ LOG = logging.getLogger("voicemem.integrations")
 MAX_ASIDE = 10_000
 MAX_ASIDE_BYTES = 4 * MAX_DIALECT_FRAME_BYTES
 """Frames put aside, at most; beyond that they are dropped and counted."""
-SLICE_NS = 1_000_000
-"""How long frames are reduced at a time, while the call waits."""
-MERGE_S = 0.25
-"""Counts of audio that are equal otherwise are merged for so long, unless another frame comes."""
-MAX_NAMED = 100
-"""Types of unknown frames that the log names."""
 RawMessage = str | bytes | bytearray | memoryview
 MAX_WAITING = 64
 """Events that wait for the frame that says the vendor's id of the session."""
@@ -109,7 +103,7 @@ class FrameQueue:
 
     def work(self) -> None:
         self.is_scheduled = False
-        until = time.perf_counter_ns() + SLICE_NS
+        until = time.perf_counter_ns() + 1_000_000  # the call waits no longer
         while self.aside:
             self.take(self.aside.popleft())
             if self.aside and time.perf_counter_ns() > until:
@@ -132,7 +126,7 @@ class FrameQueue:
         except UnknownFrame as unknown:
             self.counts["unknown"] += 1
             name = ascii(str(unknown)[:64])
-            if name not in self.named and len(self.named) < MAX_NAMED:
+            if name not in self.named and len(self.named) < 100:
                 self.named.add(name)
                 LOG.info("Frames of an unknown type are left out: %s, %s", self.dialect.name, name)
             return
@@ -159,7 +153,7 @@ class FrameQueue:
             self.forward_audio()
         if reduced.frame.counts_audio:
             self.audio = reduced
-            self.loop.call_later(MERGE_S, self.forward_audio, reduced.ts)
+            self.loop.call_later(0.25, self.forward_audio, reduced.ts)  # equal counts are merged until then
         else:
             self.forward(reduced)
 
@@ -370,7 +364,6 @@ class CallMemory:
             self.stop_waiting()
 
     def stop_waiting(self) -> None:
-        """Open the session without the vendor's id."""
         if self.background is None:
             self.begin(None)
 
