@@ -108,7 +108,11 @@ class ObservedCall:
         except StoreUnavailable as unavailable:
             return Interrupted("waiting", unavailable.code)
         except DialFailed as failed:
-            return self.after_failed_dial(failed.why)
+            why = failed.why
+            self.count("unreachable" if why.state == "waiting" else "refused")
+            if why.reason == "unknown_call" and self.was_connected:  # it was observed before, so it is over
+                return Interrupted("ended", "call_over", why.status)
+            return why
         self.count("connected")
         threads, recorder = self.parts.threads, self.parts.recorder
         connection = VendorConnection(socket, recorder, self.lease, dialect, threads, self.parts.patience.store_again_s)
@@ -125,13 +129,6 @@ class ObservedCall:
         if interrupted.reason == "dropped":
             self.count("dropped")
         return interrupted
-
-    def after_failed_dial(self, why: Interrupted) -> Interrupted:
-        """A call that was observed before, and is not known any more, is over."""
-        self.count("unreachable" if why.state == "waiting" else "refused")
-        if why.reason == "unknown_call" and self.was_connected:
-            return Interrupted("ended", "call_over", why.status)
-        return why
 
     async def enter(self) -> None:
         """Open a producer of the session, which stays open while its call is observed. Raises `Refused`."""
@@ -264,16 +261,14 @@ class Observers:
             if one.state != "running":
                 await self.observations.change_observation(session, None, "ended", "session_over", None, self.clock())
                 del listed[session]
-        self.end_all_but({session for session, one in listed.items() if one.observation.node == token}, token)
+        ours = {session for session, one in listed.items() if one.observation.node == token}
+        for session, running in self.running.items():
+            if session not in ours or running.token != token:
+                running.task.cancel()  # it is forgotten once it has ended
         claimable = [session for session, one in listed.items() if one.observation.node in (None, token)]
         free = [session for session in claimable if session not in self.running]
         for session in await self.observations.claim_observations(free, token) if free else ():
             self.start(listed[session], token, key)
-
-    def end_all_but(self, ours: set[int], token: str) -> None:
-        for session, running in self.running.items():
-            if session not in ours or running.token != token:
-                running.task.cancel()
 
     def start(self, observed: ObservedSession, token: str, key: str) -> None:
         session, observation = observed.observation.key, observed.observation

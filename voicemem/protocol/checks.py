@@ -65,7 +65,8 @@ class RestoredMetadata(msgspec.Struct, frozen=True):
 def check_event(event: Event, size: int) -> None:
     """Check what the types cannot express; `size` is the length of the event's JSON in bytes."""
     if size > MAX_TEXT_BYTES:  # no text in it is longer than the JSON itself
-        check_texts(event)
+        for name in TEXT_FIELDS[type(event)]:
+            check_text(getattr(event, name))
     if event.metadata and not isinstance(event, MAY_RESERVE) and not RESERVED_METADATA.isdisjoint(event.metadata):
         raise Refused("reserved_metadata", RESERVED_RULE)
     check = CHECKS.get(type(event))
@@ -89,11 +90,6 @@ def check_cancel(event: LlmCancel) -> None:
 def check_end(event: SessionEnd) -> None:
     if event.last_seq is not None and (event.seq is None or event.last_seq != event.seq - 1):
         raise Refused("last_seq_mismatch")
-
-
-def check_texts(event: Event) -> None:
-    for name in TEXT_FIELDS[type(event)]:
-        check_text(getattr(event, name))
 
 
 def check_text(text: str | UnsetType | None) -> None:
@@ -191,7 +187,10 @@ def describe_error(error: msgspec.ValidationError, *kinds: Any) -> str:
         path = path.strip("`.")  # a name that was sent may look like a path
         known = fields_at(kinds, path) if FIELD_PATH.match(path) or not path else ()
         return unknown_field(sentence.removeprefix(UNKNOWN).strip("`"), known, path if known else "")
-    sentence = reword(sentence)
+    if sentence.startswith(MISSING):
+        sentence = f"A required field is missing: {sentence.removeprefix(MISSING)}"
+    else:
+        sentence = PATTERN_SENTENCES.get(sentence) or TYPE_MISMATCH.sub(expected_types, sentence)
     if sentence.startswith("Invalid"):  # "Invalid value …", "Invalid enum value …"
         values = allowed_values(kinds, path.strip("`.")) if path else ()
         allowed = f"must be one of {', '.join(map(str, values))}" if values else "is not one of the allowed values"
@@ -246,19 +245,11 @@ FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
 FIELD_PATH = re.compile(r"[a-z_]+(\[(\d+|\.\.\.)\])?(\.[a-z_]+(\[(\d+|\.\.\.)\])?)*\Z")
 
 
-def reword(sentence: str) -> str:
-    if sentence.startswith(MISSING):
-        return f"A required field is missing: {sentence.removeprefix(MISSING)}"
-    return PATTERN_SENTENCES.get(sentence) or TYPE_MISMATCH.sub(
-        lambda found: f"Expected {type_words(found[1])}", sentence
-    )
-
-
-def type_words(types: str) -> str:
-    names = [name for name in types.split(" | ") if name != "null"] or ["null"]
+def expected_types(mismatch: re.Match[str]) -> str:
+    names = [name for name in mismatch[1].split(" | ") if name != "null"] or ["null"]
     if "float" in names and "int" in names:
         names.remove("int")
-    return " or ".join(TYPE_WORDS.get(name, f"`{name}`") for name in names)
+    return "Expected " + " or ".join(TYPE_WORDS.get(name, f"`{name}`") for name in names)
 
 
 def unknown_field(name: str, known: Sequence[str], path: str) -> str:

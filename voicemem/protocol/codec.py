@@ -15,7 +15,6 @@ import msgspec
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.checks import CHECKS, check_event, explain_event
 from voicemem.protocol.events import (
-    Event,
     IncomingEvent,
     JournaledEvent,
     RefusalMarker,
@@ -144,7 +143,10 @@ def decode_journaled(payload: bytes) -> JournaledEvent:
         kind = JOURNALED_KINDS.get(decode_header(payload).type or "")
         if kind is None:
             raise
-        event = decode_known_fields(payload, kind)
+        # Unknown fields may come from an earlier version, which let them in, or a later one.
+        known = {"type", *kind.__struct_encode_fields__}
+        values = {name: value for name, value in JSON_DECODER.decode(payload).items() if name in known}
+        event = msgspec.convert(values, JournaledEvent)
     return event
 
 
@@ -164,14 +166,6 @@ def decode_stored(payload: bytes) -> JournaledEvent:
 
 def on_one_line(payload: bytes) -> msgspec.Raw:
     return msgspec.Raw(payload.translate(NO_LINE_BREAKS))
-
-
-def decode_known_fields(payload: bytes, kind: type[Event]) -> JournaledEvent:
-    """An event without its unknown fields: it may come from an earlier version, which let them in, or a later one."""
-    known = {"type", *kind.__struct_encode_fields__}
-    values = {name: value for name, value in JSON_DECODER.decode(payload).items() if name in known}
-    event: JournaledEvent = msgspec.convert(values, JournaledEvent)
-    return event
 
 
 def decode_event(text: bytes) -> DecodedEvent | RejectedEvent:

@@ -55,8 +55,13 @@ class FrameReducer:
             return rejected(event, "unknown_dialect", no_such_dialect(event.dialect))
         try:
             frame = reduce_frame(dialect, event)
-            if frame is not None and not may_keep(frame, event, keep_typed, is_known, openings):
-                frame = None
+
+            def was_opened(id: str) -> bool:
+                return is_known is not None and is_known(FrameEvent(dialect=event.dialect, id=id))
+
+            typed_out = frame is not None and frame.typed and not keep_typed
+            if frame is not None and (typed_out or not (openings or Openings()).admits(frame, was_opened)):
+                frame = None  # it is typed, or a part of what is not kept
             result = "ignored" if frame is None else "taken"
         except UnknownFrame as unknown:
             self.name_unknown(dialect.name, str(unknown))
@@ -66,7 +71,16 @@ class FrameReducer:
         if frame is None and event.seq is None:
             self.count(event.dialect, result)
             return None
-        kept = kept_event(event, frame)
+        kept = FrameEvent(dialect=event.dialect, session_id=event.session_id, producer=event.producer, seq=event.seq)
+        if frame is not None:
+            vendor_id = frame.id if frame.id is not None and 1 <= len(frame.id) <= 128 else None
+            kept = msgspec.structs.replace(
+                kept,
+                frame=frame.content,
+                sender=event.sender,
+                ts=frame.ts if event.ts is None else event.ts,
+                id=vendor_id if event.id is None else event.id,
+            )
         if kept.seq is None and kept.id is not None and is_known is not None and is_known(kept):
             self.count(event.dialect, "repeated")
             return None
@@ -90,23 +104,6 @@ class FrameReducer:
         if key not in self.named and len(self.named) < MAX_NAMED:
             self.named.add(key)
             LOG.info("Frames of an unknown type are ignored: %s, %s", *key)
-
-
-def may_keep(
-    frame: Frame,
-    event: FrameEvent,
-    keep_typed: bool,
-    is_known: Callable[[FrameEvent], bool] | None,
-    openings: Openings | None,
-) -> bool:
-    """Whether a frame says anything here: neither typed, where that is left out, nor a part of what is not kept."""
-    if frame.typed and not keep_typed:
-        return False
-
-    def was_opened(id: str) -> bool:
-        return is_known is not None and is_known(FrameEvent(dialect=event.dialect, id=id))
-
-    return (openings or Openings()).admits(frame, was_opened)
 
 
 def merge_audio_counts(one: ReducedFrame, other: ReducedFrame) -> ReducedFrame | None:
@@ -148,22 +145,3 @@ def reduce_frame(dialect: Dialect, event: FrameEvent) -> Frame | None:
     if frame is not None and None not in (event.sender, frame.side) and event.sender != frame.side:
         raise MalformedFrame("The other side sends frames of this type.")
     return frame
-
-
-def kept_event(event: FrameEvent, frame: Frame | None) -> FrameEvent:
-    if frame is None:
-        return FrameEvent(dialect=event.dialect, session_id=event.session_id, producer=event.producer, seq=event.seq)
-    return FrameEvent(
-        dialect=event.dialect,
-        frame=frame.content,
-        sender=event.sender,
-        session_id=event.session_id,
-        producer=event.producer,
-        seq=event.seq,
-        ts=frame.ts if event.ts is None else event.ts,
-        id=usable_id(frame.id) if event.id is None else event.id,
-    )
-
-
-def usable_id(id: str | None) -> str | None:
-    return id if id is not None and 1 <= len(id) <= 128 else None

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -130,17 +131,14 @@ class Redaction:
 
     async def catch_up(self, known: Remembered, lease: ProducerLease) -> None:
         """Read what a producer has said since: redacted again, its events in the journal give the same."""
-        while rows := await self.read(lease.key, known.position):
-            known.position = rows[-1].position
-            for row in rows:
-                if row.producer == lease.producer:
-                    recall_row(row, known)
-
-    async def read(self, key: int, after: int) -> list[JournalRow]:
-        try:
-            return await self.store.journal.read_rows(key, after, PAGE)
-        except DamagedEntry:
-            return []
+        with suppress(DamagedEntry):
+            while rows := await self.store.journal.read_rows(lease.key, known.position, PAGE):
+                known.position = rows[-1].position
+                for row in rows:
+                    if row.producer == lease.producer:
+                        with suppress(msgspec.DecodeError, Refused):
+                            redact_event(decode_journaled(row.payload), row.payload, known.speech)
+                            known.next_seq = known.next_seq if row.seq is None else row.seq + 1
 
 
 def redact_rows(rows: Sequence[JournalRow], rules: Rules) -> list[JournalRow]:
@@ -159,16 +157,6 @@ def size_of(batch: EventBatch) -> int:
 
 def key_of(lease: ProducerLease) -> tuple[int, str]:
     return lease.key, lease.producer
-
-
-def recall_row(row: JournalRow, known: Remembered) -> None:
-    try:
-        event = decode_journaled(row.payload)
-    except (msgspec.DecodeError, Refused):
-        return
-    redact_event(event, row.payload, known.speech)
-    if row.seq is not None:
-        known.next_seq = row.seq + 1
 
 
 def redact_batch(batch: EventBatch, known: Remembered) -> int:

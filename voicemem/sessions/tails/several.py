@@ -178,7 +178,10 @@ class TailOfSeveral(Tail):
 
     async def wait(self, at_most_s: float) -> None:
         await super().wait(at_most_s)
-        await self.follow_found()
+        found, self.found = self.found, {}  # new sessions, and older ones that match only now
+        self.follow_known([stream for _, stream in sorted(found.items())])
+        if any(key not in self.known for key in found):
+            await self.find_new_sessions()
 
     async def poll(self) -> None:
         self.dirty_keys.update(self.unwatched_keys())
@@ -232,15 +235,6 @@ class TailOfSeveral(Tail):
                 self.follow(stream)
             self.known.add(stream.key)
         return True
-
-    async def follow_found(self) -> None:
-        """Follow the sessions that commits have named: new ones, and older ones that match only now."""
-        if not self.found:
-            return
-        found, self.found = self.found, {}
-        self.follow_known([stream for _, stream in sorted(found.items())])
-        if any(key not in self.known for key in found):
-            await self.find_new_sessions()
 
     def follow_known(self, streams: list[Stream]) -> None:
         """Follow those of these sessions that are known already, as far as there is room; new ones are examined."""
