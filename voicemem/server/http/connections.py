@@ -156,7 +156,13 @@ class PortConnections:
         """Close a connection that has shown no key: the oldest idle one of the address that has the most of them."""
         most = max(self.strangers_by_address.values(), default=0)
         crowd = (client for client in self.unauthenticated if self.strangers_by_address[client.address] == most)
-        return self.close_first(crowd) or self.close_first(self.unauthenticated) or self.close_largest()
+        if self.close_first(crowd) or self.close_first(self.unauthenticated):
+            return True
+        largest = max(self.unauthenticated, key=lambda client: self.unauthenticated[client].received, default=None)
+        if largest is None or self.unauthenticated[largest].received <= USUAL_HEAD_BYTES:
+            return False
+        self.close(largest)
+        return True
 
     def close_first(self, clients: Iterable[Client]) -> bool:
         long_ago = asyncio.get_running_loop().time() - BUSY_S
@@ -165,14 +171,6 @@ class PortConnections:
                 self.close(client)
                 return True
         return False
-
-    def close_largest(self) -> bool:
-        """Close the connection that has sent the most, if that is more than any ordinary one needs to show its key."""
-        largest = max(self.unauthenticated, key=lambda client: self.unauthenticated[client].received, default=None)
-        if largest is None or self.unauthenticated[largest].received <= USUAL_HEAD_BYTES:
-            return False
-        self.close(largest)
-        return True
 
     def close_idle(self) -> bool:
         """Close the connection with a key that has been idle the longest."""

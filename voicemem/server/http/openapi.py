@@ -64,8 +64,10 @@ class Schemas:
         """Return the schema of a type, a union of structs, or a `MergePatch`; by reference if it has a name."""
         if isinstance(kind, MergePatch):
             return self.patch(kind.of)
-        if isinstance(kind, UnionType) and all(is_untagged(member) for member in get_args(kind)):
-            return {"anyOf": [self.register(member) for member in get_args(kind)]}
+        members = get_args(kind) if isinstance(kind, UnionType) else ()
+        structs = [one for one in members if isinstance(one, type) and issubclass(one, Struct)]
+        if members and all(one.__struct_config__.tag is None for one in structs) and len(structs) == len(members):
+            return {"anyOf": [self.register(member) for member in members]}
         return self.register(kind)
 
     def register(self, kind: Any) -> JsonObject:
@@ -90,10 +92,6 @@ class Schemas:
 def inline(kind: type[Struct]) -> JsonObject:
     """Return the schema of a struct without making it a component."""
     return dict(components_of(kind)[1][kind.__name__])
-
-
-def is_untagged(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.tag is None
 
 
 def components_of(kind: Any) -> tuple[JsonObject, dict[str, JsonObject]]:

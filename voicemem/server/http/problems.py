@@ -37,23 +37,16 @@ class Problem(Struct, frozen=True):
 
 def problem_document(code: str, detail: str, sent: HTTPStatus | None = None) -> Problem:
     """Return the problem document of a code; `sent` is the status if it is not the code's own."""
-    status = CODES[code].status if sent is None else sent.value
-    return Problem(
-        type=f"urn:voicemem:error:{code}",
-        title=HTTPStatus(status).phrase,
-        status=status,
-        detail=detail,
-        reason=code,
-    )
+    status = HTTPStatus(CODES[code].status) if sent is None else sent
+    return Problem(f"urn:voicemem:error:{code}", status.phrase, status.value, detail, reason=code)
 
 
 def problem_body(code: str, detail: str, sent: HTTPStatus | None = None) -> bytes:
-    """Encode the problem document of a code, as `problem_document` makes it."""
     return msgspec.json.encode(problem_document(code, detail, sent))
 
 
 def turned_away() -> bytes:
-    """The answer to a connection for which there is no room, before or in place of its first request."""
+    """Return the answer to a connection for which there is no room, before or in place of its first request."""
     status = HTTPStatus(CODES["too_many_connections"].status)
     body = problem_body("too_many_connections", CODES["too_many_connections"].sentence)
     lines = (
@@ -84,12 +77,6 @@ def headers_of(error: VoicememError) -> dict[str, str]:
     return {"Retry-After": str(math.ceil(error.retry_after_s))}
 
 
-def own_methods(request: web.Request) -> set[str]:
-    """The methods of a path that stands as it is, though it could be the id in another path as well."""
-    routes = request.app.router.routes()
-    return {one.method for one in routes if one.resource is not None and one.resource.canonical == request.path}
-
-
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn whatever a handler raises into a problem document; callers never see a traceback."""
@@ -98,7 +85,9 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except VoicememError as error:
         return problem_response(error.code, error.detail, headers_of(error))
     except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(own_methods(request) or error.allowed_methods))
+        routes = request.app.router.routes()  # a path may stand as it is, though it could be the id in another one
+        own = {one.method for one in routes if one.resource is not None and one.resource.canonical == request.path}
+        allowed = ", ".join(sorted(own or error.allowed_methods))
         return problem_response("method_not_allowed", f"The path takes {allowed}.", {"Allow": allowed})
     except web.HTTPNotFound:
         detail = INGEST_ELSEWHERE if request.path == INGEST_PATH else CODES["not_found"].sentence

@@ -8,7 +8,6 @@ follow from that, and the tests compare the answers with it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from http import HTTPStatus
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
@@ -114,11 +113,6 @@ class Route(NamedTuple, Generic[Q]):
     """The operation's summary and description; by default the handler's docstring."""
     wrap: Callable[[problems.Handler], problems.Handler] | None = None
     """Changes how the guarded handler answers, errors included."""
-
-
-def json_ok(kind: Any, status: int = HTTPStatus.OK) -> Mapping[int, ResponseSpec]:
-    """Return the answers of a route that succeeds in one way, with JSON of this type."""
-    return {int(status): ResponseSpec({JSON: kind})}
 
 
 def optional(kind: Any) -> BodySpec:

@@ -18,9 +18,9 @@ from voicemem.protocol import sse
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import JsonObject, Reason
 from voicemem.server.http.listener import ProblemHandler
-from voicemem.server.http.problems import MEDIA_TYPE, Handler, Problem, problems
+from voicemem.server.http.problems import Handler, Problem, problems
 from voicemem.server.http.request import GRANT, NoQuery, get_stream, read_object, services_of
-from voicemem.server.http.routes import JSON, ErrorFormat, Routes
+from voicemem.server.http.routes import JSON, PROBLEMS, Routes
 
 ROUTES = Routes()
 
@@ -62,9 +62,6 @@ class ChatProblem(Struct, frozen=True):
     error: OpenAIError
 
 
-ERRORS = ErrorFormat(MEDIA_TYPE, ChatProblem, lambda code: CODES[code].status, lambda code: code)
-
-
 def with_openai_errors(handler: Handler) -> Handler:
     """Add to the problem documents of a handler the object that OpenAI's clients read."""
 
@@ -89,7 +86,7 @@ def with_openai_errors(handler: Handler) -> Handler:
     "missing_field text_too_long session_ended session_erased seq_required draining session_set_aside "
     "llm_not_configured llm_failed llm_timeout address_not_allowed",
     headers=(TURN_HEADER, ITEM_HEADER),
-    errors=ERRORS,
+    errors=PROBLEMS._replace(kind=ChatProblem),
     wrap=with_openai_errors,
 )
 async def create_chat_completion(request: web.Request, _: NoQuery) -> web.StreamResponse:

@@ -129,13 +129,9 @@ def memory_from_query(query: ContextQuery) -> ContextConfig | None:
         check_context(memory)
     except Refused as refused:
         raise Refused("invalid_query", refused.detail) from None
-    memories = recall_from_query(query)
-    return ContextConfig(**memory, memories=memories) if memory or memories is not None else None
-
-
-def recall_from_query(query: ContextQuery) -> RecallConfig | None:
-    """Return what of earlier calls a query names."""
-    kinds = None if query.memories_kinds is None else tuple(dict.fromkeys(query.memories_kinds.split(",")))
-    if (query.memories_max_tokens, kinds, query.memories_from) == (None, None, None):
-        return None
-    return RecallConfig(query.memories_max_tokens, msgspec.convert(kinds, RecalledKinds | None), query.memories_from)
+    names = None if query.memories_kinds is None else tuple(dict.fromkeys(query.memories_kinds.split(",")))
+    kinds = msgspec.convert(names, RecalledKinds | None)
+    memories = RecallConfig(query.memories_max_tokens, kinds, query.memories_from)
+    if memories != RecallConfig():
+        return ContextConfig(**memory, memories=memories)
+    return ContextConfig(**memory) if memory else None

@@ -16,7 +16,6 @@ from voicemem.dialects.envelope import decode_message, split_frame
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, Refused
 from voicemem.protocol.codec import DecodedEvent, RawJson, RejectedEvent, decode_events, on_one_line, split_lines
-from voicemem.protocol.frames import Error
 from voicemem.protocol.sse import EVENT_STREAM
 from voicemem.protocol.types import MAX_INTEGER, JsonObject, Name, Reason, SequenceNumber, matching
 from voicemem.server.http.openapi import reference
@@ -157,7 +156,9 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
         for place in range(0, max(1, len(arrivals)), YIELD_EVERY):  # messages of other stacks may have many frames
             some, from_seq = arrivals[place : place + YIELD_EVERY], None if first or place else query.from_seq
             result = await services.recorder.record(lease, some, from_seq, until)
-            errors += map(event_error, result.problems)
+            for one in result.problems:
+                expected = UNSET if one.expected is None else one.expected
+                errors.append(EventError(one.seq, one.code, one.detail, expected))
             taken, ended = taken or result.taken, ended or result.ended
         if stream.state != "running":  # it may run again
             services.sessions.webhooks_due.set()
@@ -168,33 +169,25 @@ async def append_events(request: web.Request, query: AppendQuery) -> web.Respons
     if not errors:
         return json_response(Appended(result.next_seq, errors))
     over = None if taken else next((error.code for error in errors if error.code in OVER), None)
-    return refusal_response(over or "events_refused", result.next_seq, errors)
-
-
-def decode_frames(dialect: str, texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
-    """Each frame, bare or in an envelope, as an event of its dialect."""
-    return [arrival for text in texts for arrival in decode_one_frame(dialect, bytes(text))]
-
-
-def decode_one_frame(dialect: str, text: bytes) -> Sequence[DecodedEvent | RejectedEvent]:
-    try:
-        frame = decode_message(text, False, dialect)
-    except MalformedFrame as malformed:
-        return (RejectedEvent("malformed_frame", str(malformed), None, None, None),)
-    if isinstance(frame, RejectedEvent):
-        return (frame,)
-    return [DecodedEvent(part, text) for part in split_frame(frame)]
-
-
-def refusal_response(code: str, next_seq: int, errors: list[EventError]) -> web.Response:
+    code = over or "events_refused"
     problem = msgspec.structs.asdict(problem_document(code, CODES[code].sentence))
-    body = msgspec.json.encode(AppendProblem(**problem, next_seq=next_seq, errors=errors))
+    body = msgspec.json.encode(AppendProblem(**problem, next_seq=result.next_seq, errors=errors))
     return web.Response(status=CODES[code].status, body=body, content_type=MEDIA_TYPE)
 
 
-def event_error(problem: Error) -> EventError:
-    expected = UNSET if problem.expected is None else problem.expected
-    return EventError(problem.seq, problem.code, problem.detail, expected)
+def decode_frames(dialect: str, texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
+    """Decode frames, bare or in envelopes, as events of their dialect."""
+    arrivals: list[DecodedEvent | RejectedEvent] = []
+    for text in map(bytes, texts):
+        try:
+            frame = decode_message(text, False, dialect)
+        except MalformedFrame as malformed:
+            frame = RejectedEvent("malformed_frame", str(malformed), None, None, None)
+        if isinstance(frame, RejectedEvent):
+            arrivals.append(frame)
+        else:
+            arrivals += [DecodedEvent(part, text) for part in split_frame(frame)]
+    return arrivals
 
 
 @ROUTES.add(

@@ -144,7 +144,10 @@ async def read_history(request: web.Request, query: HistoryQuery) -> web.Respons
     """Read the memory, during the phone call and after it: all of it, unless the query says otherwise."""
     stream = await get_stream(request)
     services = services_of(request)
-    etag = etag_of(request, services.store.directory.incarnation, stream)
+    # One position of one journal gives one memory. A restored store has another incarnation, since its positions may
+    # mean other events. The key distinguishes sessions with one id; the query chooses what is shown.
+    version = f"{services.store.directory.incarnation}/{stream.key}/{stream.position}?{request.query_string}"
+    etag = f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if not tags.isdisjoint({etag, "*"}):
         return web.Response(status=304, headers={"ETag": etag})
@@ -188,14 +191,6 @@ def has_large_selection(query: HistoryQuery, read_model: ReadModel) -> bool:
     if query.open or query.after_turn is not None or query.limit is None or query.limit > LARGE_ROWS:
         return read_model.is_large
     return read_model.has_large_messages
-
-
-def etag_of(request: web.Request, incarnation: str, stream: Stream) -> str:
-    """Return a tag that changes whenever the answer may: one position of one journal gives one memory."""
-    # A restored store has another incarnation, since its positions may mean other events. The key distinguishes
-    # sessions with one id, in other projects for example. The query chooses what is shown of the memory.
-    version = f"{incarnation}/{stream.key}/{stream.position}?{request.query_string}"
-    return f'"{hashlib.blake2b(version.encode(), digest_size=16).hexdigest()}"'
 
 
 @ROUTES.add("GET /v1/sessions/{id}/turns", "read", Turns, codes="session_set_aside")

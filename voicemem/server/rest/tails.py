@@ -218,7 +218,12 @@ async def stream_events(
                         yield piece
                         last_write = time()
                     if is_idle:
-                        await check_reader(request)
+                        grant = request[GRANT]
+                        ended = await services_of(request).access.ended_grants([grant])
+                        if grant in ended:
+                            raise ended[grant]
+                        if request.transport is None or request.transport.is_closing():
+                            return
                         if time() - last_write >= KEEP_ALIVE_S:
                             yield sse.KEEP_ALIVE
                             last_write = time()
@@ -229,16 +234,6 @@ async def stream_events(
                 yield encode_event(None, "goaway", TailCut("draining", CODES["draining"].sentence))
 
     return await stream_body(request, sse.HEADERS, events())
-
-
-async def check_reader(request: web.Request) -> None:
-    """Check that the reader is still there and still allowed. Raises `ConnectionResetError`, `Refused`."""
-    grant = request[GRANT]
-    over = await services_of(request).access.ended_grants([grant])
-    if grant in over:
-        raise over[grant]
-    if request.transport is None or request.transport.is_closing():
-        raise ConnectionResetError
 
 
 def encode_in_pieces(items: list[TailItem]) -> Iterator[bytes]:
