@@ -26,8 +26,8 @@ async def stored(app: App) -> dict[str, list[Any]]:
     assert isinstance(store, SqliteStore)
 
     def job(connection: Any) -> dict[str, list[Any]]:
-        tables = [name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")]
-        return {name: connection.execute(f"select * from {name}").fetchall() for name in tables}
+        tables = [name for (name,) in connection.rows("select name from sqlite_schema where type = 'table'")]
+        return {name: connection.rows(f"select * from {name}") for name in tables}
 
     return await store.database.read(job)
 

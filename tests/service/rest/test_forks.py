@@ -160,8 +160,8 @@ async def test_a_fork_keeps_the_secrets(serve: Serve) -> None:
 
 async def endpoints_of(store: Any, session_id: str) -> Any:
     stream = await store.journal.find_session("default", session_id)
-    query = "select secret from endpoints where stream = ?"
-    for (secret,) in await store.database.read(lambda c: c.execute(query, (stream.key,)).fetchall()):
+    query = "select secret from endpoints where stream = :key"
+    for (secret,) in await store.database.read(lambda c: c.rows(query, key=stream.key)):
         yield secret
 
 

@@ -178,9 +178,7 @@ async def test_an_erased_session_leaves_nothing(app: App, api: RestClient) -> No
     store: Any = app.services.store
 
     async def left() -> Any:
-        return await store.database.read(
-            lambda connection: connection.execute("select count(*) from overviews").fetchone()[0]
-        )
+        return await store.database.read(lambda connection: connection.one("select count(*) from overviews")[0])
 
     await eventually(0, left)
 
