@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.config.context import ContextConfig, overlay, settle_recall
-from voicemem.config.session import MemoryFrom, SessionConfig, parse_config
+from voicemem.config.session import MaxHistory, MemoryFrom, SessionConfig, parse_config
 from voicemem.context.formats import RequestFormat, json_text, request_body
 from voicemem.context.policies import (
     Choice,
@@ -27,18 +27,11 @@ from voicemem.context.policies import (
     render_summary,
 )
 from voicemem.context.recall import Recall, RecalledMessage
-from voicemem.documents.document import (
-    Document,
-    WorkingMemoryConfig,
-    form_of,
-    render_data,
-    render_document,
-    resolve_form,
-)
+from voicemem.documents import document as documents
 from voicemem.errors import Refused, SessionQuarantined
 from voicemem.llm.tokens import TokenCounter
 from voicemem.protocol.events import CarriedSession, MemoryCarried
-from voicemem.protocol.types import JsonObject
+from voicemem.protocol.types import JsonObject, Natural
 from voicemem.sessions.derived import append_derived
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
@@ -62,16 +55,16 @@ class ContextOptions(Struct, frozen=True, kw_only=True):
     style: Literal["openai", "anthropic", "gemini"] | None = None
     alternate: bool = False
     tools: bool = False
-    max_history: int | None = None
+    max_history: MaxHistory | None = None
     memory: ContextConfig | None = None
     """Another policy for this context alone, or other parameters for the session's policy."""
     data: bool = False
     """Whether to show the session's data."""
     peek: bool = False
     """Journal nothing. What earlier sessions leave is missing until another context puts it together."""
-    at: int | None = None
+    at: Natural | None = None
     """A journal position: the context as it was there."""
-    at_turn: int | None = None
+    at_turn: Natural | None = None
     """A turn: the context as it was for the first request of this turn."""
 
 
@@ -356,16 +349,19 @@ def make_extra_messages(
     if section is not None and section.scope == "session":
         messages.append(document_message(session_document, section))
     elif section is None and session_document is not None and session_document.content is not None:
-        messages.append(document_message(session_document, WorkingMemoryConfig()))
+        messages.append(document_message(session_document, documents.WorkingMemoryConfig()))
     if data and state.data:
-        messages.append({"role": "system", "content": render_data(state.data)})
+        messages.append({"role": "system", "content": documents.render_data(state.data)})
     return tuple(messages)
 
 
-def document_message(document: Document | None, section: WorkingMemoryConfig) -> JsonObject:
-    document = document or Document()
-    form = resolve_form(document.content, document.form, form_of(section))
-    return {"role": "system", "content": render_document(document.content, form, section.scope, section.tools)}
+def document_message(document: documents.Document | None, section: documents.WorkingMemoryConfig) -> JsonObject:
+    document = document or documents.Document()
+    form = documents.resolve_form(document.content, document.form, documents.form_of(section))
+    return {
+        "role": "system",
+        "content": documents.render_document(document.content, form, section.scope, section.tools),
+    }
 
 
 # Carry-over: what a session knows from earlier sessions of its user, journaled once so that it never changes

@@ -129,14 +129,9 @@ def resolve_form(content: Any, *forms: Form | None) -> Form:
 
 def apply_operation(before: Any, operation: Operation, content: Any) -> Any:
     """The content of a document after an operation with `content`."""
-    match operation:
-        case "append":
-            return content if before is None else append_content(before, content)
-        case "replace":
-            return content
-        case "clear":
-            return None
-    return before
+    if operation == "append" and before is not None:
+        return append_content(before, content)
+    return {"append": content, "replace": content, "clear": None, "form": before}[operation]
 
 
 def append_content(before: Any, added: Any) -> Any:
@@ -334,5 +329,4 @@ def parse_update(call: ChatToolCall) -> UpdateArguments:
 
 
 def tool_message(call: ChatToolCall, content: str) -> JsonObject:
-    """The message that gives the result to the LLM."""
     return {"role": "tool", "tool_call_id": call.id, "content": content}

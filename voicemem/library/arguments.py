@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from voicemem.config.context import Tokens, check_context
-from voicemem.config.session import MaxHistory
 from voicemem.context.builder import ContextOptions
 from voicemem.context.formats import ENRICHERS
 from voicemem.context.policies import (
@@ -102,20 +101,6 @@ def check_user_id(user_id: str) -> str:
     return checked
 
 
-class ContextArguments(Struct, forbid_unknown_fields=True):
-    """`ContextOptions` without `memory`, with the types of `GET …/context`."""
-
-    enrich: tuple[str, ...] = ()
-    style: Literal["openai", "anthropic", "gemini"] | None = None
-    alternate: bool = False
-    tools: bool = False
-    max_history: MaxHistory | None = None
-    data: bool = False
-    peek: bool = False
-    at: Natural | None = None
-    at_turn: Natural | None = None
-
-
 def context_options(arguments: Mapping[str, Any]) -> ContextOptions:
     """The checked options of a context. Raises `Refused`."""
     unknown = sorted(arguments.keys() - {*ContextOptions.__struct_fields__})
@@ -123,12 +108,12 @@ def context_options(arguments: Mapping[str, Any]) -> ContextOptions:
         raise Refused("invalid_field", f"Unknown option `{unknown[0]}`; it must be one of {CONTEXT_OPTIONS}.")
     fields = plain_json(arguments)
     memory = fields.pop("memory", None)
-    options = msgspec.structs.asdict(converted(fields, ContextArguments))
-    if not set(options["enrich"]) <= {*ENRICHERS}:
+    options = converted(fields, ContextOptions)
+    if not set(options.enrich) <= {*ENRICHERS}:
         raise Refused("invalid_field", f"Each item of enrich must be one of {', '.join(ENRICHERS)}.")
     memory_config = None if memory is None else converted(memory, ContextConfig)
     check_context(memory)
-    return ContextOptions(**options, memory=memory_config)
+    return msgspec.structs.replace(options, memory=memory_config)
 
 
 class ExportArguments(Struct, forbid_unknown_fields=True):

@@ -21,45 +21,10 @@ from voicemem.dialects.dialect import MalformedFrame, UnknownFrame
 from voicemem.dialects.registry import DIALECTS
 from voicemem.documents.document import MAX_DOCUMENT_BYTES, check_form, content_size
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable
-from voicemem.memory.long_term.records import (
-    CONTENT,
-    JOURNALED,
-    changed_row,
-    details_of,
-    memory_id,
-    new_row,
-    redacted,
-    to_memory,
-)
+from voicemem.memory.long_term import records
+from voicemem.protocol import events, strict_json
 from voicemem.protocol.checks import check_event, explain_event
 from voicemem.protocol.codec import ENCODER, decode_journaled, decode_stored
-from voicemem.protocol.events import (
-    FrameEvent,
-    JournaledEvent,
-    MemoriesExtracted,
-    MemoryAdded,
-    MemoryData,
-    MemoryDocument,
-    MemoryEdited,
-    MemoryRemoved,
-    RefusalMarker,
-    ServerEvent,
-    SessionClosed,
-    SessionEnd,
-    SessionGap,
-    SessionReopened,
-    SessionUpdate,
-)
-from voicemem.protocol.strict_json import (
-    JSON_DECODER,
-    MALFORMED,
-    SORTED,
-    Pieces,
-    Unreadable,
-    check_frame,
-    check_integers,
-    check_numbers,
-)
 from voicemem.protocol.types import JsonObject, Name, SequenceNumber
 from voicemem.redaction.texts import Rules
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
@@ -86,7 +51,7 @@ MIN_ENTRY_BYTES = 64
 FIELDS = frozenset({"voicemem", "version", "session", "events", "sha256"})
 NO_CHECKPOINT, MALFORMED_PART = "This is not a voicemem checkpoint.", "A part of the checkpoint is malformed."
 TELLS = b'"memory.added"', b'"memory.edited"'
-NAMES_MEMORIES = MemoryAdded | MemoryEdited | MemoryRemoved | MemoriesExtracted
+NAMES_MEMORIES = events.MemoryAdded | events.MemoryEdited | events.MemoryRemoved | events.MemoriesExtracted
 LOOKED_UP = 500
 """Ids that are looked up at a time."""
 
@@ -111,7 +76,7 @@ class CheckpointReader:
     def __init__(self) -> None:
         self.rows: list[JournalRow] = []
         self.producers: dict[str, ProducerState] = {}
-        self.closed: tuple[SessionClosed, int] | None = None
+        self.closed: tuple[events.SessionClosed, int] | None = None
         self.ending: SessionEnding | None = None
         self.memories = RestoredMemories()
 
@@ -133,7 +98,7 @@ class CheckpointReader:
             raise invalid(f"At position {position}: {explain_event(error, None)[1]}") from None
         self.rows.append(JournalRow(position, entry.producer, entry.seq, entry.received_ms, payload))
 
-    def apply_entry(self, entry: CheckpointEntry, event: JournaledEvent) -> None:
+    def apply_entry(self, entry: CheckpointEntry, event: events.JournaledEvent) -> None:
         """Apply an entry to its producer, and to the state of the session."""
         if entry.producer is not None:
             producer = self.producer(entry.producer)
@@ -145,17 +110,17 @@ class CheckpointReader:
                 raise invalid("The events of a producer must be in the order of their seq.")
             else:
                 producer.next_seq = entry.seq + 1
-            producer.ended = producer.ended or isinstance(event, SessionEnd)
+            producer.ended = producer.ended or isinstance(event, events.SessionEnd)
         match event:
-            case SessionGap():
+            case events.SessionGap():
                 gap = self.producer(event.producer or "")
                 gap.next_seq = max(gap.next_seq, event.to_seq + 1)
-            case SessionEnd():
+            case events.SessionEnd():
                 ts = entry.received_ms if event.ts is None else event.ts
                 self.ending = self.ending or SessionEnding(ts, event.reason or DEFAULT_END_REASON)
-            case SessionClosed():
+            case events.SessionClosed():
                 self.closed, self.ending = (event, entry.received_ms), None
-            case SessionReopened():
+            case events.SessionReopened():
                 self.closed = None
 
     def producer(self, name: str) -> ProducerState:
@@ -176,38 +141,41 @@ class CheckpointReader:
         )
 
 
-def read_entry(entry: CheckpointEntry) -> tuple[JournaledEvent, bytes]:
+def read_entry(entry: CheckpointEntry) -> tuple[events.JournaledEvent, bytes]:
     """The event of an entry, and its payload as ingest or the server would have journaled it. Raises `Refused`.
 
     Fields that this version does not know stay, as they do in the journal: another version let them in.
     """
     text = bytes(entry.event)
-    check_frame(text)
+    strict_json.check_frame(text)
     event = decode_journaled(text)
-    if isinstance(event, RefusalMarker):
+    if isinstance(event, events.RefusalMarker):
         if event.code not in CODES or entry.producer is None:
             raise invalid("The code of a refused event is unknown, or the entry has no producer.")
         return event, msgspec.json.encode({"type": "refused", "code": event.code})
-    check_numbers(text)
+    strict_json.check_numbers(text)
     check_event(event, len(text))
-    if isinstance(event, ServerEvent):
+    if isinstance(event, events.ServerEvent):
         if entry.producer is not None:
             raise invalid("An event of the server's own cannot have a producer.")
-        if isinstance(event, MemoryDocument):  # what types cannot express
+        if isinstance(event, events.MemoryDocument):  # what types cannot express
             check_form(event)
-        if isinstance(event, MemoryDocument | MemoryData) and content_size(event.content) > MAX_DOCUMENT_BYTES:
+        if (
+            isinstance(event, events.MemoryDocument | events.MemoryData)
+            and content_size(event.content) > MAX_DOCUMENT_BYTES
+        ):
             raise Refused("too_big", "A working memory document may have at most 64 KiB.")
-        if isinstance(event, MemoryDocument) and not isinstance(event.content, str | dict | None):
+        if isinstance(event, events.MemoryDocument) and not isinstance(event.content, str | dict | None):
             raise Refused("invalid_field", "The content of a document must be a text or an object.")
         return event, text
     if event.seq not in (None, entry.seq):
         raise invalid("The event must have the same seq as its entry.")
-    if isinstance(event, FrameEvent):
+    if isinstance(event, events.FrameEvent):
         return read_frame(event, text)
-    return event, validated_update(event, text).payload if isinstance(event, SessionUpdate) else text
+    return event, validated_update(event, text).payload if isinstance(event, events.SessionUpdate) else text
 
 
-def read_frame(event: FrameEvent, text: bytes) -> tuple[FrameEvent, bytes]:
+def read_frame(event: events.FrameEvent, text: bytes) -> tuple[events.FrameEvent, bytes]:
     """A frame of another stack, reduced as at the doors: the writer of the checkpoint may have added to it.
 
     Raises `Refused`.
@@ -289,7 +257,7 @@ class Digest:
         self.add(session)
 
     def add(self, text: bytes | Raw) -> None:
-        self.hash.update(SORTED.encode(JSON_DECODER.decode(text)) + b"\n")
+        self.hash.update(strict_json.SORTED.encode(strict_json.JSON_DECODER.decode(text)) + b"\n")
 
     def hex(self) -> str:
         return self.hash.hexdigest()
@@ -331,7 +299,7 @@ async def restore_checkpoint(
     for first in range(0, len(ids), LOOKED_UP):
         found = await sessions.store.memories.find_memories(project, ids[first : first + LOOKED_UP])
         taken |= {row.id for row in found if row.removed_ms is None}
-    renaming = Renaming((checkpoint.session_id, new_id), {id: memory_id(new_id, id) for id in taken})
+    renaming = Renaming((checkpoint.session_id, new_id), {id: records.memory_id(new_id, id) for id in taken})
     rows = list(restored.rows)
     for position in memories.positions:
         row = rows[position - 1]
@@ -348,18 +316,18 @@ async def parse_checkpoint(document: bytes) -> ParsedCheckpoint:
     """Check a checkpoint, in a thread, entry by entry. Raises `Refused` (`invalid_checkpoint`)."""
 
     def read() -> ParsedCheckpoint:
-        pieces = Pieces(document)
+        pieces = strict_json.Pieces(document)
         try:
             found = find_pieces(pieces)
             pieces.end()
-        except Unreadable:
+        except strict_json.Unreadable:
             raise invalid(NO_CHECKPOINT) from None
         return check_pieces(found)
 
     return await asyncio.to_thread(read)
 
 
-def find_pieces(pieces: Pieces) -> CheckpointPieces:
+def find_pieces(pieces: strict_json.Pieces) -> CheckpointPieces:
     """Find the parts of the checkpoint that comes next in a text. Raises `Unreadable`, `Refused`."""
     found = CheckpointPieces(pieces.text)
     if not pieces.follows(b"{"):
@@ -385,16 +353,16 @@ def check_pieces(found: CheckpointPieces) -> ParsedCheckpoint:
     sha256 = check_head(found)
     session_text = found.text[found.session or slice(0, 0)]
     try:
-        check_frame(session_text)
+        strict_json.check_frame(session_text)
         session = msgspec.json.decode(session_text, type=CheckpointSession)
-        check_integers(session.config)
+        strict_json.check_integers(session.config)
         digest, journal = Digest(session_text), CheckpointReader()
         places = found.events or ()
         for start, stop in zip(places[::2], places[1::2], strict=True):
             text = found.text[start:stop]
             journal.add(text)
             digest.add(text)
-    except (InvalidFrame, *MALFORMED):
+    except (InvalidFrame, *strict_json.MALFORMED):
         raise invalid(MALFORMED_PART) from None
     if digest.hex() != sha256:
         raise invalid("The checkpoint was changed after it was made: its sha256 does not match.")
@@ -411,7 +379,7 @@ def check_head(found: CheckpointPieces) -> str:
         kind = msgspec.json.decode(found.text[found.voicemem or nothing], type=str)
         version = msgspec.json.decode(found.text[found.version or nothing], type=int)
         sha256 = msgspec.json.decode(found.text[found.sha256 or nothing], type=str)
-    except MALFORMED:
+    except strict_json.MALFORMED:
         raise invalid(NO_CHECKPOINT) from None
     if kind != CHECKPOINT_KIND:
         raise invalid(NO_CHECKPOINT)
@@ -430,7 +398,7 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
     for row in rows:
         if any(tells in row.payload for tells in TELLS):
             event = decode_stored(row.payload)
-            if isinstance(event, MemoryAdded | MemoryEdited):
+            if isinstance(event, events.MemoryAdded | events.MemoryEdited):
                 ids[event.memory_id] = None
     found = await store.memories.find_memories(stream.project, list(ids)) if ids else []
     there = {row.position: row for row in found if row.key == stream.key and row.removed_ms is None}
@@ -439,8 +407,10 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
 
 def with_content(payload: bytes, row: MemoryRow) -> bytes:
     """An event about a memory, with what the memory says now."""
-    memory = to_memory(row)
-    return ENCODER.encode(JSON_DECODER.decode(payload) | {name: getattr(memory, name) for name in CONTENT})
+    memory = records.to_memory(row)
+    return ENCODER.encode(
+        strict_json.JSON_DECODER.decode(payload) | {name: getattr(memory, name) for name in records.CONTENT}
+    )
 
 
 class RestoredMemories(Struct):
@@ -451,28 +421,32 @@ class RestoredMemories(Struct):
     positions: list[int] = field(default_factory=list)
     """Of the entries that name memories."""
 
-    def apply(self, event: JournaledEvent, payload: bytes, position: int, received_ms: int) -> bytes:
+    def apply(self, event: events.JournaledEvent, payload: bytes, position: int, received_ms: int) -> bytes:
         """Take over what an entry says, and return its payload as a journal has it."""
         if not isinstance(event, NAMES_MEMORIES):
             return payload
         self.positions.append(position)
-        if isinstance(event, MemoryAdded):
+        if isinstance(event, events.MemoryAdded):
             known = {"id": event.memory_id, "text": event.text or "", "created_ms": received_ms}
             # Whose it is follows when it is written.
             known |= {"updated_ms": received_ms, "position": position, "key": 0, "project": ""}
-            self.rows[event.memory_id] = new_row(event, event.same_as, **known)
-        elif isinstance(event, MemoryRemoved):
+            self.rows[event.memory_id] = records.new_row(event, event.same_as, **known)
+        elif isinstance(event, events.MemoryRemoved):
             self.rows.pop(event.memory_id, None)
-        elif isinstance(event, MemoryEdited) and (row := self.rows.get(event.memory_id)) is not None:
-            changes = {name: value for name in (*JOURNALED, *CONTENT) if (value := getattr(event, name)) is not UNSET}
+        elif isinstance(event, events.MemoryEdited) and (row := self.rows.get(event.memory_id)) is not None:
+            changes = {
+                name: value
+                for name in (*records.JOURNALED, *records.CONTENT)
+                if (value := getattr(event, name)) is not UNSET
+            }
             if event.metadata is None:  # not said, or none
                 changes.pop("metadata")
             row = structs.replace(row, position=position, updated_ms=received_ms)
-            self.rows[event.memory_id] = changed_row(row, changes)
-        if not isinstance(event, MemoryAdded | MemoryEdited):
+            self.rows[event.memory_id] = records.changed_row(row, changes)
+        if not isinstance(event, events.MemoryAdded | events.MemoryEdited):
             return payload
-        values = JSON_DECODER.decode(payload)
-        return ENCODER.encode({name: value for name, value in values.items() if name not in CONTENT})
+        values = strict_json.JSON_DECODER.decode(payload)
+        return ENCODER.encode({name: value for name, value in values.items() if name not in records.CONTENT})
 
     @property
     def there(self) -> list[MemoryRow]:
@@ -492,7 +466,7 @@ class Renaming(Struct, frozen=True):
 
     def payload(self, payload: bytes) -> bytes:
         """An event about memories, with the new names."""
-        values = JSON_DECODER.decode(payload)
+        values = strict_json.JSON_DECODER.decode(payload)
         for one in ("memory_id", "same_as"):
             if isinstance(values.get(one), str):
                 values[one] = self.name(values[one])
@@ -509,15 +483,15 @@ class Renaming(Struct, frozen=True):
 
     def row(self, row: MemoryRow, rules: Rules | None) -> MemoryRow:
         """A memory with the new names, without what must not be kept."""
-        details = details_of(row)
+        details = records.details_of(row)
         evidence = tuple(structs.replace(one, session_id=self.session_id(one.session_id)) for one in details.evidence)
         same_as = None if details.same_as is None else self.name(details.same_as)
         fields: dict[str, Any] = {"evidence": evidence, "same_as": same_as}
         fields["supersedes"] = tuple(self.name(id) for id in row.supersedes)
         if rules is not None:
-            fields |= {"text": redacted(row.text, rules), "metadata": redacted(details.metadata, rules)}
-            fields |= {name: tuple(redacted([*getattr(row, name)], rules)) for name in ("topics", "entities")}
-        return structs.replace(changed_row(row, fields), id=self.name(row.id), session_id=self.session[1])
+            fields |= {"text": records.redacted(row.text, rules), "metadata": records.redacted(details.metadata, rules)}
+            fields |= {name: tuple(records.redacted([*getattr(row, name)], rules)) for name in ("topics", "entities")}
+        return structs.replace(records.changed_row(row, fields), id=self.name(row.id), session_id=self.session[1])
 
 
 async def write_restored(store: Store, stream: Stream, rows: Sequence[MemoryRow], now_ms: int) -> None:

@@ -10,21 +10,8 @@ from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch, parse_config, validate_config
 from voicemem.documents.document import Document, Form
 from voicemem.errors import Refused
+from voicemem.protocol import events
 from voicemem.protocol.codec import decode_stored
-from voicemem.protocol.events import (
-    Event,
-    Interrupt,
-    MemoryCarried,
-    MemoryData,
-    MemoryDocument,
-    MemoryForgotten,
-    MemorySummary,
-    MessageEvent,
-    Metric,
-    SessionForked,
-    ToolCall,
-    ToolResult,
-)
 from voicemem.protocol.types import MAX_INTEGER, JsonObject
 from voicemem.sessions.lifecycle import Sessions
 from voicemem.sessions.read_models.cache import ReadModelCache
@@ -65,8 +52,9 @@ async def fork(
 
     def encode_events(read_model: ReadModel) -> list[bytes]:
         """The journal of the fork, without what belongs to another user."""
-        events = fork_events(read_model.state, stream.id, at_turn, summary)
-        return [msgspec.json.encode(event) for event in events if same_user or not isinstance(event, MemoryCarried)]
+        left_out = () if same_user else (events.MemoryCarried,)
+        forked = fork_events(read_model.state, stream.id, at_turn, summary)
+        return [msgspec.json.encode(event) for event in forked if not isinstance(event, left_out)]
 
     payloads = await read_models.read(stream, encode_events)
     rows = [JournalRow(position, None, None, now, payload) for position, payload in enumerate(payloads, 1)]
@@ -89,14 +77,14 @@ async def summary_at(
         for row in rows:
             if b'"memory.' in row.payload:
                 event = decode_stored(row.payload)
-                if isinstance(event, MemoryForgotten):
+                if isinstance(event, events.MemoryForgotten):
                     newest = None
-                elif isinstance(event, MemorySummary) and event.through_turn <= at_turn:
+                elif isinstance(event, events.MemorySummary) and event.through_turn <= at_turn:
                     newest = Summary(event.through_turn, event.text, event.messages, event.model)
     return newest
 
 
-def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | None = None) -> Iterator[Event]:
+def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | None = None) -> Iterator[events.Event]:
     """The events that recreate the memory of a session up to a turn: each message whole, as the history shows it.
 
     What the history does not show, such as deltas, is not copied.
@@ -119,24 +107,24 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
     if state.forgotten is not None:
         through = min(forgotten.through_turn, at_turn)
         since = forgotten.turn if (forgotten.turn or 0) <= at_turn else None
-        yield MemoryForgotten(through_turn=None if through < 0 else through, turn=since, kept=tuple(kept))
+        yield events.MemoryForgotten(through_turn=None if through < 0 else through, turn=since, kept=tuple(kept))
     if summary is not None:
-        yield MemorySummary(
+        yield events.MemorySummary(
             through_turn=summary.through_turn, text=summary.text, messages=summary.messages, model=summary.model
         )
     if state.document is not None:
         yield document_event(state.document)
     if state.data:
-        yield MemoryData(operation="replace", content=state.data)
+        yield events.MemoryData(operation="replace", content=state.data)
     if state.carried:
-        yield MemoryCarried(sessions=state.carried)
-    yield SessionForked(from_session=session_id, at_turn=at_turn, forgotten_items=tuple(gone))
+        yield events.MemoryCarried(sessions=state.carried)
+    yield events.SessionForked(from_session=session_id, at_turn=at_turn, forgotten_items=tuple(gone))
 
 
-def document_event(document: Document) -> MemoryDocument:
+def document_event(document: Document) -> events.MemoryDocument:
     """The event that recreates the working memory as it is now: it has no turns to go back to."""
     form = document.form or Form("text")
-    return MemoryDocument(
+    return events.MemoryDocument(
         ts=document.updated_ms,
         operation="clear" if document.content is None else "replace",
         content=document.content,
@@ -146,7 +134,7 @@ def document_event(document: Document) -> MemoryDocument:
     )
 
 
-def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
+def turn_events(state: State, turn: Turn) -> Iterator[tuple[events.Event, int]]:
     """The events of a turn, each with the journal position at which its message or tool call began."""
     for entry in turn_entries(state, turn):
         # The first interruption of a reply, if it has a cause; the message itself has everything else about it.
@@ -158,21 +146,24 @@ def turn_events(state: State, turn: Turn) -> Iterator[tuple[Event, int]]:
             # name the original item, so they cannot change this copy.
             item = f"forked.{entry.order}"
             yield msgspec.structs.replace(to_message_event(entry.message), item=item), entry.order
-            yield Interrupt(item=item, ts=interruption.ts, cause=interruption.cause), entry.order
+            yield events.Interrupt(item=item, ts=interruption.ts, cause=interruption.cause), entry.order
     for tool_call in turn.tool_calls or ():
         if tool_call.name is not None:
             named = {"call_id": tool_call.call_id, "name": tool_call.name, "arguments": tool_call.arguments}
-            yield ToolCall(turn_id=turn.number, ts=tool_call.ts, **named), tool_call.order
+            yield events.ToolCall(turn_id=turn.number, ts=tool_call.ts, **named), tool_call.order
         if tool_call.answered:
-            yield ToolResult(turn_id=turn.number, call_id=tool_call.call_id, result=tool_call.result), tool_call.order
+            yield (
+                events.ToolResult(turn_id=turn.number, call_id=tool_call.call_id, result=tool_call.result),
+                tool_call.order,
+            )
     for latency in turn.latencies or ():
-        yield Metric(turn_id=turn.number, ts=latency.ts, name=latency.name, latency_ms=latency.latency_ms), 0
+        yield events.Metric(turn_id=turn.number, ts=latency.ts, name=latency.name, latency_ms=latency.latency_ms), 0
 
 
-def to_message_event(message: Message) -> MessageEvent:
+def to_message_event(message: Message) -> events.MessageEvent:
     """The event that recreates a message."""
     metadata = dict(message.metadata)
-    return MessageEvent(
+    return events.MessageEvent(
         role=message.role,
         text=message.content,
         source=metadata.pop("source"),

@@ -18,22 +18,6 @@ from msgspec import Struct
 
 from voicemem.config.session import parse_config
 from voicemem.documents import document as documents
-from voicemem.documents.document import (
-    CLEAR_TOOL,
-    GET_TOOL,
-    MAX_DOCUMENT_BYTES,
-    UPDATE_TOOL,
-    ChatToolCall,
-    Document,
-    Form,
-    Operation,
-    Scope,
-    WorkingMemoryConfig,
-    form_of,
-    parse_update,
-    tool_definitions,
-    tool_message,
-)
 from voicemem.errors import InvalidFrame, Refused, StoreUnavailable
 from voicemem.protocol import codec
 from voicemem.protocol.events import MemoryData, MemoryDocument
@@ -48,16 +32,16 @@ from voicemem.store.journal import Journal
 from voicemem.store.streams import Stream
 from voicemem.transcript.state import State
 
-DEFAULT_CONFIG = WorkingMemoryConfig()
+DEFAULT_CONFIG = documents.WorkingMemoryConfig()
 
 
 class DocumentOwner(NamedTuple):
     """The owner of a document, and the working memory settings of the session that asks."""
 
-    scope: Scope
+    scope: documents.Scope
     project: str
     id: str
-    config: WorkingMemoryConfig = DEFAULT_CONFIG
+    config: documents.WorkingMemoryConfig = DEFAULT_CONFIG
     session_id: str | None = None
     """The session that asks; None for one who asks for a user."""
     stream: Stream | None = None
@@ -68,11 +52,11 @@ class DocumentView(Struct, frozen=True):
     """A document at a version; version 0 is the state before the first change."""
 
     owner: DocumentOwner
-    form: Form
+    form: documents.Form
     content: Any = None
     version: int = 0
     updated_ms: int | None = None
-    stored_form: Form | None = None
+    stored_form: documents.Form | None = None
     """The form that the document itself has; None if the configuration decides."""
 
 
@@ -87,7 +71,7 @@ class VersionRecord(NamedTuple):
     """The change that made a version of a document."""
 
     version: int
-    operation: Operation
+    operation: documents.Operation
     updated_ms: int
     by: VersionAuthor | None = None
 
@@ -95,9 +79,9 @@ class VersionRecord(NamedTuple):
 class DocumentChange(NamedTuple):
     """A change of a document; with `form`, the document has this form from now on."""
 
-    operation: Operation
+    operation: documents.Operation
     content: Any = None
-    form: Form | None = None
+    form: documents.Form | None = None
 
 
 def owner_of_session(stream: Stream) -> DocumentOwner:
@@ -111,9 +95,9 @@ def owner_of_session(stream: Stream) -> DocumentOwner:
     return DocumentOwner("user", stream.project, session_config.user_id, section, stream.id)
 
 
-def view_of(owner: DocumentOwner, document: Document | None) -> DocumentView:
-    document = document or Document()
-    form = documents.resolve_form(document.content, document.form, form_of(owner.config))
+def view_of(owner: DocumentOwner, document: documents.Document | None) -> DocumentView:
+    document = document or documents.Document()
+    form = documents.resolve_form(document.content, document.form, documents.form_of(owner.config))
     updated_ms = document.updated_ms if document.version else None
     return DocumentView(owner, form, document.content, document.version, updated_ms, document.form)
 
@@ -197,7 +181,11 @@ class WorkingMemory:
         form, change = prepare_change(before, change)
         # The first document of a user stores the form of the session's configuration, so that all sessions of the user
         # find the same form; else it is left to the configuration.
-        adopts = before.stored_form is None and before.owner.scope == "user" and form == form_of(before.owner.config)
+        adopts = (
+            before.stored_form is None
+            and before.owner.scope == "user"
+            and form == documents.form_of(before.owner.config)
+        )
         own = change.form or (form if adopts else None)
         content = documents.apply_operation(before.content, change.operation, change.content)
         if content is not None:
@@ -244,9 +232,9 @@ class WorkingMemory:
     async def tool_definitions(self, owner: DocumentOwner | Stream) -> list[JsonObject]:
         """The tool definitions for the document of an owner, or of a session. Raises `Refused`."""
         view = await self.read_document(owner if isinstance(owner, DocumentOwner) else owner_of_session(owner))
-        return tool_definitions(view.form)
+        return documents.tool_definitions(view.form)
 
-    async def execute_tool(self, owner: DocumentOwner | Stream, call: ChatToolCall) -> JsonObject:
+    async def execute_tool(self, owner: DocumentOwner | Stream, call: documents.ChatToolCall) -> JsonObject:
         """Run a tool call; the tool message. An error in the tool call is reported in the message, for the LLM to read.
 
         Raises `Refused` for a session that has no document, and `StoreUnavailable`.
@@ -254,13 +242,13 @@ class WorkingMemory:
         owner = owner if isinstance(owner, DocumentOwner) else owner_of_session(owner)
         owner = owner._replace(stream=None)  # its row is read for each call
         try:
-            return tool_message(call, await self.run_tool(owner, call))
+            return documents.tool_message(call, await self.run_tool(owner, call))
         except (Refused, InvalidFrame) as refused:
             if refused.code == "unknown_session":
                 raise
-            return tool_message(call, f"Error: {refused.detail}")
+            return documents.tool_message(call, f"Error: {refused.detail}")
 
-    async def run_tool(self, owner: DocumentOwner, call: ChatToolCall) -> str:
+    async def run_tool(self, owner: DocumentOwner, call: documents.ChatToolCall) -> str:
         """Run a tool call; its result as text. Raises `Refused`, `InvalidFrame`."""
         match call.function.name:
             case "get_working_memory":
@@ -269,14 +257,17 @@ class WorkingMemory:
             case "update_working_memory":
                 if isinstance(call.function.arguments, str):
                     check_frame(call.function.arguments.encode())
-                update = parse_update(call)
+                update = documents.parse_update(call)
                 check_integers(update.content)
                 await self.change(owner, DocumentChange(update.mode, update.content))
                 return "The working memory is updated."
             case "clear_working_memory":
                 await self.change(owner, DocumentChange("clear"))
                 return "The working memory is empty."
-        raise Refused("invalid_field", f"The tool must be one of {GET_TOOL}, {UPDATE_TOOL} and {CLEAR_TOOL}.")
+        raise Refused(
+            "invalid_field",
+            f"The tool must be one of {documents.GET_TOOL}, {documents.UPDATE_TOOL} and {documents.CLEAR_TOOL}.",
+        )
 
     # Data
 
@@ -291,7 +282,7 @@ class WorkingMemory:
             return (await append_derived(self.read_models, stream, check_data, self.clock))[1].state.data
 
 
-def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[Form, DocumentChange]:
+def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[documents.Form, DocumentChange]:
     """The form of the document after a change, and the change as it is journaled. Raises `Refused` (`invalid_field`).
 
     A text that holds a JSON object, for a document of that format, is taken as the object: LLMs send such texts.
@@ -305,10 +296,10 @@ def prepare_change(before: DocumentView, change: DocumentChange) -> tuple[Form, 
     if change.form is not None:
         form = change.form
     elif existing is not None:
-        form = documents.resolve_form(existing, before.stored_form, form_of(before.owner.config))
+        form = documents.resolve_form(existing, before.stored_form, documents.form_of(before.owner.config))
     else:
         form = documents.resolve_form(
-            None, before.stored_form, form_of(before.owner.config), documents.resolve_form(content)
+            None, before.stored_form, documents.form_of(before.owner.config), documents.resolve_form(content)
         )
     if content is None:
         return form, change
@@ -344,5 +335,5 @@ def checked_data(read_model: ReadModel, event: MemoryData) -> MemoryData:
 
 
 def check_data_size(data: JsonObject) -> None:
-    if documents.content_size(data) > MAX_DOCUMENT_BYTES:
+    if documents.content_size(data) > documents.MAX_DOCUMENT_BYTES:
         raise Refused("too_big", "The data of a session may have at most 64 KiB, and so may a change of them.")

@@ -14,20 +14,8 @@ from voicemem.config.context import DEFAULT_STRATEGY, ExtractConfig
 from voicemem.context.policies import Policies
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable
 from voicemem.llm.background import BackgroundLlm, LlmText
+from voicemem.memory.extraction import prompts
 from voicemem.memory.extraction.checks import ExtractedMemory, check_answer, read_answer
-from voicemem.memory.extraction.prompts import (
-    MAX_KNOWN,
-    PROMPT_VERSION,
-    CountTokens,
-    KnownMemory,
-    Line,
-    Prompt,
-    Section,
-    build_prompt,
-    next_section,
-    response_format,
-    said_between,
-)
 from voicemem.memory.long_term.memories import LongTermMemory
 from voicemem.memory.long_term.plans import MemoryOwner
 from voicemem.memory.long_term.records import Memory, MemoryDraft
@@ -97,7 +85,7 @@ class Reading(NamedTuple):
 
     position: int
     extracted: Extracted
-    section: Section | None
+    section: prompts.Section | None
     summary: str | None
     """The running summary that its context has."""
 
@@ -154,7 +142,7 @@ class Extractor:
             return Step("calls", reading.position)
         known, before = await self.find_known(stream, config, section)
         summary = before.text if before is not None else reading.summary
-        make = partial(build_prompt, config, section, known, stream.started_ms, summary)
+        make = partial(prompts.build_prompt, config, section, known, stream.started_ms, summary)
         prompt = await asyncio.to_thread(make)
         estimate = count(prompt.system) + count(prompt.user) + ANSWER_TOKENS
         if not await self.budget.spend(stream.project, estimate):
@@ -167,7 +155,7 @@ class Extractor:
         mark = MemoriesExtracted(
             through=section.through,
             strategy=config.strategy or DEFAULT_STRATEGY,
-            version=PROMPT_VERSION,
+            version=prompts.PROMPT_VERSION,
             model=model_of(config, answer),
             input_tokens=answer.input_tokens,
             output_tokens=answer.output_tokens,
@@ -175,9 +163,9 @@ class Extractor:
         await self.keep(stream, reading, drafts, mark)
         return Step("sent", reading.position)
 
-    async def ask(self, stream: Stream, config: ExtractConfig, prompt: Prompt, estimate: int) -> LlmText:
+    async def ask(self, stream: Stream, config: ExtractConfig, prompt: prompts.Prompt, estimate: int) -> LlmText:
         """The LLM's answer; what it really cost is counted."""
-        schema = response_format(prompt.kinds)
+        schema = prompts.response_format(prompt.kinds)
         answer = await self.llm.ask(stream, METRIC_USE, config.model, prompt.messages, schema)
         if answer.input_tokens is not None and answer.output_tokens is not None:
             spent = answer.input_tokens + answer.output_tokens
@@ -188,21 +176,23 @@ class Extractor:
         return answer
 
     async def find_known(
-        self, stream: Stream, config: ExtractConfig, section: Section
-    ) -> tuple[list[KnownMemory], Memory | None]:
+        self, stream: Stream, config: ExtractConfig, section: prompts.Section
+    ) -> tuple[list[prompts.KnownMemory], Memory | None]:
         """The memories of the same user that are nearest to what he said, and the summary of the session so far."""
         scope = scope_of(stream)
         mine = MemoryOwner(*scope).filter
         if config.strategy == "summary":
             filter = structs.replace(mine, session_ids=AnyOf((stream.id,)), kinds=AnyOf(("summary",)), limit=1)
             return [], next(iter(await self.long_term.list_memories(stream.project, filter)), None)
-        filter = structs.replace(mine, kinds=NoneOf(("summary",)), limit=MAX_KNOWN)
+        filter = structs.replace(mine, kinds=NoneOf(("summary",)), limit=prompts.MAX_KNOWN)
         said = " ".join(line.text for line in reversed(section.lines) if line.is_callers)
-        near = [one for one, _ in await self.long_term.find_by_words(stream.project, filter, said, MAX_KNOWN)]
-        newest = await self.long_term.list_memories(stream.project, filter) if len(near) < MAX_KNOWN else []
-        found = list({one.id: one for one in (*near, *newest)}.values())[:MAX_KNOWN]
+        near = [one for one, _ in await self.long_term.find_by_words(stream.project, filter, said, prompts.MAX_KNOWN)]
+        newest = await self.long_term.list_memories(stream.project, filter) if len(near) < prompts.MAX_KNOWN else []
+        found = list({one.id: one for one in (*near, *newest)}.values())[: prompts.MAX_KNOWN]
         days = [one.created_at if one.said_at is None else one.said_at for one in found]
-        return [KnownMemory(one.id, one.kind, one.text, day) for one, day in zip(found, days, strict=True)], None
+        return [
+            prompts.KnownMemory(one.id, one.kind, one.text, day) for one, day in zip(found, days, strict=True)
+        ], None
 
     async def keep(
         self, stream: Stream, reading: Reading, drafts: Sequence[MemoryDraft], mark: MemoriesExtracted
@@ -228,21 +218,21 @@ class Extractor:
         raise StoreUnavailable("The session changes faster than its memories can be stored; try again.")
 
 
-def read_section(read_model: ReadModel, count: CountTokens) -> Reading:
+def read_section(read_model: ReadModel, count: prompts.CountTokens) -> Reading:
     state = read_model.state
     extracted = state.extracted or Extracted()
     summary = None if state.summary is None else state.summary.text
-    return Reading(read_model.position, extracted, next_section(state, extracted.through, count), summary)
+    return Reading(read_model.position, extracted, prompts.next_section(state, extracted.through, count), summary)
 
 
 def said_now(read_model: ReadModel, reading: Reading) -> tuple[Extracted, list[tuple[int, str, str]]]:
     """Up to where lines were sent by now, and what the lines of a reading say by now."""
     section, state = reading.section, read_model.state
     through = 0 if section is None else section.through
-    return state.extracted or Extracted(), content_of(said_between(state, reading.extracted.through, through))
+    return state.extracted or Extracted(), content_of(prompts.said_between(state, reading.extracted.through, through))
 
 
-def content_of(lines: Sequence[Line]) -> list[tuple[int, str, str]]:
+def content_of(lines: Sequence[prompts.Line]) -> list[tuple[int, str, str]]:
     return sorted((line.position, line.role, line.text) for line in lines)
 
 
@@ -260,11 +250,11 @@ def draft_of(
         evidence=evidence_of(stream.id, memory.lines),
         strategy=config.strategy or DEFAULT_STRATEGY,
         model=model_of(config, answer),
-        version=PROMPT_VERSION,
+        version=prompts.PROMPT_VERSION,
     )
 
 
-def evidence_of(session_id: str, lines: Sequence[Line]) -> tuple[Evidence, ...]:
+def evidence_of(session_id: str, lines: Sequence[prompts.Line]) -> tuple[Evidence, ...]:
     """Where lines stand in the journal of a session; neighbours together."""
     runs = [[line for _, line in run] for _, run in groupby(enumerate(lines), lambda pair: pair[1].number - pair[0])]
     if len(runs) > MAX_EVIDENCE:

@@ -17,37 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from voicemem.errors import Refused, StoreUnavailable
-from voicemem.memory.long_term.plans import (
-    MemoryOwner,
-    Plan,
-    Settled,
-    check_superseded,
-    continued,
-    ensure_stream,
-    find_cycle,
-    owned,
-    owner_of,
-    settle_owner,
-    stream_of,
-    strengthened,
-    without_cycles,
-)
-from voicemem.memory.long_term.records import (
-    EvidenceLine,
-    Memory,
-    MemoryDraft,
-    MemoryPatch,
-    Namespace,
-    changed_row,
-    details_of,
-    given_fields,
-    memory_id,
-    naming,
-    normalised,
-    prepare_fields,
-    row_of,
-    to_memory,
-)
+from voicemem.memory.long_term import plans, records
 from voicemem.protocol.events import MemoriesExtracted
 from voicemem.protocol.memories import Evidence, GivenKind, RemovalReason, Topic
 from voicemem.protocol.types import Integer, Name, format_place, parse_place
@@ -99,47 +69,49 @@ class LongTermMemory:
 
     # Reading
 
-    async def find(self, project: str, id: str) -> Memory:
+    async def find(self, project: str, id: str) -> records.Memory:
         """A memory. Raises `Refused` (`unknown_memory`)."""
-        return to_memory(await self.require_row(project, id))
+        return records.to_memory(await self.require_row(project, id))
 
-    async def find_all(self, project: str, ids: Sequence[str]) -> list[Memory]:
+    async def find_all(self, project: str, ids: Sequence[str]) -> list[records.Memory]:
         """Those of these memories that are there, in the order of the ids."""
         rows = {row.id: row for row in await self.store.memories.find_memories(project, ids) if row.removed_ms is None}
-        return [to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
+        return [records.to_memory(rows[id]) for id in dict.fromkeys(ids) if id in rows]
 
-    async def list_memories(self, project: str, filter: MemoryFilter) -> list[Memory]:
+    async def list_memories(self, project: str, filter: MemoryFilter) -> list[records.Memory]:
         """Memories for which all conditions hold, the newest first; expired ones are never among them."""
-        return [to_memory(row) for row in await self.store.memories.list_memories(self.restricted(project, filter))]
+        return [
+            records.to_memory(row) for row in await self.store.memories.list_memories(self.restricted(project, filter))
+        ]
 
     async def find_by_words(
         self, project: str, filter: MemoryFilter, query: str, limit: int
-    ) -> list[tuple[Memory, float]]:
+    ) -> list[tuple[records.Memory, float]]:
         """Memories with words of a query and how well they fit, the best first; as `list_memories` otherwise."""
         words = query_words(query)
         found = await self.store.memories.find_memories_by_words(self.restricted(project, filter), words, limit)
-        return [(to_memory(row), score) for row, score in found]
+        return [(records.to_memory(row), score) for row, score in found]
 
     def restricted(self, project: str, filter: MemoryFilter) -> MemoryFilter:
         """The same filter, but of this project, and without what has expired."""
         expired_ms = self.clock() if filter.unexpired_at_ms is None else filter.unexpired_at_ms
         return structs.replace(filter, project=project, unexpired_at_ms=expired_ms)
 
-    async def evidence(self, project: str, memory: Memory) -> list[EvidenceLine]:
+    async def evidence(self, project: str, memory: records.Memory) -> list[records.EvidenceLine]:
         """The messages that a memory comes from, as they were heard; of sessions that are gone there are none."""
-        lines: list[EvidenceLine] = []
+        lines: list[records.EvidenceLine] = []
         for source in memory.evidence:
             stream = None if source.evidence else await self.store.journal.find_session(project, source.session_id)
             if stream is not None:
                 lines += await self.lines_of(stream, source)
         return lines
 
-    async def lines_of(self, stream: Stream, source: Evidence) -> list[EvidenceLine]:
+    async def lines_of(self, stream: Stream, source: Evidence) -> list[records.EvidenceLine]:
         """The messages of a session that began between two positions of its journal."""
 
-        def read(memory: Any) -> list[EvidenceLine]:
+        def read(memory: Any) -> list[records.EvidenceLine]:
             return [
-                EvidenceLine(stream.id, one.turn_id, one.position, one.role, one.said_ms, one.text)
+                records.EvidenceLine(stream.id, one.turn_id, one.position, one.role, one.said_ms, one.text)
                 for number in sorted(set(source.turn_ids))
                 for one in passages_in(memory.state, number)
                 if source.first <= one.position <= source.last
@@ -173,7 +145,9 @@ class LongTermMemory:
 
     # Adding
 
-    async def add(self, project: str, drafts: Sequence[MemoryDraft], now: int | None = None) -> list[Memory]:
+    async def add(
+        self, project: str, drafts: Sequence[records.MemoryDraft], now: int | None = None
+    ) -> list[records.Memory]:
         """Keep memories; they are found once this returns. Each is answered as it stands then, in the order given.
 
         One without an `id` that says the same as a memory of the same owner is that memory. One with the `id` of a
@@ -181,51 +155,51 @@ class LongTermMemory:
         `unknown_session` for what was extracted from a session that is gone), `StoreUnavailable`.
         """
         now = self.clock() if now is None else now
-        groups: defaultdict[int | str, list[Settled]] = defaultdict(list)
-        prepared = list[MemoryDraft]()
+        groups: defaultdict[int | str, list[plans.Settled]] = defaultdict(list)
+        prepared = list[records.MemoryDraft]()
         for place, draft in enumerate(drafts):
-            with naming(place if len(drafts) > 1 else None):
+            with records.naming(place if len(drafts) > 1 else None):
                 prepared.append(self.prepare(draft, now))
         for place, draft in enumerate(prepared):
-            owner = MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
-            owner, session = await settle_owner(self.store.journal, owner)
+            owner = plans.MemoryOwner(project, draft.namespace, draft.user_id, draft.session_id)
+            owner, session = await plans.settle_owner(self.store.journal, owner)
             if session is None and draft.source == "extracted":
                 raise Refused("unknown_session")
-            with naming(place if len(drafts) > 1 else None):
+            with records.naming(place if len(drafts) > 1 else None):
                 await self.refuse_erased(owner, session)
             groups[session.key if session is not None else owner.user_id or ""].append(
-                Settled(place, owned(draft, owner), owner, session)
+                plans.Settled(place, plans.owned(draft, owner), owner, session)
             )
         added: dict[int, MemoryRow] = {}
         for group in groups.values():
             for first in range(0, len(group), MAX_ROWS):
                 added |= await self.add_some(group[first : first + MAX_ROWS], now, len(drafts) > 1)
-        return [to_memory(added[place]) for place in range(len(drafts))]
+        return [records.to_memory(added[place]) for place in range(len(drafts))]
 
     async def add_extracted(
-        self, stream: Stream, drafts: Sequence[MemoryDraft], mark: MemoriesExtracted
-    ) -> list[Memory] | None:
+        self, stream: Stream, drafts: Sequence[records.MemoryDraft], mark: MemoriesExtracted
+    ) -> list[records.Memory] | None:
         """Keep what was extracted from a session, and the mark that says up to where it was read, in one step.
 
         The mark gets the ids. `stream` is the session up to its position: None, with nothing changed, when something
         else was journaled since. At most `MAX_ROWS` drafts. Raises as `add`.
         """
         now = self.clock()
-        plan, found = Plan(stream, now), list[MemoryRow]()
-        owner = MemoryOwner(stream.project, None, None, stream.id)
-        owner, session = await settle_owner(self.store.journal, owner)
+        plan, found = plans.Plan(stream, now), list[MemoryRow]()
+        owner = plans.MemoryOwner(stream.project, None, None, stream.id)
+        owner, session = await plans.settle_owner(self.store.journal, owner)
         if session is None or session.key != stream.key:
             raise Refused("unknown_session")
         for draft in [self.prepare(draft, now) for draft in drafts]:
-            found.append(await self.plan_draft(plan, Settled(0, owned(draft, owner), owner, stream)))
+            found.append(await self.plan_draft(plan, plans.Settled(0, plans.owned(draft, owner), owner, stream)))
         plan.append(structs.replace(mark, added=tuple(dict.fromkeys(row.id for row in found))))
         written = await self.write(plan)
-        return None if written is None else [to_memory(row) for row in found]
+        return None if written is None else [records.to_memory(row) for row in found]
 
-    def prepare(self, draft: MemoryDraft, now: int) -> MemoryDraft:
+    def prepare(self, draft: records.MemoryDraft, now: int) -> records.MemoryDraft:
         """The draft as it is kept. Raises `Refused`."""
-        checked: MemoryDraft = msgspec.convert(structs.asdict(draft), MemoryDraft)
-        draft = structs.replace(checked, **prepare_fields(given_fields(checked), self.rules))
+        checked: records.MemoryDraft = msgspec.convert(structs.asdict(draft), records.MemoryDraft)
+        draft = structs.replace(checked, **records.prepare_fields(records.given_fields(checked), self.rules))
         if draft.expires_at is not None:
             check_expiry(draft.expires_at, now)
         return draft
@@ -236,27 +210,27 @@ class LongTermMemory:
             return row
         return structs.replace(row, expires_ms=since_ms + self.ttl_ms[row.kind])
 
-    async def add_some(self, group: Sequence[Settled], now: int, several: bool) -> dict[int, MemoryRow]:
+    async def add_some(self, group: Sequence[plans.Settled], now: int, several: bool) -> dict[int, MemoryRow]:
         """Keep memories that stand in one journal; the rows by their places, which errors name if there are several."""
         owner, session = group[0].owner, group[0].session
         async with self.lock_for(owner, session):
             for _ in range(MAX_APPEND_ATTEMPTS):
-                plan = Plan(await ensure_stream(self.store.journal, owner, session, now), now)
+                plan = plans.Plan(await plans.ensure_stream(self.store.journal, owner, session, now), now)
                 rows = dict[int, MemoryRow]()
                 for one in group:
-                    with naming(one.place if several else None):
+                    with records.naming(one.place if several else None):
                         rows[one.place] = await self.plan_draft(plan, one)
                 if await self.write_or_refuse(plan, session):
                     return rows
         raise StoreUnavailable(TOO_FAST)
 
-    async def refuse_erased(self, owner: MemoryOwner, session: Stream | None) -> None:
+    async def refuse_erased(self, owner: plans.MemoryOwner, session: Stream | None) -> None:
         """Raise `Refused` (`session_erased`) for a memory of a session that was erased: it would outlive that."""
         session_id = owner.session_id if session is None else None
         if session_id is not None and await self.store.journal.was_erased(owner.project, session_id):
             raise Refused("session_erased")
 
-    async def write_or_refuse(self, plan: Plan, session: Stream | None) -> bool:
+    async def write_or_refuse(self, plan: plans.Plan, session: Stream | None) -> bool:
         """Write a plan; False when it must be made again."""
         try:
             return await self.write(plan) is not None
@@ -265,7 +239,7 @@ class LongTermMemory:
                 return False  # another node was quicker, or the user was erased meanwhile
             raise
 
-    async def write(self, plan: Plan) -> Stream | None:
+    async def write(self, plan: plans.Plan) -> Stream | None:
         if not plan.payloads:
             return plan.stream
         rows, key = list(plan.rows.values()), plan.stream.key
@@ -278,26 +252,28 @@ class LongTermMemory:
                 listener(keys)
         return written
 
-    async def plan_draft(self, plan: Plan, settled: Settled) -> MemoryRow:
+    async def plan_draft(self, plan: plans.Plan, settled: plans.Settled) -> MemoryRow:
         """Plan to keep a memory; the row that there is of it then."""
         draft, owner = settled.draft, settled.owner
-        draft = structs.replace(draft, supersedes=await check_superseded(self.store.memories, draft, owner))
+        draft = structs.replace(draft, supersedes=await plans.check_superseded(self.store.memories, draft, owner))
         if draft.id is not None:
             return await self.plan_given(plan, draft, owner.project)
         same = await self.find_same(plan, draft, owner)
         if same is not None and same.key == plan.stream.key:
-            return plan.edit(same, strengthened(same, await without_cycles(self.store.memories, plan, draft, same.id)))
+            return plan.edit(
+                same, plans.strengthened(same, await plans.without_cycles(self.store.memories, plan, draft, same.id))
+            )
         if same is not None:  # in another journal, whose erasure must not take this one away
-            return await self.plan_new(plan, continued(draft, same), owner, same.id)
+            return await self.plan_new(plan, plans.continued(draft, same), owner, same.id)
         return await self.plan_new(plan, draft, owner, None)
 
-    async def plan_given(self, plan: Plan, draft: MemoryDraft, project: str) -> MemoryRow:
+    async def plan_given(self, plan: plans.Plan, draft: records.MemoryDraft, project: str) -> MemoryRow:
         """Plan to keep a memory under the id that it was given."""
         id = draft.id
         assert id is not None
         known = plan.rows.get(id) or await self.find_row(project, id)
-        draft = await without_cycles(self.store.memories, plan, draft, id)
-        row = row_of(draft, id, plan.stream.key, project, plan.now_ms, None)
+        draft = await plans.without_cycles(self.store.memories, plan, draft, id)
+        row = records.row_of(draft, id, plan.stream.key, project, plan.now_ms, None)
         if known is not None and known.key == plan.stream.key:
             said_ms = known.said_ms if draft.said_at is None else draft.said_at
             row = structs.replace(row, created_ms=known.created_ms, said_ms=said_ms, position=known.position)
@@ -306,72 +282,84 @@ class LongTermMemory:
             plan.replace(known)
         return plan.add(self.with_ttl(row, plan.now_ms))
 
-    async def plan_new(self, plan: Plan, draft: MemoryDraft, owner: MemoryOwner, same_as: str | None) -> MemoryRow:
+    async def plan_new(
+        self, plan: plans.Plan, draft: records.MemoryDraft, owner: plans.MemoryOwner, same_as: str | None
+    ) -> MemoryRow:
         """Plan to keep a memory under an id of its own, which follows from its text."""
         for count in range(MAX_CHAIN):
-            id = memory_id(plan.stream.key, owner.key, normalised(draft.text), count)
+            id = records.memory_id(plan.stream.key, owner.key, records.normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
-            if known is None and not await find_cycle(self.store.memories, plan, draft, id):
-                row = row_of(draft, id, plan.stream.key, owner.project, plan.now_ms, same_as)
+            if known is None and not await plans.find_cycle(self.store.memories, plan, draft, id):
+                row = records.row_of(draft, id, plan.stream.key, owner.project, plan.now_ms, same_as)
                 return plan.add(self.with_ttl(row, plan.now_ms))
-            if known is not None and normalised(known.text) == normalised(draft.text) and not known.superseded_by:
-                draft = await without_cycles(self.store.memories, plan, draft, id)
-                after = changed_row(strengthened(known, draft), {"expires_at": draft.expires_at})
+            if (
+                known is not None
+                and records.normalised(known.text) == records.normalised(draft.text)
+                and not known.superseded_by
+            ):
+                draft = await plans.without_cycles(self.store.memories, plan, draft, id)
+                after = records.changed_row(plans.strengthened(known, draft), {"expires_at": draft.expires_at})
                 return plan.edit(known, self.with_ttl(after, plan.now_ms))
         raise Refused("memory_exists")
 
-    async def find_same(self, plan: Plan, draft: MemoryDraft, owner: MemoryOwner) -> MemoryRow | None:
+    async def find_same(
+        self, plan: plans.Plan, draft: records.MemoryDraft, owner: plans.MemoryOwner
+    ) -> MemoryRow | None:
         """The memory of the same owner that says the same."""
-        text = normalised(draft.text)
+        text = records.normalised(draft.text)
         planned = (row for row in plan.rows.values() if row.removed_ms is None)
         filter = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms)
         words = query_words(draft.text, in_all_forms=False)
         found = await self.store.memories.find_memories_by_words(filter, words, SAME_LOOKED_AT)
         stored = (row for row, _ in found if row.id not in plan.rows)
         return next(
-            (row for row in (*planned, *stored) if normalised(row.text) == text and owner_of(row).key == owner.key),
+            (
+                row
+                for row in (*planned, *stored)
+                if records.normalised(row.text) == text and plans.owner_of(row).key == owner.key
+            ),
             None,
         )
 
     # Changing
 
-    async def edit(self, project: str, id: str, patch: MemoryPatch) -> Memory:
+    async def edit(self, project: str, id: str, patch: records.MemoryPatch) -> records.Memory:
         """Change a memory; the memory after that. Raises `Refused` (`unknown_memory`, and as `add`)."""
-        fields, now = prepare_fields(given_fields(patch), self.rules), self.clock()
+        fields, now = records.prepare_fields(records.given_fields(patch), self.rules), self.clock()
         if fields.get("expires_at") is not None:
             check_expiry(fields["expires_at"], now)
         for _ in range(MAX_APPEND_ATTEMPTS):
             planned = await self.plan_edit(project, id, fields, now)
             if planned is not None and await self.write_or_refuse(*planned[:2]):
-                return to_memory(planned[2])
+                return records.to_memory(planned[2])
         raise StoreUnavailable(TOO_FAST)
 
     async def plan_edit(
         self, project: str, id: str, fields: dict[str, Any], now: int
-    ) -> tuple[Plan, Stream | None, MemoryRow] | None:
+    ) -> tuple[plans.Plan, Stream | None, MemoryRow] | None:
         """Plan a change: the plan, the session in whose journal it is, and the row after it.
 
         None when the memory has changed meanwhile. One that gets another owner leaves the old one's journal in the same
         step.
         """
         before = await self.require_row(project, id)
-        after = changed_row(before, fields)
-        owner, session = await settle_owner(self.store.journal, owner_of(after))
+        after = records.changed_row(before, fields)
+        owner, session = await plans.settle_owner(self.store.journal, plans.owner_of(after))
         after = structs.replace(after, namespace=owner.namespace, user_id=owner.user_id)
         if "session_id" in fields:
             await self.refuse_erased(owner, session)
-        if owner_of(after) == owner_of(before):
-            stream = await stream_of(self.store.journal, before)  # it stays where it is
+        if plans.owner_of(after) == plans.owner_of(before):
+            stream = await plans.stream_of(self.store.journal, before)  # it stays where it is
             if stream is None:
                 raise Refused("unknown_memory")
-            plan = Plan(stream, now)
+            plan = plans.Plan(stream, now)
         else:
-            plan = Plan(await ensure_stream(self.store.journal, owner, session, now), now)
+            plan = plans.Plan(await plans.ensure_stream(self.store.journal, owner, session, now), now)
         if "supersedes" in fields:
-            draft = MemoryDraft(text=after.text, id=id, supersedes=after.supersedes)
-            draft = structs.replace(draft, supersedes=await check_superseded(self.store.memories, draft, owner))
+            draft = records.MemoryDraft(text=after.text, id=id, supersedes=after.supersedes)
+            draft = structs.replace(draft, supersedes=await plans.check_superseded(self.store.memories, draft, owner))
             after = structs.replace(
-                after, supersedes=(await without_cycles(self.store.memories, plan, draft, id)).supersedes
+                after, supersedes=(await plans.without_cycles(self.store.memories, plan, draft, id)).supersedes
             )
         if await self.require_row(project, id) != before:
             return None
@@ -388,7 +376,7 @@ class LongTermMemory:
             rows = await self.store.memories.find_memories(project, waiting) if waiting else []
             there = {row.id: row for row in rows if row.removed_ms is None and row.id not in found}
             found |= there
-            waiting = [same for row in there.values() if (same := details_of(row).same_as) is not None]
+            waiting = [same for row in there.values() if (same := records.details_of(row).same_as) is not None]
             if not waiting:
                 break
         return await self.remove_rows(found.values(), reason)
@@ -408,10 +396,10 @@ class LongTermMemory:
         """Remove memories that stand in one journal."""
         project, key, ids = rows[0].project, rows[0].key, [row.id for row in rows]
         for _ in range(MAX_APPEND_ATTEMPTS):
-            stream = await stream_of(self.store.journal, rows[0])
+            stream = await plans.stream_of(self.store.journal, rows[0])
             if stream is None:
                 return []
-            plan = Plan(stream, self.clock())
+            plan = plans.Plan(stream, self.clock())
             for row in await self.store.memories.find_memories(project, ids):
                 if row.key == key and row.removed_ms is None:
                     plan.remove(row, reason)
@@ -422,7 +410,7 @@ class LongTermMemory:
                 return []  # the session or the user was erased meanwhile
         raise StoreUnavailable(TOO_FAST)
 
-    def lock_for(self, owner: MemoryOwner, session: Stream | None) -> asyncio.Lock:
+    def lock_for(self, owner: plans.MemoryOwner, session: Stream | None) -> asyncio.Lock:
         name = (owner.project, owner.user_id) if session is None else session.key
         return self.locks.setdefault(name, asyncio.Lock())
 
@@ -441,7 +429,7 @@ class MemoriesQuery(Struct, frozen=True, forbid_unknown_fields=True):
     kind: GivenKind | None = None
     topic: Topic | None = None
     entity: Topic | None = None
-    namespace: Namespace | None = None
+    namespace: records.Namespace | None = None
     pinned: bool | None = None
     superseded: bool = False
     as_of: Integer | None = None
@@ -452,7 +440,7 @@ class MemoriesQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class MemoryPage(Struct, frozen=True):
     """Memories, the newest first; `next_cursor` is null on the last page."""
 
-    memories: list[Memory]
+    memories: list[records.Memory]
     next_cursor: str | None
 
 

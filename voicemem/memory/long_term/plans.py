@@ -12,15 +12,7 @@ import msgspec
 from msgspec import structs
 
 from voicemem.errors import Refused
-from voicemem.memory.long_term.records import (
-    MemoryDraft,
-    added_event,
-    changed_row,
-    details_of,
-    edited_event,
-    is_same_content,
-    merged,
-)
+from voicemem.memory.long_term import records
 from voicemem.protocol.events import MemoryRemoved
 from voicemem.protocol.memories import MAX_EVIDENCE, MAX_SUPERSEDED, RemovalReason
 from voicemem.store.journal import Journal
@@ -121,14 +113,14 @@ class Plan:
         return self.stream.position + len(self.payloads)
 
     def add(self, row: MemoryRow) -> MemoryRow:
-        return self.note(row, self.append(added_event(row, self.session_id)))
+        return self.note(row, self.append(records.added_event(row, self.session_id)))
 
     def edit(self, before: MemoryRow, after: MemoryRow) -> MemoryRow:
         """Change a memory, if anything is another."""
-        if is_same_content(before, after):
+        if records.is_same_content(before, after):
             return before
         after = structs.replace(after, updated_ms=self.now_ms)
-        return self.note(after, self.append(edited_event(before, after)))
+        return self.note(after, self.append(records.edited_event(before, after)))
 
     def replace(self, row: MemoryRow) -> None:
         """Remove a memory of another stream, whose id is added here."""
@@ -149,7 +141,7 @@ class Settled(NamedTuple):
 
     place: int
     """Among all that were given."""
-    draft: MemoryDraft
+    draft: records.MemoryDraft
     owner: MemoryOwner
     session: Stream | None
 
@@ -158,29 +150,29 @@ def owner_of(row: MemoryRow) -> MemoryOwner:
     return MemoryOwner(*row.scope)
 
 
-def owned(draft: MemoryDraft, owner: MemoryOwner) -> MemoryDraft:
+def owned(draft: records.MemoryDraft, owner: MemoryOwner) -> records.MemoryDraft:
     return structs.replace(draft, namespace=owner.namespace, user_id=owner.user_id, session_id=owner.session_id)
 
 
-def strengthened(row: MemoryRow, draft: MemoryDraft) -> MemoryRow:
+def strengthened(row: MemoryRow, draft: records.MemoryDraft) -> MemoryRow:
     """A memory that was said again: it comes from more messages."""
-    details = details_of(row)
-    evidence = merged(details.evidence, draft.evidence, MAX_EVIDENCE)
+    details = records.details_of(row)
+    evidence = records.merged(details.evidence, draft.evidence, MAX_EVIDENCE)
     fields: dict[str, Any] = {} if evidence == details.evidence else {"evidence": evidence}
     if draft.pinned and not row.pinned:
         fields["pinned"] = True
-    supersedes = merged(row.supersedes, [id for id in draft.supersedes if id != row.id], MAX_SUPERSEDED)
+    supersedes = records.merged(row.supersedes, [id for id in draft.supersedes if id != row.id], MAX_SUPERSEDED)
     if supersedes != row.supersedes:
         fields["supersedes"] = supersedes
-    return changed_row(row, fields)
+    return records.changed_row(row, fields)
 
 
-def continued(draft: MemoryDraft, same: MemoryRow) -> MemoryDraft:
+def continued(draft: records.MemoryDraft, same: MemoryRow) -> records.MemoryDraft:
     """A memory that takes the place of one that says the same."""
     return structs.replace(
         draft,
-        supersedes=merged(draft.supersedes, [same.id], MAX_SUPERSEDED),
-        evidence=merged(details_of(same).evidence, draft.evidence, MAX_EVIDENCE),
+        supersedes=records.merged(draft.supersedes, [same.id], MAX_SUPERSEDED),
+        evidence=records.merged(records.details_of(same).evidence, draft.evidence, MAX_EVIDENCE),
         topics=draft.topics or same.topics,
         entities=draft.entities or same.entities,
         event_at=draft.event_at or same.event_at,
@@ -191,7 +183,7 @@ def continued(draft: MemoryDraft, same: MemoryRow) -> MemoryDraft:
 CYCLE = "A memory cannot be out of date by itself, or by one that is out of date by it: `supersedes`"
 
 
-async def check_superseded(memories: Memories, draft: MemoryDraft, owner: MemoryOwner) -> tuple[str, ...]:
+async def check_superseded(memories: Memories, draft: records.MemoryDraft, owner: MemoryOwner) -> tuple[str, ...]:
     """The ids of memories that a draft makes out of date, and that are there. Raises `Refused`."""
     if not draft.supersedes:
         return ()
@@ -203,7 +195,7 @@ async def check_superseded(memories: Memories, draft: MemoryDraft, owner: Memory
     return tuple(id for id in draft.supersedes if id in there)
 
 
-async def without_cycles(memories: Memories, plan: Plan, draft: MemoryDraft, id: str) -> MemoryDraft:
+async def without_cycles(memories: Memories, plan: Plan, draft: records.MemoryDraft, id: str) -> records.MemoryDraft:
     """The draft of the memory `id`, without those that make it out of date itself. Raises `Refused`."""
     cycle = await find_cycle(memories, plan, draft, id)
     if cycle and draft.source != "extracted":
@@ -211,7 +203,7 @@ async def without_cycles(memories: Memories, plan: Plan, draft: MemoryDraft, id:
     return structs.replace(draft, supersedes=tuple(old for old in draft.supersedes if old not in cycle))
 
 
-async def find_cycle(memories: Memories, plan: Plan, draft: MemoryDraft, id: str) -> set[str]:
+async def find_cycle(memories: Memories, plan: Plan, draft: records.MemoryDraft, id: str) -> set[str]:
     """Those that a draft makes out of date which, themselves or by others, do that to the memory `id`."""
     return {old for old in draft.supersedes if await reaches(memories, plan, old, id)}
 

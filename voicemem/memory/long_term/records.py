@@ -217,29 +217,14 @@ class GivenMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: Literal["api", "tool"] = "api"
 
 
-class MemoryDraft(Struct, frozen=True, kw_only=True):
+class MemoryDraft(GivenMemory, frozen=True, kw_only=True):
     """A memory to keep, given or extracted: besides what callers give, where it is from.
 
     With `evidence` in a session, that session must be its `session_id`. `created_ms` is for one that was made
     elsewhere before.
     """
 
-    text: str
-    kind: GivenKind = "fact"
-    id: str | None = None
-    user_id: str | None = None
-    namespace: str | None = None
-    session_id: str | None = None
-    topics: tuple[str, ...] = ()
-    entities: tuple[str, ...] = ()
-    event_at: str | None = None
-    said_at: int | None = None
-    expires_at: int | None = None
-    confidence: float = 1.0
-    pinned: bool = False
-    supersedes: tuple[str, ...] = ()
-    metadata: JsonObject | None = None
-    source: MemorySource = "api"
+    source: MemorySource = "api"  # type: ignore[assignment]  # more than callers may give
     evidence: Evidences = ()
     strategy: str | None = None
     model: str | None = None
