@@ -24,7 +24,7 @@ from voicemem.memory.extraction.extractor import DailyBudget, Extractor
 from voicemem.memory.extraction.worker import ExtractionWorker, extract_forever
 from voicemem.memory.long_term.forgetting import MemoryKeeper, expire_memories_forever
 from voicemem.memory.long_term.memories import LongTermMemory
-from voicemem.memory.search import CallSearch, MemoryFinder, TranscriptSearch, Vectors
+from voicemem.memory.search import MemoryFinder, Vectors
 from voicemem.memory.statistics import Overviews, make_overviews_forever
 from voicemem.memory.transcript_index import TranscriptIndexer, index_forever
 from voicemem.memory.vectors import QueryVectors, VectorMaker, make_vectors_forever
@@ -165,11 +165,9 @@ class Services:
         self.indexer = TranscriptIndexer(store, self.read_models, clock, token)
         self.embeddings = LlmClient(allowed=self.allowed, timeouts=EMBEDDING_TIMEOUTS)
         self.vectors = self.make_vectors()
-        self.transcript_search = TranscriptSearch(store, self.indexer, self.vectors)
-        self.call_search = CallSearch(store, self.indexer)
         ttl_ms = parse_memories_ttl(self.settings.memories_ttl)
         self.long_term = LongTermMemory(store, self.read_models, clock, self.rules, ttl_ms)
-        self.finder = MemoryFinder(self.transcript_search, self.long_term)
+        self.finder = MemoryFinder(store, self.indexer, self.long_term, self.vectors)
         self.recall = Recall(store, clock)
         self.working_memory = WorkingMemory(store.journal, self.read_models, clock, self.rules)
         self.accounts = Accounts(store.journal, self.read_models, self.working_memory)

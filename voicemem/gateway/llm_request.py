@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, aclosing, suppress
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from voicemem.config.session import parse_config
 from voicemem.errors import LlmFailed, Refused, StoreUnavailable, VoicememError
@@ -27,7 +27,6 @@ from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.recorder import Recorder
 from voicemem.store.claims import Claims
 from voicemem.store.streams import Stream
-from voicemem.telemetry import Telemetry
 from voicemem.telemetry.tracing import Span
 from voicemem.transcript.state import State
 
@@ -118,39 +117,14 @@ MAX_ID_CHARACTERS = 128
 METRIC_USE = "gateway"
 
 
-class ReplyIds:
-    """Gives each reply of a session a unique `item`. `clock` gives Unix ms, `new_id` a fresh random text."""
-
-    def __init__(self, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
-        self.clock = clock
-        self.new_id = new_id
-        self.reserved: set[tuple[int, str]] = set()
-        """Session key and item of each reply in progress, which may not be in the journal yet."""
-
-    def reserve(self, key: int, known: Container[str], item: str | None) -> str:
-        """Reserve the given item if it is valid and free, else a new one."""
-        if not item or len(item) > MAX_ID_CHARACTERS or item in known or (key, item) in self.reserved:
-            item = f"chatcmpl-{self.new_id()}"
-        self.reserved.add((key, item))
-        return item
-
-    def release(self, key: int, item: str) -> None:
-        """Release the item of a reply that is over."""
-        self.reserved.discard((key, item))
-
-    def of_session(self, key: int) -> set[str]:
-        """The items that are reserved in a session."""
-        return {item for session, item in self.reserved if session == key}
-
-
 class GatewayDeps(Struct, frozen=True):
     """What every LLM request uses."""
 
     llm_client: LlmClient
     claims: Claims
-    reply_ids: ReplyIds
     recorder: Recorder
-    telemetry: Telemetry
+    reserved: set[tuple[int, str]] = field(default_factory=set)
+    """Session key and item of each reply in progress, which may not be in the journal yet."""
 
 
 class PreparedTurn(Struct, frozen=True, kw_only=True):
@@ -280,7 +254,9 @@ class LlmRequest:
 
     def span(self) -> AbstractContextManager[Span]:
         host = urlsplit(self.turn.endpoint.url).hostname or ""
-        return self.deps.telemetry.tracer.span("llm", "client", {"voicemem.use": METRIC_USE, "server.address": host})
+        return self.deps.recorder.telemetry.tracer.span(
+            "llm", "client", {"voicemem.use": METRIC_USE, "server.address": host}
+        )
 
     def log_failure(self, span: Span, error: LlmFailed) -> LlmFailed:
         span.fail(str(error.why))
@@ -296,7 +272,7 @@ class LlmRequest:
         if self.item is None:
             self.item = self.reserve_item(self.answer.id)
         if self.started_s and (self.answer.size or self.answer.tool_calls):
-            metric = self.deps.telemetry.metrics.llm_first_token_seconds.labels(METRIC_USE)
+            metric = self.deps.recorder.telemetry.metrics.llm_first_token_seconds.labels(METRIC_USE)
             metric.observe(time.monotonic() - self.started_s)
             self.started_s = 0.0
 
@@ -339,7 +315,7 @@ class LlmRequest:
             self.writer.add(self.end_event())
         self.writer.add(LlmError(turn_id=self.turn_id, item=item, text=text, code=error.why, ts=self.now()))
         await self.writer.flush()
-        self.deps.reply_ids.release(self.turn.lease.key, item)
+        self.deps.reserved.discard((self.turn.lease.key, item))
         if text is None:
             raise error
         if self.writer.error is not None:
@@ -347,7 +323,7 @@ class LlmRequest:
 
     async def close(self) -> None:
         """Count the request; if the caller hung up in the middle, end the reply with what was generated."""
-        self.deps.telemetry.metrics.llm_calls.labels(METRIC_USE, self.result).inc()
+        self.deps.recorder.telemetry.metrics.llm_calls.labels(METRIC_USE, self.result).inc()
         if not self.is_ended and self.answer.size:
             self.is_ended = True
             self.writer.add(self.end_event())
@@ -364,7 +340,7 @@ class LlmRequest:
     async def release(self) -> None:
         """Release the item: the reply is over, and the journal has it."""
         if self.item is not None:
-            self.deps.reply_ids.release(self.turn.lease.key, self.item)
+            self.deps.reserved.discard((self.turn.lease.key, self.item))
             with suppress(StoreUnavailable):  # it is gone with this node, and the journal has the end of the reply
                 await self.deps.claims.end_reply(self.turn.lease.key, self.item)
 
@@ -380,8 +356,13 @@ class LlmRequest:
         return item, self.now() // 1000, model if isinstance(model, str) else "", self.failure_message
 
     def reserve_item(self, item: str | None) -> str:
-        return self.deps.reply_ids.reserve(self.turn.lease.key, self.turn.read_model.state.items, item)
+        """Reserve the item of the reply if it is valid and free, else a new one."""
+        key, known, reserved = self.turn.lease.key, self.turn.read_model.state.items, self.deps.reserved
+        if not item or len(item) > MAX_ID_CHARACTERS or item in known or (key, item) in reserved:
+            item = f"chatcmpl-{self.deps.recorder.runtime.new_id()}"
+        reserved.add((key, item))
+        return item
 
     def now(self) -> int:
         """Unix ms."""
-        return self.deps.reply_ids.clock()
+        return self.deps.recorder.clock()

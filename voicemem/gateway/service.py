@@ -27,7 +27,6 @@ from voicemem.gateway.llm_request import (
     GatewayDeps,
     LlmRequest,
     PreparedTurn,
-    ReplyIds,
     ends_of_unfinished,
     record,
 )
@@ -82,7 +81,7 @@ class Gateway:
         self.endpoints = endpoints
         self.clock = recorder.runtime.clock
         self.new_id = recorder.runtime.new_id
-        self.deps = GatewayDeps(llm_client, claims, ReplyIds(self.clock, self.new_id), recorder, recorder.telemetry)
+        self.deps = GatewayDeps(llm_client, claims, recorder)
         self.locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         """By session key; held from reading the memory until the new input of a request is journaled."""
         self.running: set[asyncio.Task[Any]] = set()
@@ -162,7 +161,8 @@ class Gateway:
         for _ in range(MAX_APPEND_ATTEMPTS):
             stream = await self.read_models.store.journal.find_session(stream.project, stream.id) or stream
             read_model = await self.read_models.get(stream)
-            position, own = read_model.position, self.deps.reply_ids.of_session(stream.key)
+            position = read_model.position
+            own = {item for session, item in self.deps.reserved if session == stream.key}
             ends = ends_of_unfinished(read_model.state, GATEWAY_PRODUCER, own)
             elsewhere = await self.deps.claims.list_replies(stream.key) if ends else set()
             ends = [end for end in ends if end.item not in elsewhere]

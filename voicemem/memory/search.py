@@ -7,7 +7,7 @@ of transcripts, ranking by meaning, and the calls of a list that a text finds.
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Literal, NamedTuple
 
@@ -160,11 +160,18 @@ class CursorPlace(Struct, array_like=True, frozen=True):
 
 
 class MemoryFinder:
-    """Finds what was heard, and what is known from it. Nothing outside of a search's own scope is looked at."""
+    """Finds what was heard, and what is known from it. Nothing outside of a search's own scope is looked at.
 
-    def __init__(self, heard: TranscriptSearch, long_term: LongTermMemory) -> None:
-        self.heard = heard
+    Whatever the index holds, only what the store still has is shown. `vectors` is None where there is no embedder.
+    """
+
+    def __init__(
+        self, store: Store, indexer: TranscriptIndexer, long_term: LongTermMemory, vectors: Vectors | None = None
+    ) -> None:
+        self.store = store
+        self.indexer = indexer
         self.long_term = long_term
+        self.vectors = vectors
 
     async def search(self, project: str, request: MemorySearch) -> FoundMemories:
         """A page of what was found. Raises `Refused` (`invalid_cursor`, `invalid_field`), `StoreUnavailable`.
@@ -173,22 +180,63 @@ class MemoryFinder:
         """
         # Tells one search from another, whatever the size of its pages.
         asked = msgspec.json.encode([project, replace(request, limit=1, cursor=None)])
-        digest = blake2b(asked, digest_size=8).digest()
-        place = (
-            CursorPlace() if request.cursor is None else parse_place(request.cursor, digest, CursorPlace, OTHER_SEARCH)
-        )
-        if not request.with_messages or place.messages >= MAX_FOUND:
-            page = await self.heard.embed_query_only(request, place.best_message)
-        else:
-            page = await self.heard.find(project, request, place.messages, place.best_message)
-        statements, best = await self.statements(project, request, place, page.vector)
-        shown, messages, count = merged_page(page.messages, statements, request.limit)
+        digest, place = blake2b(asked, digest_size=8).digest(), CursorPlace()
+        if request.cursor is not None:
+            place = parse_place(request.cursor, digest, CursorPlace, OTHER_SEARCH)
+        if self.vectors is None and request.mode in ("vectors", "hybrid"):
+            raise Refused("invalid_field", NO_EMBEDDER.format(request.mode))
+        wait_for_vector = None
+        if self.vectors is not None and request.mode != "words" and self.vectors.maker.can_compare:
+            wait_for_vector = self.vectors.queries.begin(request.query)
+        scope, is_complete = Scope(project, *request.scope), True
+        with_messages = request.with_messages and place.messages < MAX_FOUND
+        if with_messages:
+            await self.indexer.index_first(lambda stream: is_within(stream, scope))
+            is_complete = self.indexer.is_complete
+        vector = None if wait_for_vector is None else await wait_for_vector()
+        messages, best_message = list[FoundMemory | None](), place.best_message or 0.0
+        if with_messages:
+            messages, best_message = await self.messages(scope, request, place, vector)
+        statements, best = await self.statements(project, request, place, vector)
+        shown, message_count, count = merged_page(messages, statements, request.limit)
         self.long_term.count_use(project, [one.id for one in statements[:count]])
-        after = CursorPlace(place.messages + messages, page.best, place.statements + count, best)
-        has_more = len(page.messages) > messages and after.messages < MAX_FOUND
+        after = CursorPlace(place.messages + message_count, best_message, place.statements + count, best)
+        has_more = len(messages) > message_count and after.messages < MAX_FOUND
         has_more = has_more or (len(statements) > count and after.statements < MAX_FOUND)
         cursor = format_place(digest, after) if has_more else None
-        return FoundMemories(shown, cursor, page.complete, page.mode)
+        mode: SearchMode = "words" if vector is None else "vectors" if request.mode == "vectors" else "hybrid"
+        return FoundMemories(shown, cursor, is_complete, mode)
+
+    async def messages(
+        self, scope: Scope, request: MemorySearch, place: CursorPlace, vector: bytes | None
+    ) -> tuple[list[FoundMemory | None], float]:
+        """The next messages, one more than the page has, and the score of the best one of the search.
+
+        None stands for one whose session is gone or elsewhere now.
+        """
+        # The first moment that is too late for a message, of which `as_of` counts when it was said.
+        limits = [request.until, None if request.as_of is None else request.as_of + 1]
+        until = min((moment for moment in limits if moment is not None), default=None)
+        limit = min(request.limit, MAX_FOUND - place.messages) + 1
+        query = TranscriptQuery(scope, query_words(request.query), request.since, until, place.messages, limit)
+        by, alone, best = dict[MessagePlace, tuple[FoundBy, ...]](), request.mode == "vectors", place.best_message
+        if vector is None or self.vectors is None:
+            found = await self.store.transcript_index.find_messages(query)
+        else:
+            found, by = await find_by_meaning(self.store, self.vectors, query, vector, alone)
+        if best is None:
+            by_vectors = alone and vector is not None
+            best = 1.0 if by_vectors else max((message.score for message in found), default=0.0)
+        keys = sorted({message.key for message in found})
+        streams = await self.store.journal.find_sessions(scope.project, keys) if keys else []
+        sessions = {one.key: one for one in streams if one.state != "erased" and is_within(one, scope)}
+        messages = [
+            found_message(one, sessions[one.key], best, by.get(place_of(one), BY_WORDS))
+            if one.key in sessions
+            else None
+            for one in fitting(found)
+        ]
+        return messages, best
 
     async def statements(
         self, project: str, request: MemorySearch, place: CursorPlace, vector: bytes | None
@@ -197,15 +245,13 @@ class MemoryFinder:
         if not request.given_kinds:
             return (), 0.0
         limit = min(place.statements + request.limit, MAX_FOUND) + 1
-        conditions, vectors = filter_of(project, request), self.heard.vectors
+        conditions, vectors = filter_of(project, request), self.vectors
         if vector is None or vectors is None:
             by_words = await self.long_term.find_by_words(project, conditions, request.query, limit)
             found = [(memory, score, BY_WORDS) for memory, score in by_words]
         else:
             restricted, alone = self.long_term.restricted(project, conditions), request.mode == "vectors"
-            rows = await find_memories_by_meaning(
-                self.long_term.store, vectors, restricted, request.query, vector, alone
-            )
+            rows = await find_memories_by_meaning(self.store, vectors, restricted, request.query, vector, alone)
             found = [(to_memory(row), score, by) for row, score, by in rows]
         by_vectors = vector is not None and request.mode == "vectors"
         best = 1.0 if by_vectors else place.best_statement or max((score for _, score, _ in found), default=0.0)
@@ -215,6 +261,17 @@ class MemoryFinder:
             for memory, score, by in found[place.statements : limit]
         ]
         return statements, best
+
+    async def find_calls(self, project: str, user_id: str | None, text: str) -> tuple[int, ...]:
+        """The keys of the sessions that a list is narrowed to, which may be of other users where only names were found.
+
+        All words must be in one message. Raises `StoreUnavailable`.
+        """
+        scope = Scope(project, user_id=user_id)
+        await self.indexer.index_first(lambda stream: is_within(stream, scope))
+        heard = await self.store.transcript_index.find_sessions(scope, query_words(text, in_all_forms=False), MAX_CALLS)
+        named = await self.store.overviews.find_named(project, text.strip(), MAX_CALLS)
+        return tuple(dict.fromkeys((*heard, *named)))
 
 
 def filter_of(project: str, request: MemorySearch) -> MemoryFilter:
@@ -255,85 +312,6 @@ def merged_page(
             first += 1
             size += len(message.text)
     return shown, first, second
-
-
-class TranscriptPage(NamedTuple):
-    """Messages that were found, the best first; None stands for one whose session is gone or elsewhere now.
-
-    `best` is the score of the best one of the search, `complete` whether all sessions are indexed, `vector` that of the
-    query, where it was in time.
-    """
-
-    messages: Sequence[FoundMemory | None]
-    best: float
-    complete: bool
-    mode: SearchMode
-    vector: bytes | None = None
-
-
-class TranscriptSearch:
-    """Finds messages. Whatever the index holds, only what the store still has is shown.
-
-    `vectors` is None where there is no embedder.
-    """
-
-    def __init__(self, store: Store, indexer: TranscriptIndexer, vectors: Vectors | None = None) -> None:
-        self.store = store
-        self.indexer = indexer
-        self.vectors = vectors
-
-    async def find(
-        self, project: str, request: MemorySearch, offset: int = 0, best: float | None = None
-    ) -> TranscriptPage:
-        """The messages from an offset on, as many as a page may have and one more.
-
-        Raises `Refused` (`invalid_field`), `StoreUnavailable`.
-        """
-        scope = Scope(project, *request.scope)
-        wait_for_vector = self.begin_vector(request)
-        await self.indexer.index_first(lambda stream: is_within(stream, scope))
-        complete = self.indexer.is_complete
-        vector = None if wait_for_vector is None else await wait_for_vector()
-        candidates = await self.candidates(scope, request, offset, vector)
-        found = candidates.found
-        if best is None:
-            best = 1.0 if candidates.mode == "vectors" else max((message.score for message in found), default=0.0)
-        keys = sorted({message.key for message in found})
-        streams = await self.store.journal.find_sessions(scope.project, keys) if keys else []
-        sessions = {one.key: one for one in streams if one.state != "erased" and is_within(one, scope)}
-        messages = [
-            found_message(one, sessions[one.key], best, candidates.by.get(place_of(one), BY_WORDS))
-            if one.key in sessions
-            else None
-            for one in fitting(found)
-        ]
-        return TranscriptPage(messages, best, complete, candidates.mode, vector)
-
-    async def embed_query_only(self, request: MemorySearch, best: float | None) -> TranscriptPage:
-        """No message, but the vector of the query; raises as `find`."""
-        wait_for_vector = self.begin_vector(request)
-        vector = None if wait_for_vector is None else await wait_for_vector()
-        mode: SearchMode = "words" if vector is None else "vectors" if request.mode == "vectors" else "hybrid"
-        return TranscriptPage((), best or 0.0, True, mode, vector)
-
-    def begin_vector(self, request: MemorySearch) -> Callable[[], Awaitable[bytes | None]] | None:
-        """Ask for the vector of the query, where the search wants one. Raises `Refused` (`invalid_field`)."""
-        if self.vectors is None and request.mode in ("vectors", "hybrid"):
-            raise Refused("invalid_field", NO_EMBEDDER.format(request.mode))
-        if self.vectors is None or request.mode == "words" or not self.vectors.maker.can_compare:
-            return None
-        return self.vectors.queries.begin(request.query)
-
-    async def candidates(self, scope: Scope, request: MemorySearch, offset: int, vector: bytes | None) -> Candidates:
-        """The messages from an offset on, and one more than the page has."""
-        limit = min(request.limit, MAX_FOUND - offset) + 1
-        # The first moment that is too late for a message, of which `as_of` counts when it was said.
-        limits = [request.until, None if request.as_of is None else request.as_of + 1]
-        until = min((moment for moment in limits if moment is not None), default=None)
-        query = TranscriptQuery(scope, query_words(request.query), request.since, until, offset, limit)
-        if vector is None or self.vectors is None:
-            return Candidates(await self.store.transcript_index.find_messages(query), {}, "words")
-        return await find_by_meaning(self.store, self.vectors, query, vector, request.mode == "vectors")
 
 
 def is_within(stream: Stream, scope: Scope) -> bool:
@@ -388,18 +366,10 @@ class Vectors(NamedTuple):
     count_capped: Callable[[], None]
 
 
-class Candidates(NamedTuple):
-    """Messages that were found, the best first, and how."""
-
-    found: Sequence[FoundMessage]
-    by: Mapping[MessagePlace, tuple[FoundBy, ...]]
-    mode: SearchMode
-
-
 async def find_by_meaning(
     store: Store, vectors: Vectors, query: TranscriptQuery, vector: bytes, vectors_alone: bool
-) -> Candidates:
-    """What a query finds by its vector and, unless `vectors_alone`, by its words. Raises `StoreUnavailable`.
+) -> tuple[list[FoundMessage], dict[MessagePlace, tuple[FoundBy, ...]]]:
+    """What a query finds by its vector and, unless `vectors_alone`, by its words, and how. Raises `StoreUnavailable`.
 
     Both are added up over the best 200 of each; beyond these there are no more pages.
     """
@@ -422,7 +392,7 @@ async def find_by_meaning(
     in_order = ranked(words, cosines, 1.0 if vectors_alone else vectors.weight, times)
     page = in_order[query.offset : query.offset + query.limit]
     found = [messages[one.item]._replace(score=one.score) for one in page]
-    return Candidates(found, {one.item: one.by for one in page}, "vectors" if vectors_alone else "hybrid")
+    return found, {one.item: one.by for one in page}
 
 
 async def find_memories_by_meaning(
@@ -450,22 +420,3 @@ async def find_memories_by_meaning(
 
 def place_of(message: FoundMessage) -> MessagePlace:
     return MessagePlace(message.key, message.turn_id, message.number)
-
-
-class CallSearch:
-    """Finds the sessions that a list is narrowed to."""
-
-    def __init__(self, store: Store, indexer: TranscriptIndexer) -> None:
-        self.store = store
-        self.indexer = indexer
-
-    async def find(self, project: str, user_id: str | None, text: str) -> tuple[int, ...]:
-        """The keys of sessions, which may be of other users where only names were found.
-
-        All words must be in one message. Raises `StoreUnavailable`.
-        """
-        scope = Scope(project, user_id=user_id)
-        await self.indexer.index_first(lambda stream: is_within(stream, scope))
-        heard = await self.store.transcript_index.find_sessions(scope, query_words(text, in_all_forms=False), MAX_CALLS)
-        named = await self.store.overviews.find_named(project, text.strip(), MAX_CALLS)
-        return tuple(dict.fromkeys((*heard, *named)))

@@ -289,7 +289,10 @@ class LongTermMemory:
         for count in range(MAX_CHAIN):
             id = records.memory_id(plan.stream.key, owner.key, records.normalised(draft.text), count)
             known = plan.rows.get(id) or await self.find_row(owner.project, id)
-            if known is None and not await plans.find_cycle(self.store.memories, plan, draft, id):
+            cycle = known is None and [
+                old for old in draft.supersedes if await plans.reaches(self.store.memories, plan, old, id)
+            ]
+            if known is None and not cycle:
                 row = records.row_of(draft, id, plan.stream.key, owner.project, plan.now_ms, same_as)
                 return plan.add(self.with_ttl(row, plan.now_ms))
             if (

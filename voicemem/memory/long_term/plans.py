@@ -197,15 +197,10 @@ async def check_superseded(memories: Memories, draft: records.MemoryDraft, owner
 
 async def without_cycles(memories: Memories, plan: Plan, draft: records.MemoryDraft, id: str) -> records.MemoryDraft:
     """The draft of the memory `id`, without those that make it out of date itself. Raises `Refused`."""
-    cycle = await find_cycle(memories, plan, draft, id)
+    cycle = {old for old in draft.supersedes if await reaches(memories, plan, old, id)}
     if cycle and draft.source != "extracted":
         raise Refused("invalid_field", CYCLE)
     return structs.replace(draft, supersedes=tuple(old for old in draft.supersedes if old not in cycle))
-
-
-async def find_cycle(memories: Memories, plan: Plan, draft: records.MemoryDraft, id: str) -> set[str]:
-    """Those that a draft makes out of date which, themselves or by others, do that to the memory `id`."""
-    return {old for old in draft.supersedes if await reaches(memories, plan, old, id)}
 
 
 async def reaches(memories: Memories, plan: Plan, first: str, last: str) -> bool:

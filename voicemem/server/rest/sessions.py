@@ -151,7 +151,7 @@ async def list_sessions(request: web.Request, query: SessionsQuery) -> web.Strea
     query = await within_reach(request, query)
     conditions = session_filter(request, query, slow_ms=query.slow)
     if query.q is not None:
-        found = await services_of(request).call_search.find(conditions.project, query.user_id, query.q)
+        found = await services_of(request).finder.find_calls(conditions.project, query.user_id, query.q)
         conditions = msgspec.structs.replace(conditions, keys=found)
     if query.fields == "overview" and wants_tail(request):
         return await answer_live(request, conditions)
