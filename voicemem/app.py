@@ -118,12 +118,10 @@ class App:
             await directory.set_operator_endpoint(*operators, now_ms)
 
     def open_connections(self) -> dict[str, int]:
-        """Return the number of open connections, by port."""
         rest = self.runner.server
         return {"websocket": len(self.ingest.connections), "rest": 0 if rest is None else len(rest.connections)}
 
     def unauthenticated_connections(self) -> dict[str, int]:
-        """Return the number of open connections whose caller has not shown a key, by port."""
         return {"websocket": len(self.ingest.port.unauthenticated), "rest": len(self.rest_connections.unauthenticated)}
 
     def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:

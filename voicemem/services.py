@@ -135,7 +135,6 @@ class Services:
         self.limits = RateLimits(clock, settings.request_rate, settings.event_rate, settings.byte_rate)
 
     def add_sessions(self) -> None:
-        """Wire running calls: recorded, folded, ended, and observed at other stacks."""
         store, metrics, token = self.store, self.telemetry.metrics, self.node.current_token
         self.read_models = ReadModelCache(
             store, self.budget, clock=self.runtime.clock, count_ignored=metrics.count_fold_ignored
@@ -160,7 +159,6 @@ class Services:
         )
 
     def add_memory(self) -> None:
-        """Wire what is found by words and by meaning, what lasts beyond a call, and working memory."""
         store, clock, token = self.store, self.runtime.clock, self.node.current_token
         self.indexer = TranscriptIndexer(store, self.read_models, clock, token)
         self.embeddings = LlmClient(allowed=self.allowed, timeouts=EMBEDDING_TIMEOUTS)
@@ -186,7 +184,6 @@ class Services:
         return Vectors(maker, queries, settings.embeddings_weight, metrics.vector_scans_capped.inc)
 
     def add_reporting(self) -> None:
-        """Wire live tails, and webhooks."""
         store, runtime = self.store, self.runtime
         followed = FollowedSessions(self.read_models), self.accounts
         sources = TailSources(store, *followed, runtime.clock, self.draining, page_lock=asyncio.Lock())
@@ -199,7 +196,6 @@ class Services:
         self.webhooks = Webhooks(store.endpoints, store.deliveries, send, runtime, due, check)
 
     def add_llms(self) -> None:
-        """Wire requests to LLMs: those that a caller waits for, and summaries and memories in the background."""
         settings, store, runtime, token = self.settings, self.store, self.runtime, self.node.current_token
         timeouts = Timeouts(read_s=settings.llm_timeout, total_s=settings.llm_total_timeout)
         self.llm = LlmClient(allowed=self.allowed, timeouts=timeouts, extra_headers=self.telemetry.tracer.headers)

@@ -89,7 +89,6 @@ class Grant(Struct, frozen=True):
             raise Refused("forbidden", SETS_NOTHING)
 
     def includes(self, other: Grant) -> bool:
-        """Whether this grant allows everything that the other one allows."""
         return (
             self.project == other.project
             and all(self.allows(scope, other.session_id) for scope in other.scopes)

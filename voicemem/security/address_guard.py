@@ -97,7 +97,7 @@ class AddressNotAllowedError(OSError):
 
 
 def allowed_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """The operator's allow-list, from addresses and CIDR networks (`10.1.0.0/16`)."""
+    """Parse the operator's allow-list: addresses and CIDR networks (`10.1.0.0/16`)."""
     try:
         return tuple(ip_network(text.strip()) for text in texts)
     except ValueError as error:
@@ -105,19 +105,22 @@ def allowed_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def is_blocked(address: str, allowed: Iterable[Network] = ()) -> bool:
-    """Whether requests of tenants may not go to this IP address; anything but a plain IP address is blocked too."""
+    """Tell that requests of tenants may not go to this IP address; anything but a plain IP address is blocked too."""
     try:
-        literal = ip_address(address)
+        literal = final = ip_address(address)
     except ValueError:
         return True
-    final = _final_address(literal)
+    for carrier, bits_behind in IPV4_CARRIERS:
+        if literal in carrier:  # packets finally reach the IPv4 address in it
+            final = IPv4Address(int(literal) >> bits_behind & 0xFFFFFFFF)
+            break
     if any(literal in network or final in network for network in allowed):
         return False
     return any(final in network for network in DENIED_NETWORKS) or is_own(final)
 
 
 def is_own(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address is one of this machine's interfaces, as they are now."""
+    """Tell whether an address is one of this machine's interfaces, as they are now."""
     # The kernel lets a socket bind to the machine's own addresses only. A setting can allow all others too; then every
     # address would look like one of its own, but so does an address that belongs to no machine.
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -169,16 +172,8 @@ def check_url(url: str, allowed: Iterable[Network] = ()) -> None:
         raise Refused("address_not_allowed")
 
 
-def _final_address(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The address that packets to this one finally reach."""
-    for network, bits_behind in IPV4_CARRIERS:
-        if address in network:
-            return IPv4Address(int(address) >> bits_behind & 0xFFFFFFFF)
-    return address
-
-
 def _host_and_port(url: str) -> tuple[str, int | None]:
-    """The host in lower case (IPv6 in brackets) and the port, if any. Raises `Refused` (`invalid_field`).
+    """Return the host in lower case (IPv6 in brackets) and the port, if any. Raises `Refused` (`invalid_field`).
 
     URL parsers disagree about unusual URLs, and an attacker can use any disagreement between this check and the
     connection, so only plain URLs pass.
@@ -205,7 +200,7 @@ def _host_and_port(url: str) -> tuple[str, int | None]:
 
 
 def _literal_address(host: str) -> str | None:
-    """The IP address that a host is or always means; None for a name.
+    """Return the IP address that a host is or always means; None for a name.
 
     Raises `Refused` (`invalid_field`) for other spellings of an address, such as 0x7f000001 and 127.1.
     """

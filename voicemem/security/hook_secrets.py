@@ -22,8 +22,6 @@ from voicemem.store.directory import Directory, HookSecret
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
 """PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
 SECRET = re.compile(r"[!-~]{8,256}")
-SECRET_BYTES = 32
-"""Of one that is made here."""
 OVERLAP_S, MAX_OVERLAP_S = 86_400, 7 * 86_400
 """For how long the secret before verifies too."""
 
@@ -49,13 +47,10 @@ class HookSecrets:
 
     async def verifying(self, project: str, dialect: str) -> list[str]:
         """All secrets that sign webhooks of a dialect in a project at this time; none is of another project."""
-        found = [self.given[project, dialect]] if (project, dialect) in self.given else []
         kept = await self.directory.find_hook_secret(project, dialect)
-        if kept is not None:
-            found.append(kept.secret)
-            if kept.old_secret is not None and self.old_until(kept) is not None:
-                found.append(kept.old_secret)
-        return found
+        old = None if kept is None or self.old_until(kept) is None else kept.old_secret
+        known = (self.given.get((project, dialect)), None if kept is None else kept.secret, old)
+        return [secret for secret in known if secret is not None]
 
     async def list(self, project: str) -> list[ShownHookSecret]:
         """The dialects of a project that have a secret, in the order of their names."""
@@ -78,13 +73,8 @@ class HookSecrets:
             before = known.secret if is_new else known.old_secret if self.old_until(known) is not None else None
             until = now + 1000 * overlap_s if before is not None and overlap_s else None
             set_ms = now if is_new else known.set_ms
-            return replace(
-                known,
-                secret=secret,
-                set_ms=set_ms,
-                old_secret=None if until is None else before,
-                old_secret_until_ms=until,
-            )
+            old = None if until is None else before
+            return replace(known, secret=secret, set_ms=set_ms, old_secret=old, old_secret_until_ms=until)
 
         return self.shown(project, dialect, await self.directory.change_hook_secret(project, dialect, change))
 
@@ -94,10 +84,9 @@ class HookSecrets:
             raise Refused("unknown_hook_secret")
 
     def shown(self, project: str, dialect: str, kept: HookSecret | None) -> ShownHookSecret:
-        in_settings = (project, dialect) in self.given
-        if kept is None:
-            return ShownHookSecret(dialect, None, None, in_settings)
-        return ShownHookSecret(dialect, kept.set_ms, self.old_until(kept), in_settings)
+        set_ms = None if kept is None else kept.set_ms
+        until_ms = None if kept is None else self.old_until(kept)
+        return ShownHookSecret(dialect, set_ms, until_ms, (project, dialect) in self.given)
 
     def old_until(self, kept: HookSecret) -> int | None:
         """Until when the secret before verifies; None when it does not any more."""
@@ -120,8 +109,7 @@ def check_hook_secret(secret: str) -> None:
 
 
 def new_hook_secret() -> str:
-    """A random secret, for platforms that let theirs be chosen."""
-    return secrets.token_urlsafe(SECRET_BYTES)
+    return secrets.token_urlsafe(32)
 
 
 def parse_hook_secrets(given: tuple[str, ...], default_project: str) -> dict[tuple[str, str], str]:

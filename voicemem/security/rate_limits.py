@@ -161,7 +161,6 @@ class RateLimits:
         self.wrong_keys = Buckets(Rate(WRONG_KEYS_PER_S, WRONG_KEYS_BURST), share=self.share)
 
     def of_keys_and_tokens(self, per_second: float) -> tuple[Buckets, Buckets]:
-        """The buckets of keys, and those of the tokens of sessions."""
         rates = Rate.with_burst(per_second), Rate.with_burst(per_second * TOKEN_SHARE)
         keys, tokens = (Buckets(rate, share=self.share) for rate in rates)
         return keys, tokens
@@ -188,7 +187,6 @@ class RateLimits:
             bucket.take(cost, now)
 
     def event_buckets(self, caller: Caller | None) -> EventBuckets:
-        """The buckets to which a caller's events are charged."""
         if caller is None:
             return EventBuckets()
         is_token, now, own = caller.session_id is not None, self.clock(), caller.limits

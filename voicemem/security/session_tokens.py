@@ -58,7 +58,6 @@ class SessionToken(Struct, frozen=True):
 
 
 def looks_like_token(text: str) -> bool:
-    """Whether this has the form of a token, and not that of a key."""
     return text.count(".") == 2
 
 
@@ -105,6 +104,5 @@ def shown_claims(text: str) -> Claims | None:
 
 
 def sign_token(session_id: str, expires_s: int, key_id: str, secret: bytes, reaches_user: bool = False) -> str:
-    """A token for one session that expires at a Unix time in seconds."""
     claims = {"sub": session_id, "exp": expires_s} | ({"memories": USER_MEMORIES} if reaches_user else {})
     return jwt.encode(claims, secret, ALGORITHM, headers={"kid": key_id})

@@ -71,7 +71,6 @@ class Schemas:
         return self.register(kind)
 
     def register(self, kind: Any) -> JsonObject:
-        """Return the schema of a type; the components that it needs are added."""
         schema, components = components_of(kind)
         for component in components.values():
             if "properties" in component:
@@ -95,7 +94,6 @@ def inline(kind: type[Struct]) -> JsonObject:
 
 
 def components_of(kind: Any) -> tuple[JsonObject, dict[str, JsonObject]]:
-    """Return the schema of a type, and the components that it refers to."""
     (schema,), components = msgspec.json.schema_components([kind], ref_template=COMPONENTS + "{name}")
     for (name, field), closer in REFINEMENTS.items():
         if name in components:
@@ -175,7 +173,6 @@ IF_MATCH = ("If-Match", "ETags of versions; the request only succeeds if the doc
 
 
 def openapi_json(routes: Iterable[Route[Any]]) -> bytes:
-    """Return the document as JSON."""
     routes = list(routes)
     modules = {tag_of(route): sys.modules[route.handler.__module__] for route in routes}
     schemas = Schemas()
@@ -251,7 +248,6 @@ def contents(spec: BodySpec | ResponseSpec, schemas: Schemas) -> JsonObject:
 
 
 def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[JsonObject]:
-    """Describe the placeholders of the path and the query parameters."""
     placeholders = {**PLACEHOLDERS, **route.placeholders}
     for name in re.findall(r"{(\w+)}", route.path):
         yield {"name": name, "in": "path", "required": True, "schema": schemas.of(placeholders[name])}
@@ -261,7 +257,6 @@ def parameters_of(route: Route[Any], schemas: Schemas) -> Iterator[JsonObject]:
 
 
 def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -> JsonObject:
-    """Describe the answers of a route and its errors, by status."""
     responses: JsonObject = {}
     for status, answer in route.answers.items():
         parameters = {"id": f"$response.body#/{answer.id_field}"}
@@ -282,7 +277,6 @@ def responses_of(route: Route[Any], below: list[Route[Any]], schemas: Schemas) -
 
 
 def error_response(route: Route[Any], status: int, codes: list[str], schemas: Schemas) -> JsonObject:
-    """Describe the error answers of one status."""
     errors, kind = route.errors, route.error_kinds.get(status, route.errors.kind)
     properties: JsonObject = {"reason": {"enum": sorted({errors.reason_of(code) for code in codes})}}
     if "status" in kind.__struct_fields__:

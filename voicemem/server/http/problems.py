@@ -67,7 +67,6 @@ def problem_response(code: str, detail: str, headers: dict[str, str] | None = No
 
 
 def headers_of(error: VoicememError) -> dict[str, str]:
-    """Return the headers of an error's answer: how to authenticate, or when to try again."""
     if CODES[error.code].status == HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": "Bearer"}
     if error.code == "too_many_connections":

@@ -284,7 +284,6 @@ def fields_given(values: Struct) -> JsonObject:
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Return a response of this value as JSON."""
     return web.Response(
         body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers
     )
@@ -347,7 +346,6 @@ def observe_requests(telemetry: Telemetry) -> Middleware:
 
 
 async def name_server(_: web.Request, response: web.StreamResponse) -> None:
-    """Set the `Server` header of an answer that is about to be sent."""
     response.headers["Server"] = SERVER
 
 

@@ -53,7 +53,6 @@ class PageFiles(NamedTuple):
 
 @cache
 def page_files() -> PageFiles:
-    """The files that came with the package."""
     paths = sorted(path for path in FOLDER.rglob("*") if path.suffix in MEDIA_TYPES)
     bodies = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in paths}
     summed = hashlib.sha256()
@@ -91,7 +90,6 @@ def answer_file(request: web.Request, file: Asset) -> web.Response:
 
 
 def takes_gzip(accepted: str) -> bool:
-    """Whether an `Accept-Encoding` names gzip, and does not refuse it."""
     for one in accepted.lower().split(","):
         name, _, weight = one.partition(";")
         if name.strip() == "gzip":

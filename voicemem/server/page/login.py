@@ -225,7 +225,6 @@ class Login:
         return await self.gate.check_origin(host, request.headers.get("Origin"))
 
     async def check(self, request: web.Request) -> bool:
-        """Check that the page itself sends this, and return whether a key is needed. Raises likewise."""
         needed = await self.check_host(request)
         self.origin.check_sender(request.method, request.headers)
         return needed
@@ -259,7 +258,6 @@ class Login:
             response.headers.add("Set-Cookie", response.cookies[one.name].output(header="").strip())
 
     async def show(self, request: web.Request) -> web.Response:
-        """Answer whether the page has to ask for a key."""
         needed = await self.check(request)
         parse_query(request, NoQuery)
         if not needed:
@@ -268,7 +266,6 @@ class Login:
         return json_response(ShownSession(bool(signed_in), True, [ShownProject.of(one.grant) for one in signed_in]))
 
     async def sign_in(self, request: web.Request) -> web.Response:
-        """Take a key for a cookie."""
         needed = await self.check(request)
         parse_query(request, NoQuery)
         given = await read_struct(request, GivenKey)
@@ -304,8 +301,6 @@ def set_cookie(response: web.StreamResponse, name: str, value: str, max_age: int
 
 
 def guard_page(route: Route[Any], login: Login) -> Handler:
-    """Return a route's handler behind the login instead of the gate."""
-
     async def handler(request: web.Request) -> web.StreamResponse:
         grant = await login.admit(request)
         grant.require(str(route.scope))

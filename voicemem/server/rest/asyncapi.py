@@ -53,7 +53,6 @@ On the ingest path they come after a `session.open` that names the `dialect`."""
 
 @cache
 def asyncapi_json() -> bytes:
-    """Return the document as JSON."""
     schemas = Schemas(unions={})
     received = [kind for kinds, _ in REPLIES.values() for kind in kinds]
     messages = {
@@ -109,7 +108,6 @@ ENVELOPE_FIELDS = ("frame", "ts", "from", "seq", "id", "session_id", "producer")
 
 
 def tags(kinds: Iterable[type[Struct]]) -> list[str]:
-    """Return the types of frames as their senders write them."""
     return [str(kind.__struct_config__.tag) for kind in kinds]
 
 
@@ -124,7 +122,6 @@ def channel(address: str, title: str, about: str, messages: list[str], **binding
 
 
 def ingest_channel(messages: list[str]) -> JsonObject:
-    """Describe the ingest path, its messages and its close codes."""
     closes = [f"- {code.close} `{name}`: {code.sentence}" for name, code in CODES.items() if code.close is not None]
     about = "\n".join(["The server closes the connection with these codes:", "", *closes])
     return channel(PATH, f"The ingest, with or without the subprotocol {PROTOCOL}", about, messages)
@@ -141,7 +138,6 @@ def frame_messages() -> JsonObject:
 
 
 def dialect_channel(messages: list[str]) -> JsonObject:
-    """Describe the paths of dialects, and what their addresses may say."""
     fields: JsonObject = {name: {"type": "string", "description": text} for name, text in DOOR_QUERY.items()}
     fields["typed"]["enum"] = ["keep", "ignore"]
     query = {"type": "object", "properties": fields}
@@ -162,7 +158,6 @@ def operations() -> JsonObject:
 
 
 def operation(channel: str, action: str, messages: list[str], answers: Sequence[str] = ()) -> JsonObject:
-    """Describe one operation, and the messages that answer it."""
     place = {"$ref": f"#/channels/{channel}"}
 
     def references(names: Sequence[str]) -> list[JsonObject]:

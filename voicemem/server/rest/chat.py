@@ -113,7 +113,6 @@ async def create_chat_completion(request: web.Request, _: NoQuery) -> web.Stream
 
 
 async def cancel_on_hangup(request: web.Request, task: asyncio.Task[web.StreamResponse]) -> web.StreamResponse:
-    """Await the answer; cancel the task when the caller hangs up."""
     protocol = request.protocol
     assert isinstance(protocol, ProblemHandler)
     protocol.on_lost = task.cancel

@@ -128,7 +128,6 @@ async def restore_slot(restore_slots: asyncio.Semaphore) -> AsyncIterator[None]:
 
 
 async def restore_from_body(request: web.Request) -> web.Response:
-    """Read the body and create the session. Raises `Refused`, `InvalidFrame`, `TimeoutError`."""
     encoding = request.headers.get("Content-Encoding", "")
     # In a thread of the event loop's own: there are two slots, so others have threads left.
     body = await receive_body(request, MAX_RESTORE_BYTES, BODY_TIMEOUT_S)
@@ -148,7 +147,6 @@ class Restore(NamedTuple):
 
 
 def read_restore(body: bytes, encoding: str) -> Restore:
-    """Unpack and check a body, piece by piece. Raises `Refused`, `InvalidFrame`."""
     pieces = Pieces(decompress(body, encoding, MAX_RESTORE_BYTES))
     checkpoint, session_id = None, None
     if pieces.follows(b"["):

@@ -105,7 +105,6 @@ def filter_of(query: DeliveryQuery | SessionDeliveryQuery) -> DeliveryFilter:
 
 
 def delivery_of(request: web.Request) -> int:
-    """The id of the delivery in the path. Raises `Refused` (`invalid_field`)."""
     delivery = request.match_info["delivery"]
     if not DELIVERY_ID.match(delivery):
         raise Refused("invalid_field", "The id of a delivery is 1 to 18 digits.")

@@ -220,7 +220,6 @@ async def read_journal(request: web.Request, query: JournalQuery) -> web.StreamR
 
 
 async def filter_of(read_models: ReadModelCache, stream: Stream, query: JournalQuery) -> JournalFilter:
-    """Return which entries a query wants. Raises `SessionQuarantined`, `StoreUnavailable`."""
     types = () if query.types is None else tuple(query.types.split(","))
     turn = None if query.turn_id is None else parts_of(await read_models.get_state(stream), query.turn_id)
     return JournalFilter(types, turn)
@@ -257,6 +256,5 @@ async def native_lines(
 
 
 def journal_line(row: JournalRow) -> bytes:
-    """Encode one entry as a line of JSON, with the event as it is in the journal."""
     entry = JournalEntry(row.position, row.producer, row.seq, row.received_ms, on_one_line(row.payload))
     return msgspec.json.encode(entry) + b"\n"

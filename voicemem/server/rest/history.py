@@ -175,7 +175,6 @@ async def read_at_once(
 
 
 def encode_selected(query: HistoryQuery, read_model: ReadModel) -> bytes:
-    """Encode the messages that a query asks for as a JSON array."""
     messages = read_model.messages(unfinished=True) if query.open else read_model.current_messages()
     if query.after_turn is not None:
         messages = [message for message in messages if message.turn_id > query.after_turn]
@@ -187,7 +186,6 @@ def encode_selected(query: HistoryQuery, read_model: ReadModel) -> bytes:
 
 
 def has_large_selection(query: HistoryQuery, read_model: ReadModel) -> bool:
-    """Whether that is too much for the event loop."""
     if query.open or query.after_turn is not None or query.limit is None or query.limit > LARGE_ROWS:
         return read_model.is_large
     return read_model.has_large_messages

@@ -75,7 +75,6 @@ async def add_messages(request: web.Request, _: NoQuery) -> web.Response:
 
 
 async def read_messages(request: web.Request) -> list[Added]:
-    """Read one message or a list of them from the body. Raises `InvalidFrame`, `Refused`."""
     value = await read_json(request)
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, dict) for item in items):

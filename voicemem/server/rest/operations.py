@@ -253,9 +253,8 @@ async def service_figures(request: web.Request) -> ServiceFigures:
     services, gauges = services_of(request), request.app[GAUGES]
     metrics, recent = services.telemetry.metrics, services.recent
     await gauges.refresh()
-    outbox = OutboxFigures(
-        value(metrics.outbox_pending), value(metrics.outbox_due), metrics.outbox_oldest_seconds._value.get()
-    )
+    pending, due = value(metrics.outbox_pending), value(metrics.outbox_due)
+    sizes = (metrics.db_bytes, metrics.db_wal_bytes, metrics.sessions_set_aside)
     size = sum(int(sample.value) for family in metrics.memories_bytes.collect() for sample in family.samples)
     refused = {
         sample.labels["code"]: int(sample.value)
@@ -267,18 +266,13 @@ async def service_figures(request: web.Request) -> ServiceFigures:
         node=services.node.shown_token() or None,
         uptime_s=recent.uptime_s,
         draining=services.draining.is_set(),
-        store=StoreFigures(
-            services.store.healthy,
-            value(metrics.db_bytes),
-            value(metrics.db_wal_bytes),
-            value(metrics.sessions_set_aside),
-        ),
+        store=StoreFigures(services.store.healthy, *map(value, sizes)),
         connected=value(metrics.sessions_connected),
         connections=dict(gauges.connections()),
         rates={"10s": recent.rates(10), "1m": recent.rates(60)},
         ack_ms=Percentiles(recent.ack_ms(0.5), recent.ack_ms(0.99)),
         commit_ms=Percentiles(recent.commit_ms(0.5), recent.commit_ms(0.99)),
-        outbox=outbox,
+        outbox=OutboxFigures(pending, due, metrics.outbox_oldest_seconds._value.get()),
         memories=MemoryFigures(value(metrics.memories, "in_use"), value(metrics.memories, "packed"), size),
         refused=refused,
         nodes=await nodes_of(services),
@@ -302,5 +296,4 @@ async def nodes_of(services: Services) -> list[ServiceNode]:
 
 
 def value(gauge: Gauge, *labels: str) -> int:
-    """What a gauge, or one of its series, says."""
     return int((gauge.labels(*labels) if labels else gauge)._value.get())

@@ -92,7 +92,6 @@ class OverviewPage(Struct, frozen=True):
 async def answer_overviews(
     request: web.Request, conditions: SessionFilter, cursor: str | None, with_total: bool
 ) -> web.StreamResponse:
-    """Answer with an `OverviewPage`."""
     services, total = services_of(request), b""
     if with_total:
         total = b',"total":' + msgspec.json.encode(
@@ -264,7 +263,6 @@ async def look(services: Services, wanted: SessionFilter, sent: dict[int, SentRo
 
 
 def encode_changed(services: Services, page: list[SessionOverview], sent: dict[int, SentRow]) -> bytes:
-    """The rows of a page that differ from what was sent."""
     pieces = []
     for row in page:
         encoded = msgspec.json.encode(overview_of(services, row))

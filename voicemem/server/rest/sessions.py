@@ -129,7 +129,6 @@ def check_outbound_change(request: web.Request, config: JsonObject) -> None:
 
 
 def note_outbound_change(request: web.Request, config: JsonObject, stream: Stream) -> None:
-    """Audit a change of settings that make the service send requests."""
     if changes_outbound(config):
         audit("calling_out_changed", request[GRANT], session=stream.id)
 

@@ -151,7 +151,6 @@ CallData = TurnUpdate | MemoryAccount | CallState
 
 
 def wants_tail(request: web.Request) -> bool:
-    """Whether the caller's `Accept` names server-sent events."""
     accepted = ",".join(request.headers.getall("Accept", ()))
     return any(part.partition(";")[0].strip().lower() == EVENT_STREAM for part in accepted.split(","))
 
@@ -188,7 +187,6 @@ def last_event_id(request: web.Request) -> str | None:
 
 
 async def stream_tail(request: web.Request, tail: Tail) -> web.StreamResponse:
-    """Answer with a tail until it is over or its reader has hung up."""
     batches = services_of(request).tails.watch(tail)
     return await stream_events(request, batches, encode_in_pieces, lambda: bool(tail.followed or tail.is_endless))
 

@@ -151,7 +151,6 @@ def with_secret(endpoint: Endpoint, counts: EndpointCounts = NO_DELIVERIES) -> W
 
 
 async def counts_of(request: web.Request, endpoint: Endpoint) -> EndpointCounts:
-    """How an endpoint did in the last 24 hours."""
     return (await services_of(request).webhooks.counts_of_day([endpoint]))[endpoint.key]
 
 

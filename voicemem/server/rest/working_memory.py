@@ -162,7 +162,6 @@ def expected_versions(request: web.Request) -> Collection[int] | None:
 
 
 async def owner_of(request: web.Request) -> DocumentOwner:
-    """Return the owner of the document that the path names. Raises `Refused`."""
     if "user_id" in request.match_info:
         return DocumentOwner("user", request[GRANT].project, name_in_path(request, "user_id"))
     return owner_of_session(await get_stream(request))
