@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from voicemem.cli.common import Server, end_on_interrupt, json_shown, progress, rest_options, run, until_interrupted
+from voicemem.cli.common import Server, json_shown, progress, rest_options, run, run_until_interrupted
 from voicemem.cli.demo.nodes import demo_nodes
 from voicemem.cli.demo.one_call import demo as run_demo
 from voicemem.cli.demo.one_call import recorded_call, render_message
@@ -182,25 +182,20 @@ def receive(listen: str, secret: str | None) -> None:
       voicemem serve --webhook-url http://127.0.0.1:9000/ --webhook-secret my-secret
     """
     check_webhook_secret(secret)
-    with until_interrupted():
-        run(receive_until_stopped(listen, secret))
+    run_until_interrupted(receive_forever(listen, secret))
 
 
-async def receive_until_stopped(listen: str, secret: str | None) -> None:
-    end_on_interrupt()
-    receiver = WebhookReceiver(secret, print_webhook_event)
+async def receive_forever(listen: str, secret: str | None) -> None:
+    def show(notice: WebhookEvent) -> None:
+        for name, valid in notice.verified.items():
+            click.secho(f"{'verified' if valid else 'NOT VERIFIED':13}{name}", fg="green" if valid else "red")
+        click.echo(json_shown(notice.body, 2))
+
+    receiver = WebhookReceiver(secret, show)
     try:
         click.echo(f"listening on http://{await receiver.start(parse_address(listen))}/")
         if secret is None:
             click.echo("signatures are not verified: there is no secret (--secret)")
-        sys.stdout.flush()
         await asyncio.Event().wait()
     finally:
         await receiver.stop()
-
-
-def print_webhook_event(notice: WebhookEvent) -> None:
-    for name, valid in notice.verified.items():
-        click.secho(f"{'verified' if valid else 'NOT VERIFIED':13}{name}", fg="green" if valid else "red")
-    click.echo(json_shown(notice.body, 2))
-    sys.stdout.flush()

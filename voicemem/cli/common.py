@@ -37,17 +37,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-class TerminalHandler(logging.Handler):
-    """Writes log lines to standard error, separate from what a command prints."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(self.format(record), err=True)
-
-
 def audit_to_terminal() -> None:
     """Show the audit lines of this command, unless logging is configured already."""
     if not AUDIT.hasHandlers():
-        handler = TerminalHandler()
+        handler = logging.StreamHandler()  # to standard error, separate from what a command prints
         handler.setFormatter(TextFormatter())
         AUDIT.addHandler(handler)
 
@@ -67,7 +60,11 @@ def plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except ClientError as error:
-        raise CommandFailed(f"{with_help(error)} ({error.code})") from None
+        helps = check_of(error.reason) if isinstance(error, Unreachable) else ""
+        if error.code == "unauthorized":
+            helps = "Commands take it as --key, or in VOICEMEM_KEY."
+        detail = error.detail if helps in error.detail else f"{error.detail} {helps}"
+        raise CommandFailed(f"{detail} ({error.code})") from None
     except VoicememError as error:
         raise CommandFailed(error.detail) from None
     except (OSError, ReplayFailed, aiohttp.ClientError, CopyFailed) as error:
@@ -89,29 +86,20 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return uvloop.run(work)
 
 
-def with_help(error: ClientError) -> str:
-    """What an error says, and what helps against it at a terminal, if that is known."""
-    helps = check_of(error.reason) if isinstance(error, Unreachable) else ""
-    if error.code == "unauthorized":
-        helps = "Commands take it as --key, or in VOICEMEM_KEY."
-    return error.detail if helps in error.detail else f"{error.detail} {helps}"
+def run_until_interrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Run a command that Ctrl-C ends, or a reader that has seen enough (`| head`): neither is an error.
 
-
-def end_on_interrupt() -> None:
-    """Let SIGINT raise `KeyboardInterrupt` at once, in a command whose only end is Ctrl-C.
-
-    Call it in the command's coroutine: the runner sets its own handler before that. The runner's handler only cancels
-    the task, which does not help while the task waits in a write to a full pipe (`voicemem tail | less`). And a shell
-    without job control starts `command &` with SIGINT ignored, in which case neither Python nor the runner handles it.
+    SIGINT raises `KeyboardInterrupt` at once. The runner's own handler, which is set before, only cancels the task,
+    which does not help while the task waits in a write to a full pipe (`voicemem tail | less`). And a shell without job
+    control starts `command &` with SIGINT ignored, in which case neither Python nor the runner handles it.
     """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    async def interruptible() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        await work
 
-@contextmanager
-def until_interrupted() -> Iterator[None]:
-    """A command that Ctrl-C ends, and a reader that has seen enough (`| head`): neither is an error."""
     try:
-        yield
+        run(interruptible())
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
@@ -161,7 +149,6 @@ class Server(NamedTuple):
             await rest.close()
 
     def ask(self, method: str, path: str, body: Any = None, query: Mapping[str, str] | None = None) -> Any:
-        """Send one request, and return the answer."""
 
         async def send() -> Any:
             async with self.client() as rest:
@@ -182,7 +169,6 @@ def rest_options(command: Command) -> Callable[..., Any]:
 
 
 def options(*several: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """One decorator for several options."""
 
     def add(command: Command) -> Command:
         for option in reversed(several):
@@ -193,12 +179,10 @@ def options(*several: Callable[[Command], Command]) -> Callable[[Command], Comma
 
 
 def progress(length: int, label: str, **options: Any) -> Any:
-    """A bar on standard error."""
     return click.progressbar(length=max(length, 1), label=label, file=sys.stderr, **options)
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are set."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -249,8 +233,5 @@ def line_shown(text: str) -> str:
 def json_shown(value: Any, indent: int | None = None) -> str:
     """The same JSON, in which they are escaped, and where the output is not in UTF-8 everything beyond ASCII."""
     has_all = (sys.stdout.encoding or "").lower().startswith("utf")
-    return HIDDEN.sub(escape, json.dumps(value, ensure_ascii=not has_all, indent=indent))
-
-
-def escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+    text = json.dumps(value, ensure_ascii=not has_all, indent=indent)
+    return HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

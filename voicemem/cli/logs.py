@@ -106,7 +106,6 @@ def quoted(value: object) -> str:
 
 
 def sentences_of(error: BaseException) -> Iterator[str]:
-    """The error and its causes, each by its type, with its text if that cannot quote a payload."""
     seen: BaseException | None = error
     while seen is not None:
         name = type(seen).__qualname__

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -70,7 +68,7 @@ def mcp(
             if http_address is None:
                 await serve_stdio(service, server.key)
             else:
-                await serve_http(service, settings, show_url)
+                await serve_http(service, settings, lambda url: click.echo(f"MCP  {url}"))
         finally:
             await service.close()
 
@@ -81,17 +79,8 @@ def mcp(
         if context.get_parameter_source("key") is ParameterSource.COMMANDLINE:
             raise click.UsageError(KEY_PER_CALLER)
         for name, value in urls.items():
-            check_url(name, value)
+            if value is not None and (urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).hostname):
+                flag = f"--{name.replace('_', '-')}"
+                raise click.BadParameter(f"{flag} must be a URL that begins with https:// or http://.")
         settings = HttpSettings(parse_address(http_address), urls["mcp_url"], urls["mcp_issuer"], insecure)
     run(serve())
-
-
-def show_url(url: str) -> None:
-    click.echo(f"MCP  {url}")
-    sys.stdout.flush()
-
-
-def check_url(name: str, value: Any) -> None:
-    """Raise `BadParameter` for what is no URL of a server."""
-    if value is not None and (urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).hostname):
-        raise click.BadParameter(f"--{name.replace('_', '-')} must be a URL that begins with https:// or http://.")

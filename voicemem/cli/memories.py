@@ -22,7 +22,6 @@ from voicemem.protocol.memories import GivenKind
 from voicemem.runtime import Runtime
 from voicemem.services import Services
 from voicemem.store.engines import open_store
-from voicemem.store.port import Store
 from voicemem.telemetry import Telemetry
 
 KINDS: tuple[str, ...] = get_args(GivenKind)
@@ -210,7 +209,13 @@ async def make_index(settings: Settings) -> None:
     opened = open_store(settings.store, make=False)
     try:
         services = Services(opened, settings, Policies(), Runtime(), Telemetry.untraced())
-        click.echo(f"{await index_all(opened, services)} sessions are indexed")
+        await opened.transcript_index.clear_index()
+        total, count = await opened.transcript_index.count_sessions_to_index(), 0
+        with progress(total, f"indexing {total} sessions") as bar:
+            async for looked_at, done in services.indexer.check_all():
+                count += done
+                bar.update(looked_at)
+        click.echo(f"{count} sessions are indexed")
         if services.vectors is not None:
             click.echo(f"{await embed_all(services.vectors.maker)} vectors are made")
         await services.embeddings.close()
@@ -218,19 +223,7 @@ async def make_index(settings: Settings) -> None:
         await opened.close_store()
 
 
-async def index_all(opened: Store, services: Services) -> int:
-    """Index all sessions of a store, with a progress bar; returns how many were indexed."""
-    await opened.transcript_index.clear_index()
-    total, count = await opened.transcript_index.count_sessions_to_index(), 0
-    with progress(total, f"indexing {total} sessions") as bar:
-        async for looked_at, done in services.indexer.check_all():
-            count += done
-            bar.update(looked_at)
-    return count
-
-
 async def embed_all(maker: VectorMaker) -> int:
-    """Make all vectors that are missing, with a progress bar; returns how many were made."""
     await maker.prepare()
     if not maker.can_compare:
         return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -124,14 +123,12 @@ async def serve_until_drained(values: dict[str, Any]) -> None:
         notify("STOPPING=1")
         server.drain()
         click.echo(f"draining: {len(server.calls)} calls go on; a second signal ends them")
-        sys.stdout.flush()
         await wait_for_first(server.wait_for_calls(settings.drain_timeout), ended.wait())
     finally:
         await server.close()
 
 
 def announce(settings: Settings, port: int) -> None:
-    """Say where everything is."""
     scheme = "ws" if settings.tls_cert is None else "wss"
     address = settings.listen._replace(port=port)
     click.echo(f"voicemem proxy {__version__}, memory {settings.ingest_url}")
@@ -142,5 +139,4 @@ def announce(settings: Settings, port: int) -> None:
     if not settings.listen.is_loopback:
         who = "anyone may call" if settings.insecure else "callers show a key of the memory"
         click.echo(f"  keys     {who}")
-    sys.stdout.flush()
     LOG.info("Started", extra={"version": __version__, "address": str(address)})

@@ -72,7 +72,6 @@ def start_logging(context: click.Context, log: logging.Logger, options: dict[str
 
 
 def on_signals(act: Callable[[], None]) -> None:
-    """Act on SIGTERM and Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, act)
 
@@ -87,7 +86,6 @@ async def serve_until_stopped(values: dict[str, Any], handler: logging.Handler) 
         async with running(to_settings(values), tracer=tracer) as app:
             logs.add_fields(handler, lambda: {"node": node} if (node := app.services.node.shown_token()) else {})
             await announce(app)
-            sys.stdout.flush()
             addresses = {"rest": str(app.rest_address), "ingest": str(app.ingest_address)}
             LOG.info("Started", extra={"version": __version__, **addresses})
             notify("READY=1")
@@ -113,7 +111,6 @@ def describe_page(app: App) -> str:
 
 
 async def announce(app: App) -> None:
-    """Say where everything is."""
     settings = app.settings
     endpoint = await app.services.store.endpoints.find_operator_endpoint()
     webhook = "none (--webhook-url)" if endpoint is None else without_user(endpoint.url)

@@ -47,7 +47,6 @@ class FileSetting(click.Option):
     """A setting without a flag: the settings file or its variable sets it."""
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """Take the value. Raises `CommandFailed` for one on the command line."""
         value, source = super().consume_value(ctx, opts)
         if source is ParameterSource.COMMANDLINE:
             flag = self.opts[0]
@@ -59,7 +58,6 @@ class RenamedFlag(click.Option):
     """A flag that has another name."""
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """Raise `CommandFailed` with the new name if the flag is used."""
         if self.name in opts:
             raise CommandFailed(f"{self.opts[0]} is now called {self.help}.")
         return super().consume_value(ctx, opts)
@@ -75,12 +73,10 @@ def setting(flag: str, text: str, name: str = "", **kind: Any) -> Any:
 
 
 def file_setting(name: str, **kind: Any) -> Any:
-    """An option for a setting without a flag."""
     return setting(f"--{name}", "", cls=FileSetting, hidden=True, **kind)
 
 
 def renamed(old: str, new: str) -> Any:
-    """An option that refuses the old name of a flag."""
     return click.option(
         old, f"renamed{old.replace('-', '_')}", cls=RenamedFlag, help=new, hidden=True, expose_value=False
     )
@@ -267,7 +263,6 @@ SERVE_OPTIONS = (
 
 
 def store_option(command: Command) -> Command:
-    """Add the store's option, and the file that may set it."""
     return config_option(STORE_OPTION(command))  # type: ignore[no-any-return]
 
 

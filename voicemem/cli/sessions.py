@@ -19,16 +19,7 @@ from rich.segment import SegmentLines
 from rich.table import Table
 from rich.text import Text
 
-from voicemem.cli.common import (
-    CommandFailed,
-    Server,
-    end_on_interrupt,
-    given,
-    json_shown,
-    rest_options,
-    run,
-    until_interrupted,
-)
+from voicemem.cli.common import CommandFailed, Server, given, json_shown, rest_options, run_until_interrupted
 from voicemem.cli.demo.one_call import render_message
 from voicemem.client import Options
 from voicemem.client.tail import TailEvent, TailReader, tail_url
@@ -67,8 +58,7 @@ def sessions(server: Server, limit: int, follow: bool, as_json: bool, **conditio
     query = query_params({name: value for name, value in conditions.items() if value not in (None, False)})
     console = Console(highlight=False)
     table = None if as_json or not console.is_terminal else console
-    with until_interrupted():
-        run(show(server, query, limit, follow, table))
+    run_until_interrupted(show(server, query, limit, follow, table))
 
 
 async def show(server: Server, query: dict[str, str], limit: int, follow: bool, console: Console | None) -> None:
@@ -78,12 +68,11 @@ async def show(server: Server, query: dict[str, str], limit: int, follow: bool, 
         if not follow and console is None:
             async with aclosing(rows_of(rest, query, limit)) as page:
                 async for row in page:
-                    print_row(row)
+                    click.echo(json_shown(row))
             return
         if not follow and console is not None:
             console.print(table_of([row async for row in rows_of(rest, query, limit)]))
             return
-        end_on_interrupt()
         with nullcontext() if console is None else Live(console=console, auto_refresh=False) as live:
             while True:
                 rows = [row async for row in rows_of(rest, query, limit)]
@@ -92,7 +81,7 @@ async def show(server: Server, query: dict[str, str], limit: int, follow: bool, 
                 else:
                     for row in reversed(rows):
                         if known.get(row["session_id"]) != row:
-                            print_row(row)
+                            click.echo(json_shown(row))
                     known = {row["session_id"]: row for row in rows}
                 await asyncio.sleep(LOOK_S)
 
@@ -108,11 +97,6 @@ async def rows_of(rest: RestClient, query: dict[str, str], limit: int) -> AsyncG
         limit, cursor = limit - len(page["sessions"]), page["next_cursor"]
         if cursor is None:
             return
-
-
-def print_row(row: Row) -> None:
-    click.echo(json_shown(row))
-    sys.stdout.flush()
 
 
 def table_of(rows: list[Row]) -> Table:
@@ -271,7 +255,6 @@ class LiveScreen:
             self.console.print(Group(*map(self.texts.pop, keys)), soft_wrap=True)
 
     def end(self, session: str, line: Text) -> None:
-        """Leave a call as it is, and say how it ended."""
         for key in [key for key in self.order if key[0] == session]:
             self.console.print(self.texts.pop(key), soft_wrap=True)
             self.order.remove(key)
@@ -320,12 +303,10 @@ def tail(
     reader = TailReader(tail_url(server.url, session, query), server.key, single_session=session is not None)
     console = None if as_json else Console(highlight=False, soft_wrap=True)
     is_live = messages and console is not None and console.is_terminal and not console.is_dumb_terminal
-    with until_interrupted():
-        run(print_tail(reader, console, session is None, is_live))
+    run_until_interrupted(print_tail(reader, console, session is None, is_live))
 
 
 async def print_tail(reader: TailReader, console: Console | None, several: bool, is_live: bool) -> None:
-    end_on_interrupt()
     say_waiting = partial(click.echo, "waiting for calls", err=True)
     waiting = asyncio.get_running_loop().call_later(WAITING_AFTER_S, say_waiting) if several else None
     with LiveScreen() if is_live else nullcontext() as screen:
@@ -335,7 +316,6 @@ async def print_tail(reader: TailReader, console: Console | None, several: bool,
                     waiting.cancel()
                 if screen is None or not show_on_screen(event, screen, several):
                     print_event(event, console, several)
-                sys.stdout.flush()
 
 
 def show_on_screen(event: TailEvent, screen: LiveScreen, several: bool) -> bool:
@@ -371,7 +351,6 @@ def print_event(event: TailEvent, console: Console | None, several: bool) -> Non
 
 
 def message_line(event: TailEvent, upsert: dict[str, Any], styled: bool, several: bool) -> Text:
-    """A message with its key, and with its session if there are several."""
     session = f"{event.data['session_id']} " if several else ""
     return Text(f"{session}{upsert['key']:>6} ", "dim") + render_message(upsert["message"], styled)
 
@@ -382,7 +361,6 @@ def end_line(event: TailEvent) -> Text:
 
 
 def entry_line(data: dict[str, Any]) -> Text:
-    """One entry of a journal on one line: position, type, turn and text."""
     event = data["event"]
     turn = f"turn {event['turn_id']}" if event.get("turn_id") is not None else ""
     text = next((str(event[name]) for name in TEXTS if event.get(name) is not None), "")

@@ -54,20 +54,13 @@ async def demo(console: Console, fast: bool) -> None:
                 show_webhook_event(console, await asyncio.wait_for(notices.get(), WEBHOOK_TIMEOUT_S))
     finally:
         await receiver.stop()
-    console.print(next_steps(command_name(sys.argv[0])), highlight=False)
-
-
-def next_steps(name: str) -> str:
-    """What to do after the demo, with the name that the command is called by."""
-    return (
+    called = sys.argv[0]  # a path where a shell would not find the command by its name
+    name = called if Path(called).name == "voicemem" and shutil.which("voicemem") is None else "voicemem"
+    console.print(
         f"The demo is over. Next: [bold]{name} serve[/] runs the service, and [bold]{name} ui[/] opens its page,"
-        f" http://{Settings().rest}/ui/, where one looks at calls. [bold]{name} quickstart[/] writes settings."
+        f" http://{Settings().rest}/ui/, where one looks at calls. [bold]{name} quickstart[/] writes settings.",
+        highlight=False,
     )
-
-
-def command_name(called: str) -> str:
-    """How to call this command again: by its path where a shell would not find it by its name."""
-    return called if Path(called).name == "voicemem" and shutil.which("voicemem") is None else "voicemem"
 
 
 async def play(console: Console, app: App, http: aiohttp.ClientSession, pace: float) -> None:
@@ -152,7 +145,6 @@ async def show_formats(console: Console, http: aiohttp.ClientSession) -> None:
 
 
 def show_webhook_event(console: Console, notice: WebhookEvent) -> None:
-    """Show the webhook as it arrived, and whether its signatures are right."""
     payload = notice.body["payload"]
     told = (
         f"eventType {notice.body['eventType']}: {len(payload['contents'])} messages of agent_id {payload['agent_id']!r}"

@@ -75,7 +75,6 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
 
     @property
     def position_ms(self) -> int:
-        """How much of the audio was played in all."""
         return self.position_at(self.played[-1].until_ms)
 
     def position_at(self, at_ms: int) -> int:
@@ -84,7 +83,6 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
         return 0 if span is None else span.position_ms + min(at_ms, span.until_ms) - span.from_ms
 
     def time_of(self, position_ms: int) -> int:
-        """When a position was played."""
         span = next(one for one in reversed(self.played) if one.position_ms < position_ms or one is self.played[0])
         return span.from_ms + position_ms - span.position_ms
 
@@ -92,7 +90,6 @@ class TrueReply(Struct, frozen=True, omit_defaults=True):
         return self.text[: max((delta.end for delta in self.deltas if delta.at_ms <= at_ms), default=0)]
 
     def heard(self) -> str:
-        """All that was heard of it."""
         return self.text if self.cut_ms is None else self.heard_until(self.cut_ms)
 
     def heard_until(self, at_ms: int) -> str:
@@ -155,7 +152,6 @@ class TrueCall(Struct, frozen=True):
         return [reply for reply in self.replies if reply.cut_ms is not None]
 
     def is_hung_up(self, reply: TrueReply) -> bool:
-        """Whether the caller hung up while this reply played."""
         return reply.cut_ms is not None and reply.cut_ms == self.end_ms
 
 
@@ -165,7 +161,6 @@ def load_call(path: Path) -> TrueCall:
 
 
 def load_calls(folder: Path) -> list[TrueCall]:
-    """All calls of a folder, by name."""
     return [load_call(path) for path in sorted(folder.glob("*.json"))]
 
 
@@ -328,7 +323,6 @@ def playback(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
 
 
 def timings(reply: TrueReply, kind: Kind) -> Iterator[JsonObject]:
-    """Words and totals."""
     begin_ms = 0
     for sentence in reply.synthesised:
         if kind.words:

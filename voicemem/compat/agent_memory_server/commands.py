@@ -66,7 +66,6 @@ class Mover:
     # Working memory
 
     async def move_sessions(self, scope: dict[str, str]) -> None:
-        """Move the working memories of a namespace and a user, or all."""
         async for session_id in self.session_ids(scope):
             line = line_of("session", scope, session_id)
             if line not in self.done and await self.move_session(session_id, scope):
@@ -102,7 +101,6 @@ class Mover:
     # Long-term memory
 
     async def move_memories(self, scope: dict[str, str]) -> None:
-        """Move the long-term memories of a namespace and a user, or all."""
         filters = {name: {"eq": value} for name, value in scope.items()}
         offset = 0
         while True:

@@ -384,7 +384,6 @@ class RecordFinder:
     async def newest(
         self, project: str, conditions: Sequence[Branch], most: int, known: Collection[str] = ()
     ) -> list[Memory]:
-        """The newest memories but for those that are known."""
         found: list[Memory] = []
         for branch in conditions:
             after, several = None, list[Memory]()

@@ -145,7 +145,6 @@ class LongTermRecords:
         return tuple(found.values())
 
     async def find_all(self, project: str, ids: Sequence[str]) -> list[Memory]:
-        """Those of these memories that are there."""
         return await self.long_term.find_all(project, ids) if ids else []
 
     async def session_of(self, project: str, owner: Owner) -> str | None:

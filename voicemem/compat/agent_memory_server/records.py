@@ -140,7 +140,6 @@ class GivenWorkingMemory(Struct, frozen=True):
 
     @property
     def named_messages(self) -> tuple[GivenMessage, ...]:
-        """The messages that are given, if any are."""
         return () if self.messages is UNSET else self.messages
 
 
@@ -254,7 +253,6 @@ class RecordPatch(Struct, frozen=True):
 
     @property
     def fields(self) -> JsonObject:
-        """The fields to change."""
         return {name: value for name, value in structs.asdict(self).items() if value not in (UNSET, None)}
 
 

@@ -63,11 +63,10 @@ class AgentMemory:
     """The use cases of these routes, over those of the service."""
 
     def __init__(self, services: Services) -> None:
-        store, read_models, sessions = services.store, services.read_models, services.sessions
         self.finder = RecordFinder(services.long_term, services.vectors)
-        self.owned = OwnedSessions(store, read_models, sessions)
+        self.owned = OwnedSessions(services)
         self.records = LongTermRecords(services.long_term, self.owned, self.finder)
-        self.working = WorkingMemories(store, read_models, services.recorder, sessions, self.records)
+        self.working = WorkingMemories(services, self.records)
         self.views = SummaryViews(services.working_memory, self.finder)
 
 

@@ -15,9 +15,7 @@ from voicemem.config.context import MESSAGES, NOW
 from voicemem.config.session import parse_config
 from voicemem.errors import Refused
 from voicemem.protocol.types import SESSION_ID_PATTERN, JsonObject
-from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.read_models.cache import ReadModelCache
-from voicemem.store.port import Store
+from voicemem.services import Services
 from voicemem.store.records import CLIENT_ID_LABEL, SessionFilter
 from voicemem.store.streams import Stream
 
@@ -88,7 +86,6 @@ def derived_id(owner: Owner) -> str:
 
 
 def config_of(owner: Owner, ttl_s: int | None) -> JsonObject:
-    """The configuration of a new session."""
     labels = {ID_LABEL: owner.session_id} | ({} if owner.namespace is None else {NAMESPACE_LABEL: owner.namespace})
     optional = {"user_id": owner.user_id, **lifetime(ttl_s)}
     known = {name: value for name, value in optional.items() if value is not None}
@@ -145,11 +142,11 @@ def is_expired(stream: Stream, now_ms: int) -> bool:
 class OwnedSessions:
     """Sessions by the client's id, namespace and user."""
 
-    def __init__(self, store: Store, read_models: ReadModelCache, sessions: Sessions) -> None:
-        self.store = store
-        self.read_models = read_models
-        self.sessions = sessions
-        self.clock = sessions.clock
+    def __init__(self, services: Services) -> None:
+        self.store = services.store
+        self.read_models = services.read_models
+        self.sessions = services.sessions
+        self.clock = services.sessions.clock
 
     # Finding
 

@@ -99,7 +99,6 @@ class SummaryViews:
         self.clock = records.clock
 
     async def list_views(self, project: str) -> list[SummaryView]:
-        """The views of a project, the oldest first."""
         document = await self.documents.read_document(owner_of_views(project))
         return [msgspec.convert(view, SummaryView) for view in views_in(document).values()]
 

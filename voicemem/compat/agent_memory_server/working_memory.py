@@ -55,13 +55,10 @@ from voicemem.protocol.events import Event, ServerEvent, SessionUpdate
 from voicemem.protocol.types import JsonObject, matching
 from voicemem.redaction.runs import START
 from voicemem.redaction.texts import redact_text, redact_value
+from voicemem.services import Services
 from voicemem.sessions.derived import MAX_APPEND_ATTEMPTS
-from voicemem.sessions.lifecycle import Sessions
-from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
 from voicemem.sessions.recording.batches import ProducerLease
-from voicemem.sessions.recording.recorder import Recorder
-from voicemem.store.port import Store
 from voicemem.store.streams import Stream, may_reopen
 
 SUMMARY_SHARE = 0.7
@@ -103,26 +100,18 @@ def first_fitting(costs: Sequence[int], most: int) -> int:
 
 
 def percent(used: int, window: Window | None, share: float) -> float | None:
-    """How much of a share of a window is used."""
     return None if window is None else min(100.0, 100.0 * used / (window.tokens * share))
 
 
 class WorkingMemories:
     """The working memories of all projects."""
 
-    def __init__(
-        self,
-        store: Store,
-        read_models: ReadModelCache,
-        recorder: Recorder,
-        sessions: Sessions,
-        records: LongTermRecords,
-    ) -> None:
-        self.store = store
-        self.read_models = read_models
-        self.recorder = recorder
-        self.sessions = sessions
-        self.clock = sessions.clock
+    def __init__(self, services: Services, records: LongTermRecords) -> None:
+        self.store = services.store
+        self.read_models = services.read_models
+        self.recorder = services.recorder
+        self.sessions = services.sessions
+        self.clock = services.sessions.clock
         self.records = records
         self.owned = records.owned
         self.locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()

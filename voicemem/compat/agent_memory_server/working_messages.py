@@ -245,7 +245,6 @@ class Look(NamedTuple):
 
 
 def look_at(read_model: ReadModel) -> Look:
-    """What stands in a session now."""
     remembered, summary = read_model.remembered_messages(), read_model.state.summary
     through = -1 if summary is None else summary.through_turn
     hidden = bisect_right(remembered, through, key=attrgetter("turn_id"))

@@ -203,7 +203,6 @@ async def body_as(request: web.Request, kind: type[T]) -> T:
 
 
 def session_config(join: Join) -> JsonObject:
-    """Return the configuration of the agent's session."""
     properties = join.properties
     given = fields_given(properties.llm)
     # Applications send an empty URL and key whose environment variables are not set.

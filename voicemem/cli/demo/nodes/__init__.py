@@ -116,7 +116,6 @@ async def watch_calls(console: Console, stage: Stage, calls: list[Call], playing
 
 
 async def render_first(stage: Stage, calls: list[Call], styled: bool) -> Panel:
-    """The first call as it stands now."""
     contents: list[dict[str, Any]] = (await get(stage.http, "history?open=true", calls[0].session_id))["contents"]
     panel = render_call(contents, sum(call.acked for call in calls), sum(call.total for call in calls), styled)
     panel.title = f"The first of the {len(calls)} calls, as it was really heard"
@@ -219,7 +218,6 @@ class Call:
 
 
 def producer_of(event: JsonObject) -> str:
-    """The part of a voice engine that an event comes from."""
     if event["type"] in ("asr", "interrupt"):
         return "asr"
     return "tts" if event["type"] == "tts" else "llm"

@@ -70,7 +70,6 @@ class PostgresqlServer:
             raise
 
     def make(self, settings: Mapping[str, str]) -> None:
-        """Make an empty cluster."""
         self.run(*INITDB, "-D", self.data)
         lines = [f"{name} = {value}\n" for name, value in settings.items()]
         (self.data / "postgresql.auto.conf").write_text("".join(lines))
@@ -82,7 +81,6 @@ class PostgresqlServer:
 
     @property
     def version(self) -> str:
-        """As it is written in its data."""
         return (self.data / "PG_VERSION").read_text().strip()
 
     def start(self) -> None:
@@ -94,14 +92,12 @@ class PostgresqlServer:
             self.make_role()
 
     def make_role(self) -> None:
-        """Make the role of the service, and let it make tables in every database."""
         self.execute(MAKE_ROLE)
         for database in ("template1", "postgres"):
             self.execute(LET_IN, database)
         self.has_role = True
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
-        """Run a statement as an administrator; its rows."""
         import psycopg  # which only this demo needs
 
         with psycopg.connect(self.url(database, ADMINISTRATOR), autocommit=True) as connection:
@@ -109,11 +105,9 @@ class PostgresqlServer:
             return cursor.fetchall() if cursor.description else []
 
     def stop(self, mode: str = "immediate") -> None:
-        """End it, by default at once. Raises `CommandFailed`."""
         self.run("pg_ctl", "stop", "-m", mode, "-w", "-D", self.data)
 
     def remove(self) -> None:
-        """End it at once, and delete its files."""
         try:
             self.stop()
         finally:
@@ -186,12 +180,10 @@ class NodeProcess(NamedTuple):
     rest: Address
 
     async def kill(self) -> None:
-        """SIGKILL: it says goodbye to nobody."""
         self.send(signal.SIGKILL)
         await self.process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that does not help."""
         self.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_S):
