@@ -107,18 +107,15 @@ class Replay:
     async def send_all(self, session: ProducerSession, skipped: int, pace: float | None) -> None:
         waits = pauses_before(self.events, pace, self.longest_pause_s) if pace else [0.0] * len(self.events)
         for event, wait in list(zip(self.events, waits, strict=True))[skipped:]:
-            if wait:
-                await self.pause(wait)
+            if wait:  # and process acks in the meantime
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self.wait_for_acks(0)
+                        await asyncio.sleep(wait)
             ack = session.send(event)
             self.unacked.append((event, ack))
             await self.wait_for_acks(0 if ack.done() else MAX_UNACKED)  # one that is done was not taken: look why
         await self.wait_for_acks(0)
-
-    async def pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.wait_for_acks(0)
-                await asyncio.sleep(seconds)
 
     async def wait_for_acks(self, at_most: int) -> None:
         """Wait until at most so many events are unacknowledged. Raises `ClientError` if no more will be stored."""

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from voicemem.client import Client
 from voicemem.integrations.background_session import AttachedMemory, BackgroundSession
@@ -68,13 +68,6 @@ def text_of(item: Any) -> str:
     return "".join(part.get("text") or part.get("transcript") or "" for part in parts if isinstance(part, dict))
 
 
-class Added(NamedTuple):
-    """An item that this process added, and the event that takes it back, if there is one."""
-
-    item: JsonObject
-    undo: JsonObject | None
-
-
 class AgentsSession(Conversation):
     """`agents.memory.Session`: the SDK asks it for the items before a run, and gives it the new ones."""
 
@@ -82,15 +75,15 @@ class AgentsSession(Conversation):
 
     def __init__(self, session: BackgroundSession) -> None:
         super().__init__(session)
-        self.added: deque[Added] = deque(maxlen=1000)
-        """What this process added, which is used while the memory is away."""
+        self.added: deque[tuple[JsonObject, JsonObject | None]] = deque(maxlen=1000)
+        """Items that this process added, for while the memory is away, each with the event that takes it back."""
 
     # What the SDK calls
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """Return what was heard, the newest `limit` items; while the memory is away, what this process added."""
         body = await self.session.context(style="openai", tools=True)
-        items = [one.item for one in self.added] if body is None else input_items(body["messages"])
+        items = [item for item, _ in self.added] if body is None else input_items(body["messages"])
         return newest(items, limit)
 
     async def add_items(self, items: list[Any]) -> None:
@@ -125,7 +118,7 @@ class AgentsSession(Conversation):
 
     def cut(self, item: str | None, heard_text: str | None, audio_end_ms: float | None) -> None:
         super().cut(item, heard_text, audio_end_ms)
-        own = next((one.item for one in reversed(self.added) if one.item.get("role") == "assistant"), None)
+        own = next((one for one, _ in reversed(self.added) if one.get("role") == "assistant"), None)
         if own is not None and heard_text is not None and item in (None, self.reply):
             own["content"] = heard_text
 
@@ -139,7 +132,7 @@ class AgentsSession(Conversation):
         elif kind == "message" and role in ("user", "assistant") and (text := text_of(item)):
             said = self.user_said if role == "user" else self.replied
             undo = said(text, self.new_item())
-        self.added.append(Added(item, undo))
+        self.added.append((item, undo))
 
 
 class PlaybackTracker(Protocol):

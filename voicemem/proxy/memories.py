@@ -153,9 +153,6 @@ class Memories:
             session_id,
             side="vendor" if dialect in VENDOR_CALLS else "app",
             producer=dialect,
-            config=None,
-            keep_typed=True,
-            ends=True,
             times=Times(linger_s=86_400.0),  # a memory may be away for a day
         )
         memory.on_left = partial(self.release, memory, shared)

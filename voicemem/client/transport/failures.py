@@ -75,12 +75,8 @@ def check_of(reason: str) -> str:
     return next((check for beginning, check in CHECKS.items() if reason.startswith(beginning)), "")
 
 
-def as_sentence(reason: str) -> str:
-    return f"{reason.rstrip('.')}."
-
-
 def with_check(reason: str) -> str:
-    return f"{as_sentence(reason)} {check_of(reason)}".rstrip()
+    return f"{reason.rstrip('.')}. {check_of(reason)}".rstrip()
 
 
 def display_url(url: str | URL) -> str:
@@ -121,5 +117,5 @@ class Outage:
     def explain(self, timeout_s: float) -> str:
         """Return why an attempt of so many seconds had no result, and what to check."""
         reasons = self.reasons or {self.url: f"{TIMED_OUT} after {timeout_s:g} s"}
-        failures = [f"{address}: {as_sentence(reason)}" for address, reason in reasons.items()]
+        failures = [f"{address}: {reason.rstrip('.')}." for address, reason in reasons.items()]
         return " ".join([*failures, *dict.fromkeys(check_of(reason) for reason in reasons.values())]).rstrip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -40,6 +41,7 @@ class HttpFallback:
         self.blocked: set[Producer] = set()
         """Producers that only an open over a websocket can bring back."""
         self.wake = asyncio.Event()
+        self.stopping = asyncio.Event()
         self.slots = asyncio.Semaphore(8)  # producers whose events are posted at the same time
 
     def open_producer(self, producer: Producer) -> None:
@@ -53,23 +55,19 @@ class HttpFallback:
     def remove(self, producer: Producer) -> None:
         self.pending.pop(producer, None)
 
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Post until `stopping` is set, then finish the requests under way. Raises `ClientError`."""
-        stop = asyncio.create_task(stopping.wait())
-        try:
-            while not stopping.is_set():
-                wake = asyncio.create_task(self.wake.wait())
-                try:
-                    await asyncio.wait({stop, wake}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    wake.cancel()
-                self.wake.clear()
-                if not stopping.is_set() and self.pending:
-                    await self.post_round(stop)
-        finally:
-            stop.cancel()
+    def stop(self) -> None:
+        self.stopping.set()
+        self.wake.set()
 
-    async def post_round(self, stop: asyncio.Task[Any]) -> None:
+    async def run(self) -> None:
+        """Post until `stop` is called, then finish the requests under way. Raises `ClientError`."""
+        while not self.stopping.is_set():
+            if self.pending:
+                await self.post_round()
+            await self.wake.wait()
+            self.wake.clear()
+
+    async def post_round(self) -> None:
         producers, self.pending = list(self.pending), {}
         outcomes = await asyncio.gather(*(self.post(producer) for producer in producers), return_exceptions=True)
         lost: errors.Unreachable | None = None
@@ -82,7 +80,9 @@ class HttpFallback:
         if lost is not None:
             self.on_failure(lost)
             longest_s = None if isinstance(lost, errors.Busy) else self.away_delay_s
-            await asyncio.wait({stop}, timeout=self.backoff.next_s(longest_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.backoff.next_s(longest_s)):
+                    await self.stopping.wait()
         else:
             self.backoff.reset()
 

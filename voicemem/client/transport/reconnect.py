@@ -136,13 +136,12 @@ class Reconnector:
         """
         note_http, note_failure = partial(self.note_http, rest), partial(self.note_failure, rest.url)
         fallback = HttpFallback(rest, self.options, note_http, note_failure)
-        stopping = asyncio.Event()
-        posting = asyncio.create_task(fallback.run(stopping))
+        posting = asyncio.create_task(fallback.run())
         dialing = asyncio.create_task(self.redial(error))
         try:
             self.attach(fallback)
             await asyncio.wait({posting, dialing}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.set()
+            fallback.stop()
             # Requests under way must end before the websocket opens its producers: that raises their epochs, and a
             # request with the old epoch would be refused as superseded, which is final. One that hangs is given up:
             # its answer is never read, and what it stores is acknowledged again. `posting` comes first also because it

@@ -220,9 +220,9 @@ class CallMemory:
         *,
         side: Side,
         producer: str,
-        config: Mapping[str, Any] | None,
-        keep_typed: bool,
-        ends: bool,
+        config: Mapping[str, Any] | None = None,
+        keep_typed: bool = True,
+        ends: bool = True,
         times: Times = Times(),  # noqa: B008 (it is a constant)
     ) -> None:
         self.client = client
