@@ -10,17 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from voicemem.protocol.memories import (
-    Confidence,
-    Digest,
-    EventTime,
-    Evidences,
-    GivenKind,
-    MemoryIds,
-    MemorySource,
-    RemovalReason,
-    Topics,
-)
+from voicemem.protocol import memories
 from voicemem.protocol.types import (
     MAX_INTEGER,
     Integer,
@@ -297,28 +287,28 @@ class MemoryAdded(Event, tag="memory.added", frozen=True, rename={"evidence": "f
     """
 
     memory_id: Name
-    kind: GivenKind
-    text_sha256: Digest
+    kind: memories.GivenKind
+    text_sha256: memories.Digest
     text: str | None = None
     """Only in checkpoints."""
     namespace: str | None = None
     user_id: Name | None = None
     about_session: SessionId | None = None
     """A session that its giver named, and that is not the one whose journal this is in."""
-    topics: Topics = ()
-    entities: Topics = ()
-    event_at: EventTime | None = None
+    topics: memories.Topics = ()
+    entities: memories.Topics = ()
+    event_at: memories.EventTime | None = None
     """When that happened of which it tells; `said_at` is when that was said, in Unix ms."""
     said_at: Integer | None = None
     expires_at: Natural | None = None
-    confidence: Confidence = 1.0
-    evidence: Evidences = ()
-    source: MemorySource = "api"
+    confidence: memories.Confidence = 1.0
+    evidence: memories.Evidences = ()
+    source: memories.MemorySource = "api"
     strategy: Name | None = None
     """How it was extracted: by which strategy, which LLM, which version of the instructions."""
     model: Name | None = None
     version: Name | None = None
-    supersedes: MemoryIds = ()
+    supersedes: memories.MemoryIds = ()
     """Memories that are out of date since this one."""
     same_as: Name | None = None
     pinned: bool = False
@@ -328,20 +318,20 @@ class MemoryEdited(Event, tag="memory.edited", frozen=True, rename={"evidence": 
     """From the server: what changed of a memory; `metadata`, when given, replaces what there was."""
 
     memory_id: Name
-    kind: GivenKind | UnsetType = UNSET
-    text_sha256: Digest | UnsetType = UNSET
+    kind: memories.GivenKind | UnsetType = UNSET
+    text_sha256: memories.Digest | UnsetType = UNSET
     text: str | UnsetType = UNSET
     namespace: str | UnsetType | None = UNSET
     user_id: Name | UnsetType | None = UNSET
     about_session: SessionId | UnsetType | None = UNSET
-    topics: Topics | UnsetType = UNSET
-    entities: Topics | UnsetType = UNSET
-    event_at: EventTime | UnsetType | None = UNSET
+    topics: memories.Topics | UnsetType = UNSET
+    entities: memories.Topics | UnsetType = UNSET
+    event_at: memories.EventTime | UnsetType | None = UNSET
     said_at: Integer | UnsetType | None = UNSET
     expires_at: Natural | UnsetType | None = UNSET
-    confidence: Confidence | UnsetType = UNSET
-    evidence: Evidences | UnsetType = UNSET
-    supersedes: MemoryIds | UnsetType = UNSET
+    confidence: memories.Confidence | UnsetType = UNSET
+    evidence: memories.Evidences | UnsetType = UNSET
+    supersedes: memories.MemoryIds | UnsetType = UNSET
     same_as: Name | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
 
@@ -350,7 +340,7 @@ class MemoryRemoved(Event, tag="memory.removed", frozen=True):
     """From the server: a memory was removed, and its text with it."""
 
     memory_id: Name
-    reason: RemovalReason
+    reason: memories.RemovalReason
 
 
 class MemoriesExtracted(Event, tag="memory.extracted", frozen=True):

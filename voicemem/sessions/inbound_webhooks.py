@@ -14,7 +14,7 @@ from voicemem.errors import Refused
 from voicemem.protocol.codec import ENCODER, RejectedEvent
 from voicemem.protocol.events import FrameEvent
 from voicemem.protocol.strict_json import decode_body
-from voicemem.protocol.types import MAX_VALUES, JsonObject
+from voicemem.protocol.types import MAX_VALUES
 from voicemem.sessions.lifecycle import Presence, Sessions
 from voicemem.sessions.recording.batches import ProducerLease
 from voicemem.sessions.recording.frames import ReducedFrame
@@ -65,7 +65,26 @@ class InboundWebhooks:
         body = decode_body(raw, MAX_HOOK_BYTES, MAX_HOOK_VALUES)
         if not isinstance(body, dict):
             raise Refused("malformed_frame", "A webhook must be a JSON object.")
-        return name_frames(self.reduce(dialect, body), raw)
+        assert dialect.hook is not None
+        try:
+            frames = [*dialect.hook.frames(body)]
+        except MalformedFrame as malformed:
+            raise Refused("malformed_frame", str(malformed)) from None
+        except Exception:  # a fault of ours in a dialect
+            raise Refused("malformed_frame") from None
+        digest = hashlib.sha256(raw).hexdigest()[:ID_DIGITS]
+        reduced: list[ReducedFrame] = []
+        for frame in frames:
+            arrival = self.recorder.frames.reduce(FrameEvent(dialect=dialect.name, frame=frame))
+            if isinstance(arrival, RejectedEvent):
+                raise Refused(arrival.code, arrival.detail)
+            if arrival is not None and arrival.event.id is None:
+                # Named for the bytes that it came in and its place, so that the same webhook again is recognised.
+                event = replace(arrival.event, id=f"~{digest}.{len(reduced)}")
+                arrival = ReducedFrame(event, ENCODER.encode(event), arrival.reduced)
+            if arrival is not None:
+                reduced.append(arrival)
+        return reduced
 
     async def record(
         self, project: str, dialect: Dialect, reduced: list[ReducedFrame], session_id: str | None
@@ -100,34 +119,3 @@ class InboundWebhooks:
         if stream.state != "running":  # it may run again
             self.sessions.webhooks_due.set()
         return InboundWebhookResult(name, stored, over if not stored else None)
-
-    def reduce(self, dialect: Dialect, body: JsonObject) -> list[ReducedFrame]:
-        """What is kept of the frames of a webhook. Raises `Refused` (`malformed_frame`)."""
-        assert dialect.hook is not None
-        try:
-            frames = [*dialect.hook.frames(body)]
-        except MalformedFrame as malformed:
-            raise Refused("malformed_frame", str(malformed)) from None
-        except Exception:  # a fault of ours in a dialect
-            raise Refused("malformed_frame") from None
-        reduced: list[ReducedFrame] = []
-        for frame in frames:
-            arrival = self.recorder.frames.reduce(FrameEvent(dialect=dialect.name, frame=frame))
-            if isinstance(arrival, RejectedEvent):
-                raise Refused(arrival.code, arrival.detail)
-            if arrival is not None:
-                reduced.append(arrival)
-        return reduced
-
-
-def name_frames(reduced: list[ReducedFrame], raw: bytes) -> list[ReducedFrame]:
-    """Frames with an id each: where the platform gives none, of the bytes that they came in and their place.
-
-    So the same webhook again, by its sender or by someone who has seen it, is recognised.
-    """
-    digest = hashlib.sha256(raw).hexdigest()[:ID_DIGITS]
-    for place, one in enumerate(reduced):
-        if one.event.id is None:
-            event = replace(one.event, id=f"~{digest}.{place}")
-            reduced[place] = ReducedFrame(event, ENCODER.encode(event), one.reduced)
-    return reduced

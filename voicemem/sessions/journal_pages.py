@@ -36,7 +36,6 @@ class EventHead(Struct, frozen=True):
 
 
 HEAD_DECODER = msgspec.json.Decoder(EventHead)
-NO_HEAD = EventHead()
 
 
 class TurnParts(NamedTuple):
@@ -79,7 +78,7 @@ class JournalFilter(NamedTuple):
         try:
             head = HEAD_DECODER.decode(row.payload)
         except MALFORMED:
-            head = NO_HEAD
+            head = EventHead()
         if self.types and not any(matches(head.type, name) for name in self.types):
             return False
         return self.turn is None or self.turn.has(row, head)

@@ -214,13 +214,6 @@ class Watcher:
             self.tails.notify_keys(changed)
         return len(keys)
 
-    async def find_superseded(self, held: Iterable[HeldLease]) -> list[HeldLease]:
-        """Which of these leases are outdated. Raises `StoreUnavailable`."""
-        leases, superseded = list(held), list[HeldLease]()
-        for first in range(0, len(leases), KEYS_PER_LOOK):
-            superseded += await self.store.nodes.find_superseded(leases[first : first + KEYS_PER_LOOK])
-        return superseded
-
 
 def interval_s(followed: int) -> float:
     """Seconds from the start of a look at so many journals to that of the next one."""
@@ -245,6 +238,8 @@ async def watch_leases_forever(
     while True:
         if not watcher.store.is_exclusive:
             with suppress(StoreUnavailable):
-                for lease in await watcher.find_superseded(held()):
-                    supersede(lease)
+                leases = list(held())
+                for first in range(0, len(leases), KEYS_PER_LOOK):
+                    for lease in await watcher.store.nodes.find_superseded(leases[first : first + KEYS_PER_LOOK]):
+                        supersede(lease)
         await asyncio.sleep(LEASES_INTERVAL_S)

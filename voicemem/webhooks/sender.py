@@ -109,7 +109,11 @@ class WebhookSender:
         except Exception as error:
             if attempt.status is None:  # otherwise the receiver has answered: a later failure only shortens the excerpt
                 attempt.error = _word(error)
-        return _answer(attempt, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        # Undecodable header bytes arrive as surrogates; databases accept neither those nor a NUL.
+        retry_after = attempt.retry_after and attempt.retry_after[:64].encode("ascii", "replace").decode("ascii")
+        excerpt = attempt.body[:EXCERPT_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        return AttemptResult(attempt.status, attempt.error, retry_after, round(seconds * 1000), excerpt)
 
 
 def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
@@ -172,13 +176,6 @@ async def _post(
             attempt.body += piece
     finally:
         response.close()  # after a complete read this does nothing: the connection is back in the pool
-
-
-def _answer(attempt: _Attempt, seconds: float) -> AttemptResult:
-    # Undecodable header bytes arrive as surrogates; databases accept neither those nor a NUL.
-    retry_after = attempt.retry_after and attempt.retry_after[:64].encode("ascii", "replace").decode("ascii")
-    excerpt = attempt.body[:EXCERPT_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return AttemptResult(attempt.status, attempt.error, retry_after, round(seconds * 1000), excerpt)
 
 
 def _word(error: Exception) -> str:

@@ -63,7 +63,8 @@ def verify(
             hmac.compare_digest(_octets(signature), expected.encode())
             for signature in received.get(name.lower(), "").split()
         )
-    valid[WEBHOOK_SIGNATURE] &= _is_recent(timestamp, now_s, tolerance_s)
+    is_time = re.fullmatch("[0-9]{1,12}", timestamp) is not None
+    valid[WEBHOOK_SIGNATURE] &= is_time and abs(now_s - int(timestamp)) <= tolerance_s
     return valid
 
 
@@ -81,10 +82,6 @@ def _signatures(body: bytes, secret: str, notice_id: str, timestamp: str) -> dic
 def _octets(text: str) -> bytes:
     """A header's value as bytes; servers hand on undecodable bytes as surrogates."""
     return text.encode("utf-8", "surrogatepass")
-
-
-def _is_recent(timestamp: str, now_s: float, tolerance_s: float) -> bool:
-    return re.fullmatch("[0-9]{1,12}", timestamp) is not None and abs(now_s - int(timestamp)) <= tolerance_s
 
 
 class WebhookEvent(NamedTuple):

@@ -21,7 +21,6 @@ from tests.support.waiting import eventually
 from voicemem.app import App
 from voicemem.protocol.types import JsonObject
 from voicemem.server.rest.tails import CHUNK_BYTES, EncodedChanges, encode_in_pieces
-from voicemem.sessions.read_models.maintenance import pack
 from voicemem.sessions.tails.tail import MemoryChange, TailItem, TailView
 from voicemem.store.streams import Stream
 from voicemem.transcript.diff import Changes
@@ -124,7 +123,7 @@ async def test_each_reader_gets_what_it_has_not_been_sent(api: RestClient, app: 
         readers[3] = readers[1].copy()
         resumed = await begin(app, stack, place, view)
         read_model = app.services.read_models.cached[(await session_of(app)).key]
-        await pack(app.services.read_models, read_model)
+        read_model.pack()
         await api.send(delta(6, "In progress"), final(2, "Said later.", 10, item="later"))
         for reader, watched in zip(readers, (often, seldom, late, resumed), strict=True):
             change = await next_change(watched)

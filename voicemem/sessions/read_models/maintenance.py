@@ -67,8 +67,13 @@ async def pack_idle(read_models: ReadModelCache) -> None:
     rounds = PRESSURE_ROUNDS if budget.memories_in_use > budget.room_for_memories // 2 else IDLE_ROUNDS
     idle = [read_model for read_model in used if read_models.rounds - read_model.last_round >= rounds]
     for count, read_model in enumerate(idle, 1):
-        if read_models.rounds - read_model.last_round >= rounds and not read_model.lock.locked():
-            await pack(read_models, read_model)
+        state = read_model.unpacked
+        is_idle = read_models.rounds - read_model.last_round >= rounds
+        if state is not None and is_idle and not read_model.lock.locked():
+            position = state.position
+            packed = await read_models.encode(read_model, partial(compress_state, state))
+            if packed is not None and read_model.unpacked is state and state.position == position:
+                read_model.replace_state(packed)
         if count % PACK_SLICE == 0:
             await asyncio.sleep(0)
 
@@ -87,16 +92,6 @@ def weigh_grown(read_models: ReadModelCache) -> None:
         read_models.weigh(key, read_models.cached[key])
         if time.thread_time() > until:
             return
-
-
-async def pack(read_models: ReadModelCache, read_model: ReadModel) -> None:
-    state = read_model.unpacked
-    if state is None:
-        return
-    position = state.position
-    packed = await read_models.encode(read_model, partial(compress_state, state))
-    if packed is not None and read_model.unpacked is state and state.position == position:
-        read_model.replace_state(packed)
 
 
 async def save_all(read_models: ReadModelCache, timeout_s: float) -> None:

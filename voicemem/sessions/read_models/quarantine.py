@@ -49,7 +49,9 @@ class QuarantinedSessions:
 
     async def add(self, key: int, error: BaseException) -> None:
         """Quarantine a stream. While the store cannot note it, the next read finds it out again."""
-        reason = reason_of(error)
+        reason: QuarantineReason = "damaged" if isinstance(error, DamagedEntry) else "failed"
+        if isinstance(error, BudgetExhausted):
+            reason = "too_slow"
         with suppress(StoreUnavailable):
             stream = await self.quarantine.add(key, QuarantineEntry(reason, self.clock(), FOLD_VERSION))
             if stream is not None:
@@ -66,12 +68,6 @@ class QuarantinedSessions:
         count = await self.quarantine.count_quarantined(FOLD_VERSION)
         newest = await self.quarantine.list_quarantined(FOLD_VERSION, MAX_SHOWN) if count else []
         self.report = QuarantineReport(count, tuple((stream.project, stream.id) for stream in newest))
-
-
-def reason_of(error: BaseException) -> QuarantineReason:
-    if isinstance(error, BudgetExhausted):
-        return "too_slow"
-    return "damaged" if isinstance(error, DamagedEntry) else "failed"
 
 
 def log_quarantined(stream: Stream, reason: str, error: BaseException) -> None:
