@@ -230,7 +230,8 @@ def agent_text(frame: JsonObject, ts: int, known: Known) -> Made:
     text, whole = grown_text(frame["text"], words, new, reply) if words else (frame["text"], True)
     if text and not outdated and (whole or reply is None or not reply.complete):
         yield LlmDelta(item=item, text=text, whole=whole, turn_id=turn)
-    spoken = tuple(map(spoken_word, new))
+    timed = ((word["word"].strip(), max(0, word["start_ms"]), max(0, word.get("duration_ms", 0))) for word in new)
+    spoken = tuple(Word(text, begin_ms, begin_ms + length_ms) for text, begin_ms, length_ms in timed)
     if spoken:
         yield Tts(item=item, words=spoken)
     times = noted(times, spoken, new, number, ts if known.has_clock else None)
@@ -251,11 +252,6 @@ def grown_text(
     if stated.startswith(before) or "".join(stated.split()).startswith("".join(before.split())):
         return stated, True
     return (stated if len(new) == len(words) else "".join(word["word"] for word in new)), False
-
-
-def spoken_word(word: JsonObject) -> Word:
-    begin_ms = max(0, word["start_ms"])
-    return Word(word["word"].strip(), begin_ms, begin_ms + max(0, word.get("duration_ms", 0)))
 
 
 def noted(

@@ -268,19 +268,18 @@ def start_app_content(body: JsonObject, known: Known) -> None:
 
 
 def end_content(body: JsonObject, ts: int, known: Known) -> Made:
-    id, reason = body["contentId"], body.get("stopReason")
+    id, reason = body.get("contentId"), body.get("stopReason")
+    if id is None:  # the completion ends
+        if reason == "INTERRUPTED":
+            yield from cut(ts, known)
+        yield from finish(known)
+        return
     kind, _ = known.notes.get(f"c:{id}", [AUDIO if body.get("type") == "AUDIO" else UNKNOWN, None])
     known.note(f"c:{id}", None)
     if reason == "INTERRUPTED" and kind != USER:
         yield from cut(ts, known)
     elif reason == "END_TURN" and kind == AUDIO:
         yield from finish(known)
-
-
-def end_completion(body: JsonObject, ts: int, known: Known) -> Made:
-    if body.get("stopReason") == "INTERRUPTED":
-        yield from cut(ts, known)
-    yield from finish(known)
 
 
 def note_rate(body: JsonObject, ts: int, known: Known) -> Made:
@@ -521,7 +520,7 @@ KINDS: dict[str, Kind] = {
     "textOutput": Kind("vendor", record("contentId role? content?", interrupted=optional(bool)), take_text),
     "audioOutput": Kind("vendor", record("contentId")),
     "toolUse": Kind("vendor", record("toolUseId toolName contentId?", content=ANYTHING), call_tool),
-    "completionEnd": Kind("vendor", record("completionId? stopReason?"), end_completion),
+    "completionEnd": Kind("vendor", record("completionId? stopReason?"), end_content),
     "promptStart": Kind(
         "app",
         record("promptName?", audioOutputConfiguration=optional(record(sampleRateHertz=optional(int)))),

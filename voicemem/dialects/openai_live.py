@@ -318,14 +318,11 @@ def finish(out: Said, known: Known) -> Made:
 
 
 def delegate(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Work for the app; what the Responses API does calls functions of its own."""
-    delegation = frame["delegation"]
-    if delegation.get("target") == "client":
-        yield call_tool(delegation["id"], "delegation", {}, known)
-
-
-def answer_delegation(frame: JsonObject, ts: int, known: Known) -> Made:
-    yield answer_tool(frame["delegation_id"], frame["content"], known)
+    """Work for the app, or its result; what the Responses API does calls functions of its own."""
+    if "delegation" not in frame:
+        yield answer_tool(frame["delegation_id"], frame["content"], known)
+    elif frame["delegation"].get("target") == "client":
+        yield call_tool(frame["delegation"]["id"], "delegation", {}, known)
 
 
 def call_function(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -359,7 +356,7 @@ KINDS: dict[str, Kind] = {
     "response.event": Kind("vendor", ResponseFrame, call_function),
     "transport.dtmf.received": Kind("vendor", event("event"), press_key),
     "session.closed": Kind("vendor", event(reason=(str, "closed")), end_with("reason", "closed")),
-    "session.commentary.append": Kind("app", Commentary, answer_delegation),
+    "session.commentary.append": Kind("app", Commentary, delegate),
     "response.item.create": Kind("app", ItemFrame, create_item),
     # What says nothing about the transcript, or says it again.
     **silent(

@@ -11,6 +11,7 @@ announcement on), `a:ITEM` (its bytes of audio so far), `b:RESPONSE` (when its a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -93,7 +94,8 @@ def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     typed = False
     if kind.record is ItemFrame:
         content["item"] = said_item(content["item"])
-        typed = is_typed(content["item"])
+        parts = content["item"].get("content") or ()
+        typed = content["item"].get("role") == "user" and any(part.get("type") == "input_text" for part in parts)
     elif kind.record is Done and "output" in content["response"]:
         content["response"]["output"] = [said_item(item) for item in content["response"]["output"]]
     return Frame(
@@ -116,30 +118,18 @@ def said_item(item: JsonObject) -> JsonObject:
     return {key: value for key, value in item.items() if key in said}
 
 
-def is_typed(item: JsonObject) -> bool:
-    """Return whether an item is a text of the user's side that was not spoken."""
-    parts = item.get("content") or ()
-    return item.get("role") == "user" and any(part.get("type") == "input_text" for part in parts)
-
-
 def texts(frame: JsonObject) -> Texts:
     name: str = frame["type"]
     if name in DELTAS:
         return (Text(frame, "delta", "piece", item=frame["item_id"]),)
     if name.startswith(TRANSCRIBED):
-        return transcribed(frame)
+        forms: tuple[tuple[str, Literal["piece", "whole"]], ...] = (("delta", "piece"), ("transcript", "whole"))
+        return [Text(frame, key, form, "user", frame["item_id"]) for key, form in forms if frame.get(key)]
     if name == "response.audio_timestamp.delta":
         return (Text(frame, "text", "word", item=frame["item_id"], at_ms=frame["audio_offset_ms"]),)
     if "item" in frame:
         return item_texts(frame["item"])
     return [text for item in frame.get("response", {}).get("output") or () for text in item_texts(item)]
-
-
-def transcribed(frame: JsonObject) -> Iterator[Text]:
-    if frame.get("delta"):
-        yield Text(frame, "delta", "piece", "user", frame["item_id"])
-    if frame.get("transcript"):
-        yield Text(frame, "transcript", "whole", "user", frame["item_id"])
 
 
 def item_texts(item: JsonObject) -> Iterator[Text]:
@@ -191,23 +181,19 @@ def new_turn(known: Known) -> int:
     return known.next_turn if known.notes.get("answering") == known.here else utterance_turn(known)
 
 
-def grow_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
-    item, segment = frame["item_id"], known.segment(frame["item_id"])
-    if segment is None or not segment.final:
-        before = "" if segment is None else segment.text
+def transcribe(frame: JsonObject, ts: int, known: Known) -> Made:
+    """A piece of a transcript, or all of it; after a failure, what was recognised before it is all that will come."""
+    item, kind = frame["item_id"], frame["type"].removeprefix(TRANSCRIBED)
+    segment = known.segment(item)
+    before = "" if segment is None else segment.text
+    if kind == "completed":
+        yield Asr(item=item, text=frame.get("transcript") or "", final=True, turn_id=turn_of_speech(item, known))
+    elif segment is not None and segment.final:
+        return
+    elif kind == "delta":
         yield Asr(item=item, text=before + (frame.get("delta") or ""), turn_id=turn_of_speech(item, known))
-
-
-def finish_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
-    item = frame["item_id"]
-    yield Asr(item=item, text=frame.get("transcript") or "", final=True, turn_id=turn_of_speech(item, known))
-
-
-def fail_transcript(frame: JsonObject, ts: int, known: Known) -> Made:
-    """After a failure, what was recognised before it is all that will come."""
-    segment = known.segment(frame["item_id"])
-    if segment is not None and segment.text and not segment.final:
-        yield Asr(item=frame["item_id"], text=segment.text, final=True)
+    elif before:
+        yield Asr(item=item, text=before, final=True)
 
 
 def turn_of_speech(item: str, known: Known) -> int | None:
@@ -376,16 +362,13 @@ def truncate(frame: JsonObject, ts: int, known: Known) -> Made:
     yield Interrupt(id=f"truncate:{item}:{end_ms}", item=item, audio_end_ms=end_ms, more=not is_over)
 
 
-def start_playing(frame: JsonObject, ts: int, known: Known) -> Made:
-    if known.has_clock:
+def play(frame: JsonObject, ts: int, known: Known) -> Made:
+    """The server begins to play a response, or has played all of it."""
+    is_over = frame["type"] == "output_audio_buffer.stopped"
+    if known.has_clock and not is_over:
         known.note(f"b:{frame['response_id']}", ts)
     for item in known.notes.get(f"r:{frame['response_id']}") or []:
-        yield Tts(item=item, audio_ms=0)
-
-
-def stop_playing(frame: JsonObject, ts: int, known: Known) -> Made:
-    for item in known.notes.get(f"r:{frame['response_id']}") or []:
-        yield Tts(item=item, done=True)
+        yield Tts(item=item, done=True) if is_over else Tts(item=item, audio_ms=0)
 
 
 def clear_playing(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -408,9 +391,10 @@ KINDS: dict[str, Kind] = {
     "conversation.item.added": Kind("vendor", ItemFrame, add_item),
     "conversation.item.done": Kind("vendor", ItemFrame, finish_item),
     "conversation.item.retrieved": Kind("vendor", ItemFrame),
-    "conversation.item.input_audio_transcription.delta": Kind("vendor", Transcript, grow_transcript),
-    "conversation.item.input_audio_transcription.completed": Kind("vendor", Transcript, finish_transcript),
-    "conversation.item.input_audio_transcription.failed": Kind("vendor", Transcript, fail_transcript),
+    **dict.fromkeys(
+        (f"{TRANSCRIBED}delta", f"{TRANSCRIBED}completed", f"{TRANSCRIBED}failed"),
+        Kind("vendor", Transcript, transcribe),
+    ),
     "conversation.item.truncated": Kind("vendor", Truncation, truncate),
     "response.created": Kind("vendor", event(response=Response), begin_response),
     "response.done": Kind("vendor", Done, finish_response),
@@ -423,8 +407,8 @@ KINDS: dict[str, Kind] = {
         time_word,
     ),
     "response.output_item.done": Kind("vendor", ItemFrame, finish_output_item),
-    "output_audio_buffer.started": Kind("vendor", NamedResponse, start_playing),
-    "output_audio_buffer.stopped": Kind("vendor", NamedResponse, stop_playing),
+    "output_audio_buffer.started": Kind("vendor", NamedResponse, play),
+    "output_audio_buffer.stopped": Kind("vendor", NamedResponse, play),
     "output_audio_buffer.cleared": Kind("vendor", NamedResponse, clear_playing),
     "session.update": Kind("app", SessionFrame, note_format),
     "conversation.item.truncate": Kind("app", Truncation, truncate),

@@ -22,7 +22,6 @@ FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
 
 
 def csv(call: Call) -> str:
-    """A head, and a row for each message."""
     return HEAD + "".join(row(call, one) for one in call.utterances)
 
 

@@ -92,7 +92,6 @@ def interruptions(call: Call) -> Iterator[dict[str, Any]]:
 
 
 def tool_analysis(call: Call, tool: ToolUse) -> dict[str, Any]:
-    """A tool call, with the utterances of its turn."""
     places = [place for place, one in enumerate(call.utterances) if one.message.turn_id == tool.turn_id]
     body = {
         "turn_id": tool.turn_id,

@@ -18,29 +18,15 @@ import msgspec
 
 from voicemem.dialects.dialect import Dialect, Text
 from voicemem.dialects.registry import DIALECTS
+from voicemem.protocol import events
 from voicemem.protocol.codec import ENCODER
-from voicemem.protocol.events import (
-    Asr,
-    Event,
-    FrameEvent,
-    Interrupt,
-    LlmDelta,
-    LlmDone,
-    LlmError,
-    MemoryDocument,
-    MessageEvent,
-    ToolCall,
-    ToolResult,
-    Tts,
-    Word,
-)
 from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.redaction.runs import START, Run, close
 from voicemem.redaction.texts import FRESH, Place, Rules, redact_piece, redact_text, redact_value
 
 MAX_FRAGMENTED = 16
 """Messages of which parts may be missing; of more, the oldest is given up."""
-T = TypeVar("T", bound=Event)
+T = TypeVar("T", bound=events.Event)
 Changes = dict[str, Any]
 """The new values of the fields of an event that change."""
 TIMES = ("interrupt_timestamp",)
@@ -129,7 +115,6 @@ class UserSpeech:
         return found
 
     def end(self, key: Hashable) -> None:
-        """No more pieces follow in this segment."""
         self.base = self.closed(self.base)
         self.segments.pop(key, None)
 
@@ -192,7 +177,6 @@ class AgentSpeech:
         return self.piece(f" {text}" if text[:1].isalnum() else text, key).removeprefix(" ")
 
     def word(self, text: str, key: Hashable, at_ms: int | None = None) -> str:
-        """A word of a reply, and when it sounds."""
         words = self.words.setdefault(key, Words())
         self.words.move_to_end(key)
         if len(self.words) > MAX_REPLIES:
@@ -208,7 +192,6 @@ class AgentSpeech:
         return shown
 
     def end(self, key: Hashable) -> None:
-        """The next piece under this key is another reply's."""
         self.pieces.pop(key, None)
         self.words.pop(key, None)
         if key == PARTS:
@@ -235,7 +218,7 @@ def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | 
 
     A word keeps what else its sender says about it: no one reads that, and a resend has it too.
     """
-    if isinstance(event, FrameEvent):
+    if isinstance(event, events.FrameEvent):
         return redact_frame(event, speech)
     rule = RULES.get(type(event))
     changes = {} if rule is None else rule(event, speech)
@@ -254,32 +237,32 @@ def redact_event(event: T, payload: bytes, speech: Speech) -> tuple[T, bytes] | 
     return msgspec.structs.replace(event, **changes), ENCODER.encode(values | changes | shown)
 
 
-def reply_key(event: LlmDelta | LlmDone | LlmError | Tts | Interrupt) -> Hashable:
+def reply_key(event: events.LlmDelta | events.LlmDone | events.LlmError | events.Tts | events.Interrupt) -> Hashable:
     """The text that an event of a reply belongs to."""
     return event.item or event.turn_id if event.item or event.turn_id is not None else UNNAMED
 
 
-def redact_asr(event: Asr, speech: Speech) -> Changes:
+def redact_asr(event: events.Asr, speech: Speech) -> Changes:
     user = speech.user()
     key = None if event.item is None and event.segment is None else (event.item, event.segment or 0)
     words = None if not event.words else with_texts(event.words, user.words([one.text for one in event.words], key))
     return {"text": user.whole(event.text, key, event.final), "words": words or event.words}
 
 
-def with_texts(words: tuple[Word, ...], texts: list[str]) -> tuple[Word, ...]:
+def with_texts(words: tuple[events.Word, ...], texts: list[str]) -> tuple[events.Word, ...]:
     return tuple(
         word if word.text == text else msgspec.structs.replace(word, text=text)
         for word, text in zip(words, texts, strict=True)
     )
 
 
-def redact_delta(event: LlmDelta, speech: Speech) -> Changes:
+def redact_delta(event: events.LlmDelta, speech: Speech) -> Changes:
     if event.whole:
         return {"text": speech.agent.whole(event.text, reply_key(event), complete=False)}
     return {"text": speech.agent.piece(event.text, reply_key(event))}
 
 
-def redact_done(event: LlmDone, speech: Speech) -> Changes:
+def redact_done(event: events.LlmDone, speech: Speech) -> Changes:
     key = reply_key(event)
     changes = {} if event.text is None else {"text": speech.agent.whole(event.text, key)}
     if key == UNNAMED:  # its words may still come
@@ -287,13 +270,13 @@ def redact_done(event: LlmDone, speech: Speech) -> Changes:
     return changes
 
 
-def redact_error(event: LlmError, speech: Speech) -> Changes:
+def redact_error(event: events.LlmError, speech: Speech) -> Changes:
     if reply_key(event) == UNNAMED:
         speech.agent.pieces.pop(UNNAMED, None)
     return {} if event.text is None else {"text": speech.agent.whole(event.text)}
 
 
-def redact_tts(event: Tts, speech: Speech) -> Changes:
+def redact_tts(event: events.Tts, speech: Speech) -> Changes:
     changes: Changes = {}
     for name in ("heard_text", "synthesised_text"):
         text = getattr(event, name)
@@ -308,14 +291,14 @@ def redact_tts(event: Tts, speech: Speech) -> Changes:
     return changes
 
 
-def redact_interrupt(event: Interrupt, speech: Speech) -> Changes:
+def redact_interrupt(event: events.Interrupt, speech: Speech) -> Changes:
     if reply_key(event) == UNNAMED:
         speech.agent.end(UNNAMED)
     heard = event.heard_text
     return {} if heard is None else {"heard_text": speech.agent.whole(heard, complete=False)}
 
 
-def redact_message(event: MessageEvent, speech: Speech) -> Changes:
+def redact_message(event: events.MessageEvent, speech: Speech) -> Changes:
     if event.role == "user":
         return {"text": speech.user().whole(event.text, None, final=True)}
     return {"text": speech.agent.whole(event.text)}
@@ -326,23 +309,23 @@ def values_of(name: str) -> Callable[[Any, Speech], Changes]:
     return lambda event, speech: {name: redact_value(getattr(event, name), speech.rules)}
 
 
-RULES: dict[type[Event], Callable[[Any, Speech], Changes]] = {
-    Asr: redact_asr,
-    LlmDelta: redact_delta,
-    LlmDone: redact_done,
-    LlmError: redact_error,
-    Tts: redact_tts,
-    Interrupt: redact_interrupt,
-    MessageEvent: redact_message,
-    ToolCall: values_of("arguments"),
-    ToolResult: values_of("result"),
-    MemoryDocument: values_of("content"),
+RULES: dict[type[events.Event], Callable[[Any, Speech], Changes]] = {
+    events.Asr: redact_asr,
+    events.LlmDelta: redact_delta,
+    events.LlmDone: redact_done,
+    events.LlmError: redact_error,
+    events.Tts: redact_tts,
+    events.Interrupt: redact_interrupt,
+    events.MessageEvent: redact_message,
+    events.ToolCall: values_of("arguments"),
+    events.ToolResult: values_of("result"),
+    events.MemoryDocument: values_of("content"),
 }
 
 
 def redact_frame(event: T, speech: Speech) -> tuple[T, bytes] | None:
     """A frame of another stack, at the places that its dialect says. The frame's content is changed in place."""
-    assert isinstance(event, FrameEvent)
+    assert isinstance(event, events.FrameEvent)
     dialect = DIALECTS.get(event.dialect)
     if dialect is None or not isinstance(event.frame, dict):
         return None

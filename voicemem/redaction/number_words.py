@@ -163,7 +163,6 @@ def find_number(word: str) -> Number | None:
 
 
 def is_filler(word: str) -> bool:
-    """Return whether a word in lower case may stand between the digits of one number."""
     return word in FILLERS or (bool(word) and CHINESE_FILLERS.issuperset(word))
 
 

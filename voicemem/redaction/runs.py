@@ -123,14 +123,12 @@ class Reader:
         self.keep, self.codes = limit
 
     def run(self) -> Run:
-        """Return where the text stands now."""
         if not (self.digits or self.tail or self.words_to_code):
             return START
         run = self.digits, self.room, self.room_before, self.tail, self.is_tail_hidden
         return Run(*run, self.date, self.keeps_none, self.words_to_code)
 
     def read(self, text: str, complete: bool) -> str:
-        """The text as it may be kept."""
         found: list[str] = []
         at, length = 0, len(text)
         for token in (AFTER_LETTERS if self.tail else TOKEN).finditer(text):
@@ -162,7 +160,6 @@ class Reader:
         return "".join(found)
 
     def lengthen(self, text: str) -> None:
-        """Add to what may become a date."""
         if self.date is not None:
             self.date = None if len(self.date) + len(text) > MAX_DATE else self.date + text
 

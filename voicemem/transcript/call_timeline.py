@@ -76,7 +76,6 @@ def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tup
 
 
 def turn_spans(state: State, turn: Turn, unheard: dict[tuple[int, int], tuple[int, int]]) -> Iterator[Span]:
-    """Return what was said in a turn, and its tool calls."""
     yield from user_spans(turn)
     replies = standing_replies(state, turn)
     for reply in replies:
@@ -99,7 +98,6 @@ def user_spans(turn: Turn) -> Iterator[Span]:
 
 
 def reply_spans(state: State, turn: Turn, reply: Reply, cut: tuple[int, int] | None) -> Iterator[Span]:
-    """Return when a reply was heard, and where it was cut."""
     begin = heard_from(state, turn, reply)
     if begin is None:
         return

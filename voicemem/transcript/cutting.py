@@ -58,7 +58,6 @@ def after_closing_marks(text: str, end: int) -> int:
 
 
 def without_outer_marks(word: str) -> str:
-    """A word without the punctuation around it."""
     begin, end = 0, len(word)
     while begin < end and category(word[begin]).startswith("P"):
         begin += 1
@@ -103,7 +102,6 @@ def is_attached(character: str) -> bool:
 
 
 def units_of(text: str) -> int:
-    """Return how many units of speech a text is."""
     return len(text) + (SPACELESS_UNITS - 1) * len(SPACELESS.findall(text))
 
 

@@ -119,7 +119,6 @@ def compare(
 
 
 def mark_messages(state: State, unfinished: bool) -> MessageMarks:
-    """The marks of all messages."""
     settle(state)
     turns = {number: mark_turn(encode_turn(state, number, unfinished)) for number in state.turn_numbers}
     progress = in_progress(state, NOTHING, turns) if unfinished else NOTHING

@@ -257,7 +257,6 @@ def fold_data(state: State, event: events.MemoryData, _ts: int) -> None:
 
 
 def fold_tool_call(state: State, event: events.ToolCall, ts: int) -> Turn | None:
-    """Store a tool call, in the record of a result that waits for it, if there is one."""
     turn = state.turn(turn_number(state, event))
     known = state.tool_calls.get(event.call_id)
     waiting = None if known is None else state.tool_record(known)

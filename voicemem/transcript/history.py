@@ -69,7 +69,6 @@ def turn_entries(state: State, turn: Turn, unfinished: bool = False) -> list[Mes
 
 
 def user_entries(state: State, turn: Turn, unfinished: bool) -> Iterator[MessageEntry | None]:
-    """The messages of everyone who spoke in a turn."""
     if not turn.segments:
         return
     for user, segments in speech_index(state, turn).by_user.items():
@@ -97,7 +96,6 @@ def is_large(turn: Turn) -> bool:
 def utterance_entry(
     state: State, turn: Turn, user: str | None, segments: Iterable[Segment], unfinished: bool
 ) -> MessageEntry | None:
-    """The message of what one user said in a turn (rule 1)."""
     speech = Speech.of(segments, state.closed_ts is not None, unfinished, state)
     if not speech.text:
         return None
@@ -149,7 +147,6 @@ def reply_metadata(state: State, reply: Reply, cut: Cut | None) -> dict[str, Any
 
 
 def played_metadata(source: Source) -> MergedMetadata:
-    """The metadata of a reply's playback."""
     playback = source.evidence.playback
     if playback is None or not playback.metadata:
         return {}
@@ -225,7 +222,6 @@ SpeechTimes = dict[str, Any]
 
 
 def turn_times(state: State, turn: Turn) -> list[SpeechTimes]:
-    """The speech times of a turn's messages, in the same order."""
     return [message_times(state, entry) for entry in turn_entries(state, turn)]
 
 

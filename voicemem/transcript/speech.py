@@ -79,7 +79,6 @@ class SpeechIndex:
         del self.by_user[segment.user][segment.order]
 
     def withdraw(self, segment: Segment) -> None:
-        """Leave a segment as new."""
         self.remove(segment)
         segment.withdraw()
         if None not in (self.by_key[segment.item, segment.number] if segment.has_key else self.open):
@@ -207,7 +206,6 @@ class Speech(NamedTuple):
         return cls(join_texts(texts), min((one.begin for one in shown), default=0), order, partial, shown)
 
     def metadata(self) -> dict[str, Any]:
-        """The metadata of its events: of each key the last value."""
         return layered_metadata(latest_metadata(one.metadata or {} for one in self.shown))
 
     def times(self) -> dict[str, Any]:

@@ -208,7 +208,6 @@ def user_marks(turn: Turn) -> tuple[int | None, bool, int | None]:
 
 
 def spoken_ms(text: str) -> int:
-    """About how long it takes to say this."""
     return min(MAX_SPOKEN_MS, CHARACTER_MS * len(text))
 
 
@@ -293,7 +292,6 @@ def count_false_alarms(state: State, turn: Turn) -> int:
 
 
 def tool_marks(turn: Turn) -> Iterator[ToolMarks]:
-    """The tool calls of a turn, in the order of their arrival."""
     for record in turn.tool_calls or ():
         if record.name is not None:
             result: Any = record.result

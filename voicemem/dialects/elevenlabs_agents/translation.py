@@ -191,15 +191,10 @@ def correct(frame: JsonObject, ts: int, known: Known) -> Made:
 
 
 def call_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    call = frame["client_tool_call"]
-    yield tool_call(call["tool_call_id"], call["tool_name"], call.get("parameters"), known.here)
-
-
-def request_tool(frame: JsonObject, ts: int, known: Known) -> Made:
-    """A tool of the vendor's side, whose arguments are not said; one of the app's is called by a frame of its own."""
-    call = frame["agent_tool_request"]
+    """A tool is called; of one of the vendor's side the arguments are not said."""
+    call = frame.get("client_tool_call") or frame["agent_tool_request"]
     if call.get("tool_type") != "client":
-        yield tool_call(call["tool_call_id"], call["tool_name"], None, known.here)
+        yield tool_call(call["tool_call_id"], call["tool_name"], call.get("parameters"), known.here)
 
 
 def answer_tool(frame: JsonObject, ts: int, known: Known) -> Made:
@@ -466,7 +461,7 @@ KINDS: dict[str, Kind] = {
     "agent_tool_request": Kind(
         "vendor",
         typed(agent_tool_request=record("tool_name tool_call_id tool_type?")),
-        request_tool,
+        call_tool,
         named_by("agent_tool_request", "tool_call_id"),
     ),
     "agent_tool_response_full_payload": Kind(

@@ -30,26 +30,7 @@ from voicemem.dialects.kinds import ANYTHING, Kind, Record, keep, many, optional
 from voicemem.dialects.known import Known, Made, MadeEvent
 from voicemem.dialects.reading import require_object
 from voicemem.dialects.translating import Flow, begins, completed, plain, tool_call, tool_result, utterance_turn
-from voicemem.dialects.vapi import speaking
-from voicemem.dialects.vapi.frames import (
-    ENDED,
-    HISTORY,
-    MESSAGE,
-    REPORT,
-    calls,
-    history,
-    id_of,
-    item_of,
-    message_of,
-    output,
-    report,
-    speech,
-    split,
-    texts,
-    tool_answer,
-    transcript,
-    verify,
-)
+from voicemem.dialects.vapi import frames, speaking
 from voicemem.protocol.events import Asr, Interrupt, LlmCancel, LlmDone, Resume, SessionEnd, Tts
 from voicemem.protocol.types import JsonObject
 
@@ -62,16 +43,16 @@ MAX_CALLS = 60
 
 
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
-    name, _, content = keep(message_of(require_object(frame)), KINDS, side)
+    name, _, content = keep(frames.message_of(require_object(frame)), KINDS, side)
     if content is None:
         return None
     return Frame(
         content,
-        id=id_of(content),
+        id=frames.id_of(content),
         ts=content.get("timestamp"),
         side="vendor",
         session_id=content.get("call", {}).get("id"),
-        end=content.get("endedReason", ENDED) if name == REPORT else None,
+        end=content.get("endedReason", frames.ENDED) if name == frames.REPORT else None,
     )
 
 
@@ -101,7 +82,7 @@ def end_call(frame: JsonObject, ts: int, known: Known) -> Made:
     if known.notes.get("final"):
         yield from withdraw_live(known)
     ended = frame.get("endedAt", frame.get("timestamp"))
-    yield SessionEnd(reason=frame.get("endedReason", ENDED), ts=ended)
+    yield SessionEnd(reason=frame.get("endedReason", frames.ENDED), ts=ended)
 
 
 def withdraw_live(known: Known) -> Made:
@@ -275,7 +256,7 @@ def is_outdated(before: speaking.NotedMessage, message: JsonObject, stamp: int |
 
 
 def user_message(message: JsonObject, stamp: int | None, reported: bool, flow: Flow) -> list[MadeEvent] | None:
-    known, item, text = flow.known, item_of(message), message["message"]
+    known, item, text = flow.known, frames.item_of(message), message["message"]
     before, segment = noted_message("users", item, known), known.segment(item)
     if known.turn_of(item) is None and flow.has_utterance:
         return None
@@ -314,7 +295,7 @@ def swallowed(kind: str, message: JsonObject, known: Known) -> Iterator[MadeEven
 
 def bot_message(message: JsonObject, stamp: int | None, flow: Flow) -> list[MadeEvent] | None:
     """Return what of a reply was spoken, by the history; live messages may know how it would have gone on."""
-    known, item, text = flow.known, item_of(message), message["message"]
+    known, item, text = flow.known, frames.item_of(message), message["message"]
     item = known.notes.get(f"={item}", item)
     before, reply = noted_message("bots", item, known), known.reply(item)
     turn = flow.reply(item)
@@ -480,18 +461,21 @@ Speech = sent("text", turn=optional(int), words=optional(int), characters=option
 """All that the agent says in a turn, and how many of its words were spoken by now, or how many characters come next."""
 KINDS: dict[str, Kind] = {
     **dict.fromkeys(
-        (HISTORY, "status-update"), Kind("vendor", sent(messages=(many(Message), [])), read_message, prepare=history)
+        (frames.HISTORY, "status-update"),
+        Kind("vendor", sent(messages=(many(Message), [])), read_message, prepare=frames.history),
     ),
-    MESSAGE: Kind("vendor", sent(item=Message, reported=(bool, False)), read_message),
-    REPORT: Kind("vendor", Report, end_call, prepare=report),
+    frames.MESSAGE: Kind("vendor", sent(item=Message, reported=(bool, False)), read_message),
+    frames.REPORT: Kind("vendor", Report, end_call, prepare=frames.report),
     "transcript": Kind(
-        "vendor", sent("role transcript", transcriptType=(str, "final")), hear_transcript, prepare=transcript
+        "vendor", sent("role transcript", transcriptType=(str, "final")), hear_transcript, prepare=frames.transcript
     ),
     "user-interrupted": Kind("vendor", sent("turnId?"), interrupt),
-    "assistant.speechStarted": Kind("vendor", Speech, hear_agent, prepare=speech),
-    "model-output": Kind("vendor", sent("output turnId?"), hear_agent, prepare=output),
-    "tool-calls": Kind("vendor", sent(toolCallList=many(ToolCall)), use_tools, prepare=calls),
-    "tool-calls-result": Kind("vendor", sent("toolCallId name?", result=ANYTHING), use_tools, prepare=tool_answer),
+    "assistant.speechStarted": Kind("vendor", Speech, hear_agent, prepare=frames.speech),
+    "model-output": Kind("vendor", sent("output turnId?"), hear_agent, prepare=frames.output),
+    "tool-calls": Kind("vendor", sent(toolCallList=many(ToolCall)), use_tools, prepare=frames.calls),
+    "tool-calls-result": Kind(
+        "vendor", sent("toolCallId name?", result=ANYTHING), use_tools, prepare=frames.tool_answer
+    ),
     # What says nothing about the transcript that other messages do not say.
     **silent(
         "vendor",
@@ -510,7 +494,7 @@ VAPI = Dialect(
     reduce=reduce,
     translate=translation(KINDS),
     closed=closed,
-    texts=texts,
-    hook=Hook(verify=verify, frames=split),
-    split=split,
+    texts=frames.texts,
+    hook=Hook(verify=frames.verify, frames=frames.split),
+    split=frames.split,
 )

@@ -9,19 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 
-from voicemem.protocol.events import (
-    Interrupt,
-    LlmCancel,
-    LlmDelta,
-    LlmDone,
-    LlmError,
-    MessageEvent,
-    Resume,
-    SessionClosed,
-    SessionEnd,
-    SessionReopened,
-    Tts,
-)
+from voicemem.protocol import events
 from voicemem.transcript.messages import merge_metadata
 from voicemem.transcript.replies.evidence import Evidence, Generation, Playback
 from voicemem.transcript.replies.playing import begin_at, interrupted_by, judge, leave, playing_since, settle, show
@@ -29,10 +17,10 @@ from voicemem.transcript.replies.sources import key_at, reply_of_item, standing_
 from voicemem.transcript.state import BOUND, Failure, Reply, State, Turn, TypedMessage, append_item, put
 from voicemem.transcript.timeline import AFTER_ALL
 
-GenerationEvent = LlmDelta | LlmDone | LlmError
+GenerationEvent = events.LlmDelta | events.LlmDone | events.LlmError
 
 
-def fold_delta(state: State, event: LlmDelta, ts: int) -> Turn | None:
+def fold_delta(state: State, event: events.LlmDelta, ts: int) -> Turn | None:
     """Add to a reply. Most events of a call are plain deltas of a reply that is under way, so these come first."""
     reply = find_reply(state, event) or begin_reply(state, event)
     if reply is None:
@@ -52,7 +40,7 @@ def fold_delta(state: State, event: LlmDelta, ts: int) -> Turn | None:
     return grow(state, reply, event, ts, event.text)
 
 
-def fold_done(state: State, event: LlmDone, ts: int) -> Turn | None:
+def fold_done(state: State, event: events.LlmDone, ts: int) -> Turn | None:
     reply = find_reply(state, event) or begin_reply(state, event)
     if reply is None:
         return None
@@ -60,7 +48,7 @@ def fold_done(state: State, event: LlmDone, ts: int) -> Turn | None:
     return grow(state, reply, event, ts, event.text or "")
 
 
-def fold_error(state: State, event: LlmError, ts: int) -> Turn | None:
+def fold_error(state: State, event: events.LlmError, ts: int) -> Turn | None:
     """Close the reply that failed as it was generated; the text, if there is one, is a message of its own (rule 9)."""
     reply = find_failed(state, event) or begin_reply(state, event)
     if reply is None:
@@ -89,7 +77,12 @@ def finish(state: State, reply: Reply, ts: int, text: str | None) -> None:
 
 
 def grow(
-    state: State, reply: Reply, event: GenerationEvent | MessageEvent, ts: int, text: str, with_metadata: bool = True
+    state: State,
+    reply: Reply,
+    event: GenerationEvent | events.MessageEvent,
+    ts: int,
+    text: str,
+    with_metadata: bool = True,
 ) -> Turn:
     """Note what every event of a reply says: when it began, that it has text, and its metadata."""
     if event.ts is not None:
@@ -129,7 +122,7 @@ def flowing_reply(state: State) -> Reply | None:
     return None if reply.cut_ts is not None else reply
 
 
-def find_failed(state: State, event: LlmError) -> Reply | None:
+def find_failed(state: State, event: events.LlmError) -> Reply | None:
     """The reply that an error closes: without an item the open one that carries none, else the turn's newest open."""
     reply = find_reply(state, event)
     if event.item is not None or (reply is not None and not reply.generation.complete):
@@ -189,7 +182,7 @@ def note_failure(state: State, item: str, id: int, ts: int) -> None:
         state.touch(state.replies[before])
 
 
-def fold_message(state: State, event: MessageEvent, ts: int) -> Turn | None:
+def fold_message(state: State, event: events.MessageEvent, ts: int) -> Turn | None:
     """A whole message: a reply that is generated at once, or what the user typed."""
     number = event.turn_id if event.item is None else state.items.get(event.item, event.turn_id)
     metadata = dict(event.metadata or {})
@@ -207,7 +200,7 @@ def fold_message(state: State, event: MessageEvent, ts: int) -> Turn | None:
     return turn
 
 
-def fold_whole_reply(state: State, event: MessageEvent, ts: int, turn: Turn) -> Turn | None:
+def fold_whole_reply(state: State, event: events.MessageEvent, ts: int, turn: Turn) -> Turn | None:
     known = None if event.item is None else state.item_replies.get(event.item)
     reply = None if known is None else state.replies[known]
     if reply is None:
@@ -237,7 +230,9 @@ def drop_heard_only(state: State, reply: Reply) -> None:
 # Playback, interruptions and false alarms
 
 
-def named_evidence(state: State, event: Tts | Interrupt | Resume | LlmCancel) -> Evidence | None:
+def named_evidence(
+    state: State, event: events.Tts | events.Interrupt | events.Resume | events.LlmCancel
+) -> Evidence | None:
     """Return where the evidence of an event's item or turn is kept; None if it names neither."""
     if event.item is not None:
         evidence = state.item_evidence.get(event.item)
@@ -257,7 +252,9 @@ def own_evidence(reply: Reply) -> Evidence:
     return reply.own
 
 
-def touch_named(state: State, event: Tts | Interrupt | Resume | LlmCancel, ts: int) -> Turn | None:
+def touch_named(
+    state: State, event: events.Tts | events.Interrupt | events.Resume | events.LlmCancel, ts: int
+) -> Turn | None:
     """Note that something arrived about the reply that an event names; the turn that may have changed."""
     if event.item is not None:
         reply = reply_of_item(state, event.item, ts)
@@ -285,7 +282,7 @@ def touch_named(state: State, event: Tts | Interrupt | Resume | LlmCancel, ts: i
     return state.turns[number]
 
 
-def fold_tts(state: State, event: Tts, ts: int) -> Turn | None:
+def fold_tts(state: State, event: events.Tts, ts: int) -> Turn | None:
     item, reply = event.item, None
     evidence = None if item is None else state.item_evidence.get(item)
     evidence = evidence or named_evidence(state, event)
@@ -323,7 +320,7 @@ def oldest_playing(state: State) -> Reply | None:
     return state.replies[state.playable[place][2]] if place < len(state.playable) else None
 
 
-def fold_interrupt(state: State, event: Interrupt, ts: int) -> Turn | None:
+def fold_interrupt(state: State, event: events.Interrupt, ts: int) -> Turn | None:
     if event.ts is None:
         ts = state.clock_of(state.producer, ts)
     evidence, reply = named_evidence(state, event), None
@@ -342,7 +339,7 @@ def fold_interrupt(state: State, event: Interrupt, ts: int) -> Turn | None:
     return touch_own(state, reply)
 
 
-def begin_heard_only(state: State, event: Interrupt, ts: int) -> Reply | None:
+def begin_heard_only(state: State, event: events.Interrupt, ts: int) -> Reply | None:
     """The reply that an interruption makes which says what was heard of one that nothing else is known about."""
     if not (event.more and event.heard_text):
         return None
@@ -373,14 +370,14 @@ def begin_heard_only(state: State, event: Interrupt, ts: int) -> Reply | None:
     return reply
 
 
-def is_known(state: State, event: Interrupt, turn: Turn, ts: int) -> bool:
+def is_known(state: State, event: events.Interrupt, turn: Turn, ts: int) -> bool:
     """Return whether the named reply has begun."""
     if event.item is not None:
         return reply_of_item(state, event.item, ts) is not None
     return event.turn_id is not None and key_at(state.begun, turn.number, ts) is not None
 
 
-def fold_resume(state: State, event: Resume, ts: int) -> Turn | None:
+def fold_resume(state: State, event: events.Resume, ts: int) -> Turn | None:
     evidence = named_evidence(state, event)
     if evidence is None:
         settle(state)
@@ -403,7 +400,7 @@ def fold_resume(state: State, event: Resume, ts: int) -> Turn | None:
     return state.turns[reply.turn]
 
 
-def fold_cancel(state: State, event: LlmCancel, ts: int) -> Turn | None:
+def fold_cancel(state: State, event: events.LlmCancel, ts: int) -> Turn | None:
     """Call off a reply that was thrown away before any of it was played."""
     evidence = named_evidence(state, event)
     assert evidence is not None
@@ -420,19 +417,19 @@ def fold_cancel(state: State, event: LlmCancel, ts: int) -> Turn | None:
     return state.turns[state.replies[id].turn]
 
 
-def fold_end(state: State, event: SessionEnd, ts: int) -> None:
+def fold_end(state: State, event: events.SessionEnd, ts: int) -> None:
     if state.ended_ts is None:
         state.ended_ts = ts
 
 
-def fold_close(state: State, event: SessionClosed, ts: int) -> None:
+def fold_close(state: State, event: events.SessionClosed, ts: int) -> None:
     """Note the close; reading cuts the replies that are still being generated or are known to play (rule 8)."""
     if state.closed_ts is None:
         state.closed_ts, state.close_reason = ts, event.reason
         remake_all(state)
 
 
-def fold_reopen(state: State, event: SessionReopened, ts: int) -> None:
+def fold_reopen(state: State, event: events.SessionReopened, ts: int) -> None:
     """Undo the close."""
     state.closed_ts = state.close_reason = None
     remake_all(state)

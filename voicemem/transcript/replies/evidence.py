@@ -244,7 +244,6 @@ class Playback(Struct, array_like=True, gc=False):
             self.add_rest(event, ts, order)
 
     def add_rest(self, event: Tts, ts: int, order: int) -> None:
-        """Add what few events have."""
         if event.words:
             self.words = self.words or []
             self.words += (

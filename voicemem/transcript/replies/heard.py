@@ -214,7 +214,6 @@ def end_before(state: State, reply: Reply) -> int:
 
 
 def paused_ms(state: State, reply: Reply, sources: list[Source], start: int, end: int) -> int:
-    """Return how long false alarms held up the playback."""
     alarms = false_alarms_of(state, reply, sources)
     return sum(max(0, min(resume, end) - max(cut, start)) for cut, resume in alarms)
 
@@ -257,7 +256,6 @@ def rate_before(state: State, reply: Reply) -> Fraction:
 
 
 def rate_of(state: State, reply: Reply) -> Fraction | None:
-    """The rate of one reply, if it shows it."""
     is_cut = reply.cut_ts is not None or reply.restored or is_cut_by_close(state, reply)
     if is_cut or not reply.generation.complete:
         return None

@@ -205,7 +205,6 @@ class WholeText:
         self.letters += sum(map(len, more)) - len(last)
 
     def joined(self) -> str:
-        """The words with single spaces."""
         if self.together is None:
             self.together = " ".join(self.words)
         return self.together

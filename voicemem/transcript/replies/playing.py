@@ -213,7 +213,6 @@ def was_played(sources: list[Source]) -> bool:
 
 
 def plays_at_close(state: State, reply: Reply) -> bool:
-    """Return whether a reply is known to be still playing."""
     place = bisect_left(state.playable, reply.key)
     is_playable = state.playable[place : place + 1] == [reply.key]
     return reply.progress and is_playable and reply.key >= playing_since(state)

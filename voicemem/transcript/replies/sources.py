@@ -25,7 +25,6 @@ def standing_keys(state: State) -> list[ReplyKey]:
 
 
 def standing_replies(state: State, turn: Turn) -> list[Reply]:
-    """The replies of a turn, in their order."""
     keys = standing_keys(state)
     first, stop = bisect_left(keys, (turn.number,)), bisect_left(keys, (turn.number + 1,))
     return [state.replies[key[2]] for key in keys[first:stop]]
