@@ -34,42 +34,28 @@ class Playing(NamedTuple):
 
 def playing_at(reply: KnownReply, ts: int) -> Playing | None:
     """Return where the audio of a reply stood at a time; None where nothing says how long it is."""
-    queue = queue_of(reply)
-    if not queue:
-        return None
-    free_at = queue[-1].before_ended
-    start = total_ms = 0
-    for waiting in reversed(queue):
-        start, total_ms = max(waiting.came, free_at), waiting.total_ms
-        free_at = start + total_ms
-    return Playing(start, max(0, min(ts - start, total_ms)), total_ms)
-
-
-Where = Callable[[KnownReply, int], Playing | None]
-"""Says where the audio of a reply stood at a time."""
-
-
-class Waiting(NamedTuple):
-    """A reply that may wait for the one before it: when its audio came, and how long it is."""
-
-    came: int
-    total_ms: int
-    before_ended: int
-    """When the one before it ended, where anything but the clock says so."""
-
-
-def queue_of(reply: KnownReply) -> list[Waiting]:
-    """A reply and those before it, back to one whose end is known, the newest first."""
-    queue: list[Waiting] = []
+    # It and those before it, back to one whose end is known, the newest first: when the audio of each came, how long
+    # it is, and when the one before it ended, where anything but the clock says so.
+    queue: list[tuple[int, int, int]] = []
     at: KnownReply | None = reply
     while at is not None and len(queue) < MAX_QUEUE:
         came, total_ms, before = at.audio_began, at.total_audio_ms, at.before
         if came is None or total_ms is None:
             break
         ended = None if before is None else before.ended
-        queue.append(Waiting(came, total_ms, came if ended is None else ended))
+        queue.append((came, total_ms, came if ended is None else ended))
         at = before if ended is None else None
-    return queue
+    if not queue:
+        return None
+    free_at, start, length_ms = queue[-1][2], 0, 0
+    for came, length_ms, _ in reversed(queue):
+        start = max(came, free_at)
+        free_at = start + length_ms
+    return Playing(start, max(0, min(ts - start, length_ms)), length_ms)
+
+
+Where = Callable[[KnownReply, int], Playing | None]
+"""Says where the audio of a reply stood at a time."""
 
 
 def interrupt_by_clock(

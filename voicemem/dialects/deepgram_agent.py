@@ -164,21 +164,18 @@ def count_audio(frame: JsonObject, ts: int, known: Known) -> Made:
         return
     begin(known)
     count = known.notes.get("bytes", 0)
-    if known.has_clock:
-        note_times(ts, frame[AUDIO_BYTES] * 1000 // rate, is_first=not count, known=known)
+    if known.has_clock:  # until when all audio plays, and how long the reply has been silent between parts of it
+        if not count and "since" not in known.notes:
+            known.note("since", ts)
+        until = known.notes.get("until", ts)
+        follows_silence = ts - until > GAP_MS
+        if follows_silence and count:
+            known.note("silent", known.notes.get("silent", 0) + ts - until)
+        starts = ts if follows_silence or not count else until
+        known.note("until", frame[AUDIO_BYTES] * 1000 // rate + starts)
     known.note("bytes", min(count + frame[AUDIO_BYTES], MAX_INTEGER))
     known.note("unvoiced", None)
     yield total_of(known)
-
-
-def note_times(ts: int, length_ms: int, is_first: bool, known: Known) -> None:
-    """Note until when all audio plays, and how long the reply has been silent between parts of it."""
-    if is_first and "since" not in known.notes:
-        known.note("since", ts)
-    until = known.notes.get("until", ts)
-    if ts - until > GAP_MS and not is_first:
-        known.note("silent", known.notes.get("silent", 0) + ts - until)
-    known.note("until", length_ms + (ts if is_first or ts - until > GAP_MS else until))
 
 
 def total_of(known: Known) -> Tts:

@@ -108,11 +108,6 @@ class Hook(Struct, frozen=True):
     """The frames of a body, each of which becomes one row. Raises `MalformedFrame`."""
 
 
-def nothing(ts: int, known: Known) -> Made:
-    """Return what a dialect says at the close that has nothing to add."""
-    return ()
-
-
 class Dialect(Struct, frozen=True, kw_only=True):
     """The native event stream of another stack.
 
@@ -130,7 +125,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     """To be raised with every change of `translate` or `closed`: folds made by another version are made again."""
     reduce: Callable[[RawFrame, Side | None], Frame | None]
     translate: Translate
-    closed: Callable[[int, Known], Made] = nothing
+    closed: Callable[[int, Known], Made] = lambda ts, known: ()
     hook: Hook | None = None
     texts: Callable[[JsonObject], Texts]
     """All texts in a reduced frame, in the order in which they were said. The service may replace them."""

@@ -214,7 +214,11 @@ def speak(frame: JsonObject, known: Known) -> Made:
             return
         is_late = has_late_words(frame["ordinal"], known)
         turn = known.next_turn if is_late else known.here
-        yield from begin_reply(frame["ordinal"], is_late, known)
+        yield from complete_newest(known)
+        if is_late:  # words of the user's that are to come have their place
+            yield Asr(item=item_of(frame["ordinal"] - 1, known), text="", turn_id=known.next_turn)
+        known.note("agent", max(frame["ordinal"], known.notes.get("agent", 0)))
+        known.note("between", None)
         known.note("reply", item)
     if not frame.get("final"):
         if known.notes.get("stopped") == item and known.notes.get("again"):
@@ -236,15 +240,6 @@ def speak(frame: JsonObject, known: Known) -> Made:
         yield LlmDone(item=item, text=text or None, turn_id=turn)
         if frame.get("medium") == "text":
             yield Tts(item=item, done=True)
-
-
-def begin_reply(ordinal: int, is_late: bool, known: Known) -> Made:
-    """Another reply begins: what came before is complete, and words of the user's that are to come have their place."""
-    yield from complete_newest(known)
-    if is_late:
-        yield Asr(item=item_of(ordinal - 1, known), text="", turn_id=known.next_turn)
-    known.note("agent", max(ordinal, known.notes.get("agent", 0)))
-    known.note("between", None)
 
 
 def complete_newest(known: Known) -> Made:

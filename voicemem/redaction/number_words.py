@@ -135,10 +135,6 @@ def german_below_hundred() -> Iterator[tuple[str, int]]:
 @cache
 def numbers() -> dict[str, Number]:
     """All words of numbers in one piece, in lower case and in every spelling."""
-    return {spelling: number for word, number in in_one_spelling().items() for spelling in spellings(word)}
-
-
-def in_one_spelling() -> dict[str, Number]:
     found = {word.casefold(): number for word, number in compounds()}
     found |= dict.fromkeys(UNITS.casefold().split(), Number(1))
     found |= dict.fromkeys(NOUGHTS.casefold().split(), Number(1, 0, True))
@@ -147,7 +143,8 @@ def in_one_spelling() -> dict[str, Number]:
     found |= dict.fromkeys(SEVERAL_HUNDREDS.split(), Number(3, 2))
     found |= dict.fromkeys(HUNDREDS.split(), Number(HUNDRED, 2))
     found |= dict.fromkeys(THOUSANDS.split(), Number(THOUSAND, 3))
-    return found | {word: Number(digits, 0, True) for word, digits in REPEATS.items()}
+    found |= {word: Number(digits, 0, True) for word, digits in REPEATS.items()}
+    return {spelling: number for word, number in found.items() for spelling in spellings(word)}
 
 
 def find_number(word: str) -> Number | None:

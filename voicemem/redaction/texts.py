@@ -76,23 +76,18 @@ def redact_piece(text: str, place: Place, rules: Rules, complete: bool = False) 
 def hide_found(text: str, rules: Rules) -> str:
     """A text without what the operator's finders find in it; nothing of one with which a finder fails."""
     for finder in rules.finders if text else ():
-        text = hide_spans(text, finder)
+        try:
+            spans = sorted((int(start), int(end)) for start, end in finder(text))
+        except Exception:  # what cannot be looked through is not kept
+            spans = [(0, len(text))]
+        shown, at = "", 0
+        for start, end in spans:
+            start, end = max(start, at), min(end, len(text))
+            if start < end:
+                shown += text[at:start] + re.sub(r"\S+", HIDDEN_WORD, text[start:end])
+                at = end
+        text = shown + text[at:]
     return text
-
-
-def hide_spans(text: str, finder: Finder) -> str:
-    try:
-        spans = sorted((int(start), int(end)) for start, end in finder(text))
-    except Exception:  # what cannot be looked through is not kept
-        spans = [(0, len(text))]
-    found: list[str] = []
-    at = 0
-    for start, end in spans:
-        start, end = max(start, at), min(end, len(text))
-        if start < end:
-            found += [text[at:start], re.sub(r"\S+", HIDDEN_WORD, text[start:end])]
-            at = end
-    return "".join(found) + text[at:] if found else text
 
 
 def redact_value(value: Any, rules: Rules) -> Any:

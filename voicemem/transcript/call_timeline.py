@@ -6,6 +6,7 @@ All times are the events' `ts`, whatever clock they are of; only their order and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -49,18 +50,17 @@ def call_timeline(state: State, messages: Iterable[Message]) -> CallTimeline:
     """The picture of a call, which has these messages."""
     unheard = unheard_characters(messages)
     spans = [span for number in state.turn_numbers for span in turn_spans(state, state.turns[number], unheard)]
-    spans = end_before_next(sorted(spans, key=begin_of))
+    spans = end_before_next(sorted(spans, key=attrgetter("begin")))
     if not spans:
         return CallTimeline(0, [])
     begin, end = spans[0].begin, max(span.end for span in spans)
     length = end - begin
     scale = max(length, 1)
     entries = [Span(lane, (f - begin) * PARTS // scale, (t - begin) * PARTS // scale) for lane, f, t in spans]
-    return CallTimeline(length, [(lane, f, t) for lane, f, t in joined(entries)])
-
-
-def begin_of(span: Span) -> int:
-    return span.begin
+    for gap in GAPS:
+        if len(entries) > MAX_ENTRIES:
+            entries = join_close(entries, gap)
+    return CallTimeline(length, [(lane, f, t) for lane, f, t in entries])
 
 
 def unheard_characters(messages: Iterable[Message]) -> dict[tuple[int, int], tuple[int, int]]:
@@ -144,15 +144,6 @@ def end_before_next(spans: Sequence[Span]) -> list[Span]:
             next_begin = span.begin
         made.append(span)
     return made[::-1]
-
-
-def joined(entries: list[Span]) -> list[Span]:
-    """At most `MAX_ENTRIES`: what stands close together becomes one."""
-    for gap in GAPS:
-        if len(entries) <= MAX_ENTRIES:
-            break
-        entries = join_close(entries, gap)
-    return entries
 
 
 def join_close(entries: list[Span], gap: int) -> list[Span]:

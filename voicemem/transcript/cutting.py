@@ -34,14 +34,9 @@ def whole_word_end(text: str, length: int) -> int:
     for _ in range(STEP):
         if end <= 0 or not (is_inside_word(text, end) or is_between_words(text[end - 1])):
             break
-        end -= max(1, len(word_run_before(text, end)) - 1)
+        run = RUN.match(text[max(0, end - STEP) : end][::-1])  # letters and digits, as far as one step goes
+        end -= max(1, len(run.group()) - 1) if run else 1
     return after_closing_marks(text, end) if end > 0 else 0
-
-
-def word_run_before(text: str, end: int) -> str:
-    """The letters and digits directly before an index, as far as one step goes."""
-    run = RUN.match(text[max(0, end - STEP) : end][::-1])
-    return run.group() if run else ""
 
 
 def after_closing_marks(text: str, end: int) -> int:
@@ -80,12 +75,8 @@ def is_inside_word(text: str, index: int) -> bool:
 
 
 def is_between_words(character: str) -> bool:
-    return character.isspace() or is_punctuation(character)
-
-
-def is_punctuation(character: str) -> bool:
-    """Return whether a character is a mark; in a script without spaces it is a character like any other."""
-    return category(character).startswith("P") and not SPACELESS.match(character)
+    # In a script without spaces a mark is a character like any other.
+    return character.isspace() or (category(character).startswith("P") and not SPACELESS.match(character))
 
 
 def is_word_char(character: str) -> bool:

@@ -63,10 +63,7 @@ class MessageMarks:
     """The messages of a call as they were at a position."""
 
     def __init__(
-        self,
-        position: int = 0,
-        turns: dict[int, TurnMarks] | None = None,
-        progress: InProgress = NOTHING,
+        self, position: int = 0, turns: dict[int, TurnMarks] | None = None, progress: InProgress = NOTHING
     ) -> None:
         self.position = position
         self.progress = progress
@@ -149,17 +146,13 @@ def unused_key(order: int, beside_reply: bool, used: Collection[str]) -> str:
 
 
 def mark_turn(encoded: dict[str, bytes]) -> TurnMarks:
-    packed = b"".join(
-        number_of(key).to_bytes(ORDER_BYTES) + blake2b(message, digest_size=DIGEST_BYTES).digest()
-        for key, message in encoded.items()
-    )
-    return TurnMarks(packed, next(reversed(encoded), None)) if encoded else NO_MESSAGES
-
-
-def number_of(key: str) -> int:
-    """A key without the count, as a number: twice the position, and one more beside a reply."""
-    order = key.partition(".")[0]
-    return 2 * int(order.removesuffix(BESIDE_REPLY)) + order.endswith(BESIDE_REPLY)
+    packed = bytearray()
+    for key, message in encoded.items():
+        # A key without the count, as a number: twice the position, and one more beside a reply.
+        order = key.partition(".")[0]
+        number = 2 * int(order.removesuffix(BESIDE_REPLY)) + order.endswith(BESIDE_REPLY)
+        packed += number.to_bytes(ORDER_BYTES) + blake2b(message, digest_size=DIGEST_BYTES).digest()
+    return TurnMarks(bytes(packed), next(reversed(encoded), None)) if encoded else NO_MESSAGES
 
 
 def unpack(marks: TurnMarks) -> Iterator[tuple[str, bytes]]:

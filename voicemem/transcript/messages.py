@@ -125,7 +125,9 @@ def layered_metadata(*layers: MergedMetadata) -> dict[str, Any]:
     """The values of the last layer that has each key; the keys stand in the order of their arrival."""
     given = [one for one in layers if one]
     if len(given) <= 1:
-        return {name: value for one in given for name, (_, _, value) in in_order(one)}
+        return {
+            name: value for one in given for name, (_, _, value) in sorted(one.items(), key=lambda item: item[1][0])
+        }
     values: dict[str, Any] = {}
     first: dict[str, int] = {}
     for one in given:
@@ -133,8 +135,3 @@ def layered_metadata(*layers: MergedMetadata) -> dict[str, Any]:
             values[name] = value
             first[name] = min(place, first.get(name, place))
     return {name: values[name] for name in sorted(values, key=first.__getitem__)}
-
-
-def in_order(metadata: MergedMetadata) -> list[tuple[str, tuple[int, int, Any]]]:
-    """The keys by their places."""
-    return sorted(metadata.items(), key=lambda item: item[1][0])

@@ -399,12 +399,8 @@ def column_to_bytes(column: Any) -> bytes:
     raise NotImplementedError  # so msgspec refuses the value
 
 
-def column_from_bytes(kind: type, value: Any) -> Any:
-    return array("q", value)
-
-
 ENCODER = msgspec.msgpack.Encoder(enc_hook=column_to_bytes)
-DECODER = msgspec.msgpack.Decoder(State, dec_hook=column_from_bytes)
+DECODER = msgspec.msgpack.Decoder(State, dec_hook=lambda kind, value: array("q", value))
 
 
 def encode_state(state: State) -> bytes:

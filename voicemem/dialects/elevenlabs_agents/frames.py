@@ -91,7 +91,8 @@ def texts(frame: JsonObject) -> Texts:
             return (Text(holder, "text", "whole", "user"),) if holder.get("text") else ()
         case name if name == ITEM:
             return item_texts(frame)
-    return tool_texts(frame)
+    results = values(frame.get("agent_tool_response_full_payload", {}), "full_tool_result")
+    return (*values(frame.get("client_tool_call", {}), "parameters"), *results, *values(frame, "result"))
 
 
 def timed_words(frame: JsonObject) -> Iterator[Text]:
@@ -110,12 +111,6 @@ def item_texts(frame: JsonObject) -> Iterator[Text]:
             yield Text(frame, key, "whole", side, item, final)
     for call in (*(frame.get("tool_calls") or ()), *(frame.get("tool_results") or ())):
         yield from values(call, "params_as_json", "result_value")
-
-
-def tool_texts(frame: JsonObject) -> Iterator[Text]:
-    yield from values(frame.get("client_tool_call", {}), "parameters")
-    yield from values(frame.get("agent_tool_response_full_payload", {}), "full_tool_result")
-    yield from values(frame, "result")
 
 
 def verify(body: bytes, headers: Mapping[str, str], secret: str, now: int) -> bool:
