@@ -190,7 +190,7 @@ def whole_message(part: JsonObject, ts: int, known: Known) -> Made:
 
 
 def user_text(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what the user said, all of the turn so far; a text that comes after the final one is older than it."""
+    """The user has said all of this in the turn so far; a text that comes after the final one is older than it."""
     item, final = f"u{frame['turn_id']}", frame.get("final", False)
     segment = known.segment(item)
     if final or segment is None or not segment.final:

@@ -82,7 +82,7 @@ def texts(frame: JsonObject) -> Texts:
 
 
 def hear_user(frame: JsonObject, ts: int, known: Known) -> Made:
-    """Return what the user said; with the whole of it the reply before is over, whether or not the app says so."""
+    """The user has said something; with the whole of it the reply before is over, whether or not the app says so."""
     final: bool = frame.get("last", True)
     if final:
         yield from end_reply(known)

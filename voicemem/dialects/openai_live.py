@@ -34,7 +34,7 @@ from typing import Any
 
 from voicemem.dialects.dialect import Dialect, Frame, MalformedFrame, RawFrame, Side, Text
 from voicemem.dialects.kinds import ANYTHING, Kind, event, keep, many, optional, record, silent, translation
-from voicemem.dialects.known import Known, Made
+from voicemem.dialects.known import Known, Made, MadeEvent
 from voicemem.dialects.reading import event_id, values
 from voicemem.dialects.translating import complete, end_with, note_newest, tool_call, utterance_turn
 from voicemem.protocol.events import (
@@ -45,7 +45,6 @@ from voicemem.protocol.events import (
     LlmDone,
     MessageEvent,
     Resume,
-    ToolCall,
     ToolResult,
     Tts,
     Word,
@@ -339,12 +338,12 @@ def create_item(frame: JsonObject, ts: int, known: Known) -> Made:
         yield MessageEvent(role="user", text=written(item), source="message")
 
 
-def call_tool(id: str, name: str, arguments: Any, known: Known) -> ToolCall:
+def call_tool(id: str, name: str, arguments: Any, known: Known) -> MadeEvent:
     note_newest(f"t:{id}", known.here, KEPT_CALLS, known)
     return tool_call(id, name, arguments, known.here)
 
 
-def answer_tool(id: str, result: Any, known: Known) -> ToolResult:
+def answer_tool(id: str, result: Any, known: Known) -> MadeEvent:
     return ToolResult(call_id=id, result=result, turn_id=known.notes.get(f"t:{id}", known.here))
 
 

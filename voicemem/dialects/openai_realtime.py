@@ -79,11 +79,6 @@ Truncation = event("item_id", audio_end_ms=int)
 NamedResponse = event("response_id")
 
 
-def counted(frame: JsonObject) -> JsonObject:
-    """A frame of audio with its length. Raises `MalformedFrame`."""
-    return frame | {AUDIO_BYTES: audio_bytes(frame, "delta")}
-
-
 def reduce(frame: RawFrame, side: Side | None = None) -> Frame | None:
     name = frame.get("type") if isinstance(frame, dict) else None
     if isinstance(frame, dict) and isinstance(name, str) and name in RENAMED:
@@ -400,7 +395,9 @@ KINDS: dict[str, Kind] = {
     "response.done": Kind("vendor", Done, finish_response),
     "response.output_audio_transcript.delta": Kind("vendor", Delta, grow_reply),
     "response.output_text.delta": Kind("vendor", Delta, grow_reply),
-    "response.output_audio.delta": Kind("vendor", AudioDelta, count_audio, prepare=counted),
+    "response.output_audio.delta": Kind(
+        "vendor", AudioDelta, count_audio, prepare=lambda raw: raw | {AUDIO_BYTES: audio_bytes(raw, "delta")}
+    ),
     "response.audio_timestamp.delta": Kind(
         "vendor",
         event("item_id text", audio_offset_ms=int, audio_duration_ms=int, response_id=optional(str)),

@@ -116,10 +116,6 @@ def report(frame: JsonObject) -> JsonObject:
     return frame | {"messages": history_of(frame) or [], "endedAt": unix_ms(ended)}
 
 
-def transcript(frame: JsonObject) -> JsonObject:
-    return frame | {"role": role_of(frame.get("role"))}
-
-
 def speech(frame: JsonObject) -> JsonObject:
     """Return how much was spoken: `wordsSpoken` of all, or the characters of these `words`, spaces among them."""
     timing = frame.get("timing")

@@ -467,7 +467,10 @@ KINDS: dict[str, Kind] = {
     frames.MESSAGE: Kind("vendor", sent(item=Message, reported=(bool, False)), read_message),
     frames.REPORT: Kind("vendor", Report, end_call, prepare=frames.report),
     "transcript": Kind(
-        "vendor", sent("role transcript", transcriptType=(str, "final")), hear_transcript, prepare=frames.transcript
+        "vendor",
+        sent("role transcript", transcriptType=(str, "final")),
+        hear_transcript,
+        prepare=lambda raw: raw | {"role": frames.role_of(raw.get("role"))},
     ),
     "user-interrupted": Kind("vendor", sent("turnId?"), interrupt),
     "assistant.speechStarted": Kind("vendor", Speech, hear_agent, prepare=frames.speech),
