@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from voicemem.compat.agent_memory_server import register_agent_memory_server
+from voicemem.compat.agent_memory_server.routes import register_agent_memory_server
 from voicemem.compat.agora import register_agora
 from voicemem.config import service as rules
 from voicemem.config.service import MIB, NO_WEBHOOK, Address, Settings

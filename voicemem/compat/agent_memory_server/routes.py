@@ -39,9 +39,11 @@ from voicemem.compat.agent_memory_server.working_memory import (
     window_of,
 )
 from voicemem.protocol.types import MAX_INTEGER
+from voicemem.security.access import Gate
 from voicemem.security.audit import audit
 from voicemem.server.http.request import (
     GRANT,
+    SERVICES,
     NoQuery,
     convert_body,
     json_response,
@@ -51,6 +53,7 @@ from voicemem.server.http.request import (
     services_of,
 )
 from voicemem.server.http.routes import Routes, optional
+from voicemem.server.rest import add_routes
 from voicemem.services import Services
 
 ROUTES = Routes()
@@ -367,3 +370,9 @@ async def get_task(request: web.Request, _: NoQuery) -> web.Response:
     """Read a task."""
     service, project = called(request)
     return json_response(await service.views.find_task(project, request.match_info["task_id"]))
+
+
+def register_agent_memory_server(app: web.Application, gate: Gate) -> None:
+    """Add the routes to the REST application, behind the same guard as its own."""
+    app[AGENT_MEMORY] = AgentMemory(app[SERVICES])
+    add_routes(app, gate, ROUTES)

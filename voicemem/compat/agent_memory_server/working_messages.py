@@ -10,9 +10,9 @@ last three digits of the journal position that it has seen. A time that a client
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -132,21 +132,11 @@ def change_of(
         begins_with_known = starts_with(given, known, blurred)
         rest = given[seen:] if begins_with_known else given
         return Change(0 if begins_with_known else seen, [one for one in rest if one.id not in unread])
-    for first in overlaps(current, given, blurred):
+    places = (place for place, one in enumerate(current) if given and is_same(one.view, given[0], blurred))
+    for first in islice(places, MOST_OVERLAPS):  # where in the standing list the given one may begin
         if starts_with(given, current[first:], blurred):
             return Change(first, given[len(current) - first :])
     return Change(len(current), given)
-
-
-def overlaps(current: Sequence[Standing], given: Sequence[forms.GivenMessage], blurred: bool) -> Iterator[int]:
-    """Where in the standing list the given one may begin."""
-    tried = 0
-    for first, one in enumerate(current):
-        if given and is_same(one.view, given[0], blurred):
-            yield first
-            tried += 1
-            if tried == MOST_OVERLAPS:
-                return
 
 
 def starts_with(given: Sequence[forms.GivenMessage], known: Sequence[Standing], blurred: bool) -> bool:
@@ -249,17 +239,12 @@ def look_at(read_model: ReadModel) -> Look:
     through = -1 if summary is None else summary.through_turn
     hidden = bisect_right(remembered, through, key=attrgetter("turn_id"))
     data = dict(read_model.state.data)
-    kept = kept_data(data.pop(KEPT_DATA, None))
+    try:
+        kept = msgspec.convert(data.pop(KEPT_DATA, None), KeptData)
+    except msgspec.ValidationError:  # a caller has put something else there
+        kept = KeptData()
     context = (None if summary is None else summary.text) or kept.context
     return Look(read_model.position, standing(remembered[hidden:]), hidden, through, context, data, kept)
-
-
-def kept_data(value: object) -> KeptData:
-    """What is kept in the data; nothing where a caller has put something else there."""
-    try:
-        return msgspec.convert(value, KeptData)
-    except msgspec.ValidationError:
-        return KeptData()
 
 
 def remembered_orders(read_model: ReadModel) -> list[int]:
