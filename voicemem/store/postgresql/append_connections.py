@@ -9,12 +9,9 @@ not in its answer is for a transaction that looks first (`PostgresqlDatabase.app
 
 from __future__ import annotations
 
-import asyncio
-import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +20,7 @@ import psycopg
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch, admits_all
 from voicemem.store.database import NodeRetired
+from voicemem.store.group_commit import GroupCommit
 from voicemem.store.postgresql.connection import (
     Fenced,
     PostgresqlConnection,
@@ -59,17 +57,6 @@ SELECT_STORED = """
 """
 MAX_RUNS = 2_000
 """In one statement, at most: it bounds how long a commit takes."""
-CLOSED = "The store was closed."
-
-
-class Waiting(NamedTuple):
-    """Batches that one caller waits for."""
-
-    batches: Sequence[Batch]
-    future: asyncio.Future[list[AppendResult | None]]
-    loop: asyncio.AbstractEventLoop
-    trial: Callable[[PostgresqlConnection], None] | None = None
-    """What is to be done instead, to see whether the connection works."""
 
 
 class Candidate(NamedTuple):
@@ -81,86 +68,54 @@ class Candidate(NamedTuple):
     waypoint: bool
 
 
+Job = Sequence[Batch] | Callable[[PostgresqlConnection], None]
+"""Batches that one caller waits for; or what is to be done to see whether the connection works."""
+
+
 class AppendConnection:
-    """The thread of one append connection: everything that waits goes into the next statement."""
+    """One append connection: everything that waits goes into the next statement."""
 
     def __init__(self, writer: Writer, cached_versions: CachedVersions) -> None:
         self.writer = writer
         self.cached_versions = cached_versions
         self.generation = 0
         """Of the cached versions by which it appends just now."""
-        self.is_busy = False
-        self.waiting: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self.work, name=f"voicemem-lane-{writer.lane}", daemon=True)
-        self.thread.start()
+        self.group: GroupCommit[Job] = GroupCommit(
+            f"voicemem-lane-{writer.lane}", self.commit, MAX_RUNS, lambda job: 0 if callable(job) else len(job)
+        )
 
     async def append(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
         """Append what is in order as far as is known; None for each batch that must be looked at."""
         self.writer.database.refuse_unready()
-        return await self.wait_for(batches)
+        results: list[AppendResult | None] = await self.group.run(batches)
+        return results
 
     async def try_again(self, trial: Callable[[PostgresqlConnection], None]) -> None:
         """End its trouble, where that is over, as far as it has nothing else to do. Raises `StoreUnavailable`."""
-        if self.writer.is_in_trouble and not self.is_busy:
-            await self.wait_for((), trial)
-
-    async def wait_for(
-        self, batches: Sequence[Batch], trial: Callable[[PostgresqlConnection], None] | None = None
-    ) -> list[AppendResult | None]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[AppendResult | None]] = loop.create_future()
-        self.waiting.put(Waiting(batches, future, loop, trial))
-        return await future
+        if self.writer.is_in_trouble and not self.group.is_busy:
+            await self.group.run(trial)
 
     def close(self) -> None:
         """Finish what waits, and end the thread."""
-        self.waiting.put(None)
-        self.thread.join()
-        self.writer.close()
-        while not self.waiting.empty():
-            late = self.waiting.get()
-            if late is not None:
-                deliver(late, StoreUnavailable(CLOSED))
+        self.group.close()
+        self.writer.drop()
 
-    def work(self) -> None:
-        while (first := self.waiting.get()) is not None:
-            together, runs, last = [first], len(first.batches), False
-            while runs < MAX_RUNS and not self.waiting.empty():
-                more = self.waiting.get()
-                if more is None:
-                    last = True
-                    break
-                together.append(more)
-                runs += len(more.batches)
-            self.is_busy = True
-            self.commit([waiting for waiting in together if waiting.trial is None])
-            for waiting in together:
-                if waiting.trial is not None:
-                    self.run_trial(waiting, waiting.trial)
-            self.is_busy = False
-            if last:
-                return
-
-    def commit(self, together: list[Waiting]) -> None:
-        batches = [batch for waiting in together for batch in waiting.batches]
+    def commit(self, jobs: list[Job]) -> list[Any]:
         try:
-            results = self.append_all(batches)
+            appended: Any = iter(self.append_all([batch for job in jobs if not callable(job) for batch in job]))
         except Exception as error:  # each caller gets it, whatever it is
-            for waiting in together:
-                deliver(waiting, error)
-            return
-        first = 0
-        for waiting in together:
-            deliver(waiting, results[first : first + len(waiting.batches)])
-            first += len(waiting.batches)
-
-    def run_trial(self, waiting: Waiting, trial: Callable[[PostgresqlConnection], None]) -> None:
-        try:
-            self.writer.run(trial)
-        except Exception as error:  # the caller gets it, whatever it is
-            deliver(waiting, error)
-        else:
-            deliver(waiting, [])
+            appended = error
+        results: list[Any] = []
+        for job in jobs:
+            if callable(job):
+                try:
+                    results.append(self.writer.run(job))
+                except Exception as error:  # the caller gets it, whatever it is
+                    results.append(error)
+            else:
+                is_error = isinstance(appended, Exception)
+                results.append(appended if is_error else list(islice(appended, len(job))))
+        return results
 
     def append_all(self, batches: Sequence[Batch]) -> list[AppendResult | None]:
         """Append batches in as few statements as their order allows. Raises `StoreUnavailable`."""
@@ -240,7 +195,7 @@ class AppendConnection:
                 if connection.generation != self.generation:
                     raise StoreUnavailable(DISPLACED)  # a cached version of before might lie behind the journal's end
                 rows = connection.rows(APPEND, **columns, versions=versions, **self.writer.place)
-                self.writer.succeeded()
+                self.writer.database.troubles.end(self.writer)
                 if not rows:
                     self.writer.check_place(connection)
                 return {stream for (stream,) in rows}
@@ -274,18 +229,3 @@ class AppendConnection:
                 if time.monotonic() > deadline or self.writer.database.closed:
                     raise self.writer.failed(UNKNOWN) from None
                 time.sleep(pause_s(ATTEMPTS))
-
-
-def deliver(waiting: Waiting, result: list[AppendResult | None] | Exception) -> None:
-    """Hand a result to its caller, on the caller's loop."""
-    with suppress(RuntimeError):  # the loop was closed, and nothing waits in it
-        waiting.loop.call_soon_threadsafe(settle, waiting.future, result)
-
-
-def settle(future: asyncio.Future[list[AppendResult | None]], result: list[AppendResult | None] | Exception) -> None:
-    if future.done():
-        return
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)

@@ -24,6 +24,7 @@ from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.batch_append import BatchAppend
 from voicemem.store.copying import why_not_served
 from voicemem.store.database import Database
+from voicemem.store.group_commit import CLOSED
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.postgresql.append_connections import AppendConnection
@@ -62,7 +63,6 @@ from voicemem.store.troubles import Troubles
 from voicemem.store.upkeep import no_store
 
 T = TypeVar("T")
-CLOSED = "The store was closed."
 LOG = logging.getLogger("voicemem.nodes")
 LOOK_AGAIN_S = 86_400.0
 """How often partitions are made, so that a process may run for years."""
@@ -230,7 +230,7 @@ class PostgresqlDatabase(Database):
     def run_read(self, job: Callable[[PostgresqlConnection], T]) -> T:
         reader = self.idle_readers.get()
         try:
-            return reader.run(job)
+            return reader.read(job)
         finally:
             self.idle_readers.put(reader)
 
@@ -353,7 +353,7 @@ class PostgresqlDatabase(Database):
     def try_reader(self) -> None:
         if (reader := self.idle_readers.take_in_trouble()) is not None:
             try:
-                reader.run(lambda connection: None)
+                reader.read(lambda connection: None)
             finally:
                 self.idle_readers.put(reader)
 
@@ -366,7 +366,7 @@ class PostgresqlDatabase(Database):
         self.readers.shutdown()
         self.idle_writers.close()
         self.idle_readers.close()
-        self.registrar.close()
+        self.registrar.drop()
 
 
 def open_connection(url: str) -> PostgresqlConnection:

@@ -31,91 +31,6 @@ from voicemem.store.postgresql.rows import Rows, Shared
 from voicemem.store.stream_rows import Conflict
 from voicemem.store.troubles import Troubles
 
-
-class Connection(Protocol):
-    """A connection as far as it matters here."""
-
-    @property
-    def is_in_trouble(self) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=Connection)
-
-
-class Idle(queue.LifoQueue[C]):
-    """Hands out the one that was used last, and one in trouble only where there is no other.
-
-    So a node that cannot open all of its connections goes on with those that it has.
-    """
-
-    queue: list[C]
-
-    def _get(self) -> C:
-        working = (place for place in reversed(range(len(self.queue))) if not self.queue[place].is_in_trouble)
-        return self.queue.pop(next(working, -1))
-
-    def take_in_trouble(self) -> C | None:
-        """One that is in trouble; None where none of the idle ones is."""
-        with self.mutex:
-            for connection in self.queue:
-                if connection.is_in_trouble:
-                    self.queue.remove(connection)
-                    return connection
-        return None
-
-    def close(self) -> None:
-        """Close all of them."""
-        with suppress(queue.Empty):
-            while True:
-                self.get_nowait().close()
-
-
-T = TypeVar("T")
-
-
-class Reader:
-    """One connection that only reads, on one thread at a time. It connects when it is first used, and when lost."""
-
-    def __init__(self, database: Owner) -> None:
-        self.database = database
-        self.connection: PostgresqlConnection | None = None
-
-    @property
-    def is_in_trouble(self) -> bool:
-        """Whether it got no connection when it last tried."""
-        return self.database.troubles.has(self)
-
-    def open(self) -> PostgresqlConnection:
-        """The connection, a new one where there is none. Raises `StoreUnavailable`, `psycopg.Error`."""
-        connection = self.connection
-        if connection is None or connection.is_lost or connection.generation != self.database.generation:
-            self.close()
-            self.connection = connection = self.database.connect_for(self, "read")
-            self.database.troubles.end(self)
-        return connection
-
-    def run(self, job: Callable[[PostgresqlConnection], T]) -> T:
-        """Run a job, once more on a new connection where it was lost meanwhile. Raises `StoreUnavailable`."""
-        for is_last in (False, True):
-            connection: PostgresqlConnection | None = None
-            try:
-                connection = self.open()
-                return job(connection)
-            except psycopg.Error as error:
-                if is_ours(error):
-                    raise
-                if is_last or connection is None or not is_lost(connection, error):
-                    raise unavailable(error, "read") from None
-        raise AssertionError("unreachable")
-
-    def close(self) -> None:
-        if self.connection is not None:
-            self.connection.close()
-        self.connection = None
-
-
 ATTEMPTS = 12
 """How often a transaction is tried that others are in the way of."""
 PAUSE_S, MAX_PAUSE_S = 0.002, 0.1
@@ -144,6 +59,7 @@ BEGIN_JOB = f"""
 """
 SELECT_OUTCOME = "select 1 from commit_markers where token = :token and lane = :lane and job = :job"
 DELETE_OUTCOMES = "delete from commit_markers where token = :token and lane = :lane and job < :job"
+T = TypeVar("T")
 
 
 class Owner(Shared, Protocol):
@@ -164,15 +80,70 @@ class Unreachable(Exception):
     """The connection was lost before the commit was sent: nothing was written."""
 
 
-class Writer:
-    """One connection that writes, on one thread at a time. It connects when it is first used, and again when lost."""
+class Reader:
+    """One connection that only reads, on one thread at a time. It connects when it is first used, and when lost."""
+
+    verb: Literal["read", "written"] = "read"
+
+    def __init__(self, database: Owner) -> None:
+        self.database = database
+        self.connection: PostgresqlConnection | None = None
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether it got no connection when it last tried, or its last commit failed."""
+        return self.database.troubles.has(self)
+
+    def open(self) -> PostgresqlConnection:
+        """The connection, a new one where there is none. Raises `StoreUnavailable`, `Fenced`, `psycopg.Error`."""
+        connection = self.connection
+        if connection is None or connection.is_lost or connection.generation != self.database.generation:
+            self.drop()
+            connection = self.database.connect_for(self, self.verb)
+            try:
+                self.begin(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self.connection = connection
+        return connection
+
+    def begin(self, connection: PostgresqlConnection) -> None:
+        """Begin to use a new connection."""
+        self.database.troubles.end(self)
+
+    def drop(self) -> None:
+        """Give the connection up."""
+        if self.connection is not None:
+            with suppress(psycopg.Error):
+                self.connection.close()
+        self.connection = None
+
+    def read(self, job: Callable[[PostgresqlConnection], T]) -> T:
+        """Run a job, once more on a new connection where it was lost meanwhile. Raises `StoreUnavailable`."""
+        for is_last in (False, True):
+            connection: PostgresqlConnection | None = None
+            try:
+                connection = self.open()
+                return job(connection)
+            except psycopg.Error as error:
+                if is_ours(error):
+                    raise
+                if is_last or connection is None or not is_lost(connection, error):
+                    raise unavailable(error, "read") from None
+        raise AssertionError("unreachable")
+
+
+class Writer(Reader):
+    """The same for one connection that writes."""
+
+    verb = "written"
 
     def __init__(self, database: Owner, lane: int, needs_node: bool = True) -> None:
         """With `needs_node` it writes only while the node lives that this process is, once it is one."""
-        self.database = database
+        super().__init__(database)
         self.lane = lane
         self.needs_node = needs_node
-        self.connection: PostgresqlConnection | None = None
         self.fencing_token = 0
         self.job = 0
 
@@ -181,27 +152,13 @@ class Writer:
         """What a statement names to show that it may still write: token, lane and fencing_token."""
         return {"token": self.database.token, "lane": self.lane, "fencing_token": self.fencing_token}
 
-    def open(self) -> PostgresqlConnection:
-        """The connection, a new one where there is none. Raises `StoreUnavailable`, `Fenced`, `psycopg.Error`."""
-        if self.connection is not None and self.connection.generation != self.database.generation:
-            self.drop()
-        if self.connection is None or self.connection.is_lost:
-            connection = self.database.connect_for(self, "written")
-            try:
-                self.fencing_token = self.open_lane(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self.connection = connection
-        return self.connection
-
-    def open_lane(self, connection: PostgresqlConnection) -> int:
+    def begin(self, connection: PostgresqlConnection) -> None:
         """Begin the next fencing_token of the lane, which waits for a transaction of the last one. Raises `Fenced`."""
         node = self.database.node if self.needs_node else None
         row = connection.row(OPEN_LANE if node is None else OPEN_LANE_OF_NODE, **self.place, node=node)
         if row is None:
             raise Fenced
-        return int(row[0])
+        (self.fencing_token,) = row
 
     def check_place(self, connection: PostgresqlConnection) -> None:
         """Give the connection up if it may not write any more, so that a new one is opened where that is allowed."""
@@ -212,25 +169,6 @@ class Writer:
         """The error of a commit that failed, which is remembered until one comes through on this connection."""
         self.database.troubles.begin(self, trouble)
         return StoreUnavailable(trouble)
-
-    def succeeded(self) -> None:
-        """A commit came through."""
-        self.database.troubles.end(self)
-
-    @property
-    def is_in_trouble(self) -> bool:
-        """Whether its last commit failed, or it got no connection when it last tried."""
-        return self.database.troubles.has(self)
-
-    def drop(self) -> None:
-        """Give the connection up."""
-        if self.connection is not None:
-            with suppress(psycopg.Error):
-                self.connection.close()
-        self.connection = None
-
-    def close(self) -> None:
-        self.drop()
 
     def run(self, job: Callable[[PostgresqlConnection], T], generation: int | None = None) -> T:
         """Run a job in a transaction, again where others were in its way. Raises `StoreUnavailable`.
@@ -257,7 +195,7 @@ class Writer:
                     raise self.failed(unavailable(error, "written").detail) from None
                 time.sleep(pause_s(attempt))
             else:
-                self.succeeded()
+                self.database.troubles.end(self)
                 return result
         raise StoreUnavailable("The store cannot be written: others hold what is to be changed.")
 
@@ -337,3 +275,34 @@ class Writer:
 def pause_s(attempt: int) -> float:
     """How long to wait before the next attempt, in seconds."""
     return float(min(PAUSE_S * 2**attempt, MAX_PAUSE_S))
+
+
+C = TypeVar("C", bound=Reader)
+
+
+class Idle(queue.LifoQueue[C]):
+    """Hands out the one that was used last, and one in trouble only where there is no other.
+
+    So a node that cannot open all of its connections goes on with those that it has.
+    """
+
+    queue: list[C]
+
+    def _get(self) -> C:
+        working = (place for place in reversed(range(len(self.queue))) if not self.queue[place].is_in_trouble)
+        return self.queue.pop(next(working, -1))
+
+    def take_in_trouble(self) -> C | None:
+        """One that is in trouble; None where none of the idle ones is."""
+        with self.mutex:
+            for connection in self.queue:
+                if connection.is_in_trouble:
+                    self.queue.remove(connection)
+                    return connection
+        return None
+
+    def close(self) -> None:
+        """Close all of them."""
+        with suppress(queue.Empty):
+            while True:
+                self.get_nowait().drop()

@@ -18,6 +18,7 @@ import apsw
 from voicemem.errors import CannotStart, StoreRuined, StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.database import Database
+from voicemem.store.group_commit import CLOSED
 from voicemem.store.keys import KeySource
 from voicemem.store.memory_budget import MemoryBudget
 from voicemem.store.sqlite.connection import SqliteConnection
@@ -38,7 +39,7 @@ from voicemem.store.sqlite.files import (
     rewrite_log,
 )
 from voicemem.store.sqlite.rows import RowCache
-from voicemem.store.sqlite.writer import CLOSED, RUINED, QueuedJob, Writer
+from voicemem.store.sqlite.writer import RUINED, Writer
 from voicemem.store.streams import Stream
 
 T = TypeVar("T")
@@ -132,10 +133,8 @@ class SqliteDatabase(Database):
         """See `Database.write`. A transaction that failed is rolled back, and its jobs run again one by one."""
         if self.closed:
             raise StoreUnavailable(CLOSED)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self.writing.jobs.put(QueuedJob(job, future, loop))
-        return await future
+        result: T = await self.writing.group.run(job)
+        return result
 
     async def read(self, job: Callable[[SqliteConnection], T]) -> T:
         return await self.read_on(self.readers, self.reader, job)
