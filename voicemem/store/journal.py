@@ -289,7 +289,7 @@ class Journal(Port):
 
     async def find_due(self, now_ms: int, limit: int) -> list[int]:
         """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""
-        return await self.select_keys(SELECT_DUE_SESSIONS, now_ms=now_ms, limit=limit)
+        return [key for (key,) in await self.database.rows(SELECT_DUE_SESSIONS, now_ms=now_ms, limit=limit)]
 
     async def close_session(
         self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
@@ -328,10 +328,8 @@ class Journal(Port):
         return None if stream is None or stream.state == "erased" else stream
 
     async def load_by_name(self, project: str, kind: str, name: str) -> Stream | None:
-        row = await self.database.read(
-            lambda connection: connection.row(SELECT_STREAM_BY_NAME, project=project, kind=kind, id=name)
-        )
-        return None if row is None else to_stream(row)
+        rows = await self.database.rows(SELECT_STREAM_BY_NAME, project=project, kind=kind, id=name)
+        return to_stream(rows[0]) if rows else None
 
     async def was_erased(self, project: str, session_id: str) -> bool:
         """Return whether there was a session of this id that is erased."""
@@ -367,26 +365,22 @@ class Journal(Port):
     async def count_sessions(self, wanted: SessionFilter, most: int = MAX_COUNTED) -> int:
         """How many sessions match, whatever `after` and `limit` say; `most` if there are more."""
         conditions, values = conditions_of(msgspec.structs.replace(wanted, after=None), self.database.engine)
-        query = COUNT_STREAMS.format(conditions=conditions)
-        (count,) = await self.database.scan(lambda connection: connection.one(query, **values, most=most))
-        return int(count)
+        return await self.database.count(COUNT_STREAMS.format(conditions=conditions), **values, most=most)
 
     async def find_sessions(self, project: str, keys: Sequence[int]) -> list[Stream]:
         """The project's sessions with these keys, by key, erased ones included."""
         values = {"project": project, "kind": SESSION_KIND, "keys": list(keys)}
-        rows = await self.database.read(lambda connection: connection.rows(SELECT_STREAMS_BY_KEYS, **values))
-        return [to_stream(row) for row in rows]
+        return [to_stream(row) for row in await self.database.rows(SELECT_STREAMS_BY_KEYS, **values)]
 
     async def list_newest_keys(self, project: str, limit: int) -> list[int]:
         """The highest keys of the project's sessions, erased ones included, the highest first; at most `limit`."""
-        return await self.select_keys(SELECT_NEWEST_KEYS, project=project, kind=SESSION_KIND, limit=limit)
+        values = {"project": project, "kind": SESSION_KIND, "limit": limit}
+        return [key for (key,) in await self.database.rows(SELECT_NEWEST_KEYS, **values)]
 
     async def list_keys_after(self, project: str, key: int, limit: int) -> list[int]:
         """The lowest keys above `key` of the project's sessions, erased ones included, in order; at most `limit`."""
-        return await self.select_keys(SELECT_KEYS_AFTER, project=project, kind=SESSION_KIND, after=key, limit=limit)
-
-    async def select_keys(self, query: str, **values: Any) -> list[int]:
-        return [key for (key,) in await self.database.read(lambda connection: connection.rows(query, **values))]
+        values = {"project": project, "kind": SESSION_KIND, "after": key, "limit": limit}
+        return [key for (key,) in await self.database.rows(SELECT_KEYS_AFTER, **values)]
 
     async def read_rows(self, key: int, after: int, limit: int) -> list[JournalRow]:
         """Entries at positions above `after`, in order, at most `limit`; empty only at the end, or when erased.

@@ -24,7 +24,6 @@ from voicemem.store.sqlite.files import (
     newest_version,
     refuse_unmarked,
     rewrite_log,
-    version_of,
 )
 from voicemem.store.sqlite.words import SqliteMemoryWords
 
@@ -125,7 +124,7 @@ def open_source(path: str, only_look: bool) -> apsw.Connection:
 
 
 def refuse_other_version(connection: apsw.Connection, path: str) -> None:
-    version, newest = version_of(connection), newest_version()
+    version, newest = connection.pragma("user_version"), newest_version()
     if version < 1:
         raise CannotStart(f"{path} is not a voicemem database.")
     if version > newest:

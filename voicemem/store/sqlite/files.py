@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 
 import apsw
 
@@ -88,7 +88,7 @@ def rewrite_log(path: str) -> None:
     After a failed sync Linux counts the pages as clean: the log can be read, is not on disk, and no later sync writes
     it. A power cut while such a log moves into the database would leave half of it there, and no log. So the log is
     copied into a database of its own and written again from the copy; a start that is cut short finds the copy.
-    No other process may write the database meanwhile (`opening.py`).
+    No other process may write the database meanwhile (`Opening`).
     """
     log, redo = f"{path}-wal", f"{path}{REDO_SUFFIX}"
     if not os.path.exists(redo) and not (os.path.exists(log) and os.path.getsize(log)):
@@ -96,43 +96,28 @@ def rewrite_log(path: str) -> None:
     make_private(redo)
     with closing(apsw.Connection(redo)) as copy:
         copy.execute(REDO_SCHEMA).fetchall()
-        if not copy.execute(HAS_COPY).get:
-            with copy:
-                for content in read_log(log):
-                    copy.execute(INSERT_CHUNK, (content,))
+        if not copy.execute(HAS_COPY).get and os.path.exists(log):
+            with copy, opened_log(log) as file:
+                for start in range(0, size := file.xFileSize(), LOG_CHUNK_BYTES):
+                    copy.execute(INSERT_CHUNK, (file.xRead(min(LOG_CHUNK_BYTES, size - start), start),))
         if copy.execute(HAS_COPY).get:
-            write_log(log, copy)
+            with opened_log(log) as file:
+                end = 0
+                for (content,) in copy.execute(SELECT_CHUNKS):
+                    file.xWrite(content, end)
+                    end += len(content)
+                file.xTruncate(end)
+                file.xSync(apsw.SQLITE_SYNC_NORMAL)
             copy.execute(DELETE_COPY)
     os.unlink(redo)
 
 
-def open_log(log: str) -> apsw.VFSFile:
-    """Open the log through SQLite's own system interface, as all files of the store are."""
-    return apsw.VFSFile("", log, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, 0])
-
-
-def read_log(log: str) -> Iterator[bytes]:
-    """The log in chunks; nothing when there is no log."""
-    if not os.path.exists(log):
-        return
-    file = open_log(log)
+@contextmanager
+def opened_log(log: str) -> Iterator[apsw.VFSFile]:
+    """The log through SQLite's own system interface, as all files of the store are."""
+    file = apsw.VFSFile("", log, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, 0])
     try:
-        size = file.xFileSize()
-        for start in range(0, size, LOG_CHUNK_BYTES):
-            yield file.xRead(min(LOG_CHUNK_BYTES, size - start), start)
-    finally:
-        file.xClose()
-
-
-def write_log(log: str, copy: apsw.Connection) -> None:
-    """Write the copy over the log, and sync it."""
-    file, end = open_log(log), 0
-    try:
-        for (content,) in copy.execute(SELECT_CHUNKS):
-            file.xWrite(content, end)
-            end += len(content)
-        file.xTruncate(end)
-        file.xSync(apsw.SQLITE_SYNC_NORMAL)
+        yield file
     finally:
         file.xClose()
 
@@ -159,10 +144,6 @@ def migrations() -> list[Migration]:
 def newest_version() -> int:
     """The version that this program brings every database to."""
     return migrations()[-1].version
-
-
-def tables_of(connection: apsw.Connection) -> set[str]:
-    return {name for (name,) in connection.execute(SELECT_TABLES)}
 
 
 def refuse_unmarked(path: str) -> None:
@@ -196,40 +177,29 @@ def migrate(connection: apsw.Connection, shared_path: str | None = None) -> None
     `shared_path` is the file when a server may have it open too. A server of an older version would go on writing by
     its own schema, so an upgrade then needs the lock that such a server holds.
     """
-    steps, version = migrations(), version_of(connection)
+    steps, version = migrations(), connection.pragma("user_version")
     newest = steps[-1].version
     if version > newest:
         raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
-    lock = lock_for_upgrade(shared_path) if shared_path is not None and 0 < version < newest else None
+    lock = None
+    if shared_path is not None and 0 < version < newest:
+        try:
+            lock = lock_file(shared_path)
+        except CannotStart:
+            told = f"The server that holds {shared_path} is of an older version; restart it first."
+            raise CannotStart(told) from None
     try:
-        apply_migrations(connection, [step for step in steps if step.version > version])
+        for step in steps:
+            if step.version > version:
+                with connection:
+                    connection.execute(step.sql)
+                    connection.execute(f"pragma user_version = {step.version}")
+        with connection:  # a new file gets its identity
+            for name in sorted(IDENTITY):
+                connection.execute(INSERT_IDENTITY, (name, secrets.token_bytes(IDENTITY_BYTES)))
     finally:
         if lock is not None:
             os.close(lock)
-
-
-def version_of(connection: apsw.Connection) -> int:
-    """The schema version of a file; 0 of one without a schema."""
-    version: int = connection.pragma("user_version")
-    return version
-
-
-def lock_for_upgrade(path: str) -> int:
-    try:
-        return lock_file(path)
-    except CannotStart:
-        raise CannotStart(f"The server that holds {path} is of an older version; restart it first.") from None
-
-
-def apply_migrations(connection: apsw.Connection, steps: list[Migration]) -> None:
-    """Apply each migration in a transaction of its own, and give a new file its identity."""
-    for step in steps:
-        with connection:
-            connection.execute(step.sql)
-            connection.execute(f"pragma user_version = {step.version}")
-    with connection:
-        for name in sorted(IDENTITY):
-            connection.execute(INSERT_IDENTITY, (name, secrets.token_bytes(IDENTITY_BYTES)))
 
 
 OPENING_SUFFIX = ".opening"
@@ -264,7 +234,11 @@ class Opening:
         until = time.monotonic() + WAIT_S
         while True:
             if self.descriptor is None:
-                self.descriptor = open_lock(self.path)
+                self.descriptor = open_lock_file(self.path, OPENING_SUFFIX)
+                if os.geteuid() == 0:  # it is of the store's owner, like SQLite's log, so that the server can open it
+                    with suppress(OSError):
+                        owner = os.stat(self.path)
+                        os.fchown(self.descriptor, owner.st_uid, owner.st_gid)
             try:
                 fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
                 if os.fstat(self.descriptor).st_nlink:
@@ -284,35 +258,21 @@ class Opening:
             self.descriptor = None
 
 
-def open_lock(path: str) -> int:
-    """The lock's file; root's belongs to the owner of the store, like SQLite's log, so that the server can open it."""
-    descriptor = open_lock_file(path, OPENING_SUFFIX)
-    if os.geteuid() == 0:
-        with suppress(OSError):
-            owner = os.stat(path)
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-    return descriptor
-
-
 def is_complete(path: str) -> bool:
     """Whether a file has today's schema, an identity, and no start that was cut short: nothing is to be made of it."""
-    if is_missing(path) or os.path.exists(f"{path}{REDO_SUFFIX}"):
+    if not (os.path.exists(path) and os.path.getsize(path)) or os.path.exists(f"{path}{REDO_SUFFIX}"):
         return False
     with suppress(apsw.Error), closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        same = connection.pragma("user_version") == newest_version() and tables_of(connection) >= OWN_TABLES
+        tables = {name for (name,) in connection.execute(SELECT_TABLES)}
+        same = connection.pragma("user_version") == newest_version() and tables >= OWN_TABLES
         return same and set(dict(connection.execute(SELECT_IDENTITY))) >= IDENTITY
     return False
 
 
-def is_missing(path: str) -> bool:
-    """Whether there is no file, or one without anything in it, as is there before the first page is written."""
-    return not os.path.exists(path) or not os.path.getsize(path)
-
-
 def refuse_missing(path: str) -> None:
-    """Raise `CannotStart` where there is no store."""
-    if is_missing(path):
+    """Raise `CannotStart` where there is no store, or a file that is still empty."""
+    if not (os.path.exists(path) and os.path.getsize(path)):
         raise CannotStart(no_store(path))
 
 
