@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
@@ -131,22 +131,15 @@ async def restore_from_body(request: web.Request) -> web.Response:
     encoding = request.headers.get("Content-Encoding", "")
     # In a thread of the event loop's own: there are two slots, so others have threads left.
     body = await receive_body(request, MAX_RESTORE_BYTES, BODY_TIMEOUT_S)
-    restore = await asyncio.to_thread(read_restore, body, encoding)
-    check_outbound_change(request, restore.checkpoint.config)
+    checkpoint, session_id = await asyncio.to_thread(read_restore, body, encoding)
+    check_outbound_change(request, checkpoint.config)
     grant, sessions = request[GRANT], services_of(request).sessions
-    stream = await restore_checkpoint(sessions, grant.project, restore.session_id, restore.checkpoint, grant.key_id)
-    note_outbound_change(request, restore.checkpoint.config, stream)
+    stream = await restore_checkpoint(sessions, grant.project, session_id, checkpoint, grant.key_id)
+    note_outbound_change(request, checkpoint.config, stream)
     return json_response(info_of(stream), 201)
 
 
-class Restore(NamedTuple):
-    """What a body asks for, checked."""
-
-    checkpoint: ParsedCheckpoint
-    session_id: str | None
-
-
-def read_restore(body: bytes, encoding: str) -> Restore:
+def read_restore(body: bytes, encoding: str) -> tuple[ParsedCheckpoint, str | None]:
     pieces = Pieces(decompress(body, encoding, MAX_RESTORE_BYTES))
     checkpoint, session_id = None, None
     if pieces.follows(b"["):
@@ -165,7 +158,7 @@ def read_restore(body: bytes, encoding: str) -> Restore:
     checked_id = None if session_id is None else check_session_id(session_id)
     if checkpoint is None:
         raise Refused("invalid_field", WRONG_FIELDS)
-    return Restore(check_pieces(checkpoint), checked_id)
+    return check_pieces(checkpoint), checked_id
 
 
 @ROUTES.add(

@@ -34,7 +34,6 @@ ENDPOINT_CODES = "invalid_field address_not_allowed"
 ENDPOINT_PATH = "/v1/webhooks/{id}"
 
 MAX_DAYS = 7
-NO_DELIVERIES = EndpointCounts()
 Description = Annotated[str, Meta(max_length=1000)]
 PRINTABLE_ASCII = "A secret must be 8 to 256 printable ASCII characters without spaces"
 Secret = Annotated[str, matching(r"^[!-~]{8,256}\Z", PRINTABLE_ASCII, extra_json_schema={"writeOnly": True})]
@@ -121,7 +120,7 @@ class CheckResults(Struct, frozen=True):
     results: list[CheckResult]
 
 
-def endpoint_fields(endpoint: Endpoint, counts: EndpointCounts = NO_DELIVERIES) -> JsonObject:
+def endpoint_fields(endpoint: Endpoint, counts: EndpointCounts) -> JsonObject:
     return {
         "id": endpoint.id,
         "url": endpoint.url if endpoint.project else origin_of(endpoint.url),
@@ -146,12 +145,13 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def with_secret(endpoint: Endpoint, counts: EndpointCounts = NO_DELIVERIES) -> WebhookWithSecret:
-    return WebhookWithSecret(**endpoint_fields(endpoint, counts), secret=endpoint.secret or "")
-
-
-async def counts_of(request: web.Request, endpoint: Endpoint) -> EndpointCounts:
-    return (await services_of(request).webhooks.counts_of_day([endpoint]))[endpoint.key]
+async def answer(
+    request: web.Request, endpoint: Endpoint, status: int = 200, with_secret: bool = False
+) -> web.Response:
+    counts = await services_of(request).webhooks.counts_of_day([endpoint])
+    fields = endpoint_fields(endpoint, counts[endpoint.key])
+    shown = WebhookWithSecret(**fields, secret=endpoint.secret or "") if with_secret else Webhook(**fields)
+    return json_response(shown, status)
 
 
 def endpoint_of(request: web.Request) -> tuple[str, str]:
@@ -188,18 +188,12 @@ def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **mo
 async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Create an endpoint that is notified of the project's sessions. The answer shows its secret."""
     values = checked_fields(await read_struct(request, NewWebhook))
-    disabled = None if values.pop("enabled") else 0
-    new = Endpoint(
-        key=0,
-        stream=None,
-        public_only=True,
-        disabled_ms=disabled,
-        disabled_reason=None if disabled is None else "request",
-        **{"secret": None, **values},
-    )
+    if not values.pop("enabled"):
+        values |= {"disabled_ms": 0, "disabled_reason": "request"}
+    new = Endpoint(key=0, stream=None, public_only=True, **{"secret": None, **values})
     created = await services_of(request).webhooks.create(request[GRANT].project, new)
     audit_endpoint(request, "webhook_created", created.id)
-    return json_response(with_secret(created), 201)
+    return await answer(request, created, 201, with_secret=True)
 
 
 @ROUTES.add("GET /v1/webhooks", "admin", WebhookList)
@@ -215,7 +209,7 @@ async def list_webhooks(request: web.Request, _: NoQuery) -> web.Response:
 async def read_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Read an endpoint, and whether it works."""
     endpoint = await services_of(request).webhooks.get(*endpoint_of(request))
-    return json_response(Webhook(**endpoint_fields(endpoint, await counts_of(request, endpoint))))
+    return await answer(request, endpoint)
 
 
 @ROUTES.add(f"PATCH {ENDPOINT_PATH}", "admin", Webhook, optional(WebhookChange), f"{ENDPOINT_CODES} {UNKNOWN_ENDPOINT}")
@@ -225,7 +219,7 @@ async def change_webhook(request: web.Request, _: NoQuery) -> web.Response:
     enabled = changes.pop("enabled", None)
     changed = await services_of(request).webhooks.change(*endpoint_of(request), changes, enabled)
     audit_endpoint(request, "webhook_changed", changed.id)
-    return json_response(Webhook(**endpoint_fields(changed, await counts_of(request, changed))))
+    return await answer(request, changed)
 
 
 @ROUTES.add(f"DELETE {ENDPOINT_PATH}", "admin", None, codes=UNKNOWN_ENDPOINT)
@@ -245,22 +239,15 @@ async def rotate_secret(request: web.Request, _: NoQuery) -> web.Response:
     webhooks = services_of(request).webhooks
     rotated = await webhooks.rotate_secret(*endpoint_of(request), secret, body.overlap_seconds)
     audit_endpoint(request, "webhook_secret_rotated", rotated.id)
-    return json_response(with_secret(rotated, await counts_of(request, rotated)))
+    return await answer(request, rotated, with_secret=True)
 
 
 @ROUTES.add(f"POST {ENDPOINT_PATH}/test", "admin", CheckResults, codes=UNKNOWN_ENDPOINT)
 async def check_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Send Agora's test callback for each event type now, and report the answers."""
-    results = [
-        CheckResult(
-            check.event_type,
-            check.answer.status is not None and check.answer.status // 100 == 2,
-            check.answer.duration_ms,
-            check.answer.status,
-            check.answer.error,
-            check.answer.excerpt,
-        )
-        for check in await services_of(request).webhooks.send_health_checks(*endpoint_of(request))
-    ]
+    results = []
+    for event_type, sent in await services_of(request).webhooks.send_health_checks(*endpoint_of(request)):
+        passed = sent.status is not None and sent.status // 100 == 2
+        results.append(CheckResult(event_type, passed, sent.duration_ms, sent.status, sent.error, sent.excerpt))
     audit_endpoint(request, "webhook_tested", request.match_info["id"])
     return json_response(CheckResults(all(result.passed for result in results), results))

@@ -136,16 +136,8 @@ async def apply_to_document(request: web.Request, owner: DocumentOwner, change: 
 
 
 def document_response(view: DocumentView) -> web.Response:
-    form = view.form
-    document = WorkingMemoryDocument(
-        scope=view.owner.scope,
-        format=form.format,
-        template=form.template,
-        schema=form.schema,
-        content=view.content,
-        version=view.version,
-        updated_at=view.updated_ms,
-    )
+    form = view.form.format, view.form.template, view.form.schema
+    document = WorkingMemoryDocument(view.owner.scope, *form, view.content, view.version, view.updated_ms)
     return json_response(document, headers={"ETag": f'"{view.version}"'})
 
 
