@@ -188,9 +188,8 @@ def audit_endpoint(request: web.Request, act: Act, endpoint_id: str | None, **mo
 async def create_webhook(request: web.Request, _: NoQuery) -> web.Response:
     """Create an endpoint that is notified of the project's sessions. The answer shows its secret."""
     values = checked_fields(await read_struct(request, NewWebhook))
-    if not values.pop("enabled"):
-        values |= {"disabled_ms": 0, "disabled_reason": "request"}
-    new = Endpoint(key=0, stream=None, public_only=True, **{"secret": None, **values})
+    disabled = {"disabled_ms": None} if values.pop("enabled") else {"disabled_ms": 0, "disabled_reason": "request"}
+    new = Endpoint(key=0, stream=None, public_only=True, **{"secret": None, **disabled, **values})
     created = await services_of(request).webhooks.create(request[GRANT].project, new)
     audit_endpoint(request, "webhook_created", created.id)
     return await answer(request, created, 201, with_secret=True)
