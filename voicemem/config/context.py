@@ -138,7 +138,6 @@ def check_whole_context(section: JsonObject) -> None:
 
 
 def given_names(section: JsonObject) -> set[str]:
-    """The names of the parameters that have a value."""
     return {name for name, value in section.items() if value is not None}
 
 

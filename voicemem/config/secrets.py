@@ -42,7 +42,6 @@ def changes_outbound(config: JsonObject) -> bool:
 
 
 def patch_changes_outbound(session_patch: SessionPatch) -> bool:
-    """The same for a checked configuration or patch."""
     return bool(session_patch.secrets) or changes_outbound(session_patch.public)
 
 

@@ -159,7 +159,6 @@ def check_service_settings(settings: Settings) -> None:
     except Refused as refused:
         raise CannotStart(refused.detail) from None
     check_ui_origin(settings)
-    check_hook_secrets(settings.hook_secrets)
     check_observing(settings)
     check_redactions(settings.redact)
     parse_memories_ttl(settings.memories_ttl)
@@ -219,14 +218,10 @@ def parse_memories_ttl(given: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def check_hook_secrets(given: tuple[str, ...]) -> None:
-    """Check what signs the webhooks of other stacks. Raises `CannotStart`, which quotes none of it."""
-    if not all(re.match(r"(?:[A-Za-z0-9._:-]{1,128}/)?[a-z0-9-]{1,64}=.", one) for one in given):
-        raise CannotStart("A hook secret is DIALECT=SECRET, or PROJECT/DIALECT=SECRET.")
-
-
 def check_observing(settings: Settings) -> None:
-    """Check the settings of the observer. Raises `CannotStart`, which quotes neither a URL nor the key."""
+    """Check the settings of other stacks' calls. Raises `CannotStart`, which quotes neither a URL nor a secret."""
+    if not all(re.match(r"(?:[A-Za-z0-9._:-]{1,128}/)?[a-z0-9-]{1,64}=.", one) for one in settings.hook_secrets):
+        raise CannotStart("A hook secret is DIALECT=SECRET, or PROJECT/DIALECT=SECRET.")
     if settings.observe_key is not None and not re.fullmatch(r"[!-~]+", settings.observe_key):
         raise CannotStart("The key of observed calls must be printable ASCII without spaces; it is sent in a header.")
     for one in settings.observe_urls:

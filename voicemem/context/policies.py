@@ -387,7 +387,6 @@ class Policies(Struct, frozen=True):
         return memory.context_window or context_window_of(model, self.windows)
 
     def counter(self, model: str | None) -> TokenCounter:
-        """The token counter of a model."""
         return counter(known_encoding(model))
 
 

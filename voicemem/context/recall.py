@@ -161,7 +161,6 @@ class Recall:
             task.add_done_callback(self.noting.discard)
 
     async def finish(self) -> None:
-        """Wait until what is being noted is."""
         await asyncio.gather(*self.noting, return_exceptions=True)
 
 

@@ -108,7 +108,6 @@ class Summaries:
         """By session key, until when (by the loop's clock) it need not be checked: each check counts its tokens."""
 
     def on_commit(self, appended: Iterable[AppendResult]) -> None:
-        """Note that something was journaled in these sessions."""
         everywhere = self.policies.default.policy == SUMMARY
         for result in appended:
             if everywhere or "memory" in result.stream.config:
@@ -180,9 +179,6 @@ class Summaries:
         self.jobs.pop(stream.key, None)
         if policy.used_tokens(remembered) < policy.threshold * policy.budget(remembered) / 2:
             self.quiet_until[stream.key] = now_s() + QUIET_INTERVAL_S
-
-    def running_jobs(self) -> list[SummaryJob]:
-        return [job for job in self.jobs.values() if job.task is not None]
 
     async def run_job(self, job: SummaryJob, selection: ContextSelection, due: DueSummary) -> None:
         """Write one summary, unless another node does; note success or failure."""

@@ -54,7 +54,6 @@ class Usage(Struct, frozen=True):
 
 
 def usage_of(selection: ContextSelection, summary: SummaryState | None) -> Usage:
-    """The usage of a context."""
     remembered, choice, policy = selection.remembered, selection.choice, selection.policy
     tokens = sum(map(remembered.tokens, choice.kept)) + sum(map(remembered.tool_tokens, selection.tools))
     if choice.summary is not None:

@@ -135,7 +135,6 @@ def apply_operation(before: Any, operation: Operation, content: Any) -> Any:
 
 
 def append_content(before: Any, added: Any) -> Any:
-    """The content after an append: texts are joined, objects merged."""
     if isinstance(before, str) and isinstance(added, str):
         return SEPARATOR.join(filter(None, (before, added)))
     return merge_json(before, added)
@@ -179,7 +178,6 @@ def check_same_kind(before: Any, added: Any) -> None:
 
 
 def content_size(content: Any) -> int:
-    """The size in bytes, as it is stored."""
     return len(content.encode()) if isinstance(content, str) else len(msgspec.json.encode(content))
 
 
@@ -227,7 +225,6 @@ def to_json(value: Any) -> str:
 
 
 def render_data(data: JsonObject) -> str:
-    """The system message that shows a session's data to an LLM."""
     return f"Data of this session:\n{to_json(data)}"
 
 
@@ -274,9 +271,12 @@ class UpdateArguments(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def tool_definitions(form: Form) -> list[JsonObject]:
-    """The tools for a document of this form."""
     no_parameters = {"type": "object", "properties": {}}
-    content = embed_schema(form.schema or {"type": "object"}) if form.format == "json" else {"type": "string"}
+    content: JsonObject = {"type": "string"}
+    if form.format == "json":  # its references start at the new place
+        relocated: JsonObject = relocate_refs(form.schema or {})
+        own = {name: value for name, value in relocated.items() if name not in ("$schema", "$id")}
+        content = {"type": "object", **own}
     update = {
         "type": "object",
         "properties": {"content": content, "mode": MODE_SCHEMA},
@@ -292,12 +292,6 @@ def tool_definitions(form: Form) -> list[JsonObject]:
 
 def function_tool(name: str, description: str, parameters: JsonObject) -> JsonObject:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
-
-
-def embed_schema(schema: JsonObject) -> JsonObject:
-    """A document's schema as a part of another one, with its references changed to start there."""
-    relocated = {name: value for name, value in relocate_refs(schema).items() if name not in ("$schema", "$id")}
-    return {"type": "object", **relocated}
 
 
 def relocate_refs(value: Any) -> Any:

@@ -148,7 +148,9 @@ def describe_fault(error: ValidationError, document: JsonObject) -> tuple[str, s
             fault = f"`{kind.name}` is false: it may not be there"
         case ValidationErrorKind.FalseSchema():
             fault = "it may not be there"
-            value = value_at(document, path)
+            value: Any = document
+            for step in path:
+                value = value[step]
             if ends_with_additional_properties(error.schema_path) and isinstance(value, dict) and value:
                 path.append(next(iter(value)))
                 fault = "`additionalProperties` is false: it may not be there"
@@ -166,12 +168,6 @@ def ends_with_additional_properties(path: list[str | int]) -> bool:
     for step in path[:-1]:
         is_name = not is_name and step in MAPS
     return not is_name and path[-1:] == ["additionalProperties"]
-
-
-def value_at(document: Any, path: list[str | int]) -> Any:
-    for step in path:
-        document = document[step]
-    return document
 
 
 def path_step(step: str | int) -> str:

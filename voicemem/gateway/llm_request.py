@@ -338,7 +338,6 @@ class LlmRequest:
             await self.deps.claims.begin_reply(self.turn.lease.key, self.item, self.deps.recorder.node_token())
 
     async def release(self) -> None:
-        """Release the item: the reply is over, and the journal has it."""
         if self.item is not None:
             self.deps.reserved.discard((self.turn.lease.key, self.item))
             with suppress(StoreUnavailable):  # it is gone with this node, and the journal has the end of the reply

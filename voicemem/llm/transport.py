@@ -31,7 +31,10 @@ RESERVED_HEADERS = frozenset(
     )
 )
 """Headers that a session cannot set; the same holds for `Authorization` if it gives a key."""
+NAMED_ERRORS = aiohttp.ClientSSLError, aiohttp.ClientConnectorDNSError
 ERROR_WORDS: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
+    (aiohttp.ClientSSLError, "tls"),
+    (aiohttp.ClientConnectorDNSError, "dns"),
     (AddressNotAllowedError, "address_not_allowed"),
     (TimeoutError, "timeout"),
     (ConnectionRefusedError, "refused"),
@@ -47,17 +50,10 @@ class ConnectionFailed(httpx2.TransportError):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(type(error).__name__)
-        self.why = error_word(error)
-
-
-def error_word(error: Exception) -> str:
-    """The stable short word for what went wrong."""
-    if isinstance(error, aiohttp.ClientSSLError):
-        return "tls"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "dns"
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    return next((name for kinds, name in ERROR_WORDS if isinstance(cause, kinds)), "error")
+        cause = error
+        if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, NAMED_ERRORS):
+            cause = error.os_error
+        self.why = next((name for kinds, name in ERROR_WORDS if isinstance(cause, kinds)), "error")
 
 
 class OpenAiTransport:

@@ -116,7 +116,6 @@ class Accounts:
         return MemoryAccount(stream.id, position, summaries, forgotten, carried, document)
 
     async def document_state(self, stream: Stream) -> DocumentState | None:
-        """Which document a session works on, and its version."""
         try:
             owner = owner_of_session(stream)
         except Refused:  # no user

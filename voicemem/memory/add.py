@@ -227,7 +227,6 @@ class EventTranslator:
 
 
 def begins_of(state: State, turn: Turn) -> Iterator[int]:
-    """When each thing that a turn shows began, in Unix ms."""
     yield from (segment.begin for segment in turn.segments if segment.begin < AFTER_ALL)
     yield from (typed.begin for typed in turn.typed or ())
     yield from (reply.begin for reply in standing_replies(state, turn))

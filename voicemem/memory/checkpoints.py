@@ -127,7 +127,6 @@ class CheckpointReader:
         return self.producers.setdefault(name, ProducerState(name))
 
     def restored(self, started_ms: int) -> RestoredSession:
-        """What a store needs to create the session."""
         event, ended_ms = self.closed or (None, None)
         reason = None if event is None else event.reason
         return RestoredSession(
@@ -406,7 +405,6 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
 
 
 def with_content(payload: bytes, row: MemoryRow) -> bytes:
-    """An event about a memory, with what the memory says now."""
     memory = records.to_memory(row)
     return ENCODER.encode(
         strict_json.JSON_DECODER.decode(payload) | {name: getattr(memory, name) for name in records.CONTENT}
@@ -450,7 +448,6 @@ class RestoredMemories(Struct):
 
     @property
     def there(self) -> list[MemoryRow]:
-        """Those that have a text."""
         return [row for row in self.rows.values() if row.text]
 
 
@@ -465,7 +462,6 @@ class Renaming(Struct, frozen=True):
         return self.ids.get(id, id)
 
     def payload(self, payload: bytes) -> bytes:
-        """An event about memories, with the new names."""
         values = strict_json.JSON_DECODER.decode(payload)
         for one in ("memory_id", "same_as"):
             if isinstance(values.get(one), str):

@@ -28,7 +28,6 @@ from voicemem.runtime import Clock
 from voicemem.sessions.lifecycle import StateName
 from voicemem.sessions.read_models.cache import ReadModelCache
 from voicemem.sessions.read_models.read_model import ReadModel
-from voicemem.store.deliveries import Delivery
 from voicemem.store.memory_filters import AnyOf, MemoryFilter
 from voicemem.store.port import Store
 from voicemem.store.records import LIST_BYTES, SessionFilter
@@ -77,7 +76,6 @@ CallsLine = CallsBegin | ExportedCall | UnreadableCall | CallsEnd
 
 
 def read_call(stream: Stream, read_model: ReadModel) -> Call:
-    """A call from its row and its memory."""
     config = parse_config(stream.config)
     of_stream = {name: getattr(stream, name) for name in ("state", "reason", "started_ms", "ended_ms")}
     of_config = {name: getattr(config, name) for name in ("name", "channel", "user_id", "labels")}
@@ -86,7 +84,6 @@ def read_call(stream: Stream, read_model: ReadModel) -> Call:
 
 
 def write_call(name: FormatName, stream: Stream, read_model: ReadModel) -> str:
-    """The document of a call."""
     return FORMATS[name].write(read_call(stream, read_model))
 
 
@@ -108,7 +105,6 @@ async def export_calls(
 
 
 async def list_streams(store: Store, filter: SessionFilter) -> AsyncGenerator[Stream, None]:
-    """All sessions for which conditions hold, the newest first."""
     filter, more = structs.replace(filter, limit=SESSIONS_AT_ONCE, after=None), True
     while more:
         page, more = await store.journal.list_page(filter, LIST_BYTES)
@@ -153,7 +149,6 @@ class Exporting(Struct):
     unreadable: int = 0
 
     def encode(self, lines: Iterable[ExportLine]) -> bytes:
-        """Lines of JSON, which are counted."""
         text = bytearray()
         for line in lines:
             text += msgspec.json.encode(line) + b"\n"
@@ -207,13 +202,15 @@ class Exporting(Struct):
         async for piece in self.kept(of_nobody):
             yield piece
         deliveries = await self.store.deliveries.list_deliveries(stream.key)
-        yield self.encode(exported_delivery(stream.id, delivery) for delivery in deliveries)
+        for one in deliveries:  # of the address the host alone, since the rest may be secret
+            state: Any = one.state
+            receiver = urlsplit(one.url).hostname or ""
+            yield self.encode([ExportedDelivery(stream.id, receiver, one.event_type, state, len(one.attempts))])
         if self.with_events or not is_readable:
             async for piece in self.events(stream):
                 yield piece
 
     async def memory(self, stream: Stream, read_model: ReadModel) -> AsyncGenerator[bytes, None]:
-        """What the memory of a session holds."""
         numbers = read_model.state.turn_numbers.copy()
         for first in range(0, len(numbers), TURNS_AT_ONCE):
             make = partial(turn_lines, stream.id, read_model, numbers[first : first + TURNS_AT_ONCE])
@@ -307,13 +304,6 @@ def turn_lines(session_id: str, read_model: ReadModel, numbers: Sequence[int]) -
                     ExportedToolCall(session_id, turn.number, call.ts, call.call_id, call.name, arguments, result)
                 )
     return lines
-
-
-def exported_delivery(session_id: str, delivery: Delivery) -> ExportedDelivery:
-    """Whom a webhook event went to: the host alone, since the rest of an address may be secret."""
-    state: Any = delivery.state
-    receiver = urlsplit(delivery.url).hostname or ""
-    return ExportedDelivery(session_id, receiver, delivery.event_type, state, len(delivery.attempts))
 
 
 class ExportBegin(Struct, frozen=True, tag="export"):

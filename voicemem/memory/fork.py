@@ -8,7 +8,6 @@ import msgspec
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch, parse_config, validate_config
-from voicemem.documents.document import Document, Form
 from voicemem.errors import Refused
 from voicemem.protocol import events
 from voicemem.protocol.codec import decode_stored
@@ -113,25 +112,21 @@ def fork_events(state: State, session_id: str, at_turn: int, summary: Summary | 
             through_turn=summary.through_turn, text=summary.text, messages=summary.messages, model=summary.model
         )
     if state.document is not None:
-        yield document_event(state.document)
+        # The working memory as it is now: it has no turns to go back to.
+        content, form = state.document.content, state.document.form
+        yield events.MemoryDocument(
+            ts=state.document.updated_ms,
+            operation="clear" if content is None else "replace",
+            content=content,
+            format=None if form is None else form.format,
+            template=None if form is None else form.template,
+            schema=None if form is None else form.schema,
+        )
     if state.data:
         yield events.MemoryData(operation="replace", content=state.data)
     if state.carried:
         yield events.MemoryCarried(sessions=state.carried)
     yield events.SessionForked(from_session=session_id, at_turn=at_turn, forgotten_items=tuple(gone))
-
-
-def document_event(document: Document) -> events.MemoryDocument:
-    """The event that recreates the working memory as it is now: it has no turns to go back to."""
-    form = document.form or Form("text")
-    return events.MemoryDocument(
-        ts=document.updated_ms,
-        operation="clear" if document.content is None else "replace",
-        content=document.content,
-        format=None if document.form is None else form.format,
-        template=form.template,
-        schema=form.schema,
-    )
 
 
 def turn_events(state: State, turn: Turn) -> Iterator[tuple[events.Event, int]]:
@@ -161,7 +156,6 @@ def turn_events(state: State, turn: Turn) -> Iterator[tuple[events.Event, int]]:
 
 
 def to_message_event(message: Message) -> events.MessageEvent:
-    """The event that recreates a message."""
     metadata = dict(message.metadata)
     return events.MessageEvent(
         role=message.role,

@@ -209,7 +209,6 @@ class Overviews:
         return row.figures
 
     def enqueue(self, key: int, position: int) -> None:
-        """Have the figures of a session made in the background."""
         if len(self.pending) < MAX_PENDING:
             self.pending[key] = position
 

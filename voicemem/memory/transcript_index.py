@@ -87,7 +87,6 @@ class TranscriptIndexer:
         return self.checked_resets == self.store.transcript_index.index_resets
 
     def on_commit(self, appended: Iterable[AppendResult]) -> None:
-        """Note that something was journaled in these sessions."""
         self.commits += 1
         for result in appended:
             self.changed[result.stream.key] = result.stream

@@ -34,6 +34,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summaries, "MIN_RETRY_S", 0.05)
 
 
+def running_jobs(writer: summaries.Summaries) -> list[summaries.SummaryJob]:
+    """The summaries that are being written."""
+    return [job for job in writer.jobs.values() if job.task is not None]
+
+
 async def talk(api: RestClient, first: int, last: int, session_id: str = "s") -> None:
     """Turns of 26 tokens each, journaled together."""
     await api.send(
@@ -219,10 +224,10 @@ async def test_two_services_never_race(serve: Serve, tmp_path: Path) -> None:
             stream = await beside.journal.find_session("default", "s")
             assert stream is not None
             await other.check_session(stream)
-            await eventually([], lambda: asyncio.sleep(0, list(other.running_jobs())))
+            await eventually([], lambda: asyncio.sleep(0, running_jobs(other)))
             assert 1 == len(llm.requests)
             llm.go_on.set()
-            await eventually([], lambda: asyncio.sleep(0, list(app.services.summaries.running_jobs())))
+            await eventually([], lambda: asyncio.sleep(0, running_jobs(app.services.summaries)))
         finally:
             await other.stop()
             await beside.close_store()
@@ -334,7 +339,7 @@ async def test_an_llm_that_hangs_holds_up_nobody_else(serve: Serve) -> None:
         await talk(api, 1, 8)
         assert "Quick." == (await summed_up(api))[0]["text"]
         await eventually(MAX_CONCURRENT_PER_LLM, lambda: count_of(slow))
-        assert MAX_CONCURRENT_PER_LLM == len(app.services.summaries.running_jobs())
+        assert MAX_CONCURRENT_PER_LLM == len(running_jobs(app.services.summaries))
 
 
 async def test_no_summary_is_promised_where_none_is_made(serve: Serve) -> None:

@@ -13,7 +13,7 @@ from voicemem.config.context import DEFAULT_STRATEGY, MESSAGES, NOW, ExtractConf
 from voicemem.memory.extraction.said import gives_orders
 from voicemem.protocol.memories import GivenKind
 from voicemem.protocol.types import JsonObject
-from voicemem.search.passages import DAY_MS, LOOK_BACK, day_words, heard_entries, is_heard, is_passage
+from voicemem.search.passages import DAY_MS, LOOK_BACK, day_words, is_heard, is_passage
 from voicemem.transcript.history import MessageEntry, begun_positions, turn_entries
 from voicemem.transcript.messages import Message
 from voicemem.transcript.state import State
@@ -157,15 +157,7 @@ def next_section(state: State, after: int, count_tokens: CountTokens, max_tokens
     return Section(tuple(chosen), earlier_lines(earlier, count_tokens), through, end == len(new))
 
 
-def count_new(state: State, after: int) -> int:
-    """How many messages that were heard began behind a position of the journal."""
-    settled = settled_through(state)
-    turns = (state.turns[number] for number in state.turn_numbers)
-    return sum(after < entry.order <= settled for turn in turns for entry in heard_entries(state, turn))
-
-
 def said_between(state: State, after: int, through: int) -> list[Line]:
-    """The lines that began between two positions of the journal."""
     return [line for line in numbered_lines(state) if after < line.position <= through]
 
 
@@ -291,7 +283,6 @@ def build_prompt(
 def parts_of(
     config: ExtractConfig, section: Section, known: Mapping[str, KnownMemory], now_ms: int, summary: str | None
 ) -> list[str]:
-    """The parts of the user's message."""
     today = day_of(now_ms)
     lines = "\n".join(line.numbered() for line in section.lines)
     parts = [f"The day of the call: {today}."]

@@ -110,12 +110,8 @@ def tells_secret(text: str) -> bool:
     return redact_text(text, START, SECRETS)[0] != text
 
 
-def shares_words(text: str, others: str) -> bool:
-    """Whether two texts have a word in common that says something, whatever its ending."""
-    return bool(stems_of(text) & stems_of(others))
-
-
 def stems_of(text: str) -> set[str]:
+    """The words of a text that say something, whatever their ending."""
     return {stem(word) for word in words_of(text) if word not in STOP_WORDS}
 
 

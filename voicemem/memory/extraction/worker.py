@@ -113,7 +113,6 @@ class ExtractionWorker:
         return self.policies.default.extract is not None
 
     def on_commit(self, appended: Iterable[AppendResult]) -> None:
-        """Note that something was journaled in these sessions."""
         now = self.clock()
         for result in appended:
             stream = result.stream
@@ -159,7 +158,6 @@ class ExtractionWorker:
     # Doing it
 
     async def check_due(self) -> None:
-        """Start what is due."""
         failing = sum(job.failures >= FAILING_AFTER for job in self.jobs.values())
         self.extractor.metrics.extractions_failing.set(failing)
         now = self.clock()

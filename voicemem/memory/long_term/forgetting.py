@@ -158,7 +158,6 @@ def candidate_of(row: MemoryRow) -> Candidate:
 
 
 def select(candidates: Sequence[Candidate], policy: ForgetPolicy, now_ms: int) -> list[str]:
-    """The ids of those that a policy gives up."""
     free = [one for one in candidates if not one.pinned and one.id not in policy.keep_ids]
     chosen = [one for one in free if is_over(one, policy, now_ms)]
     if policy.budget is not None:

@@ -197,7 +197,6 @@ class LongTermMemory:
         return None if written is None else [records.to_memory(row) for row in found]
 
     def prepare(self, draft: records.MemoryDraft, now: int) -> records.MemoryDraft:
-        """The draft as it is kept. Raises `Refused`."""
         checked: records.MemoryDraft = msgspec.convert(structs.asdict(draft), records.MemoryDraft)
         draft = structs.replace(checked, **records.prepare_fields(records.given_fields(checked), self.rules))
         if draft.expires_at is not None:
@@ -213,7 +212,8 @@ class LongTermMemory:
     async def add_some(self, group: Sequence[plans.Settled], now: int, several: bool) -> dict[int, MemoryRow]:
         """Keep memories that stand in one journal; the rows by their places, which errors name if there are several."""
         owner, session = group[0].owner, group[0].session
-        async with self.lock_for(owner, session):
+        name = (owner.project, owner.user_id) if session is None else session.key
+        async with self.locks.setdefault(name, asyncio.Lock()):
             for _ in range(MAX_APPEND_ATTEMPTS):
                 plan = plans.Plan(await plans.ensure_stream(self.store.journal, owner, session, now), now)
                 rows = dict[int, MemoryRow]()
@@ -308,7 +308,6 @@ class LongTermMemory:
     async def find_same(
         self, plan: plans.Plan, draft: records.MemoryDraft, owner: plans.MemoryOwner
     ) -> MemoryRow | None:
-        """The memory of the same owner that says the same."""
         text = records.normalised(draft.text)
         planned = (row for row in plan.rows.values() if row.removed_ms is None)
         filter = structs.replace(owner.filter, unexpired_at_ms=plan.now_ms)
@@ -396,7 +395,6 @@ class LongTermMemory:
         return removed
 
     async def remove_some(self, rows: Sequence[MemoryRow], reason: RemovalReason) -> list[str]:
-        """Remove memories that stand in one journal."""
         project, key, ids = rows[0].project, rows[0].key, [row.id for row in rows]
         for _ in range(MAX_APPEND_ATTEMPTS):
             stream = await plans.stream_of(self.store.journal, rows[0])
@@ -412,10 +410,6 @@ class LongTermMemory:
             except Refused:
                 return []  # the session or the user was erased meanwhile
         raise StoreUnavailable(TOO_FAST)
-
-    def lock_for(self, owner: plans.MemoryOwner, session: Stream | None) -> asyncio.Lock:
-        name = (owner.project, owner.user_id) if session is None else session.key
-        return self.locks.setdefault(name, asyncio.Lock())
 
 
 def check_expiry(expires_at: int, now: int) -> None:
@@ -474,7 +468,6 @@ def any_of(value: str | None) -> AnyOf | None:
 def list_filter(
     project: str, query: MemoriesQuery, user_ids: AnyOf | None = None, session_ids: AnyOf | None = None
 ) -> MemoryFilter:
-    """The memories that a list has."""
     return MemoryFilter(
         project=project,
         user_ids=user_ids,

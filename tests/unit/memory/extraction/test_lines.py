@@ -11,7 +11,7 @@ from tests.support.events import EventLike, delta, dialogue, done, final, interr
 from tests.support.plain_fold.calls import call_closed, plain_rows
 from tests.support.random_calls.strategies import calls
 from tests.support.transcripts import closed, folded
-from voicemem.memory.extraction.prompts import Section, count_new, next_section, numbered_lines
+from voicemem.memory.extraction.prompts import Section, next_section, numbered_lines
 from voicemem.protocol.codec import decode_journaled
 from voicemem.protocol.events import MemoryForgotten
 from voicemem.protocol.types import JsonObject
@@ -99,13 +99,6 @@ def test_long_calls_are_sent_in_sections() -> None:
     assert ["Q1", "A1", "Q2", "A2", "Q3"] == [line.text for line in parts[1].earlier]
     assert ["Q5", "A5", "Q6", "A6", "Q7", "A7", "Q8"] == [line.text for line in parts[3].earlier]
     assert [1] * 18 == [len(part.lines) for part in all_sections(state, 1)]
-
-
-def test_new_messages_are_counted() -> None:
-    """Those that are settled."""
-    state = folded(*dialogue(3))
-    assert (5, 0) == (count_new(state, 0), count_new(state, 8))
-    assert 6 == count_new(folded(*dialogue(3), closed(99)), 0)
 
 
 def state_of(events: list[JsonObject]) -> State:
