@@ -14,13 +14,7 @@ import msgspec
 
 from voicemem.errors import InvalidFrame, Refused
 from voicemem.protocol.checks import CHECKS, check_event, explain_event
-from voicemem.protocol.events import (
-    IncomingEvent,
-    JournaledEvent,
-    RefusalMarker,
-    TranscriptEvent,
-    kinds_by_type,
-)
+from voicemem.protocol.events import IncomingEvent, JournaledEvent, RefusalMarker, TranscriptEvent, kinds_by_type
 from voicemem.protocol.strict_json import (
     JSON_DECODER,
     MALFORMED,

@@ -26,13 +26,11 @@ OFFSET_PATTERN = "(?:Z|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))?"
 TIME_PATTERN = rf"^{DAY_PATTERN}(?:[T ]{CLOCK_PATTERN}{OFFSET_PATTERN})?\Z"
 DIGEST_PATTERN = r"^[0-9a-f]{64}\Z"
 Topic = Annotated[
-    str,
-    matching(TOPIC_PATTERN, "A topic or an entity is 1 to 64 characters without commas and control characters"),
+    str, matching(TOPIC_PATTERN, "A topic or an entity is 1 to 64 characters without commas and control characters")
 ]
 Topics = Annotated[tuple[Topic, ...], Meta(max_length=MAX_TOPICS)]
 EventTime = Annotated[
-    str,
-    matching(TIME_PATTERN, "A time is a day such as 2026-05-03, or an instant such as 2026-05-03T14:30:00Z"),
+    str, matching(TIME_PATTERN, "A time is a day such as 2026-05-03, or an instant such as 2026-05-03T14:30:00Z")
 ]
 """An ISO 8601 day or instant; without an offset, UTC."""
 Digest = Annotated[str, matching(DIGEST_PATTERN, "A digest is 64 hexadecimal digits in lower case")]

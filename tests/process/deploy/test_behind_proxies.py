@@ -23,13 +23,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from tests.support.callers.rest import client_with_key, make_key
+from tests.support.cursors import format_several_cursor
 from tests.support.events import delta, done, final
 from tests.support.needs import needs
 from tests.support.processes.ports import free_ports
 from tests.support.servers.proxies import START_S, replaced, running_proxy
 from tests.support.services import Serve
 from voicemem.app import App
-from voicemem.sessions.tails.tail import SeveralCursor, format_several_cursor
+from voicemem.sessions.tails.tail import SeveralCursor
 
 NAME = "memory.example"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -18,25 +18,17 @@ from voicemem.config.session import warnings_about
 from voicemem.dialects.envelope import decode_value, is_envelope
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES, InvalidFrame, Refused, StoreUnavailable, VoicememError
-from voicemem.protocol.codec import (
-    DecodedEvent,
-    RawJson,
-    RejectedEvent,
-    decode_event,
-    decode_events,
-    decode_fast,
-    split_frame,
-)
-from voicemem.protocol.events import Auth, FrameEvent, SessionOpen, SessionUpdate
-from voicemem.protocol.frames import GOAWAY, Error, Ready
+from voicemem.protocol.codec import DecodedEvent, RejectedEvent, decode_event, decode_fast, split_frame
+from voicemem.protocol.events import Auth, FrameEvent, IncomingEvent, SessionOpen, SessionUpdate
+from voicemem.protocol.frames import GOAWAY, AckFrame, Error, Ready
 from voicemem.protocol.strict_json import JSON_DECODER
 from voicemem.security.access import Gate, Grant
 from voicemem.server.http.request import LARGE_BYTES, Decoding
-from voicemem.server.ingest.leases import Leases, OpenLease
 from voicemem.server.ingest.throttle import Throttle
 from voicemem.server.ingest.websocket import MAX_BYTES_BEFORE_KEY, EventSocket
 from voicemem.sessions.lifecycle import Presence, log_session
 from voicemem.sessions.recording.batches import EventBatch, ProducerLease
+from voicemem.sessions.recording.commits import CommitShard
 from voicemem.sessions.recording.recorder import (
     DEFAULT_PRODUCER,
     FLOOD_LIMIT,
@@ -45,6 +37,74 @@ from voicemem.sessions.recording.recorder import (
     give_way,
     is_update,
 )
+
+
+class OpenLease:
+    """A lease of a producer, with the events that wait for the next commit."""
+
+    def __init__(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> None:
+        self.lease = lease
+        self.shard = shard
+        """Where its batches wait for the next commit."""
+        self.dialect = dialect
+        """Whose frames come in envelopes next to events."""
+        self.batch: EventBatch | None = None
+        self.ack_prefix = msgspec.json.encode(AckFrame(lease.session_id, lease.producer, 0)).removesuffix(b"0}")
+        """An ack up to its seq; the seq and `}` are appended for each."""
+        self.dead = False
+        """Superseded or failed: what still comes for it is ignored."""
+        self.released = False
+        """Whether the session was informed that this connection has left it."""
+
+
+class Leases:
+    """The leases of a connection, by session id and producer."""
+
+    def __init__(self) -> None:
+        self.by_session: dict[str, dict[str, OpenLease]] = {}
+        self.takes_envelopes = False
+        """Whether any of them has a dialect."""
+        self.only: OpenLease | None = None
+        """The lease of a connection that has exactly one."""
+
+    def __iter__(self) -> Iterator[OpenLease]:
+        return iter([open_lease for of_session in self.by_session.values() for open_lease in of_session.values()])
+
+    def put(self, lease: ProducerLease, shard: CommitShard, dialect: str | None = None) -> OpenLease | None:
+        of_session = self.by_session.setdefault(lease.session_id, {})
+        before = of_session.get(lease.producer)
+        open_lease = of_session[lease.producer] = OpenLease(lease, shard, dialect)
+        self.takes_envelopes = self.takes_envelopes or dialect is not None
+        self.only = open_lease if len(self.by_session) == 1 == len(of_session) else None
+        return before
+
+    def current(self, lease: ProducerLease) -> OpenLease | None:
+        """Return the open lease of this lease, unless a newer one has replaced it."""
+        open_lease = self.by_session.get(lease.session_id, {}).get(lease.producer)
+        return open_lease if open_lease is not None and open_lease.lease is lease else None
+
+    def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
+        """Return the lease that an event belongs to, if that is clear."""
+        if event.session_id is None and event.producer is None:
+            return self.only
+        if event.session_id is not None:
+            of_session = self.by_session.get(event.session_id, {})
+        else:
+            of_session = next(iter(self.by_session.values())) if len(self.by_session) == 1 else {}
+        if event.producer is not None and event.producer in of_session:
+            return of_session[event.producer]
+        if event.producer is None and len(of_session) == 1:
+            return next(iter(of_session.values()))
+        return None
+
+    def code_for_misplaced(self, event: IncomingEvent) -> str:
+        """Return the error code for an event for which `find` knows no lease."""
+        named = self.by_session.get(event.session_id) if event.session_id is not None else None
+        if event.session_id is None and len(self.by_session) == 1:
+            named = next(iter(self.by_session.values()))
+        ambiguous = event.producer is None if named else event.session_id is None
+        return "session_required" if ambiguous and self.by_session else "not_open"
+
 
 NEEDS_TASK = SessionOpen, Auth, SessionUpdate
 """Frames that take time before anything that follows is taken: the store must be asked, or a schema checked."""
@@ -199,8 +259,9 @@ class Connection:
         self.throttle.count(len(pieces))
         for first in range(0, len(pieces), YIELD_EVERY):
             part = pieces[first : first + YIELD_EVERY]
-            decode_all = decode_all_enveloped if self.leases.takes_envelopes else decode_events
-            arrivals = await decode(len(part) * size, partial(decode_all, part))
+            decode_one = decode_enveloped if self.leases.takes_envelopes else decode_event
+            decoded = partial(list[DecodedEvent | RejectedEvent], map(decode_one, map(bytes, part)))
+            arrivals = await decode(len(part) * size, decoded)
             await self.process_events(iter(arrivals), size)
 
     async def process_events(self, arrivals: Iterator[DecodedEvent | RejectedEvent], size: int) -> None:
@@ -510,10 +571,6 @@ def decode_enveloped(text: bytes) -> DecodedEvent | RejectedEvent:
         frame = decode_value(value, text, OF_THE_LEASE)
         return frame if isinstance(frame, RejectedEvent) else DecodedEvent(frame, text)
     return arrival
-
-
-def decode_all_enveloped(texts: Sequence[RawJson]) -> list[DecodedEvent | RejectedEvent]:
-    return [decode_enveloped(bytes(text)) for text in texts]
 
 
 class LeaseHolder(NamedTuple):

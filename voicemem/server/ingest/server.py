@@ -57,12 +57,7 @@ class IngestServer(IngestHost):
     """The websocket server."""
 
     def __init__(
-        self,
-        recorder: Recorder,
-        presence: Presence,
-        gate: Gate,
-        decoding: Decoding,
-        limits: ConnectionLimits,
+        self, recorder: Recorder, presence: Presence, gate: Gate, decoding: Decoding, limits: ConnectionLimits
     ) -> None:
         super().__init__(recorder, presence, gate, decoding)
         self.port = PortConnections(limits, self.count_refused)

@@ -314,12 +314,7 @@ class ReadModelCache:
     # Work on read models
 
     async def perform(
-        self,
-        key: int,
-        read_model: ReadModel | None,
-        work: Callable[[], T],
-        off_loop: bool,
-        background: bool = False,
+        self, key: int, read_model: ReadModel | None, work: Callable[[], T], off_loop: bool, background: bool = False
     ) -> T:
         """The result of work on a session's read model; when it fails or takes too long the session is quarantined.
 

@@ -11,7 +11,7 @@ from voicemem.dialects.dialect import AUDIO_BYTES, Dialect, Frame, MalformedFram
 from voicemem.dialects.registry import DIALECTS, no_such_dialect
 from voicemem.errors import CODES
 from voicemem.protocol.codec import ENCODER, DecodedEvent, RejectedEvent
-from voicemem.protocol.events import FrameEvent
+from voicemem.protocol.events import FrameEvent, IncomingEvent
 from voicemem.protocol.strict_json import has_large_integer, may_have_large_number
 from voicemem.protocol.types import MAX_FRAME_BYTES
 from voicemem.telemetry.metrics import Metrics
@@ -126,7 +126,7 @@ def source_of(frame: ReducedFrame) -> tuple[object, ...]:
     return event.dialect, event.sender, event.ts is None, event.id, content
 
 
-def rejected(event: FrameEvent, code: str, detail: str) -> RejectedEvent:
+def rejected(event: IncomingEvent, code: str, detail: str) -> RejectedEvent:
     return RejectedEvent(code, detail, event.session_id, event.producer, event.seq)
 
 

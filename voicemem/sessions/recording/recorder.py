@@ -27,7 +27,7 @@ from voicemem.sessions.recording.batches import (
     validated_update,
 )
 from voicemem.sessions.recording.commits import Commits
-from voicemem.sessions.recording.frames import FrameReducer, ReducedFrame
+from voicemem.sessions.recording.frames import FrameReducer, ReducedFrame, rejected
 from voicemem.sessions.recording.redaction import Redaction
 from voicemem.sessions.schema_worker import SCHEMA_WORKER
 from voicemem.store.journal import Journal
@@ -164,15 +164,23 @@ class Recorder:
         """
         if isinstance(arrival, RejectedEvent):
             return arrival
+        event = arrival.event
         try:
-            check_lease(lease, arrival)
-            if isinstance(arrival.event, SessionUpdate):
-                return self.validate_update(lease, arrival.event, arrival.payload)
-            if isinstance(arrival.event, FrameEvent) and not isinstance(arrival, ReducedFrame):
-                return self.reduce_frame(lease, arrival.event)
+            if isinstance(event, (SessionOpen, Auth)):
+                raise Refused("unknown_type", "session.open and auth are frames of a websocket.")
+            if event.session_id not in (None, lease.session_id) or event.producer not in (None, lease.producer):
+                raise Refused("invalid_field", "The event names another session or producer than the request.")
+            if isinstance(event, SessionUpdate):
+                if not lease.may_set:
+                    raise Refused("forbidden", SETS_NOTHING)
+                check_may_call_out(update_patch(event), lease.may_call_out)
+                update = validated_update(event, arrival.payload)
+                self.check_settings(update.patch)
+                return update
+            if isinstance(event, FrameEvent) and not isinstance(arrival, ReducedFrame):
+                return self.reduce_frame(lease, event)
         except Refused as refused:
-            event = arrival.event
-            return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
+            return rejected(event, refused.code, refused.detail)
         return arrival
 
     async def check_update(self, lease: ProducerLease, arrival: DecodedEvent) -> DecodedEvent | RejectedEvent:
@@ -183,8 +191,7 @@ class Recorder:
             try:
                 await SCHEMA_WORKER.check_config(validated.patch.public)
             except Refused as refused:
-                event = arrival.event
-                return RejectedEvent(refused.code, refused.detail, event.session_id, event.producer, event.seq)
+                return rejected(arrival.event, refused.code, refused.detail)
         return validated if isinstance(validated, RejectedEvent) else arrival
 
     def reduce_frame(
@@ -199,15 +206,6 @@ class Recorder:
             await self.read_models.get_state(stream)
         has_frame = self.read_models.has_frame
         return [one for one in frames if not (one.event.id and has_frame(stream.key, cast(FrameEvent, one.event)))]
-
-    def validate_update(self, lease: ProducerLease, event: SessionUpdate, payload: bytes) -> ConfigUpdate:
-        """Validate a `session.update`, and check that this lease may send it. Raises `Refused`."""
-        if not lease.may_set:
-            raise Refused("forbidden", SETS_NOTHING)
-        check_may_call_out(update_patch(event), lease.may_call_out)
-        update = validated_update(event, payload)
-        self.check_settings(update.patch)
-        return update
 
 
 def is_update(arrival: DecodedEvent | RejectedEvent) -> TypeGuard[DecodedEvent]:
@@ -225,12 +223,3 @@ def check_may_call_out(given: JsonObject, may_call_out: bool) -> None:
     """Refuse settings that need the scope `admin`, before any work is done for the others. Raises `Refused`."""
     if changes_outbound(given) and not may_call_out:
         raise Refused("forbidden", NEEDS_ADMIN)
-
-
-def check_lease(lease: ProducerLease, arrival: DecodedEvent) -> None:
-    """Raise `Refused` for an event that this lease may not send."""
-    event = arrival.event
-    if isinstance(event, (SessionOpen, Auth)):
-        raise Refused("unknown_type", "session.open and auth are frames of a websocket.")
-    if event.session_id not in (None, lease.session_id) or event.producer not in (None, lease.producer):
-        raise Refused("invalid_field", "The event names another session or producer than the request.")

@@ -11,7 +11,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext, suppress
-from itertools import starmap
 from typing import NamedTuple
 
 from voicemem.errors import Refused, SessionQuarantined
@@ -310,10 +309,6 @@ def parse_session_cursor(incarnation: str, key: int, cursor: str) -> int:
     return position
 
 
-def format_several_cursor(incarnation: str, cursor: SeveralCursor) -> str:
-    return join_pairs(incarnation, cursor.floor, starmap(format_pair, cursor.positions.items()), cursor.seen)
-
-
 def format_pair(key: int, position: int) -> str:
     """A followed session in a place of several."""
     return f"_{key}-{position}"
@@ -325,7 +320,7 @@ def join_pairs(incarnation: str, floor: int, pairs: Iterable[str], seen: Sequenc
 
 
 def parse_several_cursor(incarnation: str, cursor: str) -> SeveralCursor:
-    """The place in a text of `format_several_cursor`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
+    """The place in a text of `join_pairs`. Raises `Refused` (`invalid_position`, `other_incarnation`)."""
     match = match_cursor(SEVERAL_CURSOR, incarnation, cursor)
     parts = match[3].split("_")[1:]
     positions = dict(parse_pair(part) for part in parts if "-" in part)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.cursors import format_several_cursor
 from tests.support.rows import every_row
 from voicemem.errors import Refused
 from voicemem.sessions.tails.tail import (
     SeveralCursor,
     format_session_cursor,
-    format_several_cursor,
     parse_session_cursor,
     parse_several_cursor,
 )
