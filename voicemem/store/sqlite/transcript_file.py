@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from functools import partial
 from typing import TypeVar
 
 import apsw
@@ -65,17 +64,23 @@ class IndexFile:
         """The error for which it cannot be used at the moment."""
         self.writer: apsw.Connection | None = None
         self.reader: apsw.Connection | None = None
-        self.opening = threading.Lock()
+        self.opening = threading.RLock()
         self.writing = ThreadPoolExecutor(1, "voicemem-index")
         self.reading = self.writing if self.in_memory else ThreadPoolExecutor(1, "voicemem-search")
 
     async def write(self, job: Callable[[SqliteConnection], T]) -> T:
         """The result of a job in a transaction. Raises `StoreUnavailable`, also when the index had to be made again."""
-        return await self.run_on(self.writing, partial(self.run_write, job))
+
+        def work() -> T:
+            connection = self.open_writer()
+            with transaction(connection):
+                return job(SqliteConnection(connection))
+
+        return await self.run_on(self.writing, work)
 
     async def write_if_there(self, job: Callable[[SqliteConnection], bool]) -> bool:
         """The same, but False where there is no index: none is made for it."""
-        return await self.run_on(self.writing, lambda: self.is_there and self.run_write(job))
+        return self.is_there and await self.write(job)
 
     async def write_readable(self, keys: Sequence[int], job: Callable[[SqliteConnection, Collection[int]], T]) -> T:
         """Run a job in a transaction with those of these sessions that are not erased.
@@ -84,12 +89,12 @@ class IndexFile:
         that is erased after the look is deleted after the commit.
         """
         if self.in_memory:
-            known = await self.store.read(partial(select_readable, keys))
+            known = {key for (key,) in await self.store.rows(SELECT_READABLE, keys=list(keys))}
             return await self.write(lambda connection: job(connection, known))
 
         def with_readable(connection: SqliteConnection) -> T:
             with closing(open_connection(self.store.path, read_only=True)) as raw:
-                readable = select_readable(keys, SqliteConnection(raw))
+                readable = {key for (key,) in SqliteConnection(raw).rows(SELECT_READABLE, keys=list(keys))}
             return job(connection, readable)
 
         return await self.write(with_readable)
@@ -111,34 +116,29 @@ class IndexFile:
             self.failure = None
             return result
         except DAMAGES as error:
-            await loop.run_in_executor(self.writing, self.begin_again, f"it is damaged ({type(error).__name__})")
+            await loop.run_in_executor(self.writing, self.replace, f"it is damaged ({type(error).__name__})")
         except (apsw.Error, OSError) as error:
-            self.note_failure(type(error).__name__)
+            if self.failure is None:  # once, however often that is tried until it can be used again
+                LOG.error(UNUSABLE, self.path, type(error).__name__)
+            self.failure = type(error).__name__
             raise StoreUnavailable(f"The index at {self.path} cannot be used: {type(error).__name__}.") from None
         raise StoreUnavailable("The index was damaged, and is being made again.")
-
-    def note_failure(self, failure: str) -> None:
-        """Log that the index cannot be used; once, however often that is tried until it can be used again."""
-        if self.failure is None:
-            LOG.error(UNUSABLE, self.path, failure)
-        self.failure = failure
-
-    def run_write(self, job: Callable[[SqliteConnection], T]) -> T:
-        connection = self.open_writer()
-        with transaction(connection):
-            return job(SqliteConnection(connection))
 
     # The file
 
     def open_writer(self) -> apsw.Connection:
         with self.opening:
             if self.writer is None:
+                reason = None
                 try:
                     self.writer = self.connect()
+                    version = self.writer.pragma("user_version")
+                    if version != INDEX_VERSION or self.writer.execute(SELECT_STORE).get != self.incarnation:
+                        reason = "it is of another version, or of another store"
                 except (*DAMAGES, apsw.SQLError) as error:
-                    self.replace(f"it is damaged ({type(error).__name__})")
-                if not self.is_current():
-                    self.replace("it is of another version, or of another store")
+                    reason = f"it is damaged ({type(error).__name__})"
+                if reason is not None:
+                    self.replace(reason)
             assert self.writer is not None
             return self.writer
 
@@ -168,30 +168,17 @@ class IndexFile:
             raise
         return connection
 
-    def is_current(self) -> bool:
-        """Whether the file is an index of this version, of this store."""
-        assert self.writer is not None
-        if self.writer.pragma("user_version") != INDEX_VERSION:
-            return False
-        try:
-            return bool(self.writer.execute(SELECT_STORE).get == self.incarnation)
-        except (*DAMAGES, apsw.SQLError):
-            return False
-
-    def begin_again(self, why: str) -> None:
-        with self.opening:
-            self.replace(why)
-
     def replace(self, why: str) -> None:
         """Delete the file and begin with an empty one: all sessions are to be indexed again."""
         LOG.warning("The index of heard messages is made again: %s", why)
-        self.release()
-        if not self.in_memory:
-            for suffix in INDEX_FILES:
-                with suppress(FileNotFoundError):
-                    os.unlink(self.path.removesuffix(SUFFIX) + suffix)
-        self.writer = self.connect()
-        self.resets += 1
+        with self.opening:
+            self.release()
+            if not self.in_memory:
+                for suffix in INDEX_FILES:
+                    with suppress(FileNotFoundError):
+                        os.unlink(self.path.removesuffix(SUFFIX) + suffix)
+            self.writer = self.connect()
+            self.resets += 1
 
     def release(self) -> None:
         for connection in (self.reader, self.writer):
@@ -206,7 +193,3 @@ class IndexFile:
         self.writing.shutdown()
         self.reading.shutdown()
         self.release()
-
-
-def select_readable(keys: Sequence[int], connection: SqliteConnection) -> set[int]:
-    return {key for (key,) in connection.rows(SELECT_READABLE, keys=list(keys))}
