@@ -17,7 +17,7 @@ from voicemem.dialects.dialect import Dialect
 from voicemem.dialects.registry import DIALECTS, WITH_WEBHOOKS
 from voicemem.errors import Refused
 from voicemem.runtime import Clock
-from voicemem.store.directory import Directory, HookSecret
+from voicemem.store.directory import Directory, InboundSecret
 
 HOOK_SECRET = re.compile(r"(?:([A-Za-z0-9._:-]{1,128})/)?([a-z0-9-]{1,64})=(.+)", re.DOTALL)
 """PROJECT/DIALECT=SECRET, or DIALECT=SECRET for the project of a service without keys."""
@@ -47,14 +47,14 @@ class HookSecrets:
 
     async def verifying(self, project: str, dialect: str) -> list[str]:
         """All secrets that sign webhooks of a dialect in a project at this time; none is of another project."""
-        kept = await self.directory.find_hook_secret(project, dialect)
+        kept = await self.directory.find_inbound_secret(project, dialect)
         old = None if kept is None or self.old_until(kept) is None else kept.old_secret
         known = (self.given.get((project, dialect)), None if kept is None else kept.secret, old)
         return [secret for secret in known if secret is not None]
 
     async def list(self, project: str) -> list[ShownHookSecret]:
         """The dialects of a project that have a secret, in the order of their names."""
-        kept = {one.dialect: one for one in await self.directory.list_hook_secrets(project)}
+        kept = {one.dialect: one for one in await self.directory.list_inbound_secrets(project)}
         given = {dialect for of, dialect in self.given if of == project}
         return [self.shown(project, name, kept.get(name)) for name in sorted({*kept, *given})]
 
@@ -66,9 +66,9 @@ class HookSecrets:
         find_hooked(dialect)
         now = self.clock()
 
-        def change(known: HookSecret | None) -> HookSecret:
+        def change(known: InboundSecret | None) -> InboundSecret:
             if known is None:
-                return HookSecret(project, dialect, secret, now)
+                return InboundSecret(project, dialect, secret, now)
             is_new = known.secret != secret
             before = known.secret if is_new else known.old_secret if self.old_until(known) is not None else None
             until = now + 1000 * overlap_s if before is not None and overlap_s else None
@@ -76,19 +76,19 @@ class HookSecrets:
             old = None if until is None else before
             return replace(known, secret=secret, set_ms=set_ms, old_secret=old, old_secret_until_ms=until)
 
-        return self.shown(project, dialect, await self.directory.change_hook_secret(project, dialect, change))
+        return self.shown(project, dialect, await self.directory.change_inbound_secret(project, dialect, change))
 
     async def remove(self, project: str, dialect: str) -> None:
         """Remove what the project has set, the old secret too. Raises `Refused` (`unknown_hook_secret`)."""
-        if not await self.directory.remove_hook_secret(project, dialect):
+        if not await self.directory.remove_inbound_secret(project, dialect):
             raise Refused("unknown_hook_secret")
 
-    def shown(self, project: str, dialect: str, kept: HookSecret | None) -> ShownHookSecret:
+    def shown(self, project: str, dialect: str, kept: InboundSecret | None) -> ShownHookSecret:
         set_ms = None if kept is None else kept.set_ms
         until_ms = None if kept is None else self.old_until(kept)
         return ShownHookSecret(dialect, set_ms, until_ms, (project, dialect) in self.given)
 
-    def old_until(self, kept: HookSecret) -> int | None:
+    def old_until(self, kept: InboundSecret) -> int | None:
         """Until when the secret before verifies; None when it does not any more."""
         until = kept.old_secret_until_ms
         return until if until is not None and until > self.clock() else None

@@ -82,7 +82,7 @@ TABLES = (
         content="true",
     ),
     table("agora_apps", "app_id", "project certificate old_certificate scopes created_ms", content="true"),
-    table("hook_secrets", "project dialect", "secret old_secret set_ms old_secret_until_ms", content="true"),
+    table("inbound_secrets", "project dialect", "secret old_secret set_ms old_secret_until_ms", content="true"),
     STREAMS,
     table("producers", "stream name", "epoch next_seq expected_until_ms node", flags="unsequenced ended"),
     table("secrets", "stream name", "value"),

@@ -51,8 +51,8 @@ class AgoraApp(Struct, frozen=True):
     """Valid alongside the certificate after a rotation."""
 
 
-class HookSecret(Struct, frozen=True):
-    """What signs the webhooks of another stack's platform, for one project and dialect."""
+class InboundSecret(Struct, frozen=True):
+    """The secret of inbound webhooks: signs those of another stack's platform, for one project and dialect."""
 
     project: str
     dialect: str
@@ -80,12 +80,14 @@ REMOVE_APP = """
     update agora_apps set certificate = null, old_certificate = null
     where app_id = :app_id and certificate is not null
 """
-HOOK_FIELDS = HookSecret.__struct_fields__
-SELECT_HOOKS = f"select {columns(HOOK_FIELDS)} from hook_secrets where project = :project"
-SELECT_HOOK = f"{SELECT_HOOKS} and dialect = :dialect"
-ADD_HOOK = f"{insert('hook_secrets', HOOK_FIELDS)} on conflict do nothing"
-CHANGE_HOOK = f"update hook_secrets set {assign(HOOK_FIELDS[2:])} where project = :project and dialect = :dialect"
-REMOVE_HOOK = "delete from hook_secrets where project = :project and dialect = :dialect"
+INBOUND_FIELDS = InboundSecret.__struct_fields__
+SELECT_INBOUNDS = f"select {columns(INBOUND_FIELDS)} from inbound_secrets where project = :project"
+SELECT_INBOUND = f"{SELECT_INBOUNDS} and dialect = :dialect"
+ADD_INBOUND = f"{insert('inbound_secrets', INBOUND_FIELDS)} on conflict do nothing"
+CHANGE_INBOUND = f"""
+    update inbound_secrets set {assign(INBOUND_FIELDS[2:])} where project = :project and dialect = :dialect
+"""
+REMOVE_INBOUND = "delete from inbound_secrets where project = :project and dialect = :dialect"
 IS_OPERATORS = "stream is null and project is null"
 SAVE_OPERATOR_ENDPOINT = f"""
     update endpoints set
@@ -188,37 +190,36 @@ class Directory(Port):
 
     # Secrets of inbound webhooks
 
-    async def list_hook_secrets(self, project: str) -> list[HookSecret]:
-        """What signs webhooks of other stacks in a project, by dialect."""
-        return [
-            HookSecret(*row) for row in await self.database.rows(f"{SELECT_HOOKS} order by dialect", project=project)
-        ]
+    async def list_inbound_secrets(self, project: str) -> list[InboundSecret]:
+        """The secrets of a project's inbound webhooks, by dialect."""
+        rows = await self.database.rows(f"{SELECT_INBOUNDS} order by dialect", project=project)
+        return [InboundSecret(*row) for row in rows]
 
-    async def find_hook_secret(self, project: str, dialect: str) -> HookSecret | None:
-        """What signs webhooks of a dialect in a project. Asked for every one of them."""
-        row = await self.database.row(SELECT_HOOK, project=project, dialect=dialect)
-        return None if row is None else HookSecret(*row)
+    async def find_inbound_secret(self, project: str, dialect: str) -> InboundSecret | None:
+        """The secret of a project's inbound webhooks of a dialect. Asked for every one of them."""
+        row = await self.database.row(SELECT_INBOUND, project=project, dialect=dialect)
+        return None if row is None else InboundSecret(*row)
 
-    async def change_hook_secret(
-        self, project: str, dialect: str, change: Callable[[HookSecret | None], HookSecret]
-    ) -> HookSecret:
-        """Replace what signs by what `change` returns for it, or for None where there is nothing yet.
+    async def change_inbound_secret(
+        self, project: str, dialect: str, change: Callable[[InboundSecret | None], InboundSecret]
+    ) -> InboundSecret:
+        """Replace a secret by what `change` returns for it, or for None where there is none yet.
 
         `change` is pure, and may run more than once; it keeps the project and the dialect.
         """
 
-        def job(connection: Connection) -> HookSecret:
+        def job(connection: Connection) -> InboundSecret:
             while True:  # until no other node adds or removes it in between
-                row = connection.row(f"{SELECT_HOOK} for no key update", project=project, dialect=dialect)
-                changed = change(None if row is None else HookSecret(*row))
-                if connection.execute(ADD_HOOK if row is None else CHANGE_HOOK, **asdict(changed)):
+                row = connection.row(f"{SELECT_INBOUND} for no key update", project=project, dialect=dialect)
+                changed = change(None if row is None else InboundSecret(*row))
+                if connection.execute(ADD_INBOUND if row is None else CHANGE_INBOUND, **asdict(changed)):
                     return changed
 
         return await self.database.write(job)
 
-    async def remove_hook_secret(self, project: str, dialect: str) -> bool:
-        """Delete what signs, the old secret too; False where there is nothing."""
-        return bool(await self.database.execute(REMOVE_HOOK, project=project, dialect=dialect))
+    async def remove_inbound_secret(self, project: str, dialect: str) -> bool:
+        """Delete a secret, the old one too; False where there is none."""
+        return bool(await self.database.execute(REMOVE_INBOUND, project=project, dialect=dialect))
 
     # The operator's endpoint
 

@@ -27,7 +27,7 @@ from voicemem.config.session import validate_config
 from voicemem.errors import Refused
 from voicemem.search.words import query_words
 from voicemem.store.deliveries import DeliveryFilter
-from voicemem.store.directory import AgoraApp, ApiKey, HookSecret, KeyLimits
+from voicemem.store.directory import AgoraApp, ApiKey, InboundSecret, KeyLimits
 from voicemem.store.memory_filters import MemoryFilter
 from voicemem.store.memory_rows import tombstone
 from voicemem.store.port import Store
@@ -199,8 +199,8 @@ class FullStore:
         await self.store.directory.change_agora_app(f"a{self.now}", lambda app: replace(app, old_certificate="old"))
         if amount % 2:
             await self.store.directory.remove_agora_app(f"a{self.now}")
-        secret = HookSecret("p", f"d{choice}", "secret", self.now, "old" if amount % 3 else None, self.now)
-        await self.store.directory.change_hook_secret("p", secret.dialect, lambda known: secret)
+        secret = InboundSecret("p", f"d{choice}", "secret", self.now, "old" if amount % 3 else None, self.now)
+        await self.store.directory.change_inbound_secret("p", secret.dialect, lambda known: secret)
 
     async def add_receiver(self, choice: int, amount: int) -> None:
         given = endpoint_of(f"e{self.now}", 101, 102, 103, project=PROJECTS[choice % 3], description="ours\x01")
@@ -277,7 +277,7 @@ async def answers(full: FullStore, store: Store) -> dict[str, Any]:
         await store.directory.list_agora_apps(),
         [await store.directory.find_agora_app(f"a{NOW + n}") for n in range(100)],
     )
-    found["hooks"] = await store.directory.list_hook_secrets("p")
+    found["hooks"] = await store.directory.list_inbound_secrets("p")
     found["operator"] = await store.endpoints.find_operator_endpoint()
     found["due"] = sorted(await store.journal.find_due(LATER, 1000)), await store.outbox.next_delivery_ms()
     for version in ("v0", "v1"):

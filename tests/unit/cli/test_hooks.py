@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from tests.support.samples.audit_lines import acts
 from voicemem.cli import main
-from voicemem.store.directory import HookSecret
+from voicemem.store.directory import InboundSecret
 from voicemem.store.engines import open_store
 
 DIALECT = "elevenlabs-agents"
@@ -31,13 +31,13 @@ def hooks(*arguments: str, typed: str | None = None) -> Result:
     return result
 
 
-def kept(store: str, project: str) -> list[HookSecret]:
+def kept(store: str, project: str) -> list[InboundSecret]:
     """The secrets as they are stored."""
 
-    async def read() -> list[HookSecret]:
+    async def read() -> list[InboundSecret]:
         opened = open_store(store, exclusive=False)
         try:
-            return await opened.directory.list_hook_secrets(project)
+            return await opened.directory.list_inbound_secrets(project)
         finally:
             await opened.close_store()
 

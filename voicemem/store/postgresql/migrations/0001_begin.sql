@@ -448,7 +448,7 @@ create table spent_tokens (
 
 -- What signs the webhooks of other stacks' platforms, by project and dialect. The secret before the last rotation verifies
 -- as well, until its time is over.
-create table hook_secrets (
+create table inbound_secrets (
     project text collate "C" not null,
     dialect text collate "C" not null,
     secret text not null,

@@ -370,7 +370,7 @@ create table spent_tokens (
 
 -- What signs the webhooks of other stacks' platforms, by project and dialect. The secret before the last rotation verifies
 -- as well, until its time is over.
-create table hook_secrets (
+create table inbound_secrets (
     project text not null,
     dialect text not null,
     secret text not null,
