@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -42,28 +43,22 @@ class ServerFrame(msgspec.Struct, frozen=True):
     incarnation: str | None = None
 
 
+@dataclass(eq=False)
 class Producer:
     """`on_finished` is called once, when the producer has nothing more to send and never will have.
 
     `drops` is the client's account of the events that could not be taken.
     """
 
-    def __init__(
-        self,
-        session_id: str,
-        name: str,
-        config: Mapping[str, Any] | None,
-        options: Options,
-        on_finished: Callable[[Producer], None] = lambda producer: None,
-        drops: DroppedEvents | None = None,
-    ) -> None:
-        self.session_id = session_id
-        self.name = name
-        self.config = config
-        self.options = options
-        self.buffer = Buffer(options)
-        self.on_finished = on_finished
-        self.drops = drops or DroppedEvents()
+    session_id: str
+    name: str
+    config: Mapping[str, Any] | None
+    options: Options
+    on_finished: Callable[[Producer], None] = lambda producer: None
+    drops: DroppedEvents = field(default_factory=DroppedEvents)
+
+    def __post_init__(self) -> None:
+        self.buffer = Buffer(self.options)
         self.dropped = 0
         self.opened = False
         self.unanswered_opens = 0

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,21 +64,16 @@ def pauses_before(events: Sequence[JsonObject], pace: float, longest_s: float = 
     return waits
 
 
+@dataclass
 class Replay:
     """Sends one recording into one session. `on_settled` gets each event once it is acknowledged or refused."""
 
-    def __init__(
-        self,
-        events: Sequence[JsonObject],
-        on_settled: Callable[[JsonObject], Any] = lambda event: None,
-        longest_pause_s: float | None = None,
-    ) -> None:
-        self.events = events
-        self.longest_pause_s = LONGEST_PAUSE_S if longest_pause_s is None else longest_pause_s
-        self.on_settled = on_settled
-        self.acked = 0
-        self.errors: list[JsonObject] = []
-        self.unacked: deque[tuple[JsonObject, Ack]] = deque()
+    events: Sequence[JsonObject]
+    on_settled: Callable[[JsonObject], Any] = lambda event: None
+    longest_pause_s: float | None = None
+    acked: int = 0
+    errors: list[JsonObject] = field(default_factory=list)
+    unacked: deque[tuple[JsonObject, Ack]] = field(default_factory=deque)
 
     async def run(
         self, url: str, session_id: str | None = None, key: str | None = None, pace: float | None = None
@@ -105,7 +101,8 @@ class Replay:
         return ReplayResult(session.session_id, len(self.events) - skipped, skipped, self.errors)
 
     async def send_all(self, session: ProducerSession, skipped: int, pace: float | None) -> None:
-        waits = pauses_before(self.events, pace, self.longest_pause_s) if pace else [0.0] * len(self.events)
+        longest_s = LONGEST_PAUSE_S if self.longest_pause_s is None else self.longest_pause_s
+        waits = pauses_before(self.events, pace, longest_s) if pace else [0.0] * len(self.events)
         for event, wait in list(zip(self.events, waits, strict=True))[skipped:]:
             if wait:  # and process acks in the meantime
                 with suppress(TimeoutError):

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -88,23 +89,21 @@ class Disconnect(NamedTuple):
     detail: str
 
 
+@dataclass(eq=False)
 class WebsocketConnection:
     """Runs until the connection ends. `producers` are the client's, by session id and name.
 
     `on_progress` is called whenever a producer is opened or an event acknowledged.
     """
 
-    def __init__(
-        self,
-        socket: ClientConnection,
-        producers: Mapping[tuple[str, str], Producer],
-        options: Options,
-        frame_bytes: int = FRAME_BYTES,
-        on_progress: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.socket = socket
-        self.producers = producers
-        self.options = options
+    socket: ClientConnection
+    producers: Mapping[tuple[str, str], Producer]
+    options: Options
+    frame_bytes: int
+    """Size limit of a frame, at present; each ack doubles it, up to `FRAME_BYTES`."""
+    on_progress: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self.to_open: deque[Producer] = deque()
         """Producers whose `session.open` is to be sent."""
         self.open: set[Producer] = set()
@@ -114,9 +113,6 @@ class WebsocketConnection:
         self.queued: set[Producer] = set()
         self.wake = asyncio.Event()
         self.frames_received = 0
-        self.frame_bytes = frame_bytes
-        """Size limit of a frame, at present; each ack doubles it, up to `FRAME_BYTES`."""
-        self.on_progress = on_progress
         self.made_progress = False
         self.acked = False
         self.server_leaving = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,24 +17,20 @@ from voicemem.client.producer import Producer, ServerFrame
 from voicemem.client.transport.rest import RestClient, session_path
 
 
+@dataclass(eq=False)
 class HttpFallback:
     """Posts the events of producers.
 
     `on_answer` is called whenever the server answers, `on_failure` when it does not; what that raises ends `run`.
     """
 
-    def __init__(
-        self,
-        rest: RestClient,
-        options: Options,
-        on_answer: Callable[[], None],
-        on_failure: Callable[[errors.Unreachable], None],
-    ) -> None:
-        self.rest = rest
-        self.backoff = Backoff(options)
-        self.away_delay_s = options.away_delay_s
-        self.on_answer = on_answer
-        self.on_failure = on_failure
+    rest: RestClient
+    options: Options
+    on_answer: Callable[[], None]
+    on_failure: Callable[[errors.Unreachable], None]
+
+    def __post_init__(self) -> None:
+        self.backoff = Backoff(self.options)
         self.pending: dict[Producer, None] = {}
         """Producers to open or with something to send, in the order in which they came."""
         self.declaring: set[Producer] = set()
@@ -79,7 +76,7 @@ class HttpFallback:
                 raise outcome
         if lost is not None:
             self.on_failure(lost)
-            longest_s = None if isinstance(lost, errors.Busy) else self.away_delay_s
+            longest_s = None if isinstance(lost, errors.Busy) else self.options.away_delay_s
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.backoff.next_s(longest_s)):
                     await self.stopping.wait()

@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
@@ -34,32 +35,27 @@ LAST_POSTS_S = 0.5
 """How long the requests under way may keep a websocket waiting that works again."""
 
 
+@dataclass(eq=False)
 class Reconnector:
     """Makes a new transport for all producers of a client whenever the last one is lost.
 
     `producers` is the client's own mapping, by session id and name. Without `rest` there is no fallback to HTTP.
     """
 
-    def __init__(
-        self,
-        url: str,
-        key: str | None,
-        rest: RestClient | None,
-        options: Options,
-        producers: Mapping[tuple[str, str], Producer],
-    ) -> None:
-        self.url = url
-        self.key = key
-        self.rest = rest
-        self.options = options
-        self.producers = producers
+    url: str
+    key: str | None
+    rest: RestClient | None
+    options: Options
+    producers: Mapping[tuple[str, str], Producer]
+
+    def __post_init__(self) -> None:
         self.transport: WebsocketConnection | HttpFallback | None = None
-        self.dial_backoff = Backoff(options)
-        self.backoff = Backoff(options)
+        self.dial_backoff = Backoff(self.options)
+        self.backoff = Backoff(self.options)
         self.frame_bytes = FRAME_BYTES
         self.failing_since: float | None = None
         """When the server last stopped answering, on the monotonic clock."""
-        self.outage = Outage(url)
+        self.outage = Outage(self.url)
 
     async def run(self) -> NoReturn:
         """Background task: stay connected. Raises `ClientError` when the client cannot continue."""

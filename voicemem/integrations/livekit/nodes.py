@@ -55,7 +55,7 @@ class LlmFollower:
             self.close()
             return
         delta = getattr(item, "delta", None)
-        text = item if isinstance(item, str) else "" if delta is None else delta.content or ""
+        text = item if isinstance(item, str) else getattr(delta, "content", None) or ""
         if text and self.reply is None:
             self.reply = self.speech.new_reply()
             self.speech.for_tts.append(self.reply)
