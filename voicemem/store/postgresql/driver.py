@@ -41,7 +41,7 @@ from voicemem.store.postgresql.connection import (
     unavailable,
     why,
 )
-from voicemem.store.postgresql.rows import CachedVersions, Rows, StoredBytes, add_bytes
+from voicemem.store.postgresql.rows import ADD_BYTES, CachedVersions, Rows, StoredBytes
 from voicemem.store.postgresql.schema import (
     COMPARED_VERSIONS,
     DISPLACED,
@@ -288,7 +288,9 @@ class PostgresqlDatabase(Database):
         counted = self.stored_bytes.take()
         if counted:
             try:
-                self.stored_bytes.known.update(await self.register(lambda connection: add_bytes(connection, counted)))
+                values = {"projects": list(counted), "sizes": list(counted.values())}
+                rows = await self.register(lambda connection: connection.rows(ADD_BYTES, **values))
+                self.stored_bytes.known.update(rows)
             except StoreUnavailable:
                 self.stored_bytes.give_back(counted)
                 raise

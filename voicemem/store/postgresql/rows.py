@@ -138,26 +138,6 @@ class StoredBytes:
         with self.lock:
             self.pending.update(taken)
 
-    def note(self, stored: Mapping[str, int]) -> None:
-        """Note what the database says of some projects."""
-        self.known.update(stored)
-
-
-def add_bytes(connection: PostgresqlConnection, counted: Mapping[str, int]) -> dict[str, int]:
-    """Add what a process has counted; the bytes of these projects."""
-    if not counted:
-        return {}
-    return dict(connection.rows(ADD_BYTES, projects=list(counted), sizes=list(counted.values())))
-
-
-def is_full(connection: PostgresqlConnection, stored_bytes: StoredBytes, project: str, quota: int) -> bool:
-    """Whether a project has used up its bytes, as the database and this process have counted them; 0 is no bound."""
-    if not quota:
-        return False
-    row = connection.row(SELECT_BYTES, project=project)
-    stored_bytes.note({project: 0 if row is None else row[0]})
-    return stored_bytes.is_full(project, quota)
-
 
 COLUMNS = JOURNAL_COLUMNS.split(", ")
 TYPES = ["bigint", "bigint", "text", "bigint", "bigint", "bigint", "bigint", "boolean", "bytea"]
@@ -251,7 +231,12 @@ class Rows(StreamRows):
             self.connection.execute(INSERT_LABELS, key=stream.key, digests=digests)
 
     def is_full(self, project: str) -> bool:
-        return is_full(self.connection, self.shared.stored_bytes, project, self.quotas.stored_bytes)
+        quota, stored_bytes = self.quotas.stored_bytes, self.shared.stored_bytes
+        if not quota:
+            return False
+        row = self.connection.row(SELECT_BYTES, project=project)
+        stored_bytes.known[project] = 0 if row is None else row[0]
+        return stored_bytes.is_full(project, quota)
 
     def count_stored(self, key: int, size: int) -> None:
         self.stored[key] += size

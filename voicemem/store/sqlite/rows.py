@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import apsw
 import msgspec
@@ -53,7 +52,7 @@ def begin_counting(connection: apsw.Connection) -> None:
     """Count from now on; where nothing was counted before, the whole store is read once. Raises `CannotStart`."""
     try:
         with transaction(connection):
-            if not is_counted(connection):
+            if not connection.execute(SELECT_IS_COUNTED).get:
                 connection.execute(COUNT_ALL)
             for table, column in COUNTED:
                 for when, row, sign in CHANGES:
@@ -65,20 +64,10 @@ def begin_counting(connection: apsw.Connection) -> None:
 def forget_counts(connection: apsw.Connection) -> None:
     """Drop what was counted, since it will not be kept up. Raises `CannotStart`."""
     try:
-        if is_counted(connection):
+        if connection.execute(SELECT_IS_COUNTED).get:
             connection.execute(FORGET_ALL)
     except apsw.Error as error:
         raise CannotStart(f"The counts of stored bytes cannot be dropped: {error}.") from None
-
-
-def is_counted(connection: apsw.Connection) -> bool:
-    ((counted,),) = connection.execute(SELECT_IS_COUNTED)
-    return bool(counted)
-
-
-def is_full(connection: apsw.Connection, project: str, quota: int) -> bool:
-    """Whether a project has used up its bytes, as of what the transaction has inserted."""
-    return connection.execute(SELECT_IS_FULL, (project, quota)).fetchone() is not None
 
 
 NAMED_KINDS = (SESSION_KIND, USER_KIND)
@@ -102,14 +91,6 @@ class CommittedRow:
     def weight(self) -> int:
         """About how many bytes it takes in memory."""
         return ROW_BYTES + self.config_weight + PRODUCER_BYTES * len(self.producers)
-
-    def replace(self, stream: Stream) -> int:
-        """The stream has changed: by how many bytes it has grown. Its configuration is weighed only if it changed."""
-        before = self.config_weight
-        if stream.config is not self.stream.config:
-            self.config_weight = weigh_config(stream.config)
-        self.stream = stream
-        return self.config_weight - before
 
 
 class CommittedRows:
@@ -159,7 +140,11 @@ class CommittedRows:
             if stream.kind in NAMED_KINDS:
                 self.by_name[stream.project, stream.kind, stream.id] = row
         else:
-            self.budget.rows += row.replace(stream)
+            self.budget.rows -= row.weight
+            if stream.config is not row.stream.config:  # it is weighed only if it changed
+                row.config_weight = weigh_config(stream.config)
+            row.stream = stream
+            self.budget.rows += row.weight
         (self.running if stream.state == "running" else self.ended)[key] = row
 
     def evict(self) -> list[tuple[int, str]]:
@@ -296,7 +281,7 @@ class RowCache(StreamRows):
 
     def is_full(self, project: str) -> bool:
         quota = self.quotas.stored_bytes
-        return quota > 0 and is_full(self.raw, project, quota)
+        return quota > 0 and self.raw.execute(SELECT_IS_FULL, (project, quota)).fetchone() is not None
 
     # Producers
 
@@ -373,10 +358,3 @@ def insert_runs(connection: apsw.Connection, runs: Sequence[tuple[JournalRun, bo
         some = runs[first : first + MAX_ROWS]
         marks = ",".join([RUN_VALUES] * len(some))
         connection.execute(INSERT_RUNS + marks, [value for run, waypoint in some for value in run.columns(waypoint)])
-
-
-def fetch_one(connection: apsw.Connection, query: str, values: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-    """The single row of a query that always has one."""
-    row: tuple[Any, ...] | None = connection.execute(query, values).fetchone()
-    assert row is not None
-    return row
