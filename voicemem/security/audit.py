@@ -17,38 +17,17 @@ LOG.setLevel(logging.INFO)  # independent of the level of the other logs
 COMMAND_LINE = "command line"
 LINE_ATTRIBUTE = "audit"
 """The attribute of a log record that has the line as a dict, for structured logs."""
-Act = Literal[
-    "key_created",
-    "key_limits_changed",
-    "key_revoked",
-    "token_created",
-    "agora_app_added",
-    "agora_app_removed",
-    "agora_certificate_rotated",
-    "agora_certificate_retired",
-    "page_signed_in",
-    "calling_out_changed",
-    "session_ended",
-    "session_erased",
-    "calls_exported",
-    "user_exported",
-    "user_erased",
-    "memories_forgotten",
-    "webhook_created",
-    "webhook_changed",
-    "webhook_deleted",
-    "webhook_secret_rotated",
-    "webhook_tested",
-    "hook_secret_set",
-    "hook_secret_removed",
-    "observation_started",
-    "observation_stopped",
-    "delivery_resent",
-    "deliveries_recovered",
-    "backup",
-    "restore",
-    "copy",
+KeyAct = Literal["key_created", "key_limits_changed", "key_revoked", "token_created", "page_signed_in"]
+AgoraAct = Literal["agora_app_added", "agora_app_removed", "agora_certificate_rotated", "agora_certificate_retired"]
+SessionAct = Literal["calling_out_changed", "session_ended", "session_erased", "calls_exported"]
+ObserverAct = Literal["observation_started", "observation_stopped"]
+UserAct = Literal["user_exported", "user_erased", "memories_forgotten"]
+WebhookAct = Literal[
+    "webhook_created", "webhook_changed", "webhook_deleted", "webhook_secret_rotated", "webhook_tested"
 ]
+SendingAct = Literal["hook_secret_set", "hook_secret_removed", "delivery_resent", "deliveries_recovered"]
+StoreAct = Literal["backup", "restore", "copy"]
+Act = Literal[KeyAct, AgoraAct, SessionAct, ObserverAct, UserAct, WebhookAct, SendingAct, StoreAct]
 
 
 def audit(

@@ -68,7 +68,7 @@ class PageOrigin(NamedTuple):
             raise Refused("foreign_origin", "The page sends what it changes as application/json.")
 
     def is_https(self, host: str | None, origin: str | None) -> bool:
-        """Whether the browser sees the page over https: only a proxy knows, so it is what the operator says."""
+        """Tell whether the browser sees the page over https: only a proxy knows, so it is what the operator says."""
         if self.named is None or not self.named.startswith("https:"):
             return False
         return origin == self.named or (
@@ -122,32 +122,27 @@ class PageCookies:
 
     async def read(self, cookies: Mapping[str, str]) -> list[SignedIn]:
         """Return the valid cookies of a request, in the order of their numbers; of a project the one that lasts."""
-        found: dict[str, SignedIn] = {}
+        valid: dict[str, SignedIn] = {}
         for number in range(MOST):
             for name in (f"{SECURE_NAME}{number}", f"{NAME}{number}"):
                 one = await self.verify(name, number, cookies[name]) if name in cookies else None
-                if one is None:
-                    continue
-                known = found.setdefault(one.grant.project, one)
-                if one.expires_s > known.expires_s:
-                    found[one.grant.project] = one
-        return list(found.values())
+                if one is not None and one.expires_s > valid.setdefault(one.grant.project, one).expires_s:
+                    valid[one.grant.project] = one
+        return list(valid.values())
 
     async def verify(self, name: str, number: int, value: str) -> SignedIn | None:
         """Return what a cookie opens; None for one that is not ours, has expired, or whose key was revoked."""
         match, now_s = VALUE.match(value), self.access.clock() // 1000
-        if match is None or not now_s < int(match[2]) <= now_s + LIFE_S:
+        if match is None or not now_s < (expires_s := int(match[2])) <= now_s + LIFE_S:
             return None
         try:
             grant, secret = await self.access.find_signer(match[1])
         except Refused:
             return None
-        expires_s = int(match[2])
         if not hmac.compare_digest(mac(secret, match[1], expires_s), match[3]) or not grant.allows("read"):
             return None
-        return SignedIn(
-            name, number, msgspec.structs.replace(grant, expires_ms=expires_s * 1000, via="page"), expires_s
-        )
+        grant = msgspec.structs.replace(grant, expires_ms=expires_s * 1000, via="page")
+        return SignedIn(name, number, grant, expires_s)
 
 
 def mac(secret: bytes, key_id: str, expires_s: int) -> str:
@@ -216,10 +211,7 @@ class Login:
         self.cookies = PageCookies(gate.access)
 
     async def check_host(self, request: web.Request) -> bool:
-        """Check the host, and return whether a key is needed; without one only loopback is answered, as by REST.
-
-        Raises `Refused` (`foreign_host`, `foreign_origin`).
-        """
+        """Check the host, and return whether a key is needed; without one only loopback is answered, as by REST."""
         host = request.headers.get("Host")
         self.origin.check_host(host)
         return await self.gate.check_origin(host, request.headers.get("Origin"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated, Literal
 
 from aiohttp import web
@@ -109,22 +107,16 @@ async def restore_session(request: web.Request, _: NoQuery) -> web.Response:
     after 30 s.
     """
     request[GRANT].require_setting()
-    async with restore_slot(services_of(request).restore_slots):
-        return await restore_from_body(request)
-
-
-@asynccontextmanager
-async def restore_slot(restore_slots: asyncio.Semaphore) -> AsyncIterator[None]:
-    """Hold one of few slots, since each restore may hold a large body. Raises `RateLimited` if none becomes free."""
+    slots = services_of(request).restore_slots  # few, since each restore may hold a large body
     try:
         async with asyncio.timeout(SLOT_WAIT_S):
-            await restore_slots.acquire()
+            await slots.acquire()
     except TimeoutError:
         raise RateLimited(RETRY_AFTER_S, "Other checkpoints are being restored; try again a little later.") from None
     try:
-        yield
+        return await restore_from_body(request)
     finally:
-        restore_slots.release()
+        slots.release()
 
 
 async def restore_from_body(request: web.Request) -> web.Response:
