@@ -343,6 +343,7 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
     kept = kept_of(memory)
     topics = tuple(topic for topic in memory.topics if topic != MESSAGE_TOPIC)
     accessed = shown(kept.last_accessed) or format_ms(memory.created_at)
+    parts = (memory.text, memory.user_id, memory.session_id, memory.namespace, type_of(memory))
     heard_in = tuple(f"{one.session_id}:{turn}" for one in memory.evidence for turn in one.turn_ids)
     found: dict[str, Any] = {} if score is None else {"dist": 1.0 - score, "score": score, "score_type": "words"}
     return RecordView(
@@ -358,7 +359,7 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
         access_count=memory.access_count,
         topics=topics or None,
         entities=memory.entities or None,
-        memory_hash=kept.memory_hash or hash_of(memory),
+        memory_hash=kept.memory_hash or sha256("\0".join(part or "" for part in parts).encode()).hexdigest(),
         memory_type=type_of(memory),
         persisted_at=format_ms(memory.updated_at),
         extracted_from=kept.extracted_from or heard_in or None,
@@ -368,12 +369,6 @@ def view_of(memory: Memory, score: float | None = None) -> RecordView:
         metadata=kept.metadata,
         **found,
     )
-
-
-def hash_of(memory: Memory) -> str:
-    """The same for memories of the same text, type and owner."""
-    parts = (memory.text, memory.user_id, memory.session_id, memory.namespace, type_of(memory))
-    return sha256("\0".join(part or "" for part in parts).encode()).hexdigest()
 
 
 def patch_of(given: RecordPatch, memory: Memory, session_id: str | UnsetType | None) -> MemoryPatch:

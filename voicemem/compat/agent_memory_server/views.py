@@ -113,8 +113,7 @@ class SummaryViews:
         """Keep a view under an id. Raises `Refused` (`invalid_field`, `too_big`)."""
         check_view(given)
         fields = {name: value for name, value in structs.asdict(given).items() if value is not None}
-        filters = to_builtins(given.filters or {})
-        view = SummaryView(id=id, **(fields | {"filters": filters}))
+        view = SummaryView(id=id, **(fields | {"filters": to_builtins(given.filters or {})}))
         change = DocumentChange("append", {"summary_views": {id: to_builtins(view)}})
         await self.documents.change(owner_of_views(project), change)
         return view
@@ -141,8 +140,7 @@ class SummaryViews:
         view = await self.get(project, id)
         if set(group) != set(view.group_by):
             raise Refused("invalid_field", "The keys of `group` must be exactly those of the view's `group_by`.")
-        records = await self.read(project, view, dict(group))
-        return self.summarised(view, dict(group), records)
+        return self.summarised(view, dict(group), await self.read(project, view, group))
 
     async def partitions(self, project: str, id: str, given: Mapping[str, str]) -> list[Partition]:
         """All groups of a view in which there is anything; those with these values. Raises `Refused` (`not_found`).

@@ -88,15 +88,11 @@ class AppRegistry:
         """
         check_certificate(certificate)
 
-        return await self.change(
-            project,
-            app_id,
-            lambda app: (
-                app
-                if certificate == app.certificate
-                else replace(app, certificate=certificate, old_certificate=app.certificate)
-            ),
-        )
+        def change(app: AgoraApp) -> AgoraApp:
+            is_same = certificate == app.certificate
+            return app if is_same else replace(app, certificate=certificate, old_certificate=app.certificate)
+
+        return await self.change(project, app_id, change)
 
     async def retire(self, project: str | None, app_id: str) -> AgoraApp:
         """End the validity of the certificate before the last rotation. Raises `Refused` (`unknown_agora_app`)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import io
 import re
 import struct
 import zlib
@@ -56,31 +57,23 @@ class SignedToken(Struct, frozen=True):
     services: bytes
 
 
-class Reader:
+class Reader(io.BytesIO):
     """Reads the fields of a token, one after the other. Raises `ValueError` at the end of the content."""
 
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-        self.position = 0
-
     def take(self, size: int) -> bytes:
-        taken = self.content[self.position : self.position + size]
+        taken = self.read(size)
         if len(taken) < size:
             raise ValueError("the content ends too early")
-        self.position += size
         return taken
 
-    def uint16(self) -> int:
-        return int.from_bytes(self.take(2), "little")
-
-    def uint32(self) -> int:
-        return int.from_bytes(self.take(4), "little")
+    def uint(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
 
     def text(self) -> bytes:
-        return self.take(self.uint16())
+        return self.take(self.uint(2))
 
     def rest(self) -> bytes:
-        return self.content[self.position :]
+        return self.getvalue()[self.tell() :]
 
 
 def looks_like_agora_token(text: str) -> bool:
@@ -94,7 +87,7 @@ def decode_agora_token(text: str) -> SignedToken:
         reader = Reader(inflate(text))
         signature, signed = reader.text(), reader.rest()
         app_id = reader.text().decode("ascii")
-        issued_s, lifetime_s, salt, service_count = (reader.uint32(), reader.uint32(), reader.uint32(), reader.uint16())
+        issued_s, lifetime_s, salt, service_count = (reader.uint(4), reader.uint(4), reader.uint(4), reader.uint(2))
     except ValueError:
         raise Refused("unauthorized", NOT_A_TOKEN) from None
     if not APP_ID_PATTERN.match(app_id):
@@ -146,9 +139,9 @@ def channel_of(token: SignedToken) -> tuple[str, int]:
     """
     reader = Reader(token.services)
     try:
-        if token.service_count == 0 or reader.uint16() != RTC_SERVICE:
+        if token.service_count == 0 or reader.uint(2) != RTC_SERVICE:
             raise Refused("unauthorized", NO_CHANNEL)
-        privileges = {reader.uint16(): reader.uint32() for _ in range(reader.uint16())}
+        privileges = {reader.uint(2): reader.uint(4) for _ in range(reader.uint(2))}
         channel = reader.text().decode()
     except ValueError:
         raise Refused("unauthorized", NOT_A_TOKEN) from None
