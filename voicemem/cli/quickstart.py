@@ -93,7 +93,11 @@ def quickstart(
         webhook_url = ask("3/3 A URL that gets the memory of every call at its end?", NO_WEBHOOK, asks)
     settings = chosen(store, reach, webhook_url)
     write(file, settings_text(file, settings), force)
-    say_next(file, settings)
+    click.echo(f"Wrote {file}: calls in {shown_store(settings.store)}, REST on {settings.rest}.")
+    click.echo(f"Next:  voicemem serve --config {shlex.quote(str(file))}")
+    click.echo("then:  voicemem ui")
+    if settings.admin_key is not None:
+        click.echo(f"The key for clients, and to sign in on the page, is admin-key in {file}.")
 
 
 def ask(question: str, usual: str, asks: bool, kind: click.Choice[str] | None = None) -> str:
@@ -142,11 +146,3 @@ def write(file: Path, content: str, force: bool) -> None:
             opened.write(content)
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written: {error.strerror}.") from None
-
-
-def say_next(file: Path, settings: Settings) -> None:
-    click.echo(f"Wrote {file}: calls in {shown_store(settings.store)}, REST on {settings.rest}.")
-    click.echo(f"Next:  voicemem serve --config {shlex.quote(str(file))}")
-    click.echo("then:  voicemem ui")
-    if settings.admin_key is not None:
-        click.echo(f"The key for clients, and to sign in on the page, is admin-key in {file}.")

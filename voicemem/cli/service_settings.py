@@ -149,7 +149,6 @@ def flag_value(path: Path, key: str, option: click.Parameter, value: Any) -> Any
     return value
 
 
-STORE_OPTION = setting("--store", "The server's store, sqlite:PATH or postgresql://…")
 EMBEDDINGS_OPTIONS = (
     setting(
         "--embeddings-url",
@@ -263,7 +262,7 @@ SERVE_OPTIONS = (
 
 
 def store_option(command: Command) -> Command:
-    return config_option(STORE_OPTION(command))  # type: ignore[no-any-return]
+    return config_option(setting("--store", "The server's store, sqlite:PATH or postgresql://…")(command))  # type: ignore[no-any-return]
 
 
 def to_settings(options: dict[str, Any]) -> Settings:

@@ -61,18 +61,15 @@ class PostgresqlServer:
                 shutil.chown(self.folder, self.user)
             self.programs = (installed if self.may_run(installed) else self.copy(installed)) / "bin"
             if standby_of is None:
-                self.make(settings)
+                self.run(*INITDB, "-D", self.data)
+                lines = [f"{name} = {value}\n" for name, value in settings.items()]
+                (self.data / "postgresql.auto.conf").write_text("".join(lines))
             else:
                 source = f"host={standby_of.folder} user={ADMINISTRATOR}"
                 self.run("pg_basebackup", "-D", self.data, "-R", "--checkpoint=fast", "--no-sync", "-d", source)
         except BaseException:
             self.remove_folder()
             raise
-
-    def make(self, settings: Mapping[str, str]) -> None:
-        self.run(*INITDB, "-D", self.data)
-        lines = [f"{name} = {value}\n" for name, value in settings.items()]
-        (self.data / "postgresql.auto.conf").write_text("".join(lines))
 
     def url(self, database: str = "postgres", user: str = "voicemem", **options: str) -> str:
         """One of its databases, as a store."""
@@ -89,13 +86,10 @@ class PostgresqlServer:
         options = f"-k {self.folder}"
         self.run("pg_ctl", "start", "-w", "-D", self.data, "-l", self.folder / "log", "-o", options)
         if not self.has_role:
-            self.make_role()
-
-    def make_role(self) -> None:
-        self.execute(MAKE_ROLE)
-        for database in ("template1", "postgres"):
-            self.execute(LET_IN, database)
-        self.has_role = True
+            self.execute(MAKE_ROLE)
+            for database in ("template1", "postgres"):
+                self.execute(LET_IN, database)
+            self.has_role = True
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
         import psycopg  # which only this demo needs
