@@ -101,17 +101,9 @@ def read_completion(data: bytes) -> LlmText:
     info = msgspec.json.decode(data, type=CompletionInfo)
     usage = info.usage if isinstance(info.usage, dict) else {}
     model = info.model if isinstance(info.model, str) else None
-    return LlmText(
-        "".join(answer.text),
-        model[:MAX_MODEL_CHARACTERS] if model else None,
-        token_count(usage, "prompt_tokens"),
-        token_count(usage, "completion_tokens"),
-    )
-
-
-def token_count(usage: JsonObject, name: str) -> int | None:
-    value = usage.get(name)
-    return value if type(value) is int and 0 <= value < 2**53 else None
+    counts = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    tokens = [count if type(count) is int and 0 <= count < 2**53 else None for count in counts]
+    return LlmText("".join(answer.text), model[:MAX_MODEL_CHARACTERS] if model else None, *tokens)
 
 
 MAX_CONCURRENT, MAX_CONCURRENT_PER_LLM = 256, 8

@@ -401,14 +401,14 @@ async def payloads_with_texts(store: Store, stream: Stream, rows: Sequence[Journ
                 ids[event.memory_id] = None
     found = await store.memories.find_memories(stream.project, list(ids)) if ids else []
     there = {row.position: row for row in found if row.key == stream.key and row.removed_ms is None}
-    return [with_content(row.payload, there[row.position]) if row.position in there else row.payload for row in rows]
-
-
-def with_content(payload: bytes, row: MemoryRow) -> bytes:
-    memory = records.to_memory(row)
-    return ENCODER.encode(
-        strict_json.JSON_DECODER.decode(payload) | {name: getattr(memory, name) for name in records.CONTENT}
-    )
+    payloads = []
+    for row in rows:
+        payloads.append(row.payload)
+        if row.position in there:
+            memory = records.to_memory(there[row.position])
+            content = {name: getattr(memory, name) for name in records.CONTENT}
+            payloads[-1] = ENCODER.encode(strict_json.JSON_DECODER.decode(row.payload) | content)
+    return payloads
 
 
 class RestoredMemories(Struct):

@@ -235,11 +235,13 @@ def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
     """The figures of a memory; they are made once for each position."""
     if read_model.figures is None or read_model.figures.position != read_model.position:
         messages, state = read_model.current_messages(), read_model.state
+        latencies = (one for turn in state.turns.values() for one in turn.latencies or () if is_end_to_end(one.name))
+        slowest_ms = max((one.latency_ms for one in latencies), default=None)
         made = OverviewFigures(
             turns=len({message.turn_id for message in messages}),
             interruptions=sum("interrupted" in message.metadata for message in messages),
             unheard=unheard(messages).characters,
-            slowest_ms=slowest_ms(state),
+            slowest_ms=None if slowest_ms is None else compact_number(slowest_ms),
             last=last_words(read_model, messages),
             strip=call_timeline(state, messages),
         )
@@ -248,12 +250,6 @@ def made_figures(key: int, read_model: ReadModel) -> SavedFigures:
             key, read_model.position, msgspec.json.encode(made), made.interruptions, slowest
         )
     return read_model.figures
-
-
-def slowest_ms(state: State) -> float | None:
-    latencies = (latency for turn in state.turns.values() for latency in turn.latencies or ())
-    slowest = max((latency.latency_ms for latency in latencies if is_end_to_end(latency.name)), default=None)
-    return None if slowest is None else compact_number(slowest)
 
 
 def last_words(read_model: ReadModel, messages: list[Message]) -> LastWords | None:
