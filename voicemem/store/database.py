@@ -48,7 +48,7 @@ def columns(names: Iterable[str], prefix: str = "") -> str:
 
 
 def assign(names: Iterable[str]) -> str:
-    """What sets columns to parameters of their names."""
+    """The assignments of parameters to columns of their names."""
     return ", ".join(f"{name} = :{name}" for name in names)
 
 
@@ -122,11 +122,11 @@ class Database(ABC):
     engine: str
     """`sqlite` or `postgresql`, for the few things that only one of them has."""
     is_exclusive: bool
-    """Whether no other process has the store."""
+    """True where no other process has the store."""
     identity: dict[str, bytes]
     """The rows of `meta`."""
     commit_shards = 1
-    """How many appends may be under way at once: one in each commit shard, which does not wait for the others."""
+    """The appends that may be under way at once: one in each commit shard, which does not wait for the others."""
 
     @abstractmethod
     async def write(self, job: Callable[[Connection], T]) -> T:

@@ -49,7 +49,7 @@ class EndpointDelivery(NamedTuple):
 
 
 class DeliveryFilter(Struct, frozen=True, kw_only=True):
-    """Which deliveries to list: those for which all conditions hold.
+    """A filter of deliveries: those for which all conditions hold.
 
     `before` is the key of the last delivery of the page before.
     """
@@ -79,7 +79,7 @@ class DeliveryPage(NamedTuple):
 
 
 class EndpointCounts(NamedTuple):
-    """How an endpoint does: its deliveries made since a time that were delivered or failed, and all that wait."""
+    """Deliveries of an endpoint: those made since a time that were delivered or failed, and all that wait."""
 
     delivered: int = 0
     failed: int = 0
@@ -217,7 +217,7 @@ class Deliveries(Port):
         return await self.database.read(job)
 
     async def count_endpoint_deliveries(self, keys: Sequence[int], since_ms: int) -> dict[int, EndpointCounts]:
-        """How the endpoints with these keys do; deliveries made before `since_ms` count only while they wait."""
+        """Counts of the deliveries of these endpoints; what was made before `since_ms` counts only while it waits."""
 
         def job(connection: Connection) -> dict[int, EndpointCounts]:
             return {

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from voicemem.store.database import Connection, Port, Row, assign, columns, insert, upsert
 
 OPERATOR_OVERLAP_MS = 86_400_000
-"""How long the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
+"""The time that the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
 
 
 class KeyLimits(NamedTuple):
@@ -128,7 +128,7 @@ class Directory(Port):
         return None if row is None else to_key(row)
 
     async def has_keys(self) -> bool:
-        """Whether any key or app of Agora's was ever made, revoked and removed ones included.
+        """Return whether any key or app of Agora's was ever made, revoked and removed ones included.
 
         Asked for every request while there is none.
         """
@@ -148,7 +148,7 @@ class Directory(Port):
         return bool(await self.database.execute(REVOKE_KEY, id=key_id, now_ms=now_ms))
 
     async def revoked_keys(self, key_ids: Collection[str]) -> frozenset[str]:
-        """Which of these keys are revoked, also by another process."""
+        """Those of these keys that are revoked, also by another process."""
         ids = list(key_ids)
         rows = await self.database.read_inline(lambda connection: connection.rows(SELECT_REVOKED_KEYS, ids=ids))
         return frozenset(key_id for (key_id,) in rows)

@@ -23,7 +23,7 @@ class Endpoint(Struct, frozen=True):
     secret: str | None
     contents: Contents
     public_only: bool
-    """Whether its address must be a public one: true for a URL that came through the API."""
+    """True for a URL that came through the API: its address must be a public one."""
     disabled_ms: int | None
     id: str | None = None
     """Only a project's has one."""

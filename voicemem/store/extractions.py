@@ -1,4 +1,4 @@
-"""Up to where sessions were looked at for memories that an LLM makes of them, and what that has cost."""
+"""Extractions of memories from sessions by an LLM: how far they have come, and what they cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORGET_OLD_DAYS = "delete from spent_tokens where project = :project and day < :
 
 
 class Extractions(Port):
-    """Up to where sessions were looked at for memories, and what that has cost.
+    """How far sessions were looked at for memories, and what that has cost.
 
     What was really sent to an LLM stands in the journals (`memory.extracted`); this only spares looks at sessions of
     which nothing is new.

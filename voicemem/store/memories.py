@@ -312,7 +312,7 @@ def load(connection: Connection, key: int, memory_id: str) -> MemoryRow | None:
 
 
 def is_there(connection: Connection, key: int, row: MemoryRow) -> bool:
-    """Whether a memory stands in a stream as it does in a row."""
+    """Return whether a memory stands in a stream as it does in a row."""
     return connection.row(SELECT_IS_THERE, key=key, id=row.id, position=row.position) is not None
 
 

@@ -1,4 +1,4 @@
-"""Which memories to find: a filter, and the SQL that it stands for."""
+"""Filters of memories, and the SQL that they stand for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Condition = AnyOf | NoneOf | StartsWith
 
 
 class Tags(Struct, frozen=True, kw_only=True):
-    """Which topics, or entities, a memory must have."""
+    """A condition on the topics, or entities, of a memory."""
 
     any: tuple[str, ...] | None = None
     """At least one of these; None: no matter."""
@@ -53,7 +53,7 @@ class Between(NamedTuple):
 
 
 class MemoryFilter(Struct, frozen=True, kw_only=True):
-    """Which memories to find: those of a project for which all conditions hold. Removed ones are never found."""
+    """A filter of memories: those of a project for which all conditions hold. Removed ones are never found."""
 
     project: str
     namespaces: Condition | None = None
@@ -89,7 +89,7 @@ def single_value(condition: Condition | None) -> str | None:
 
 
 IS_THERE = "exists (select 1 from streams t where t.key = m.stream and t.state <> 'erased')"
-"""Whether the stream of a memory `m` is not erased."""
+"""True for a memory `m` of a stream that is not erased."""
 IS_SUPERSEDED = """
     exists (select 1 from superseded s join streams t on t.key = s.stream and t.state <> 'erased'
     where s.project = m.project and s.old_id = m.id and s.created_ms <= coalesce(cast(:as_of as bigint), s.created_ms))

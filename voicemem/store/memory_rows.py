@@ -62,7 +62,7 @@ class MemoryRow(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> MemoryWords:
-        """What it is found by."""
+        """The words that it is found by."""
         event_ms = event_ms_of(self.event_at)
         return memory_words(self.text, (*self.topics, *self.entities), self.said_ms if event_ms is None else event_ms)
 
@@ -75,7 +75,7 @@ class ReplacedMemory(NamedTuple):
 
 
 def tombstone(row: MemoryRow, position: int, now_ms: int, details: bytes = b"{}") -> MemoryRow:
-    """What stays of a memory that is removed by the event at a position: no content."""
+    """The row that stays of a memory that is removed by the event at a position: no content."""
     return replace(
         row, position=position, updated_ms=now_ms, removed_ms=now_ms, text="", topics=(), entities=(), supersedes=(),
         details=details, superseded_by=None, superseded_ms=None, expires_ms=None,
@@ -112,7 +112,7 @@ def unpack_tags(packed: str) -> tuple[str, ...]:
 
 
 def is_newer(row: MemoryRow) -> tuple[bool, int, int]:
-    """By what the rows of one id are ordered, of which all but one were removed."""
+    """The order of the rows of one id, of which all but one were removed."""
     return row.removed_ms is None, row.updated_ms, row.key
 
 

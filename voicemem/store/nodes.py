@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from msgspec.structs import asdict
@@ -84,7 +85,7 @@ class Nodes(Port):
 
     @property
     def is_displaced(self) -> bool:
-        """Whether another server than before answers, or one that lacks what this process has seen committed.
+        """True when another server than before answers, or one that lacks what this process has seen committed.
 
         That is so after a failover, or where a backup was restored. Until `settle` nothing is read or written. An
         exclusive store never is.
@@ -145,7 +146,7 @@ class Nodes(Port):
         retired = []
         for (token,) in await self.database.rows(SELECT_LOST_NODES, now_ms=now_ms):
             with suppress(NodeRetired):  # this one was lost itself
-                if await self.database.write(retire_lost(token, now_ms)):
+                if await self.database.write(partial(retire, token=token, now_ms=now_ms, only_lost=True)):
                     retired.append(token)
         return retired
 
@@ -156,14 +157,14 @@ class Nodes(Port):
     # What changed elsewhere
 
     async def read_positions(self, keys: Sequence[int]) -> dict[int, int]:
-        """Where the journals of these streams end, without erased and unknown ones.
+        """The ends of the journals of these streams, without erased and unknown ones.
 
         Asked many times a second on a store that is not exclusive, for the streams that are followed.
         """
         return dict(await self.database.rows(SELECT_POSITIONS, keys=list(keys)))
 
     async def find_superseded(self, leases: Sequence[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
-        """Which of these leases (key, producer, epoch) are no longer the newest of their producer."""
+        """Those of these leases (key, producer, epoch) that are no longer the newest of their producer."""
         values = {"streams": [key for key, *_ in leases], "names": [name for _, name, _ in leases]}
         newest = {(key, name): epoch for key, name, epoch in await self.database.rows(SELECT_EPOCHS, **values)}
         return [(key, name, epoch) for key, name, epoch in leases if epoch < newest.get((key, name), 0)]
@@ -181,21 +182,13 @@ def free_everything(connection: Connection, now_ms: int) -> None:
         connection.execute(release.format(held=BY_ANY))
 
 
-def retire_lost(token: str, now_ms: int) -> Callable[[Connection], bool]:
-    """A job that retires a node if its lease is still over: it may have been renewed since someone looked."""
-
-    def job(connection: Connection) -> bool:
-        is_lost = connection.row(LOCK_LOST_NODE, now_ms=now_ms, token=token) is not None
-        return is_lost and retire(connection, token, now_ms)
-
-    return job
-
-
-def retire(connection: Connection, token: str, now_ms: int) -> bool:
-    """Free what a node holds, unless another has done it.
+def retire(connection: Connection, token: str, now_ms: int, only_lost: bool = False) -> bool:
+    """Free what a node holds, unless another has done it; with `only_lost` only if its lease is over.
 
     Its row is deleted first, then it is fenced off. Only then does this look at what the node held.
     """
+    if only_lost and connection.row(LOCK_LOST_NODE, now_ms=now_ms, token=token) is None:
+        return False  # it was renewed since someone looked
     if not connection.execute(DELETE_NODE, token=token):
         return False
     connection.fence(token)

@@ -20,12 +20,12 @@ ANY_NUMBER = 2**31
 CLAIMS = "claims of deliveries"
 """The lock of a claim: the places of a URL are counted over all nodes."""
 FRONT_ROWS = 200
-"""How many of the oldest due deliveries a claim looks at first. When these are not enough, since their receivers are
+"""The oldest due deliveries that a claim looks at first. When these are not enough, since their receivers are
 busy or were taken away, it looks at the oldest of each endpoint."""
 
 
 class SessionHeader(Struct, frozen=True):
-    """What a webhook event says of its session, as it was when the delivery was made.
+    """The session in a webhook event, as it was when the delivery was made.
 
     `stopped_ms` is the time of the close; for a start, that of the start or reopening.
     """
@@ -37,7 +37,7 @@ class SessionHeader(Struct, frozen=True):
     started_ms: int
     stopped_ms: int
     reason: str | None = None
-    """Why the session was closed; None for a start."""
+    """That of the close; None for a start."""
     user_id: str | None = None
 
 
@@ -58,7 +58,7 @@ class ClaimedDelivery(Struct, frozen=True):
     lease: int
     """Raised by every claim; a finish counts only under the lease of its own claim."""
     restarted_at: int = 0
-    """How many attempts had been made when it was last sent again by hand."""
+    """The number of attempts when it was last sent again by hand."""
 
 
 HEADER_DECODER = msgspec.json.Decoder(SessionHeader)

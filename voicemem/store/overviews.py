@@ -25,7 +25,7 @@ MAX_COUNT_LOOKS = 20_000
 MAX_CANDIDATES = 10_000
 """Sessions with deliveries in a state that are looked at all together; where more have some, they are soon met."""
 FIRST_LOOKS = 4
-"""How many sessions are looked at first, for each one that the page has room for."""
+"""Sessions that are looked at first, for each one that the page has room for."""
 PLACE_FIELDS = ("started_after", "started_before", "after")
 """The conditions that only say where in the order the page is."""
 INDEXED = ("keys", "user_id", "interrupted", "slow_ms", "state")
@@ -41,7 +41,7 @@ SOURCES = {
     },
     "postgresql": {"keys": "(select * from streams s where {found} offset 0) s"},
 }
-"""Where sessions come from, by engine and field, where it might not choose the index: of few keys, these come first."""
+"""Tables in place of `streams s`, by engine and field, where it might not choose the index; few keys come first."""
 LOOK = """
     select s.key, s.started_ms, {checked} from {source} where {found}
     order by s.started_ms desc, s.key desc limit :size
@@ -91,7 +91,7 @@ class OverviewPage(NamedTuple):
 
 
 class Look(NamedTuple):
-    """How the sessions of a filter are found: the text and the values of a query, less the number of sessions."""
+    """A way to find the sessions of a filter: parts of a query, and its values less the number of sessions."""
 
     source: str
     found: str
@@ -123,7 +123,7 @@ class Overviews(Port):
         return await (self.database.scan(job) if is_checked else self.database.read(job))
 
     async def count_overviews(self, query: SessionFilter, most: int) -> int | None:
-        """How many sessions match over all pages, up to `most`; None where too many would have to be looked at."""
+        """The number of sessions that match over all pages, up to `most`; None where that takes too many looks."""
 
         def job(connection: Connection) -> int | None:
             look = look_of(replace(with_candidates(connection, query), after=None), self.database.engine)
@@ -176,7 +176,7 @@ class Overviews(Port):
 
 
 def look_of(query: SessionFilter, engine: str) -> Look:
-    """How the sessions of a filter are found."""
+    """Find an index for a filter: one condition leads to sessions, the others are checked."""
     fields = [field for field in ("label", *CONDITIONS) if getattr(query, field) is not None]
     by_client_id = engine == "sqlite" and query.label is not None and query.label[0] == CLIENT_ID_LABEL
     indexed = ("keys", "label", *INDEXED[1:]) if by_client_id else INDEXED
@@ -193,7 +193,7 @@ def look_of(query: SessionFilter, engine: str) -> Look:
 
 
 def has_index(query: SessionFilter, field: str) -> bool:
-    """Whether an index leads to the sessions of a condition for the value that it has."""
+    """Return whether an index leads to the sessions of a condition for the value that it has."""
     if field == "interrupted":
         return bool(query.interrupted)
     return field != "slow_ms" or (query.slow_ms or 0) >= SLOW_MS

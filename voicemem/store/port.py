@@ -91,17 +91,17 @@ class Store(ABC):
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether this process has the store to itself: every other node is gone, and needs no lease to run out."""
+        """True where this process has the store to itself: every other node is gone, and needs no lease to run out."""
         return self.database.is_exclusive
 
     @property
     @abstractmethod
     def healthy(self) -> bool:
-        """Whether the last commit succeeded, on each connection that is kept for commits, and none lacks."""
+        """True when the last commit succeeded, on each connection that is kept for commits, and none lacks."""
 
     @property
     def trouble(self) -> str | None:
-        """Why the store is not healthy, in one sentence for the operator; None where there is nothing more to say."""
+        """The reason why the store is not healthy, in one sentence; None where there is nothing more to say."""
         return None
 
     async def read_figures(self, now_ms: int) -> Figures:

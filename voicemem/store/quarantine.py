@@ -15,7 +15,7 @@ QuarantineReason = Literal["failed", "too_slow", "damaged"]
 
 
 class QuarantineEntry(Struct, frozen=True):
-    """Why a stream is quarantined, and since when: its memory could not be made, and `version` does not try again.
+    """An entry of the quarantine: the memory of a stream could not be made, and `version` does not try it again.
 
     `version` is that of the program and its fold. `damaged` is an entry of the journal.
     """
@@ -60,7 +60,7 @@ class Quarantine(Port):
         return await self.database.write(job)
 
     async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
-        """Why a stream is quarantined; None when it is not, and for an erased one. Asked at each first read."""
+        """The entry of a stream; None without one, and for an erased stream. Asked at each first read."""
         row = await self.database.row(SELECT_ENTRY, key=key, version=version)
         return None if row is None else QuarantineEntry(*row)
 
@@ -74,7 +74,7 @@ class Quarantine(Port):
         await self.database.write(job)
 
     async def count_quarantined(self, version: str) -> int:
-        """How many streams are quarantined."""
+        """The number of streams that are quarantined."""
         return await self.database.count(COUNT_ENTRIES, version=version)
 
     async def list_quarantined(self, version: str, limit: int) -> list[Stream]:

@@ -54,7 +54,7 @@ class RestoredSession(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     provisional: bool = False
     ending: SessionEnding | None = None
-    """What a `session.end` said that no close has followed yet."""
+    """The `session.end` that no close has followed yet."""
     secrets_of: int | None = None
     """The key of a session whose secrets are copied."""
 
@@ -72,7 +72,7 @@ SLOW_MS = 1_000
 
 
 class SessionFilter(Struct, frozen=True, kw_only=True):
-    """Which sessions to list: those for which all conditions hold.
+    """A filter of sessions: those for which all conditions hold.
 
     `label` is a name and its value. `after` is the (started_ms, key) of the last session of the page before.
     `interrupted` and `slow_ms` (the longest end-to-end latency is at least that) are those of the figures that were
@@ -95,7 +95,7 @@ class SessionFilter(Struct, frozen=True, kw_only=True):
 
 
 class SavedFigures(NamedTuple):
-    """What slim rows show of a memory at a position, as bytes that are only passed on, and what filters go by."""
+    """Figures of a memory at a position: bytes that are only passed on to slim rows, and what filters go by."""
 
     key: int
     position: int
@@ -105,7 +105,7 @@ class SavedFigures(NamedTuple):
 
 
 class SessionOverview(NamedTuple):
-    """What a slim list shows of a session, without its configuration. Texts are at most 160 characters long."""
+    """A slim row of a session, without its configuration. Texts are at most 160 characters long."""
 
     key: int
     session_id: str
@@ -123,10 +123,10 @@ class SessionOverview(NamedTuple):
     """As JSON; None without any, and where they take more than 2,048 characters."""
     figures_position: int | None
     figures: bytes | None
-    """What was last saved of its memory, and as of which position; None until then."""
+    """The figures that were last saved of its memory, and their position; None until then."""
     interruptions: int | None
     slowest_ms: int | None
-    """What was saved with the figures for filters."""
+    """Saved with the figures, for filters."""
     webhooks: DeliveryState | None
     """The worst state of its deliveries: `failed`, else `pending`, else `delivered`; None without any."""
     next_attempt_ms: int | None
@@ -134,7 +134,7 @@ class SessionOverview(NamedTuple):
 
 
 class Quotas(NamedTuple):
-    """What each project may have; 0: no limit."""
+    """The limits of each project; 0: none."""
 
     open: int = 0
     per_day: int = 0
@@ -152,7 +152,7 @@ class Node(Struct, frozen=True):
     expires_ms: int
     """When its lease is over, unless it is renewed."""
     address: str = ""
-    """Where it listens, for people to read; empty for a library, which has no callers."""
+    """Its address, for people to read; empty for a library, which has no callers."""
     version: str = ""
     """Of the program."""
     snapshot_version: int = 0

@@ -1,4 +1,4 @@
-"""What happens to sessions after their end: expiry, and erasure.
+"""Expiry and erasure of sessions.
 
 A mark makes a session unreadable at once, then its content is deleted a portion at a time. What an engine keeps of it
 outside of its tables is cleared at last (docs/storage.md, docs/postgresql.md).
@@ -26,7 +26,7 @@ class ContentTable(NamedTuple):
     size: str
     """The bytes of a row; a key may have several rows."""
     is_counted: bool = False
-    """Whether these are bytes that a project has stored."""
+    """True for bytes that count as stored by a project."""
 
     @property
     def select(self) -> str:
@@ -62,7 +62,7 @@ INDEX_TABLES = (
     ContentTable("transcript_messages", "turn", "octet_length(text) + octet_length(before)"),
     ContentTable("transcript_sessions", "stream", "0"),
 )
-"""Where the transcript index is in the same database."""
+"""Those of a transcript index in the same database."""
 MEMORIES = 5
 """Memories in a portion: each may take milliseconds, where its words are overwritten."""
 CLAIMABLE = """
@@ -87,7 +87,7 @@ DELETE_PLANS = "delete from retention where stream in :keys and erased_ms is not
 
 
 class Traces:
-    """What deletion leaves behind outside of tables, such as a log: here, nothing that could be cleared."""
+    """Traces of deleted content outside of tables, such as in a log: here, none that could be cleared."""
 
     def note(self, connection: Connection) -> None:
         """Record that content was deleted."""
@@ -98,7 +98,7 @@ class Traces:
 
 
 class Retention:
-    """What happens to sessions after their end. Every step is short, so that appends never wait for long.
+    """Expiry and erasure of sessions. Every step is short, so that appends never wait for long.
 
     Several workers may call these methods at a time. What one of them claims for a node, no other node gets until it
     is done, the lease is over or the node is retired; the node itself may claim it again. A claim with nothing to do

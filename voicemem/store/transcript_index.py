@@ -43,7 +43,7 @@ class TranscriptUpdate(Struct, frozen=True):
 
 
 class TranscriptQuery(Struct, frozen=True):
-    """Which messages to find: those with any of the words, best first; in a page that begins after `offset` of them.
+    """A query for messages with any of the words, best first; in a page that begins after `offset` of them.
 
     `since_ms` and `until_ms` bound when a message was said; the second is the first moment that is too late.
     """
@@ -75,7 +75,7 @@ class FoundMessage(NamedTuple):
 
 
 class IndexedSession(NamedTuple):
-    """What the index has of a session, besides its messages."""
+    """A session as the index has it, besides its messages."""
 
     key: int
     position: int
@@ -107,15 +107,15 @@ PASSAGE_COLUMNS = columns(PASSAGE_FIELDS)
 SELECT_TURNS = f"select {PASSAGE_COLUMNS} from transcript_messages where stream = :key and turn in :turns"
 MESSAGE_FIELDS = ("stream", *PASSAGE_FIELDS, "length")
 ALL, OTHERS, ONE = "true", "turn not in :turns", "turn = :turn and number = :number"
-"""Which messages of a session are removed."""
+"""The messages of a session that are removed."""
 TABLES = ("transcript_vectors", "transcript_messages", "transcript_sessions")
 
 
 class IndexDatabase(Protocol):
-    """Where the index is: in the store's own database, or apart from it."""
+    """The database of the index: the store's own, or one apart from it."""
 
     is_apart: bool
-    """Whether it is in a database of its own, of this process alone."""
+    """True for a database of its own, of this process alone."""
     resets: int
     """How often the index was found lost or damaged, and made again, since the store was opened."""
 
@@ -249,7 +249,7 @@ class TranscriptIndex:
         return self.index.is_apart or await self.claims.claim(INDEX_CHECK, 0, node, now_ms, lease_ms)
 
     async def count_sessions_to_index(self) -> int:
-        """How many sessions there are in all projects, without erased ones."""
+        """The number of sessions in all projects, without erased ones."""
         return await self.database.count(COUNT_SESSIONS)
 
     async def clear_index(self) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with the connections of a store just now; the log says when that begins, and when it is over."""
+"""Troubles of the connections of a store; the log says when that begins, and when it is over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OVER = "The store is out of trouble after %.1f s"
 
 
 class Troubles:
-    """Why connections fail, each on its own: that one works says nothing of the others. For any thread."""
+    """The troubles of connections, each on its own: that one works says nothing of the others. For any thread."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

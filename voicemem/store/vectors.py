@@ -31,7 +31,7 @@ MAX_NEAR = 200
 
 
 class MessagePlace(NamedTuple):
-    """Which message of the index it is."""
+    """The place of a message in the index."""
 
     key: int
     """Of its session."""
@@ -40,7 +40,7 @@ class MessagePlace(NamedTuple):
 
 
 class MemoryPlace(NamedTuple):
-    """Which memory it is."""
+    """The place of a memory."""
 
     key: int
     """Of the stream in whose journal it stands."""
@@ -59,16 +59,16 @@ Embedded = Sequence[tuple[TextToEmbed, bytes | None]]
 
 
 class VectorSupport(NamedTuple):
-    """What a store can do with vectors."""
+    """The support of a store for vectors."""
 
     max_compared: int
-    """How many vectors of a scope a query is compared with; 0 where the store can compare none."""
+    """The vectors of a scope that a query is compared with, at most; 0 where the store can compare none."""
     note: str | None = None
-    """What an operator should know about it."""
+    """A note for the operator."""
 
 
 class VectorMath(Protocol):
-    """How an engine keeps vectors and compares them."""
+    """The vectors of an engine: how it keeps and compares them."""
 
     stored: str
     """The parameter `:vector` as it goes into a column."""
@@ -77,7 +77,7 @@ class VectorMath(Protocol):
         """Make ready for vectors; called before anything else."""
 
     def value(self, vector: bytes | None) -> Any:
-        """What goes in as `:vector`."""
+        """Return what goes in as `:vector`."""
 
     def begin(self, connection: Connection) -> int:
         """Make a connection ready; returns how many vectors may be compared, 0 where none can."""
@@ -101,7 +101,7 @@ def floats_of(vector: bytes) -> array[float]:
 
 
 class VectorQuery(Struct, frozen=True):
-    """Which messages to find: those whose vectors are the nearest to this one, of all that `embedder` has made.
+    """A query for the messages whose vectors are the nearest to this one, of all that `embedder` has made.
 
     A vector is little-endian 32-bit floats, of length 1 together. `also` are messages whose nearness is returned too.
     """
@@ -116,14 +116,14 @@ class VectorQuery(Struct, frozen=True):
 
 
 class Near(NamedTuple, Generic[T]):
-    """What was found by vectors; scores are cosines."""
+    """The result of a query by vectors; scores are cosines."""
 
     found: list[T]
     """The nearest first."""
     also: dict[Any, float]
     """The cosines of those places that the query names, as far as they have vectors."""
     is_capped: bool
-    """Whether there are more vectors for the query than were compared."""
+    """True where there are more vectors for the query than were compared."""
 
 
 SELECT_READABLE = "select key from streams where key in :keys and state <> 'erased'"
@@ -199,7 +199,7 @@ class Vectors(ABC):
         return checked(rows, limit, [key for key, is_missing in rows if is_missing])
 
     async def count_without_vector(self, embedder: str) -> int:
-        """How many texts have no vector of this embedder."""
+        """The number of texts that have no vector of this embedder."""
         number = embedder_number(embedder)
         return int((await self.read(lambda connection: connection.one(self.fill(self.count), embedder=number)))[0])
 

@@ -28,7 +28,7 @@ class PostgresqlVectors:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.schema: str | None = None
-        """Where pgvector is; None until `prepare` has found it."""
+        """The schema of pgvector; None until `prepare` has found it."""
 
     async def prepare(self) -> VectorSupport:
         """Find the extension, or make it where that is allowed."""

@@ -96,7 +96,7 @@ class PostgresqlMemoryWords(MemoryFullText):
     columns: Mapping[str, str] = {"length": ":length", "words": WORDS}
 
     def values(self, row: MemoryRow) -> dict[str, Any]:
-        """How many words a memory has, those that it says, those it is about, and those of its scope."""
+        """The words that a memory says, those it is about, and those of its scope."""
         if row.removed_ms is not None:
             return {"length": 0, "own": "", "other": "", "scope": ""}
         said, about = row.words

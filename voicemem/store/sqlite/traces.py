@@ -17,13 +17,13 @@ from voicemem.store.sqlite.words import NOTE_REMOVED
 from voicemem.store.sqlite.writer import RUINED
 
 CLEAR_AGAIN_S = 20.0
-"""How often the log is emptied for the sake of single memories alone."""
+"""Between two times that the log is emptied for the sake of single memories alone."""
 SELECT_REMOVED = "select value from meta where name = 'removed'"
 FORGET_REMOVED = "delete from meta where name = 'removed' and value = ?"
 
 
 class SqliteTraces(Traces):
-    """What deletion leaves behind in the logs of the file and of the index. A mark in `meta` says that it did."""
+    """Traces of deleted content in the logs of the file and of the index. A mark in `meta` says that there are some."""
 
     def __init__(self, database: SqliteDatabase, index: IndexFile) -> None:
         self.database = database

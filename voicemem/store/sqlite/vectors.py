@@ -29,7 +29,7 @@ class SqliteVectors:
     cosine = "1 - vec_distance_cosine(v.vector, :vector)"
 
     async def prepare(self) -> VectorSupport:
-        """What is installed."""
+        """Say what is installed."""
         if extension_path() is None:
             return VectorSupport(MAX_COMPARED_IN_PYTHON, SLOW.format(MAX_COMPARED_IN_PYTHON))
         return VectorSupport(MAX_COMPARED)

@@ -142,7 +142,7 @@ class SqliteMessageWords(MessageFullText):
     """The words of messages in FTS5, which counts them for itself."""
 
     def words_of(self, session: IndexedSession, passage: Passage) -> dict[str, str]:
-        """What a message is found by, as one text for each column."""
+        """The words that a message is found by, as one text for each column."""
         said, before, day = (" ".join(words) for words in indexed_words(passage, day_words(session.started_ms)))
         scope = " ".join(scope_terms(session.scope, self.secret))
         return {"scope": scope, "said": said, "before": before, "day": day}
@@ -172,6 +172,6 @@ class SqliteMessageWords(MessageFullText):
 
 
 def match_expression(terms: Sequence[str], columns: str, words: Sequence[QueryWord], operator: str) -> str:
-    """What FTS5 looks up: the terms of a scope, and words in columns; so no other scope is looked at."""
+    """The expression that FTS5 looks up: the terms of a scope, and words in columns; so no other scope is looked at."""
     found = operator.join(f'"{word.text}"{" *" if word.is_prefix else ""}' for word in words)
     return " AND ".join([*(f'scope : "{term}"' for term in terms), f"{columns} : ({found})"])
