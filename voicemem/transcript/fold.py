@@ -60,8 +60,8 @@ def fold(state: State, entry: DecodedRow) -> State:
 
 def fold_all(state: State, entries: Iterable[DecodedRow]) -> State:
     """The state after all of these entries."""
-    for entry in entries:
-        fold_event(state, *entry)
+    for position, received_ms, event, producer in entries:
+        fold_event(state, position, received_ms, event, producer)
     return state
 
 

@@ -11,7 +11,7 @@ from voicemem.transcript.cutting import after_closing_marks, whole_word_end
 from voicemem.transcript.replies.evidence import BY_TIME, Evidence, Interruption, Source, TimedWord
 from voicemem.transcript.replies.matching import WordMatch, whole_text
 from voicemem.transcript.state import Reply, State
-from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, Timeline
+from voicemem.transcript.timeline import AFTER_ALL, BEFORE_ALL, Entry, TextTimeline, Timeline
 
 TAKEN_BACK_MS = 250
 """A position takes a `tts.done` back when it is more than this below the total."""
@@ -29,14 +29,18 @@ def timelines(source: Source, *names: str) -> Iterator[Timeline]:
 
 def first_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
     """The first entry about a reply in each of the named series of its sources."""
-    found = (one.first(source.until, source.since) for source in sources for one in timelines(source, *names))
-    return (entry for entry in found if entry is not None)
+    for source in sources:
+        for series in timelines(source, *names):
+            if (first := series.first(source.until, source.since)) is not None:
+                yield first
 
 
 def last_entries(sources: Iterable[Source], *names: str) -> Iterator[Entry]:
     """The last entry about a reply in each of them."""
-    found = (one.last(source.until, source.since) for source in sources for one in timelines(source, *names))
-    return (entry for entry in found if entry is not None)
+    for source in sources:
+        for series in timelines(source, *names):
+            if (last := series.last(source.until, source.since)) is not None:
+                yield last
 
 
 PROGRESS = ("starts", "audio", "estimated_audio", "texts", "estimated_texts", "dones")
@@ -78,10 +82,15 @@ def states_time(source: Source) -> bool:
 
 def largest_total(sources: list[Source]) -> tuple[Entry, Source] | None:
     """The largest total of the audio, and where it was reported; of equal ones the newest."""
-    series = ((one, source) for source in sources for one in timelines(source, "totals"))
-    tops = ((one.highest_entry(source.until, source.since), source) for one, source in series)
-    totals = [(top, source) for top, source in tops if top is not None and top.value]
-    return max(totals, key=lambda total: (total[0].value, *total[0][:2]), default=None)
+    found: tuple[Entry, Source] | None = None
+    for source in sources:
+        totals = None if source.evidence.playback is None else source.evidence.playback.totals
+        total = None if totals is None else totals.highest_entry(source.until, source.since)
+        if total is None or not total.value:
+            continue
+        if found is None or (total.value, *total[:2]) > (found[0].value, *found[0][:2]):
+            found = total, source
+    return found
 
 
 def measured_text(reply: Reply, total: tuple[Entry, Source]) -> str:
@@ -112,8 +121,8 @@ def match_words(state: State, reply: Reply, sources: list[Source]) -> WordMatch 
 
 def first_marking_cut(sources: list[Source], resumed_ts: int, heard_ts: int | None) -> Interruption | None:
     """The first interruption that marks a reply: not withdrawn, and before it was heard to its end."""
-    firsts = (source.first_interruption(resumed_ts + 1) for source in sources)
-    first = min((one for one in firsts if one is not None), key=BY_TIME, default=None)
+    firsts = [one for source in sources if (one := source.first_interruption(resumed_ts + 1)) is not None]
+    first = min(firsts, key=BY_TIME) if firsts else None
     if first is None or first.marks(heard_ts):
         return first
     with_more = (source for source in sources if source.evidence.has_more)
@@ -157,13 +166,23 @@ def may_show_end(evidence: Evidence) -> bool:
     playback = evidence.playback
     if playback is None or evidence.heard:
         return bool(evidence.heard)
-    return any(getattr(playback, name) is not None for name in ("dones", *POSITIONS, *TEXTS))
+    return not (
+        playback.dones is None
+        and playback.audio is None
+        and playback.estimated_audio is None
+        and playback.texts is None
+        and playback.estimated_texts is None
+    )
 
 
 def heard_texts(state: State, reply: Reply, sources: list[Source]) -> Iterator[int]:
     """Return when a heard text was all of the reply, with white space as runs; an interrupt's own counts."""
-    playbacks = [(source.evidence.playback, source) for source in sources]
-    series = [(one, s) for playback, s in playbacks for name in TEXTS if (one := getattr(playback, name, None))]
+    series: list[tuple[TextTimeline, Source]] = []
+    for source in sources:
+        playback = source.evidence.playback
+        for one in () if playback is None else (playback.texts, playback.estimated_texts):
+            if one is not None:
+                series.append((one, source))
     if not series and not any(source.evidence.heard for source in sources):
         return
     whole = whole_text(state, reply, sources)

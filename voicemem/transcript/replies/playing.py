@@ -213,9 +213,10 @@ def was_played(sources: list[Source]) -> bool:
 
 
 def plays_at_close(state: State, reply: Reply) -> bool:
-    place = bisect_left(state.playable, reply.key)
-    is_playable = state.playable[place : place + 1] == [reply.key]
-    return reply.progress and is_playable and reply.key >= playing_since(state)
+    key = reply.key
+    place = bisect_left(state.playable, key)
+    is_playable = place < len(state.playable) and state.playable[place] == key
+    return reply.progress and is_playable and key >= playing_since(state)
 
 
 def playing_since(state: State) -> ReplyKey:
