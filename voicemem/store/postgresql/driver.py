@@ -48,7 +48,6 @@ from voicemem.store.postgresql.schema import (
     LOCK_META,
     OLD_PRIMARY,
     SAVE_META,
-    Lineage,
     adopt,
     check_version,
     ensure_partitions,
@@ -193,10 +192,10 @@ class PostgresqlDatabase(Database):
             connection = open_connection(self.url)
             try:
                 self.refuse_old_primary(connection)
-                lineage = Lineage(connection.server, self.trusted, misses_any(connection, self.cached_versions))
+                is_missing = misses_any(connection, self.cached_versions)
                 connection.execute("begin")
                 connection.execute(LOCK_META)
-                if not adopt(connection, lineage):
+                if not adopt(connection, self.trusted, is_missing):
                     free_everything(connection)
                 identity = identity_of(connection)
                 connection.execute("commit")
@@ -250,7 +249,7 @@ class PostgresqlDatabase(Database):
         connection.execute(LOCK_META)
         if reason := why_not_served(identity_of(connection)):
             raise StoreUnavailable(reason)  # it was moved while this node was away
-        return adopt(connection, Lineage(connection.server, self.trusted, is_missing=False))
+        return adopt(connection, self.trusted, is_missing=False)
 
     def renew_incarnation(self, connection: PostgresqlConnection) -> None:
         connection.execute(LOCK_META)

@@ -12,7 +12,6 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import psycopg
 
@@ -45,25 +44,6 @@ COUNT_MISSING = f"""
 """How many journals are shorter than this process has seen them after a commit."""
 
 
-class Lineage(NamedTuple):
-    """What is to be decided when a node begins to work with a server."""
-
-    server: Server | None
-    """The server that answers, as far as it says."""
-    trusted: bool
-    """Whether the operator promises that only synchronous standbys are promoted."""
-    is_missing: bool
-    """Whether anything is missing that this process has seen committed."""
-
-    def goes_on(self, before: Server | None) -> bool:
-        """Whether the store is what it was on the server before: nothing that was acknowledged is missing."""
-        if self.is_missing:
-            return False
-        if self.server is None or before is None or self.server == before:
-            return True
-        return self.trusted and self.server.is_after(before)
-
-
 def identity_of(connection: PostgresqlConnection) -> dict[str, bytes]:
     """What the store says of itself."""
     return dict(connection.rows(SELECT_META))
@@ -79,25 +59,29 @@ def misses_any(connection: PostgresqlConnection, cached_versions: CachedVersions
     return False
 
 
-def adopt(connection: PostgresqlConnection, lineage: Lineage) -> bool:
+def adopt(connection: PostgresqlConnection, trusted: bool, is_missing: bool) -> bool:
     """Note in a transaction, which holds `LOCK_META`, which server has the store; whether it is still the same store.
 
+    It is where nothing is missing that this process has seen committed, and either the server and its timeline are
+    those of before, or only synchronous standbys are promoted, which the operator promises (`trusted`).
     If not, it gets a new incarnation, and the caller frees what all nodes held.
     """
     row = connection.row(SELECT_VALUE, name="server")
-    before = None if row is None else Server.parse(row[0])
-    goes_on = lineage.goes_on(before)
-    if not goes_on:
+    server, before = connection.server, None if row is None else Server.parse(row[0])
+    is_same = server is None or before is None or server == before
+    is_promoted = server is not None and before is not None and server.is_after(before)
+    is_kept = not is_missing and (is_same or (trusted and is_promoted))
+    if not is_kept:
         LOG.error(
             "The store is not what it was: %s. It gets a new incarnation, and producers are told",
-            "events that were acknowledged are missing" if lineage.is_missing else "another server or timeline has it",
+            "events that were acknowledged are missing" if is_missing else "another server or timeline has it",
         )
         renew_incarnation(connection)
-    elif lineage.server not in (None, before) and before is not None:
+    elif server not in (None, before) and before is not None:
         LOG.warning("The store has failed over, and goes on")
-    if lineage.server is not None:
-        connection.execute(SAVE_META, name="server", value=lineage.server.text.encode())
-    return goes_on
+    if server is not None:
+        connection.execute(SAVE_META, name="server", value=server.text.encode())
+    return is_kept
 
 
 def renew_incarnation(connection: PostgresqlConnection) -> None:
