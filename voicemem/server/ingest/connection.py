@@ -85,17 +85,13 @@ class Leases:
 
     def find(self, event: IncomingEvent | RejectedEvent) -> OpenLease | None:
         """Return the lease that an event belongs to, if that is clear."""
-        if event.session_id is None and event.producer is None:
-            return self.only
         if event.session_id is not None:
             of_session = self.by_session.get(event.session_id, {})
         else:
             of_session = next(iter(self.by_session.values())) if len(self.by_session) == 1 else {}
-        if event.producer is not None and event.producer in of_session:
-            return of_session[event.producer]
-        if event.producer is None and len(of_session) == 1:
-            return next(iter(of_session.values()))
-        return None
+        if event.producer is not None:
+            return of_session.get(event.producer)
+        return next(iter(of_session.values())) if len(of_session) == 1 else None
 
     def code_for_misplaced(self, event: IncomingEvent) -> str:
         """Return the error code for an event for which `find` knows no lease."""
@@ -203,11 +199,16 @@ class Connection:
 
     def take_message(self, message: bytes) -> None:
         """Take a message whose turn it is. Raises `InvalidFrame`."""
-        event = decode_fast(message)
-        if event is not None and (open_lease := self.leases.find(event)) is not None:
-            self.throttle.count(1)
-            self.add_to_batch(open_lease, DecodedEvent(event, message), len(message))
-            return
+        event, leases, throttle = decode_fast(message), self.leases, self.throttle
+        if event is not None:
+            is_plain = event.session_id is None and event.producer is None
+            open_lease = leases.only if is_plain else leases.find(event)
+            if open_lease is not None:
+                throttle.allowance -= 1
+                if throttle.allowance < 0:
+                    throttle.charge_taken()
+                self.add_to_batch(open_lease, DecodedEvent(event, message), len(message))
+                return
         # Events are stored in the order in which they were sent. So from a frame that must wait for the store on,
         # the rest of its message goes to a task and later messages into the backlog, until the task is through them;
         # beyond the window the socket is not read, and TCP holds the sender back. A long message goes to the task
