@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voicemem.store.database import Connection, Port, upsert
+from voicemem.store.database import Connection, Port, upsert, writes
 
 SUMMARY, EXTRACTION, INDEX_CHECK = "summary", "extraction", "index"
 """Kinds of work. The look at all sessions for the index is claimed under the key 0, which no stream has."""
@@ -24,15 +24,12 @@ class Claims(Port):
     which prolongs the lease. Claims only spare work: what is done twice does no harm.
     """
 
-    async def claim(self, work: str, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
+    @writes
+    def claim(self, connection: Connection, work: str, key: int, node: str, now_ms: int, lease_ms: int) -> bool:
         """Lease work to a node; False while another node has it."""
         values = {"work": work, "key": key, "node": node, "now_ms": now_ms, "until_ms": now_ms + lease_ms}
-
-        def job(connection: Connection) -> bool:
-            connection.hold_node(node)
-            return bool(connection.execute(CLAIM, **values))
-
-        return await self.database.write(job)
+        connection.hold_node(node)
+        return bool(connection.execute(CLAIM, **values))
 
     async def release(self, work: str, key: int, node: str) -> None:
         """Give a claim back; does nothing when another node has it."""

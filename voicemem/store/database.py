@@ -17,14 +17,16 @@ as 0 or 1, so read it with `bool(...)`. Write `cast(:value as text)` where nothi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from voicemem.errors import StoreUnavailable
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.streams import Stream
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Row = tuple[Any, ...]
 
 
@@ -219,3 +221,35 @@ class Port:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+
+
+class HasDatabase(Protocol):
+    database: Any
+
+
+S = TypeVar("S", bound=HasDatabase)
+
+
+class Runs(Protocol):
+    """Makes a method a job that a verb of `Database` runs; callers leave the connection out, and await the result."""
+
+    def __call__(
+        self, job: Callable[Concatenate[S, Connection, P], T], /
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
+
+
+def runs_by(verb: str) -> Runs:
+    def decorate(
+        job: Callable[Concatenate[S, Connection, P], T],
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+        @wraps(job)
+        async def run(self: S, /, *args: P.args, **values: P.kwargs) -> T:
+            result: T = await getattr(self.database, verb)(lambda connection: job(self, connection, *args, **values))
+            return result
+
+        return run
+
+    return decorate
+
+
+writes, reads, scans = runs_by("write"), runs_by("read"), runs_by("scan")

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Port, Row
+from voicemem.store.database import Connection, Port, Row, reads, writes
 from voicemem.store.endpoints import ENDPOINT_COLUMNS, Endpoint, to_endpoint
 
 DeliveryState = Literal["pending", "delivered", "failed"]
@@ -142,39 +142,32 @@ COUNT_DELIVERIES = """
 class Deliveries(Port):
     """Deliveries as their owners read them, and send them again; none of erased sessions."""
 
-    async def list_deliveries(self, stream: int) -> list[Delivery]:
+    @reads
+    def list_deliveries(self, connection: Connection, stream: int) -> list[Delivery]:
         """All deliveries of a session with their attempts, in the order of their making."""
-
-        def job(connection: Connection) -> list[Delivery]:
-            rows = connection.rows(LIST_OF_SESSION, stream=stream)
-            return [to_delivery(connection, row).delivery for row in rows]
-
-        return await self.database.read(job)
+        rows = connection.rows(LIST_OF_SESSION, stream=stream)
+        return [to_delivery(connection, row).delivery for row in rows]
 
     # Of an endpoint
 
-    async def list_endpoint_deliveries(self, key: int, query: DeliveryFilter) -> list[EndpointDelivery]:
+    @reads
+    def list_endpoint_deliveries(
+        self, connection: Connection, key: int, query: DeliveryFilter
+    ) -> list[EndpointDelivery]:
         """An endpoint's deliveries that match, the newest first."""
         before = "true" if query.before is None else "x.key < :before"
         sql = LIST_OF_ENDPOINT.format(conditions=" and ".join([before, *conditions_of(query)]))
+        return [to_delivery(connection, row) for row in connection.rows(sql, endpoint=key, **asdict(query))]
 
-        def job(connection: Connection) -> list[EndpointDelivery]:
-            return [to_delivery(connection, row) for row in connection.rows(sql, endpoint=key, **asdict(query))]
-
-        return await self.database.read(job)
-
-    async def resend(self, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
+    @writes
+    def resend(self, connection: Connection, key: int, delivery: int, now_ms: int) -> EndpointDelivery | None:
         """Make a delivery of an endpoint due now, whatever its state; None when it is unknown.
 
         Its schedule of retries starts again: `ClaimedDelivery.restarted_at` becomes the number of attempts so far.
         """
-
-        def job(connection: Connection) -> EndpointDelivery | None:
-            if not connection.execute(RESEND_DELIVERY, key=delivery, endpoint=key, now_ms=now_ms):
-                return None
-            return to_delivery(connection, connection.one(SELECT_DELIVERY, key=delivery))
-
-        return await self.database.write(job)
+        if not connection.execute(RESEND_DELIVERY, key=delivery, endpoint=key, now_ms=now_ms):
+            return None
+        return to_delivery(connection, connection.one(SELECT_DELIVERY, key=delivery))
 
     async def resend_failed(self, key: int, since_ms: int, now_ms: int) -> int:
         """Do the same for all failed deliveries made at `since_ms` or later. Returns how many there are."""
@@ -182,8 +175,14 @@ class Deliveries(Port):
 
     # Of a project, over all endpoints, the sessions' own included; with `operators` also those to the operator's
 
-    async def list_project_deliveries(
-        self, project: str, query: DeliveryFilter, operators: bool, stream: int | None = None
+    @reads
+    def list_project_deliveries(
+        self,
+        connection: Connection,
+        project: str,
+        query: DeliveryFilter,
+        operators: bool,
+        stream: int | None = None,
     ) -> DeliveryPage:
         """Those that match, the newest first; with `stream` only those of one session."""
         scanned = ["true"] if stream is None else ["stream = :stream"]
@@ -194,37 +193,27 @@ class Deliveries(Port):
         texts = {"scanned": " and ".join(scanned), "conditions": " and ".join(["true", *conditions_of(query)])}
         values = asdict(query) | {"stream": stream, "project": project, "operators": operators}
         values |= {"limit": query.limit + 1, "most": MOST_SCANNED}
+        rows = connection.rows(LIST_OF_PROJECT.format(**texts), **values)
+        found = [listed_delivery(connection, row) for row in rows[: query.limit]]
+        if len(rows) > query.limit:
+            return DeliveryPage(found, found[-1].delivery.key)
+        count, last = connection.one(COUNT_SCANNED.format(**texts), **values)
+        return DeliveryPage(found, last if count >= MOST_SCANNED else None)
 
-        def job(connection: Connection) -> DeliveryPage:
-            rows = connection.rows(LIST_OF_PROJECT.format(**texts), **values)
-            found = [listed_delivery(connection, row) for row in rows[: query.limit]]
-            if len(rows) > query.limit:
-                return DeliveryPage(found, found[-1].delivery.key)
-            count, last = connection.one(COUNT_SCANNED.format(**texts), **values)
-            return DeliveryPage(found, last if count >= MOST_SCANNED else None)
-
-        return await self.database.read(job)
-
-    async def find_project_delivery(
-        self, project: str, delivery: int, operators: bool
+    @reads
+    def find_project_delivery(
+        self, connection: Connection, project: str, delivery: int, operators: bool
     ) -> tuple[ListedDelivery, bytes | None] | None:
         """One of them, and the payload of its body, None before it is made; None when it is unknown."""
+        row = connection.row(FIND, project=project, key=delivery, operators=operators)
+        return None if row is None else (listed_delivery(connection, row[:-1]), row[-1])
 
-        def job(connection: Connection) -> tuple[ListedDelivery, bytes | None] | None:
-            row = connection.row(FIND, project=project, key=delivery, operators=operators)
-            return None if row is None else (listed_delivery(connection, row[:-1]), row[-1])
-
-        return await self.database.read(job)
-
-    async def count_endpoint_deliveries(self, keys: Sequence[int], since_ms: int) -> dict[int, EndpointCounts]:
+    @reads
+    def count_endpoint_deliveries(
+        self, connection: Connection, keys: Sequence[int], since_ms: int
+    ) -> dict[int, EndpointCounts]:
         """Counts of the deliveries of these endpoints; what was made before `since_ms` counts only while it waits."""
-
-        def job(connection: Connection) -> dict[int, EndpointCounts]:
-            return {
-                key: EndpointCounts(*connection.one(COUNT_DELIVERIES, endpoint=key, since_ms=since_ms)) for key in keys
-            }
-
-        return await self.database.read(job)
+        return {key: EndpointCounts(*connection.one(COUNT_DELIVERIES, endpoint=key, since_ms=since_ms)) for key in keys}
 
 
 def conditions_of(query: DeliveryFilter) -> list[str]:

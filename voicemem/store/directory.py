@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Port, Row, assign, columns, insert, upsert
+from voicemem.store.database import Connection, Port, Row, assign, columns, insert, upsert, writes
 
 OPERATOR_OVERLAP_MS = 86_400_000
 """The time that the operator's last secret signs alongside a new one: nodes may be restarted with it one by one."""
@@ -168,21 +168,20 @@ class Directory(Port):
         """Store a new app; False when there is one with its id, in whatever project."""
         return bool(await self.database.execute(INSERT_APP, **asdict(app) | {"scopes": ",".join(app.scopes)}))
 
-    async def change_agora_app(self, app_id: str, change: Callable[[AgoraApp], AgoraApp]) -> AgoraApp | None:
+    @writes
+    def change_agora_app(
+        self, connection: Connection, app_id: str, change: Callable[[AgoraApp], AgoraApp]
+    ) -> AgoraApp | None:
         """Replace the certificates of an app by those that `change` returns for it; None when the id is unknown.
 
         `change` is pure, and may run more than once.
         """
-
-        def job(connection: Connection) -> AgoraApp | None:
-            row = connection.row(f"{SELECT_APP} for no key update", app_id=app_id)
-            if row is None:
-                return None
-            app = change(to_app(row))
-            connection.execute(UPDATE_APP, app_id=app_id, certificate=app.certificate, old=app.old_certificate)
-            return app
-
-        return await self.database.write(job)
+        row = connection.row(f"{SELECT_APP} for no key update", app_id=app_id)
+        if row is None:
+            return None
+        app = change(to_app(row))
+        connection.execute(UPDATE_APP, app_id=app_id, certificate=app.certificate, old=app.old_certificate)
+        return app
 
     async def remove_agora_app(self, app_id: str) -> bool:
         """Delete an app and its certificates; False when the id is unknown."""
@@ -200,22 +199,23 @@ class Directory(Port):
         row = await self.database.row(SELECT_INBOUND, project=project, dialect=dialect)
         return None if row is None else InboundSecret(*row)
 
-    async def change_inbound_secret(
-        self, project: str, dialect: str, change: Callable[[InboundSecret | None], InboundSecret]
+    @writes
+    def change_inbound_secret(
+        self,
+        connection: Connection,
+        project: str,
+        dialect: str,
+        change: Callable[[InboundSecret | None], InboundSecret],
     ) -> InboundSecret:
         """Replace a secret by what `change` returns for it, or for None where there is none yet.
 
         `change` is pure, and may run more than once; it keeps the project and the dialect.
         """
-
-        def job(connection: Connection) -> InboundSecret:
-            while True:  # until no other node adds or removes it in between
-                row = connection.row(f"{SELECT_INBOUND} for no key update", project=project, dialect=dialect)
-                changed = change(None if row is None else InboundSecret(*row))
-                if connection.execute(ADD_INBOUND if row is None else CHANGE_INBOUND, **asdict(changed)):
-                    return changed
-
-        return await self.database.write(job)
+        while True:  # until no other node adds or removes it in between
+            row = connection.row(f"{SELECT_INBOUND} for no key update", project=project, dialect=dialect)
+            changed = change(None if row is None else InboundSecret(*row))
+            if connection.execute(ADD_INBOUND if row is None else CHANGE_INBOUND, **asdict(changed)):
+                return changed
 
     async def remove_inbound_secret(self, project: str, dialect: str) -> bool:
         """Delete a secret, the old one too; False where there is none."""
@@ -223,8 +223,9 @@ class Directory(Port):
 
     # The operator's endpoint
 
-    async def set_operator_endpoint(
-        self, url: str, secret: str | None, contents: str = "full", now_ms: int = 0
+    @writes
+    def set_operator_endpoint(
+        self, connection: Connection, url: str, secret: str | None, contents: str = "full", now_ms: int = 0
     ) -> None:
         """Set the receiver of every session's history, and enable it.
 
@@ -232,13 +233,9 @@ class Directory(Port):
         payloads that are not frozen yet. A secret that is replaced, at the same URL, signs alongside the new one for
         `OPERATOR_OVERLAP_MS`.
         """
-
-        def job(connection: Connection) -> None:
-            values: dict[str, Any] = {"url": url, "secret": secret, "contents": contents}
-            if not connection.execute(SAVE_OPERATOR_ENDPOINT, until_ms=now_ms + OPERATOR_OVERLAP_MS, **values):
-                connection.execute(INSERT_OPERATOR_ENDPOINT, key=connection.draw_key(), public_only=False, **values)
-
-        await self.database.write(job)
+        values: dict[str, Any] = {"url": url, "secret": secret, "contents": contents}
+        if not connection.execute(SAVE_OPERATOR_ENDPOINT, until_ms=now_ms + OPERATOR_OVERLAP_MS, **values):
+            connection.execute(INSERT_OPERATOR_ENDPOINT, key=connection.draw_key(), public_only=False, **values)
 
     async def turn_off_operator_endpoint(self) -> None:
         """Take that receiver away, on all nodes; does nothing when there is none."""

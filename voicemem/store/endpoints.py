@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from voicemem.config.session import HISTORY_EVENT, Contents
-from voicemem.store.database import Connection, Port, assign, columns, insert
+from voicemem.store.database import Connection, Port, assign, columns, insert, writes
 from voicemem.store.streams import Stream
 
 
@@ -77,18 +77,15 @@ INSERT_SESSION_ENDPOINT = insert(
 class Endpoints(Port):
     """The endpoints that projects registered, and the operator's."""
 
-    async def add_endpoint(self, endpoint: Endpoint, limit: int) -> Endpoint | None:
+    @writes
+    def add_endpoint(self, connection: Connection, endpoint: Endpoint, limit: int) -> Endpoint | None:
         """Store a project's new endpoint, and return it with its key; None when the project has `limit` already."""
-
-        def job(connection: Connection) -> Endpoint | None:
-            connection.lock(f"endpoints of {endpoint.project}")  # two at once must not both get the last place
-            if connection.one(COUNT_ENDPOINTS, project=endpoint.project) >= (limit,):
-                return None
-            added = replace(endpoint, key=connection.draw_key())
-            connection.execute(insert("endpoints", FIELDS), **endpoint_values(added))
-            return added
-
-        return await self.database.write(job)
+        connection.lock(f"endpoints of {endpoint.project}")  # two at once must not both get the last place
+        if connection.one(COUNT_ENDPOINTS, project=endpoint.project) >= (limit,):
+            return None
+        added = replace(endpoint, key=connection.draw_key())
+        connection.execute(insert("endpoints", FIELDS), **endpoint_values(added))
+        return added
 
     async def list_endpoints(self, project: str) -> list[Endpoint]:
         """A project's endpoints, in the order in which they were made."""
@@ -106,38 +103,32 @@ class Endpoints(Port):
         row = await self.database.row(SELECT_OPERATOR_ENDPOINT)
         return None if row is None else to_endpoint(row)
 
-    async def change_endpoint(
-        self, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
+    @writes
+    def change_endpoint(
+        self, connection: Connection, project: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
     ) -> Endpoint | None:
         """Replace an endpoint by what `change` returns for it; None when the id is unknown.
 
         `change` is pure, and may run more than once. When the result is disabled, what waits for it is failed.
         """
+        row = connection.row(f"{SELECT_ENDPOINT} for no key update", project=project, id=endpoint_id)
+        if row is None:
+            return None
+        changed = change(to_endpoint(row))
+        connection.execute(UPDATE_ENDPOINT, **endpoint_values(changed))
+        if changed.disabled_ms is not None:
+            connection.execute(FAIL_PENDING_DELIVERIES, endpoint=changed.key)
+        return changed
 
-        def job(connection: Connection) -> Endpoint | None:
-            row = connection.row(f"{SELECT_ENDPOINT} for no key update", project=project, id=endpoint_id)
-            if row is None:
-                return None
-            changed = change(to_endpoint(row))
-            connection.execute(UPDATE_ENDPOINT, **endpoint_values(changed))
-            if changed.disabled_ms is not None:
-                connection.execute(FAIL_PENDING_DELIVERIES, endpoint=changed.key)
-            return changed
-
-        return await self.database.write(job)
-
-    async def delete_endpoint(self, project: str, endpoint_id: str) -> bool:
+    @writes
+    def delete_endpoint(self, connection: Connection, project: str, endpoint_id: str) -> bool:
         """Delete an endpoint, and fail what waits for it; False when the id is unknown."""
-
-        def job(connection: Connection) -> bool:
-            row = connection.row(f"{SELECT_ENDPOINT} for update", project=project, id=endpoint_id)
-            if row is None:
-                return False
-            connection.execute(FAIL_PENDING_DELIVERIES, endpoint=row[0])
-            connection.execute(DELETE_ENDPOINT, key=row[0])
-            return True
-
-        return await self.database.write(job)
+        row = connection.row(f"{SELECT_ENDPOINT} for update", project=project, id=endpoint_id)
+        if row is None:
+            return False
+        connection.execute(FAIL_PENDING_DELIVERIES, endpoint=row[0])
+        connection.execute(DELETE_ENDPOINT, key=row[0])
+        return True
 
     async def disable_endpoint(self, endpoint: Endpoint, now_ms: int) -> None:
         """Disable an endpoint that answered that it is gone, and fail what waits for it.
@@ -152,16 +143,13 @@ class Endpoints(Port):
 
         return await self.disable(DISABLE_FAILING_ENDPOINT, key, now_ms=now_ms, since_ms=since_ms)
 
-    async def disable(self, statement: str, key: int, **values: Any) -> bool:
+    @writes
+    def disable(self, connection: Connection, statement: str, /, key: int, **values: Any) -> bool:
         """Disable an endpoint where a statement does so, and fail what waits for it."""
-
-        def job(connection: Connection) -> bool:
-            is_disabled = connection.execute(statement, key=key, **values) > 0
-            if is_disabled:
-                connection.execute(FAIL_PENDING_DELIVERIES, endpoint=key)
-            return is_disabled
-
-        return await self.database.write(job)
+        is_disabled = connection.execute(statement, key=key, **values) > 0
+        if is_disabled:
+            connection.execute(FAIL_PENDING_DELIVERIES, endpoint=key)
+        return is_disabled
 
 
 def save_session_endpoint(connection: Connection, stream: Stream, now_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voicemem.store.database import Check, Connection, Port, checked
+from voicemem.store.database import Check, Connection, Port, checked, scans, writes
 from voicemem.store.stream_rows import POSITION, SELECT_READABLE_STREAMS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
@@ -39,38 +39,29 @@ class Extractions(Port):
     which nothing is new.
     """
 
-    async def check_extractions(self, everywhere: bool, after_key: int, limit: int) -> Check[Stream]:
+    @scans
+    def check_extractions(self, connection: Connection, everywhere: bool, after_key: int, limit: int) -> Check[Stream]:
         """Look at some sessions of all projects, by key: which have grown since they were looked at.
 
         Unless `everywhere`, only those whose own configuration has `EXTRACT`. `limit` is how many are looked at.
         """
+        found = connection.rows(LOOK_AT_SESSIONS, everywhere=everywhere, after=after_key, limit=limit)
+        keys = [key for key, is_behind, config in found if is_behind and (everywhere or EXTRACT in config)]
+        rows = connection.rows(SELECT_READABLE_STREAMS, keys=keys) if keys else []
+        return checked(found, limit, list(map(to_stream, rows)))
 
-        def job(connection: Connection) -> Check[Stream]:
-            found = connection.rows(LOOK_AT_SESSIONS, everywhere=everywhere, after=after_key, limit=limit)
-            keys = [key for key, is_behind, config in found if is_behind and (everywhere or EXTRACT in config)]
-            rows = connection.rows(SELECT_READABLE_STREAMS, keys=keys) if keys else []
-            return checked(found, limit, list(map(to_stream, rows)))
-
-        return await self.database.scan(job)
-
-    async def note_extracted(self, key: int, position: int) -> None:
+    @writes
+    def note_extracted(self, connection: Connection, key: int, position: int) -> None:
         """Record that a session was looked at up to a position; does nothing for an erased one."""
+        if connection.row(SELECT_READABLE, key=key) is not None:
+            connection.execute(NOTE, key=key, position=position)
 
-        def job(connection: Connection) -> None:
-            if connection.row(SELECT_READABLE, key=key) is not None:
-                connection.execute(NOTE, key=key, position=position)
-
-        await self.database.write(job)
-
-    async def spend_tokens(self, project: str, day: int, tokens: int, limit: int) -> bool:
+    @writes
+    def spend_tokens(self, connection: Connection, project: str, day: int, tokens: int, limit: int) -> bool:
         """Count tokens that a project spends on a day (since 1970), unless they would be more than `limit` with it.
 
         False, with nothing counted, in that case. A `limit` of 0 is none. Negative tokens are given back.
         """
         values = {"project": project, "day": day, "tokens": tokens, "spent": max(0, tokens), "limit": limit}
-
-        def job(connection: Connection) -> bool:
-            connection.execute(FORGET_OLD_DAYS, project=project, day=day - KEPT_DAYS)
-            return bool(connection.execute(SPEND, **values))
-
-        return await self.database.write(job)
+        connection.execute(FORGET_OLD_DAYS, project=project, day=day - KEPT_DAYS)
+        return bool(connection.execute(SPEND, **values))

@@ -12,7 +12,7 @@ import msgspec
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.store.admission import AppendResult, Batch
-from voicemem.store.database import Connection, Port
+from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
     CLIENT_ID_LABEL,
     MAX_COUNTED,
@@ -129,8 +129,10 @@ class Journal(Port):
 
     # Sessions
 
-    async def create_session(
+    @writes
+    def create_session(
         self,
+        connection: Connection,
         project: str,
         session_id: str,
         session_patch: SessionPatch,
@@ -145,19 +147,18 @@ class Journal(Port):
         a name. The name is free again when the session closes. Raises `Refused` (`session_erased`; `session_exists`
         with `streams.NAME_TAKEN`).
         """
+        rows: StreamRows = connection.streams
+        stream = rows.session_of(project, session_id)
+        if stream is None:
+            created = create_session(rows, project, session_id, session_patch, now_ms, key_id, takes_name)
+            return created, "created"
+        secrets: dict[str, str] = dict(rows.connection.rows(SELECT_SECRETS, stream=stream.key))
+        return stream, compare(stream, secrets, session_patch)
 
-        def job(rows: StreamRows) -> tuple[Stream, Literal["created", "same", "different"]]:
-            stream = rows.session_of(project, session_id)
-            if stream is None:
-                created = create_session(rows, project, session_id, session_patch, now_ms, key_id, takes_name)
-                return created, "created"
-            secrets: dict[str, str] = dict(rows.connection.rows(SELECT_SECRETS, stream=stream.key))
-            return stream, compare(stream, secrets, session_patch)
-
-        return await self.change(job)
-
-    async def restore_session(
+    @writes
+    def restore_session(
         self,
+        connection: Connection,
         project: str,
         session_id: str,
         session_patch: SessionPatch,
@@ -170,18 +171,17 @@ class Journal(Port):
         A session that has ended gets no deliveries, any other its start deliveries. Raises `Refused` (`session_erased`;
         `unknown_session` when the session named by `restored.secrets_of` does not exist or is erased).
         """
+        rows: StreamRows = connection.streams
+        existing = rows.session_of(project, session_id)
+        if existing is not None:
+            refuse_erased(existing)
+            return None
+        return restore_session(rows, project, session_id, session_patch, restored, now_ms, key_id)
 
-        def job(rows: StreamRows) -> Stream | None:
-            existing = rows.session_of(project, session_id)
-            if existing is not None:
-                refuse_erased(existing)
-                return None
-            return restore_session(rows, project, session_id, session_patch, restored, now_ms, key_id)
-
-        return await self.change(job)
-
-    async def open_producer(
+    @writes
+    def open_producer(
         self,
+        connection: Connection,
         project: str,
         session_id: str,
         producer: str,
@@ -201,17 +201,13 @@ class Journal(Port):
         `session.gap`, and `next_seq` becomes `from_seq`. The session is not silent any more. Raises `Refused`
         (`session_erased`).
         """
-
-        def job(connection: Connection) -> OpenResult:
-            connection.hold_node(node)
-            rows: StreamRows = connection.streams
-            stream = rows.session_of(project, session_id)
-            created = stream is None
-            if stream is None:
-                stream = create_session(rows, project, session_id, session_patch, now_ms, key_id)
-            return connect(rows, stream, created, producer, node, from_seq, now_ms)
-
-        return await self.database.write(job)
+        connection.hold_node(node)
+        rows: StreamRows = connection.streams
+        stream = rows.session_of(project, session_id)
+        created = stream is None
+        if stream is None:
+            stream = create_session(rows, project, session_id, session_patch, now_ms, key_id)
+        return connect(rows, stream, created, producer, node, from_seq, now_ms)
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         """Append producers' events, all batches in one transaction; the result of each is at its index.
@@ -257,21 +253,21 @@ class Journal(Port):
         """
         return await self.change(lambda rows: change_config(rows, key, session_patch, payload, now_ms))
 
-    async def append_server_event(self, key: int, payload: bytes, expected: int, now_ms: int) -> Stream | None:
+    @writes
+    def append_server_event(
+        self, connection: Connection, key: int, payload: bytes, expected: int, now_ms: int
+    ) -> Stream | None:
         """Journal an event of the server's own at position `expected` + 1; None when that position is taken.
 
         Also on a session that has ended, and on a user's stream. Raises `Refused` (`unknown_session`).
         """
-
-        def job(rows: StreamRows) -> Stream | None:
-            stream = find(rows, key)
-            if stream.position != expected:
-                return None
-            rows.append_server_event(stream, now_ms, payload)
-            rows.save_stream(stream)
-            return stream
-
-        return await self.change(job)
+        rows: StreamRows = connection.streams
+        stream = find(rows, key)
+        if stream.position != expected:
+            return None
+        rows.append_server_event(stream, now_ms, payload)
+        rows.save_stream(stream)
+        return stream
 
     # When sessions end
 
@@ -291,8 +287,15 @@ class Journal(Port):
         """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""
         return [key for (key,) in await self.database.rows(SELECT_DUE_SESSIONS, now_ms=now_ms, limit=limit)]
 
-    async def close_session(
-        self, key: int, ending: SessionEnding | None, notice_id: str, now_ms: int, if_silent: bool = False
+    @writes
+    def close_session(
+        self,
+        connection: Connection,
+        key: int,
+        ending: SessionEnding | None,
+        notice_id: str,
+        now_ms: int,
+        if_silent: bool = False,
     ) -> Stream | None:
         """Journal `session.closed` and add the close deliveries, in one transaction; None when nothing was closed.
 
@@ -300,13 +303,10 @@ class Journal(Port):
         Without one it is closed if it is due, with the ending of `streams.ending_if_due`, or as by `close_ended`.
         `notice_id` becomes the id of the history's delivery.
         """
-
-        def job(rows: StreamRows) -> Stream | None:
-            stream = rows.stream(key)
-            due = ending or (None if stream is None else ending_if_due(stream, now_ms))
-            return close(rows, key, due, notice_id, now_ms, if_silent)
-
-        return await self.change(job)
+        rows: StreamRows = connection.streams
+        stream = rows.stream(key)
+        due = ending or (None if stream is None else ending_if_due(stream, now_ms))
+        return close(rows, key, due, notice_id, now_ms, if_silent)
 
     async def close_ended(self, key: int, notice_id: str, now_ms: int) -> Stream | None:
         """Close a session with a committed `session.end` if no one's last words are awaited; None otherwise.
@@ -395,35 +395,30 @@ class Journal(Port):
         """The row of a user's own stream; None for an unknown or erased user."""
         return await self.find_by_name(project, USER_KIND, user_id)
 
-    async def ensure_user(self, project: str, user_id: str, now_ms: int) -> Stream:
+    @writes
+    def ensure_user(self, connection: Connection, project: str, user_id: str, now_ms: int) -> Stream:
         """The same, created when it does not exist. It is not a session: never due, closed, listed or counted."""
-
-        def job(rows: StreamRows) -> Stream:
-            stream = rows.find_by_name(project, USER_KIND, user_id)
-            if stream is None:
-                stream = new_stream(project, USER_KIND, user_id, {}, now_ms)
-                rows.add_stream(stream)
-            return stream
-
-        return await self.change(job)
+        rows: StreamRows = connection.streams
+        stream = rows.find_by_name(project, USER_KIND, user_id)
+        if stream is None:
+            stream = new_stream(project, USER_KIND, user_id, {}, now_ms)
+            rows.add_stream(stream)
+        return stream
 
     # Snapshots
 
-    async def load_snapshot(self, key: int, version: int, at_most: int) -> Snapshot | None:
+    @reads
+    def load_snapshot(self, connection: Connection, key: int, version: int, at_most: int) -> Snapshot | None:
         """The stored fold state, if it is of this version and of a position up to `at_most`.
 
         A damaged snapshot, and one of an erased session, is None: it saves time, and the journal gives the same state.
         """
         values = {"stream": key, "version": version, "at_most": at_most}
-
-        def job(connection: Connection) -> Snapshot | None:
-            row = connection.row(SELECT_SNAPSHOT, **values)
-            try:
-                return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
-            except zlib.error:
-                return None  # damaged: the journal is folded again instead
-
-        return await self.database.read(job)
+        row = connection.row(SELECT_SNAPSHOT, **values)
+        try:
+            return None if row is None else Snapshot(row[0], row[1], zlib.decompress(row[2]))
+        except zlib.error:
+            return None  # damaged: the journal is folded again instead
 
     async def save_snapshot(self, key: int, snapshot: Snapshot) -> None:
         """Replace a stream's snapshot of this version; does nothing for an erased one.

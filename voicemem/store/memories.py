@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from voicemem.errors import Refused
 from voicemem.search.words import QueryWord
-from voicemem.store.database import Connection, Database, columns
+from voicemem.store.database import Connection, Database, columns, scans, writes
 from voicemem.store.memory_filters import IS_THERE, Conditions, MemoryFilter, single_scope
 from voicemem.store.memory_rows import (
     STORED,
@@ -135,8 +135,10 @@ class Memories:
             changes=", ".join((*changes, *map(kept.format, ACCESSED))),
         )
 
-    async def write_memories(
+    @writes
+    def write_memories(
         self,
+        connection: Connection,
         key: int,
         payloads: Sequence[bytes],
         expected: int,
@@ -153,29 +155,25 @@ class Memories:
         another stream of the project has the id, and is not removed).
         """
         check_rows(rows)
-
-        def job(connection: Connection) -> Stream | None:
-            changes = connection.streams
-            stream = find(changes, key)
-            if stream.position != expected or not all(is_there(connection, row.key, row) for row, _ in replaced):
-                return None
-            left_over = refuse_taken_ids(connection, stream.project, key, rows, replaced)
-            for row, payload in replaced:
-                before = find(changes, row.key)
-                changes.append_server_event(before, now_ms, payload)
-                changes.save_stream(before)
-                self.save(connection, tombstone(row, before.position, now_ms))
-            for row in left_over:
-                self.delete(connection, row)
-            for payload in payloads:
-                changes.append_server_event(stream, now_ms, payload)
-            if payloads:
-                changes.save_stream(stream)
-            for row in rows:
-                self.save(connection, replace(row, key=key, project=stream.project))
-            return stream
-
-        return await self.database.write(job)
+        changes = connection.streams
+        stream = find(changes, key)
+        if stream.position != expected or not all(is_there(connection, row.key, row) for row, _ in replaced):
+            return None
+        left_over = refuse_taken_ids(connection, stream.project, key, rows, replaced)
+        for row, payload in replaced:
+            before = find(changes, row.key)
+            changes.append_server_event(before, now_ms, payload)
+            changes.save_stream(before)
+            self.save(connection, tombstone(row, before.position, now_ms))
+        for row in left_over:
+            self.delete(connection, row)
+        for payload in payloads:
+            changes.append_server_event(stream, now_ms, payload)
+        if payloads:
+            changes.save_stream(stream)
+        for row in rows:
+            self.save(connection, replace(row, key=key, project=stream.project))
+        return stream
 
     async def find_memories(self, project: str, ids: Sequence[str]) -> list[MemoryRow]:
         """The memories with these ids, in any order; removed ones too, where no other memory has taken the id."""
@@ -188,20 +186,16 @@ class Memories:
 
         return await self.database.read(job) if ids else []
 
-    async def list_memories(self, query: MemoryFilter) -> list[MemoryRow]:
+    @scans
+    def list_memories(self, connection: Connection, query: MemoryFilter) -> list[MemoryRow]:
         """Memories by `created_ms` and id, the newest first."""
         conditions = Conditions(query)
         values, sql = {**conditions.values, "limit": query.limit}, conditions.sql
         if query.after is not None:
             values["after_ms"], values["after_id"] = query.after
             sql += IS_AFTER
-        sql = LIST.format(conditions=sql)
-
-        def job(connection: Connection) -> list[MemoryRow]:
-            rows = [row_of_values(row) for row in connection.rows(sql, **values)]
-            return with_newer(connection, query.project, rows, query.as_of_ms) if query.with_superseded else rows
-
-        return await self.database.scan(job)
+        rows = [row_of_values(row) for row in connection.rows(LIST.format(conditions=sql), **values)]
+        return with_newer(connection, query.project, rows, query.as_of_ms) if query.with_superseded else rows
 
     async def find_memories_by_words(
         self, query: MemoryFilter, words: Sequence[QueryWord], limit: int
@@ -243,8 +237,15 @@ class Memories:
         rows = await self.database.rows(LIST_OF_STREAM, key=key, after=after, limit=limit)
         return [row_of_values(row) for row in rows]
 
-    async def move_memories(
-        self, key: int, user_id: str, payloads: Sequence[bytes], rows: Sequence[MemoryRow], now_ms: int
+    @writes
+    def move_memories(
+        self,
+        connection: Connection,
+        key: int,
+        user_id: str,
+        payloads: Sequence[bytes],
+        rows: Sequence[MemoryRow],
+        now_ms: int,
     ) -> bool:
         """Move memories of a session whose `ttl_seconds` are over into the stream of a user, in one step.
 
@@ -254,28 +255,24 @@ class Memories:
         row has when it is given. At most `MAX_ROWS` rows.
         """
         check_rows(rows)
-
-        def job(connection: Connection) -> bool:
-            changes = connection.streams
-            session = changes.stream(key)
-            if session is None or connection.row(SELECT_IS_EXPIRED, key=key, now_ms=now_ms) is None:
-                return False
-            if not all(is_there(connection, key, row) for row in rows):
-                return False
-            user = changes.find_by_name(session.project, USER_KIND, user_id)
-            if user is None:
-                user = new_stream(session.project, USER_KIND, user_id, {}, now_ms)
-                changes.add_stream(user)
-            for payload, row in zip(payloads, rows, strict=True):
-                changes.append_server_event(user, now_ms, payload)
-                connection.execute(DELETE_TOMBSTONE, stream=user.key, id=row.id)
-                for table, column in MOVES:
-                    connection.execute(MOVE.format(table, column), user=user.key, key=key, id=row.id)
-                self.save(connection, replace(row, key=user.key, project=user.project, position=user.position))
-            changes.save_stream(user)
-            return True
-
-        return await self.database.write(job)
+        changes = connection.streams
+        session = changes.stream(key)
+        if session is None or connection.row(SELECT_IS_EXPIRED, key=key, now_ms=now_ms) is None:
+            return False
+        if not all(is_there(connection, key, row) for row in rows):
+            return False
+        user = changes.find_by_name(session.project, USER_KIND, user_id)
+        if user is None:
+            user = new_stream(session.project, USER_KIND, user_id, {}, now_ms)
+            changes.add_stream(user)
+        for payload, row in zip(payloads, rows, strict=True):
+            changes.append_server_event(user, now_ms, payload)
+            connection.execute(DELETE_TOMBSTONE, stream=user.key, id=row.id)
+            for table, column in MOVES:
+                connection.execute(MOVE.format(table, column), user=user.key, key=key, id=row.id)
+            self.save(connection, replace(row, key=user.key, project=user.project, position=user.position))
+        changes.save_stream(user)
+        return True
 
     # In a transaction that writes
 

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from voicemem.errors import StoreUnavailable
-from voicemem.store.database import Connection, NodeRetired, Port, Row, columns, upsert
+from voicemem.store.database import Connection, NodeRetired, Port, Row, columns, upsert, writes
 from voicemem.store.records import Node
 from voicemem.store.stream_rows import POSITION, STORED_COLUMNS, to_stream
 from voicemem.store.streams import AWAITED_MS, SESSION_KIND, break_off
@@ -100,18 +100,15 @@ class Nodes(Port):
         """
         await self.database.settle(lambda connection: free_everything(connection, now_ms))
 
-    async def renew_incarnation(self, now_ms: int) -> None:
+    @writes
+    def renew_incarnation(self, connection: Connection, now_ms: int) -> None:
         """Make the store another incarnation, in which the positions and seqs that callers know do not hold.
 
         Every node is retired, so it starts again under another token; what all of them held is freed, as at a first
         start (`start_node`).
         """
-
-        def job(connection: Connection) -> None:
-            self.database.renew_incarnation(connection)
-            free_everything(connection, now_ms)
-
-        await self.database.write(job)
+        self.database.renew_incarnation(connection)
+        free_everything(connection, now_ms)
 
     async def renew_node(self, token: str, expires_ms: int) -> bool:
         """Prolong a node's lease; False when it was retired, and must start again under another token.

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Port, columns
+from voicemem.store.database import Connection, Port, columns, writes
 
 ObservationState = Literal["waiting", "connecting", "observing", "ended", "stopped", "failed"]
 OVER = ("ended", "stopped", "failed")
@@ -75,22 +75,19 @@ CHANGE = """
 class Observations(Port):
     """Calls that are observed, at most one for a session. A node holds what it observes until it is retired."""
 
-    async def begin_observation(self, observation: Observation, limit: int) -> Observation | None:
+    @writes
+    def begin_observation(self, connection: Connection, observation: Observation, limit: int) -> Observation | None:
         """Keep a new observation, in place of one that is over; the one that has not ended, if there is one.
 
         None if `limit` of them have not ended, or the session is erased.
         """
-
-        def job(connection: Connection) -> Observation | None:
-            connection.lock("observations")  # two nodes that begin one at once must not both see room for it
-            row = connection.row(SELECT, key=observation.key)
-            if row is not None and (known := Observation(*row)).ended_ms is None:
-                return known
-            if connection.one(COUNT) >= (limit,):
-                return None
-            return observation if connection.execute(SAVE, **asdict(observation)) else None
-
-        return await self.database.write(job)
+        connection.lock("observations")  # two nodes that begin one at once must not both see room for it
+        row = connection.row(SELECT, key=observation.key)
+        if row is not None and (known := Observation(*row)).ended_ms is None:
+            return known
+        if connection.one(COUNT) >= (limit,):
+            return None
+        return observation if connection.execute(SAVE, **asdict(observation)) else None
 
     async def find_observation(self, key: int) -> Observation | None:
         """The observation of a session, also one that is over; None where there was none."""
@@ -101,14 +98,11 @@ class Observations(Port):
         """All observations that have not ended, on any node. Asked once a second."""
         return [ObservedSession(Observation(*row[3:]), *row[:3]) for row in await self.database.rows(LIST)]
 
-    async def claim_observations(self, keys: Sequence[int], node: str) -> list[int]:
+    @writes
+    def claim_observations(self, connection: Connection, keys: Sequence[int], node: str) -> list[int]:
         """Take observations that have not ended and that no node has; which of them this node has now."""
-
-        def job(connection: Connection) -> list[int]:
-            connection.hold_node(node)
-            return sorted(key for (key,) in connection.rows(CLAIM, node=node, keys=list(keys)))
-
-        return await self.database.write(job)
+        connection.hold_node(node)
+        return sorted(key for (key,) in connection.rows(CLAIM, node=node, keys=list(keys)))
 
     async def change_observation(
         self, key: int, node: str | None, state: ObservationState, reason: str | None, status: int | None, now_ms: int

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from voicemem.config.session import CLOSE_EVENTS, HISTORY_EVENT, LEFT_EVENT, STARTED_EVENT, parse_config
-from voicemem.store.database import Connection, Port, Row, columns, insert
+from voicemem.store.database import Connection, Port, Row, columns, insert, writes
 from voicemem.store.deliveries import NOT_ERASED, Attempt
 from voicemem.store.endpoints import ENDPOINT_COLUMNS, EVENT_TYPES_DECODER, Endpoint, to_endpoint
 from voicemem.store.streams import Stream
@@ -193,18 +193,17 @@ class Outbox(Port):
             return []
         return await self.database.write(job)
 
-    async def freeze_payload(self, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
+    @writes
+    def freeze_payload(self, connection: Connection, delivery: ClaimedDelivery, payload: bytes) -> bytes | None:
         """Store the payload of a delivery's body, unless it has one. Returns the stored one; None if erased."""
+        connection.execute(FREEZE_PAYLOAD, payload=payload, key=delivery.key)
+        row = connection.row(SELECT_PAYLOAD, key=delivery.key)
+        return None if row is None else row[0]
 
-        def job(connection: Connection) -> bytes | None:
-            connection.execute(FREEZE_PAYLOAD, payload=payload, key=delivery.key)
-            row = connection.row(SELECT_PAYLOAD, key=delivery.key)
-            return None if row is None else row[0]
-
-        return await self.database.write(job)
-
-    async def finish_delivery(
+    @writes
+    def finish_delivery(
         self,
+        connection: Connection,
         delivery: ClaimedDelivery,
         attempt: Attempt,
         state: Literal["pending", "delivered", "failed"],
@@ -216,20 +215,16 @@ class Outbox(Port):
         Also keeps `failing_since_ms` of an endpoint that is not a session's own: the first failed attempt since the
         last success.
         """
-
-        def job(connection: Connection) -> bool:
-            values = {"key": delivery.key, "lease": delivery.lease}
-            if not connection.execute(FINISH_DELIVERY, state=state, due_ms=due_ms, **values):
-                return False
-            number = delivery.attempts + 1
-            connection.execute(INSERT_ATTEMPT, delivery=delivery.key, number=number, **attempt._asdict())
-            if state == "delivered":
-                connection.execute(CLEAR_FAILING_SINCE, key=delivery.endpoint.key)
-            else:
-                connection.execute(SET_FAILING_SINCE, key=delivery.endpoint.key, started_ms=attempt.started_ms)
-            return True
-
-        return await self.database.write(job)
+        values = {"key": delivery.key, "lease": delivery.lease}
+        if not connection.execute(FINISH_DELIVERY, state=state, due_ms=due_ms, **values):
+            return False
+        number = delivery.attempts + 1
+        connection.execute(INSERT_ATTEMPT, delivery=delivery.key, number=number, **attempt._asdict())
+        if state == "delivered":
+            connection.execute(CLEAR_FAILING_SINCE, key=delivery.endpoint.key)
+        else:
+            connection.execute(SET_FAILING_SINCE, key=delivery.endpoint.key, started_ms=attempt.started_ms)
+        return True
 
     async def postpone_delivery(self, delivery: ClaimedDelivery, waiting_for: str, due_ms: int) -> None:
         """End the lease without an attempt, and record what the delivery waits for; it is due again at `due_ms`.

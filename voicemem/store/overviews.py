@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from voicemem.store.database import Connection, Port
+from voicemem.store.database import Connection, Port, scans, writes
 from voicemem.store.journal import CONDITIONS, IS_LISTED, clauses_of
 from voicemem.store.records import CLIENT_ID_LABEL, SLOW_MS, SavedFigures, SessionFilter, SessionOverview
 from voicemem.store.stream_rows import POSITION
@@ -122,16 +122,13 @@ class Overviews(Port):
         is_checked = bool(look_of(query, self.database.engine).checked)
         return await (self.database.scan(job) if is_checked else self.database.read(job))
 
-    async def count_overviews(self, query: SessionFilter, most: int) -> int | None:
+    @scans
+    def count_overviews(self, connection: Connection, query: SessionFilter, most: int) -> int | None:
         """The number of sessions that match over all pages, up to `most`; None where that takes too many looks."""
-
-        def job(connection: Connection) -> int | None:
-            look = look_of(replace(with_candidates(connection, query), after=None), self.database.engine)
-            bound = MAX_COUNT_LOOKS if look.checked else most
-            looked, count = connection.one(look.text(COUNT_LOOKS), size=bound, **look.values)
-            return None if looked == bound and count < most else min(count, most)
-
-        return await self.database.scan(job)
+        look = look_of(replace(with_candidates(connection, query), after=None), self.database.engine)
+        bound = MAX_COUNT_LOOKS if look.checked else most
+        looked, count = connection.one(look.text(COUNT_LOOKS), size=bound, **look.values)
+        return None if looked == bound and count < most else min(count, most)
 
     async def find_named(self, project: str, beginning: str, limit: int) -> list[int]:
         """The keys of sessions whose id, or whose user's id, begins so: at most `limit` of each kind."""
@@ -142,15 +139,12 @@ class Overviews(Port):
 
         return await self.database.read(job) if beginning else []
 
-    async def save_figures(self, figures: Sequence[SavedFigures]) -> None:
+    @writes
+    def save_figures(self, connection: Connection, figures: Sequence[SavedFigures]) -> None:
         """Save what slim rows show of memories, in place of what was saved before; nothing of erased sessions."""
-
-        def job(connection: Connection) -> None:
-            for values in (one._asdict() for one in sorted(figures)):
-                connection.execute(SAVE_FIGURES, **values)
-                connection.execute(SAVE_FILTERED, **values)
-
-        await self.database.write(job)
+        for values in (one._asdict() for one in sorted(figures)):
+            connection.execute(SAVE_FIGURES, **values)
+            connection.execute(SAVE_FILTERED, **values)
 
     def find_keys(self, connection: Connection, query: SessionFilter, most: int) -> tuple[list[int], Place | None]:
         """The keys of a page, and where the next page begins; None at the end. At most so many sessions are looked at.

@@ -29,7 +29,7 @@ from collections.abc import Callable
 
 from voicemem.store.claims import Claims
 from voicemem.store.compaction import Compaction
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Database, reads
 from voicemem.store.deliveries import Deliveries
 from voicemem.store.directory import Directory
 from voicemem.store.endpoints import Endpoints
@@ -104,16 +104,13 @@ class Store(ABC):
         """The reason why the store is not healthy, in one sentence; None where there is nothing more to say."""
         return None
 
-    async def read_figures(self, now_ms: int) -> Figures:
+    @reads
+    def read_figures(self, connection: Connection, now_ms: int) -> Figures:
         """Counts and sizes over all projects."""
-
-        def job(connection: Connection) -> Figures:
-            (running,) = connection.one(COUNT_RUNNING)
-            (pending,) = connection.one(COUNT_PENDING)
-            due, oldest = connection.one(COUNT_DUE, now_ms=now_ms)
-            return Figures(running, pending, due, oldest, *self.measure(connection))
-
-        return await self.database.read(job)
+        (running,) = connection.one(COUNT_RUNNING)
+        (pending,) = connection.one(COUNT_PENDING)
+        due, oldest = connection.one(COUNT_DUE, now_ms=now_ms)
+        return Figures(running, pending, due, oldest, *self.measure(connection))
 
     @abstractmethod
     def measure(self, connection: Connection) -> tuple[int, int]:

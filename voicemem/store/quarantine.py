@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from voicemem.store.database import Connection, Port, upsert
+from voicemem.store.database import Connection, Port, upsert, writes
 from voicemem.store.stream_rows import STREAM_COLUMNS, to_stream
 from voicemem.store.streams import SESSION_KIND, Stream
 
@@ -47,31 +47,25 @@ SELECT_SESSIONS = f"""
 class Quarantine(Port):
     """Streams whose memory could not be made. Entries of another `version` count as not there."""
 
-    async def add(self, key: int, entry: QuarantineEntry) -> Stream | None:
+    @writes
+    def add(self, connection: Connection, key: int, entry: QuarantineEntry) -> Stream | None:
         """Quarantine a stream; its row, or None when it is erased or was quarantined by this version."""
-
-        def job(connection: Connection) -> Stream | None:
-            row = connection.row(f"{SELECT_STREAM} for share of s", key=key)
-            if row is None or connection.row(SELECT_ENTRY, key=key, version=entry.version) is not None:
-                return None
-            connection.execute(SAVE_ENTRY, stream=key, **asdict(entry))
-            return to_stream(row)
-
-        return await self.database.write(job)
+        row = connection.row(f"{SELECT_STREAM} for share of s", key=key)
+        if row is None or connection.row(SELECT_ENTRY, key=key, version=entry.version) is not None:
+            return None
+        connection.execute(SAVE_ENTRY, stream=key, **asdict(entry))
+        return to_stream(row)
 
     async def find_quarantined(self, key: int, version: str) -> QuarantineEntry | None:
         """The entry of a stream; None without one, and for an erased stream. Asked at each first read."""
         row = await self.database.row(SELECT_ENTRY, key=key, version=version)
         return None if row is None else QuarantineEntry(*row)
 
-    async def release(self, key: int, now_ms: int) -> None:
+    @writes
+    def release(self, connection: Connection, key: int, now_ms: int) -> None:
         """Forget that a stream is quarantined, and make its deliveries due that have waited for it."""
-
-        def job(connection: Connection) -> None:
-            connection.execute(DELETE_ENTRY, key=key)
-            connection.execute(MAKE_DUE, key=key, now_ms=now_ms)
-
-        await self.database.write(job)
+        connection.execute(DELETE_ENTRY, key=key)
+        connection.execute(MAKE_DUE, key=key, now_ms=now_ms)
 
     async def count_quarantined(self, version: str) -> int:
         """The number of streams that are quarantined."""

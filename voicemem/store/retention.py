@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from voicemem.store.database import Connection, Database
+from voicemem.store.database import Connection, Database, writes
 from voicemem.store.memories import Memories
 from voicemem.store.stream_rows import StreamRows
 from voicemem.store.streams import ERASED_USER_KIND, USER_KIND, Stream, mark_erased
@@ -112,36 +112,30 @@ class Retention:
         self.traces = traces
         self.tables = CONTENT_TABLES if index.index.is_apart else (*INDEX_TABLES, *CONTENT_TABLES)
 
-    async def erase(self, key: int, now_ms: int) -> None:
+    @writes
+    def erase(self, connection: Connection, key: int, now_ms: int) -> None:
         """Make everything of a session unreadable, in one step.
 
         Its row stays without content, in the state `erased`, so that a producer that comes back late cannot create it
         again. The content itself is deleted through `delete_erased`. The row of a user's stream loses the id too, since
         it identifies a person; a later user of that id gets a new stream.
         """
-
-        def job(connection: Connection) -> None:
-            stream = connection.streams.stream(key)
-            if stream is not None:
-                erase(connection.streams, stream, now_ms)
-
-        await self.database.write(job)
+        stream = connection.streams.stream(key)
+        if stream is not None:
+            erase(connection.streams, stream, now_ms)
 
     async def claim_expired(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
         """Claim sessions whose `ttl_seconds`, counted from their end, are over; the earliest expiry first."""
         return await claim(self.database, EXPIRED, node, now_ms, lease_ms, limit)
 
-    async def expire(self, key: int, now_ms: int) -> bool:
+    @writes
+    def expire(self, connection: Connection, key: int, now_ms: int) -> bool:
         """Erase a session if its `ttl_seconds` are over; whether it was erased."""
-
-        def job(connection: Connection) -> bool:
-            stream = connection.streams.stream(key)
-            if stream is None or connection.row(SELECT_IS_EXPIRED, key=key, now_ms=now_ms) is None:
-                return False
-            erase(connection.streams, stream, now_ms)
-            return True
-
-        return await self.database.write(job)
+        stream = connection.streams.stream(key)
+        if stream is None or connection.row(SELECT_IS_EXPIRED, key=key, now_ms=now_ms) is None:
+            return False
+        erase(connection.streams, stream, now_ms)
+        return True
 
     async def claim_erased(self, node: str, now_ms: int, lease_ms: int, limit: int) -> list[int]:
         """Claim erased sessions whose content is not deleted yet, the oldest erasure first."""
