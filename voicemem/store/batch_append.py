@@ -28,11 +28,8 @@ class BatchAppend:
         self.stream = stream
         self.producer = producer
         self.before = msgspec.structs.replace(producer)
-        self.epoch = batch.epoch
+        self.batch = batch
         self.offers = batch.as_offers()
-        self.from_seq = batch.from_seq
-        self.expected_position = batch.expected_position
-        self.expected_until_ms = batch.expected_until_ms
         self.now_ms = now_ms
         self.is_full = full
         """Whether the project has used up its bytes: then nothing but ends is taken, so that calls can end."""
@@ -45,7 +42,7 @@ class BatchAppend:
         """Of these seqs `stored` has all that are; what it lacks is in a declared gap."""
 
     def run(self) -> AppendResult:
-        if self.expected_position not in (None, self.stream.position):
+        if self.batch.expected_position not in (None, self.stream.position):
             return AppendResult(self.stream, self.producer.next_seq, None, position_taken=True)
         reopens = (
             not self.is_full
@@ -58,11 +55,11 @@ class BatchAppend:
             self.stream.silent_since_ms = self.now_ms  # events over HTTP put off the idle close
         ending, config = self.stream.ending_ms, self.stream.config
         declared = self.admits_gap() and self.stream.state == "running"
-        if declared and self.from_seq is not None:
-            declare_gap(self.rows, self.stream, self.producer, self.from_seq, self.now_ms)
+        if declared and self.batch.from_seq is not None:
+            declare_gap(self.rows, self.stream, self.producer, self.batch.from_seq, self.now_ms)
         outcomes = [self.append_offer(offer) for offer in self.offers]
         if self.is_expected_back(outcomes):
-            self.producer.expected_until_ms = self.expected_until_ms
+            self.producer.expected_until_ms = self.batch.expected_until_ms
         if declared or self.needs_producer_row():
             self.rows.save_producer(self.stream.key, self.producer)
         same = self.stream.ending_ms == ending and self.stream.config is config
@@ -83,8 +80,8 @@ class BatchAppend:
     def is_expected_back(self, outcomes: Sequence[Outcome]) -> bool:
         """Whether to note until when the producer is expected: it has no connection, and may have more to send."""
         return (
-            self.expected_until_ms is not None
-            and must_note_expected(self.producer, self.expected_until_ms)
+            self.batch.expected_until_ms is not None
+            and must_note_expected(self.producer, self.batch.expected_until_ms)
             and any(
                 offer.seq is not None and (outcome.duplicate or outcome.position is not None)
                 for offer, outcome in zip(self.offers, outcomes, strict=True)
@@ -94,22 +91,22 @@ class BatchAppend:
     def would_be_stored(self, offer: Offer) -> bool:
         """Whether the event would be stored if the session were running; only then is an ended one reopened."""
         producer = self.producer
-        if self.from_seq is not None and self.admits_gap():
-            producer = msgspec.structs.replace(producer, next_seq=self.from_seq)
-        return admit(msgspec.structs.replace(self.stream, state="running"), producer, self.epoch, offer) is None
+        if self.batch.from_seq is not None and self.admits_gap():
+            producer = msgspec.structs.replace(producer, next_seq=self.batch.from_seq)
+        return admit(msgspec.structs.replace(self.stream, state="running"), producer, self.batch.epoch, offer) is None
 
     def admits_gap(self) -> bool:
         """Whether the batch declares seqs missing, and may, in a session that is running."""
         producer = self.producer
         return (
-            self.from_seq is not None
-            and self.from_seq > producer.next_seq
-            and self.epoch in (None, producer.epoch)
+            self.batch.from_seq is not None
+            and self.batch.from_seq > producer.next_seq
+            and self.batch.epoch in (None, producer.epoch)
             and not (producer.ended or producer.unsequenced)
         )
 
     def append_offer(self, offer: Offer) -> Outcome:
-        outcome = admit(self.stream, self.producer, self.epoch, offer)
+        outcome = admit(self.stream, self.producer, self.batch.epoch, offer)
         if outcome is None:
             return self.store_offer(offer)
         if outcome.duplicate and offer.seq is not None:
@@ -144,7 +141,7 @@ class BatchAppend:
     def apply_effect(self, offer: Offer) -> str | None:
         """Apply an update or an end to the stream. Returns the code of an event that is refused."""
         if self.is_full and offer.ending is None:
-            self.rows.count_refusal("stored_bytes")
+            self.rows.count_quota_refusal("stored_bytes")
             return "quota_exceeded"
         if offer.update is not None:
             try:

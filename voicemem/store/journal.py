@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 
 from voicemem.config.secrets import SessionPatch
+from voicemem.config.session import apply_patch
+from voicemem.errors import Refused
+from voicemem.protocol.strict_json import SORTED
 from voicemem.store.admission import AppendResult, Batch
 from voicemem.store.database import Connection, Port, reads, writes
 from voicemem.store.records import (
@@ -24,21 +27,20 @@ from voicemem.store.records import (
 )
 from voicemem.store.runs import IS_READABLE, find_last_seq, page_of, runs_after
 from voicemem.store.stream_changes import (
-    change_config,
+    apply_session_patch,
     close,
-    compare,
-    connect,
     create_session,
-    disconnect,
+    declare_gap,
     find,
     new_stream,
     refuse_erased,
+    reopen,
     restore_session,
 )
 from voicemem.store.stream_rows import STREAM_COLUMNS, StreamRows, label_digest, to_stream
-from voicemem.store.streams import SESSION_KIND, USER_KIND, SessionEnding, Stream, ending_if_due
+from voicemem.store.streams import SESSION_KIND, USER_KIND, SessionEnding, Stream, ending_if_due, may_reopen
 
-T = TypeVar("T")
+SELECT_IS_CONNECTED = "select 1 from producers where stream = :stream and node is not null limit 1"
 SELECT_STREAM_BY_NAME = f"""
     select {STREAM_COLUMNS} from streams s where s.project = :project and s.kind = :kind and s.id = :id
 """
@@ -123,10 +125,6 @@ class Journal(Port):
         """The commit shard of a stream, from 0 on."""
         return key % self.database.commit_shards
 
-    async def change(self, job: Callable[[StreamRows], T]) -> T:
-        """Change streams in a transaction."""
-        return await self.database.write(lambda connection: job(connection.streams))
-
     # Sessions
 
     @writes
@@ -152,8 +150,12 @@ class Journal(Port):
         if stream is None:
             created = create_session(rows, project, session_id, session_patch, now_ms, key_id, takes_name)
             return created, "created"
-        secrets: dict[str, str] = dict(rows.connection.rows(SELECT_SECRETS, stream=stream.key))
-        return stream, compare(stream, secrets, session_patch)
+        refuse_erased(stream)
+        stored = [stream.config, dict(connection.rows(SELECT_SECRETS, stream=stream.key))]
+        secrets = {name: value for name, value in session_patch.secrets.items() if value is not None}
+        new = [apply_patch({}, session_patch.public), secrets]
+        same = SORTED.encode(stored) == SORTED.encode(new)  # as JSON: in Python 1 == True
+        return stream, "same" if same else "different"
 
     @writes
     def restore_session(
@@ -207,7 +209,20 @@ class Journal(Port):
         created = stream is None
         if stream is None:
             stream = create_session(rows, project, session_id, session_patch, now_ms, key_id)
-        return connect(rows, stream, created, producer, node, from_seq, now_ms)
+        refuse_erased(stream)
+        reopened = may_reopen(stream, now_ms)
+        if reopened:
+            reopen(rows, stream, now_ms)
+        lease = rows.producer(stream.key, producer)
+        lease.epoch += 1
+        lease.node, lease.expected_until_ms = node, None
+        if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
+            declare_gap(rows, stream, lease, from_seq, now_ms)
+        if stream.state == "running":
+            stream.silent_since_ms = None
+        rows.save_producer(stream.key, lease)
+        rows.save_stream(stream)
+        return OpenResult(stream, lease.epoch, lease.next_seq, created, reopened)
 
     async def append(self, batches: Sequence[Batch], now_ms: int) -> list[AppendResult]:
         """Append producers' events, all batches in one transaction; the result of each is at its index.
@@ -237,21 +252,29 @@ class Journal(Port):
         """
         return await self.database.try_append(batches, now_ms)
 
-    async def has_seqs(self, key: int, producer: str) -> bool:
+    @reads
+    def has_seqs(self, connection: Connection, key: int, producer: str) -> bool:
         """Return whether a producer has sent events with a seq in this session."""
-        return await self.database.read(
-            lambda connection: (
-                find_last_seq(connection, key, producer) > 0
-                or connection.row(SELECT_HAS_SEQS, stream=key, producer=producer) is not None
-            )
-        )
+        if find_last_seq(connection, key, producer) > 0:
+            return True
+        return connection.row(SELECT_HAS_SEQS, stream=key, producer=producer) is not None
 
-    async def change_config(self, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
+    @writes
+    def change_config(
+        self, connection: Connection, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int
+    ) -> Stream:
         """Merge a patch into the configuration, and journal `payload` as the server's own event.
 
         Raises `Refused` (`unknown_session`, `session_ended`; `invalid_field` when the result exceeds a limit).
         """
-        return await self.change(lambda rows: change_config(rows, key, session_patch, payload, now_ms))
+        rows: StreamRows = connection.streams
+        stream = find(rows, key)
+        if stream.state == "ended":
+            raise Refused("session_ended")
+        apply_session_patch(rows, stream, session_patch, now_ms)
+        rows.append_server_event(stream, now_ms, payload)
+        rows.save_stream(stream)
+        return stream
 
     @writes
     def append_server_event(
@@ -271,8 +294,15 @@ class Journal(Port):
 
     # When sessions end
 
-    async def leave(
-        self, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int
+    @writes
+    def leave(
+        self,
+        connection: Connection,
+        key: int,
+        producer: str,
+        epoch: int,
+        expected_until_ms: int | None,
+        now_ms: int,
     ) -> Stream | None:
         """Note that a producer's connection is gone; None, with nothing changed, if that was not its newest epoch.
 
@@ -281,7 +311,19 @@ class Journal(Port):
         a producer whose connection broke is expected back; None for one that left on purpose. Does nothing to a
         session that is erased.
         """
-        return await self.change(lambda rows: disconnect(rows, key, producer, epoch, expected_until_ms, now_ms))
+        rows: StreamRows = connection.streams
+        stream = rows.stream(key)
+        if stream is None or stream.state == "erased":
+            return None
+        lease = rows.producer(key, producer)
+        if lease.epoch != epoch or lease.node is None:
+            return None
+        lease.node, lease.expected_until_ms = None, expected_until_ms
+        rows.save_producer(key, lease)
+        if stream.state == "running" and connection.row(SELECT_IS_CONNECTED, stream=key) is None:
+            stream.silent_since_ms = now_ms
+            rows.save_stream(stream)
+        return stream
 
     async def find_due(self, now_ms: int, limit: int) -> list[int]:
         """Keys of sessions that are due to close by now (`streams.close_due_ms`), the longest due first."""
@@ -308,13 +350,14 @@ class Journal(Port):
         due = ending or (None if stream is None else ending_if_due(stream, now_ms))
         return close(rows, key, due, notice_id, now_ms, if_silent)
 
-    async def close_ended(self, key: int, notice_id: str, now_ms: int) -> Stream | None:
+    @writes
+    def close_ended(self, connection: Connection, key: int, notice_id: str, now_ms: int) -> Stream | None:
         """Close a session with a committed `session.end` if no one's last words are awaited; None otherwise.
 
         They are while a producer that has not ended is connected to any node, or expected back
         (`streams.is_expected`).
         """
-        return await self.change(lambda rows: close(rows, key, None, notice_id, now_ms))
+        return close(connection.streams, key, None, notice_id, now_ms)
 
     # Reads
 

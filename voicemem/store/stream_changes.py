@@ -6,16 +6,14 @@ Appends of events are in `batch_append`; the rules that need no rows are in `str
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Literal
 
 from voicemem.config.secrets import SessionPatch
 from voicemem.config.session import apply_patch
 from voicemem.errors import QuotaExceeded, Refused
-from voicemem.protocol.strict_json import SORTED
 from voicemem.protocol.types import JsonObject
 from voicemem.store.endpoints import save_session_endpoint
 from voicemem.store.outbox import enqueue_close, enqueue_start
-from voicemem.store.records import OpenResult, Quotas, RestoredSession
+from voicemem.store.records import Quotas, RestoredSession
 from voicemem.store.runs import group_runs
 from voicemem.store.stream_rows import StreamRows
 from voicemem.store.streams import (
@@ -26,11 +24,12 @@ from voicemem.store.streams import (
     SessionEnding,
     Stream,
     is_expected,
-    may_reopen,
     retention_times,
 )
 
 DAY_MS = 86_400_000
+SELECT_PRODUCER_NAMES = "select name from producers where stream = :stream"
+SELECT_PRODUCERS_NOT_ENDED = f"{SELECT_PRODUCER_NAMES} and not ended"
 COUNT_SESSIONS = """
     select count(*) from (
         select 1 from streams where {whose} and {which} limit :most
@@ -152,7 +151,7 @@ def check_quotas(rows: StreamRows, project: str, key_id: str | None, now_ms: int
             return False
         check_sessions(rows, Quotas(*own), "key", str(key_id), now_ms)
     except QuotaExceeded as exceeded:
-        rows.count_refusal(exceeded.quota)
+        rows.count_quota_refusal(exceeded.quota)
         raise
     return True
 
@@ -203,64 +202,6 @@ def refuse_erased(stream: Stream) -> None:
         raise Refused("session_erased")
 
 
-def compare(stream: Stream, secrets: dict[str, str], session_patch: SessionPatch) -> Literal["same", "different"]:
-    """Whether a session was created as it is asked for again. Raises `Refused` (`session_erased`)."""
-    refuse_erased(stream)
-    new_secrets = {name: value for name, value in session_patch.secrets.items() if value is not None}
-    new = [apply_patch({}, session_patch.public), new_secrets]
-    same = SORTED.encode([stream.config, secrets]) == SORTED.encode(new)  # as JSON: in Python 1 == True
-    return "same" if same else "different"
-
-
-def connect(
-    rows: StreamRows, stream: Stream, created: bool, producer: str, node: str, from_seq: int | None, now_ms: int
-) -> OpenResult:
-    """Connect a producer to a node, under its next epoch. Raises `Refused` (`session_erased`)."""
-    refuse_erased(stream)
-    reopened = may_reopen(stream, now_ms)
-    if reopened:
-        reopen(rows, stream, now_ms)
-    lease = rows.producer(stream.key, producer)
-    lease.epoch += 1
-    lease.node, lease.expected_until_ms = node, None
-    if from_seq is not None and from_seq > lease.next_seq and stream.state == "running":
-        declare_gap(rows, stream, lease, from_seq, now_ms)
-    if stream.state == "running":
-        stream.silent_since_ms = None
-    rows.save_producer(stream.key, lease)
-    rows.save_stream(stream)
-    return OpenResult(stream, lease.epoch, lease.next_seq, created, reopened)
-
-
-def disconnect(
-    rows: StreamRows, key: int, producer: str, epoch: int, expected_until_ms: int | None, now_ms: int
-) -> Stream | None:
-    """Disconnect a producer, unless it has come back since; see `voicemem.store.port.Journal.leave`."""
-    stream = rows.stream(key)
-    if stream is None or stream.state == "erased":
-        return None
-    lease = rows.producer(key, producer)
-    if lease.epoch != epoch or lease.node is None:
-        return None
-    lease.node, lease.expected_until_ms = None, expected_until_ms
-    rows.save_producer(key, lease)
-    if stream.state == "running" and not rows.is_connected(key):
-        stream.silent_since_ms = now_ms
-        rows.save_stream(stream)
-    return stream
-
-
-def change_config(rows: StreamRows, key: int, session_patch: SessionPatch, payload: bytes, now_ms: int) -> Stream:
-    """Merge a patch, and journal it. Raises `Refused` (`unknown_session`, `session_ended`)."""
-    stream = find(rows, key)
-    if stream.state == "ended":
-        raise Refused("session_ended")
-    apply_session_patch(rows, stream, session_patch, now_ms)
-    rows.append_server_event(stream, now_ms, payload)
-    rows.save_stream(stream)
-    return stream
-
-
 def find(rows: StreamRows, key: int) -> Stream:
     """A stream that is not erased. Raises `Refused` (`unknown_session`)."""
     stream = rows.stream(key)
@@ -302,8 +243,8 @@ def close(
         return None
     if ending is None:
         ending = stream.ending
-        names = () if ending is None else rows.names_not_ended(key)
-        if ending is None or any(is_expected(rows.producer(key, name), now_ms) for name in names):
+        names = () if ending is None else rows.connection.rows(SELECT_PRODUCERS_NOT_ENDED, stream=key)
+        if ending is None or any(is_expected(rows.producer(key, name), now_ms) for (name,) in names):
             return None
     event = {"type": "session.closed", "ts": ending.ts, "reason": ending.reason}
     rows.append_server_event(stream, now_ms, event)
@@ -311,7 +252,10 @@ def close(
     stream.reason, stream.provisional = ending.reason, ending.provisional
     stream.silent_since_ms = stream.ending_ms = stream.ending_ts = stream.ending_reason = None
     rows.save_stream(stream)
-    rows.save_producers(key)
+    for (name,) in rows.connection.rows(
+        SELECT_PRODUCER_NAMES, stream=key
+    ):  # the journal is archived later
+        rows.save_producer(key, rows.producer(key, name))
     plan_retention(rows, stream)
     enqueue_close(rows.connection, stream, notice_id, now_ms)
     return stream

@@ -50,9 +50,6 @@ SAVE_OVERVIEW = """
 """
 PRODUCER_COLUMNS = "name, epoch, next_seq, unsequenced, ended, node, expected_until_ms"
 SELECT_PRODUCER = f"select {PRODUCER_COLUMNS} from producers where stream = :stream and name = :name"
-SELECT_PRODUCER_NAMES = "select name from producers where stream = :stream"
-SELECT_IS_CONNECTED = "select 1 from producers where stream = :stream and node is not null limit 1"
-SELECT_PRODUCERS_NOT_ENDED = "select name from producers where stream = :stream and not ended"
 SAVE_PRODUCER = f"""
     insert into producers (stream, {PRODUCER_COLUMNS})
     values (:stream, :name, :epoch, :next_seq, :unsequenced, :ended, :node, :expected_until_ms)
@@ -106,10 +103,6 @@ class StreamRows(ABC):
         """Count bytes that were added to the archives of a stream, or below zero, deleted."""
         return
 
-    def count_refusal(self, quota: str) -> None:
-        """Count a session or an event that a quota refuses."""
-        self.count_quota_refusal(quota)
-
     # Streams
 
     def session_of(self, project: str, session_id: str) -> Stream | None:
@@ -128,15 +121,14 @@ class StreamRows(ABC):
     def add_stream(self, stream: Stream) -> None:
         """Insert a new stream, which gets its key. Raises `Conflict` when another has just taken its id."""
         stream.key = self.new_stream_key()
-        names = {"project": stream.project, "kind": stream.kind, "id": stream.id}
-        if not self.connection.execute(INSERT_STREAM, key=stream.key, **names, **stream_values(stream)):
+        if not self.connection.execute(INSERT_STREAM, **stream_values(stream)):
             raise Conflict
         if stream.kind == SESSION_KIND and not IN_OVERVIEW.isdisjoint(stream.config):
             self.save_overview(stream)
 
     def save_stream(self, stream: Stream) -> None:
         """Write a stream's row."""
-        self.connection.execute(UPDATE_STREAM, key=stream.key, **stream_values(stream))
+        self.connection.execute(UPDATE_STREAM, **stream_values(stream))
 
     def save_overview(self, stream: Stream) -> None:
         """Repeat what lists show of a session's configuration."""
@@ -162,19 +154,6 @@ class StreamRows(ABC):
         """Write a producer's row."""
         self.connection.execute(SAVE_PRODUCER, stream=key, **msgspec.structs.asdict(producer))
 
-    def save_producers(self, key: int) -> None:
-        """Write the `next_seq` of a journal's producers into their own rows, which stay when its rows are archived."""
-        for (name,) in self.connection.rows(SELECT_PRODUCER_NAMES, stream=key):
-            self.save_producer(key, self.producer(key, name))
-
-    def is_connected(self, key: int) -> bool:
-        """Return whether any producer of a session is connected to a node."""
-        return self.connection.row(SELECT_IS_CONNECTED, stream=key) is not None
-
-    def names_not_ended(self, key: int) -> list[str]:
-        """Return the producers of a session that have not committed their `session.end`."""
-        return [name for (name,) in self.connection.rows(SELECT_PRODUCERS_NOT_ENDED, stream=key)]
-
     # Journals
 
     def append_server_event(self, stream: Stream, now_ms: int, event: dict[str, Any] | bytes) -> None:
@@ -190,25 +169,10 @@ class StreamRows(ABC):
 
 
 def stream_values(stream: Stream) -> dict[str, Any]:
-    """The values of the columns of `streams` that change."""
-    config = stream.config
-    return {
-        "state": stream.state,
-        "position": stream.position,
-        "started_ms": stream.started_ms,
-        "ended_ms": stream.ended_ms,
-        "reason": stream.reason,
-        "config": msgspec.json.encode(config),
-        "silent_since_ms": stream.silent_since_ms,
-        "ending_ms": stream.ending_ms,
-        "ending_ts": stream.ending_ts,
-        "ending_reason": stream.ending_reason,
-        "provisional": stream.provisional,
-        "due_ms": close_due_ms(stream),
-        "name": config.get("name"),
-        "user_id": config.get("user_id"),
-        "channel": config.get("channel"),
-    }
+    """The values of `INSERTED`."""
+    config, values = stream.config, msgspec.structs.asdict(stream)
+    values |= {"config": msgspec.json.encode(config), "due_ms": close_due_ms(stream)}
+    return values | {"name": config.get("name"), "user_id": config.get("user_id"), "channel": config.get("channel")}
 
 
 def to_stream(row: Row) -> Stream:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Literal, TypeVar
 
 import psycopg
@@ -100,15 +100,12 @@ class PostgresqlDatabase(Database):
         self.troubles = Troubles()
         self.closed = False
         try:
-            connection = connect(url)
-            try:
+            with closing(connect(url)) as connection:
                 if not make and not check_version(connection, upgrade):
                     raise CannotStart(no_store(shown_store(url)))
                 (self.version_before, self.identity), self.server = migrate(connection, upgrade), connection.server
                 (now_ms,) = connection.one(SELECT_NOW)
                 ensure_partitions(connection, now_ms)
-            finally:
-                connection.close()
         except psycopg.Error as error:
             raise CannotStart(f"PostgreSQL cannot be used: {reason(error)}") from None
         self.keys = KeySource(now_ms, time.monotonic)
@@ -189,8 +186,7 @@ class PostgresqlDatabase(Database):
         Raises `StoreUnavailable`.
         """
         try:
-            connection = open_connection(self.url)
-            try:
+            with closing(open_connection(self.url)) as connection:
                 self.refuse_old_primary(connection)
                 is_missing = misses_any(connection, self.cached_versions)
                 connection.execute("begin")
@@ -200,8 +196,6 @@ class PostgresqlDatabase(Database):
                 identity = identity_of(connection)
                 connection.execute("commit")
                 self.follow(connection.server, identity)
-            finally:
-                connection.close()
         except psycopg.Error as error:
             raise unavailable(error, "written") from None
 
@@ -296,13 +290,11 @@ class PostgresqlDatabase(Database):
 
     def keep_partitions(self) -> None:
         """Make the journal's partitions of the months that have come into sight; log what cannot be made."""
-        connection = self.connect()
-        try:
-            ensure_partitions(connection, self.keys.now_ms())
-        except CannotStart as error:
-            LOG.error("%s", error.detail)
-        finally:
-            connection.close()
+        with closing(self.connect()) as connection:
+            try:
+                ensure_partitions(connection, self.keys.now_ms())
+            except CannotStart as error:
+                LOG.error("%s", error.detail)
 
     # Appends
 

@@ -6,7 +6,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import apsw
 
@@ -33,11 +33,7 @@ STEP_PAGES = 1_024
 """Copied at a time, between two reports of the progress."""
 SIDE_FILES = (REDO_SUFFIX, f"{REDO_SUFFIX}-journal", "-wal", "-shm", "-journal", *INDEX_FILES)
 """Suffixes of the files that belong to a database."""
-BEGIN, COMMIT = "begin", "commit"
 SYNC_OFF = "pragma synchronous = off"
-SINGLE_FILE = "pragma journal_mode = delete"
-"""Leaves no log: everything is in the one file."""
-SERVE_AGAIN = "delete from meta where name = ?"
 
 
 class CopyFailed(Exception):
@@ -139,10 +135,14 @@ def open_backup_source(file: str) -> Iterator[apsw.Connection]:
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.execute(READER_PRAGMAS).fetchall()
-        connection.execute(BEGIN)
-        refuse_unknown(connection, file)
+        connection.execute("begin")
+        version, newest = connection.pragma("user_version"), newest_version()
+        if version < 1:
+            raise CopyFailed(f"{file} is not a voicemem database.")
+        if version > newest:
+            raise CopyFailed(f"{file} has schema version {version}, newer than this program's version {newest}.")
         yield connection
-        connection.execute(COMMIT)
+        connection.execute("commit")
     except apsw.Error as error:
         raise CopyFailed(f"{file} cannot be copied: {error}.") from None
     finally:
@@ -159,38 +159,24 @@ def refuse_other_file(file: str) -> None:
         raise CopyFailed(f"There is no database {file}, or it cannot be opened.") from None
 
 
-def refuse_unknown(connection: apsw.Connection, file: str) -> None:
-    """Raise `CopyFailed` for an empty file, or a database of a newer version."""
-    version = connection.pragma("user_version")
-    if version < 1:
-        raise CopyFailed(f"{file} is not a voicemem database.")
-    if version > newest_version():
-        raise CopyFailed(f"{file} has schema version {version}, newer than this program's version {newest_version()}.")
-
-
 def copy_database(source: apsw.Connection, target: str, progress: Progress) -> None:
     """Copy all pages. The read transaction of `source` keeps them consistent, whatever is written meanwhile."""
-    connection = apsw.Connection(target)
-    try:
+    with closing(apsw.Connection(target)) as connection:
         connection.execute(SYNC_OFF)  # the file is synced once, when it is complete
         with connection.backup("main", source, "main") as copying:
             while not copying.done:
                 copying.step(STEP_PAGES)
                 progress(copying.page_count - copying.remaining, copying.page_count)
-        connection.execute(SINGLE_FILE)
-    finally:
-        connection.close()
+        connection.execute("pragma journal_mode = delete")  # leaves no log: everything is in the one file
 
 
 def verify_backup(file: str) -> None:
     """Raise `CopyFailed` when a copy is damaged, which it is when its source is."""
-    connection = apsw.Connection(file, flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        verdict = connection.pragma("integrity_check", 1)
-    except apsw.Error as error:
-        verdict = str(error)
-    finally:
-        connection.close()
+    with closing(apsw.Connection(file, flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        try:
+            verdict = connection.pragma("integrity_check", 1)
+        except apsw.Error as error:
+            verdict = str(error)
     if verdict != "ok":
         raise CopyFailed(f"The database is damaged, so no copy was made: {verdict}.")
 
@@ -201,13 +187,10 @@ def renew_incarnation(file: str) -> None:
     It lacks what was acknowledged after the backup; by the new incarnation clients notice that they must send it again.
     A copy of a store that was moved may be served, since it is another one now.
     """
-    connection = apsw.Connection(file)
-    try:
+    with closing(apsw.Connection(file)) as connection:
         connection.execute(SYNC_OFF)
         connection.execute(UPDATE_INCARNATION, (secrets.token_bytes(IDENTITY_BYTES),))
-        connection.execute(SERVE_AGAIN, (MOVED,))
-    finally:
-        connection.close()
+        connection.execute("delete from meta where name = ?", (MOVED,))
 
 
 def remove_side_files(database: str) -> None:
@@ -215,11 +198,8 @@ def remove_side_files(database: str) -> None:
     if not os.path.exists(database):
         return
     try:
-        connection = apsw.Connection(database, flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
+        with closing(apsw.Connection(database, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
             connection.pragma("journal_mode", "delete")  # from here on the old file is complete by itself
-        finally:
-            connection.close()
     except apsw.BusyError:
         raise CannotStart(f"Another process has {database} open.") from None
     except apsw.Error:

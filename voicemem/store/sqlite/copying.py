@@ -49,7 +49,10 @@ class SqliteCopy(CopyEnd):
         try:
             refuse_unmarked(path)
             opening.hold_alone()
-            self.lock = lock_end(path)
+            try:
+                self.lock = lock_file(path)
+            except CannotStart as error:
+                raise CannotStart(f"{error.detail} {IN_USE}") from None
             raw = open_target(path) if is_target and not only_look else open_source(path, only_look)
             self.connection = SqliteConnection(raw)
         except apsw.Error as error:
@@ -100,13 +103,6 @@ class SqliteCopy(CopyEnd):
         self.connection = self.lock = None
 
 
-def lock_end(path: str) -> int:
-    try:
-        return lock_file(path)
-    except CannotStart as error:
-        raise CannotStart(f"{error.detail} {IN_USE}") from None
-
-
 def open_source(path: str, only_look: bool) -> apsw.Connection:
     """Open a file for reading. Raises `CannotStart` for one of another program or version, and `apsw.Error`.
 
@@ -115,25 +111,21 @@ def open_source(path: str, only_look: bool) -> apsw.Connection:
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)  # SQLite opens a read-only file anyway
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        refuse_other_version(connection, path)
+        version, newest = connection.pragma("user_version"), newest_version()
+        if version < 1:
+            raise CannotStart(f"{path} is not a voicemem database.")
+        if version > newest:
+            raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
+        if version < newest:
+            raise CannotStart(
+                f"{path} has schema version {version}, older than this program's version {newest}; start and stop this"
+                " version's server on it first."
+            )
         connection.execute(BEGIN if only_look else BEGIN_ALONE).fetchall()
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def refuse_other_version(connection: apsw.Connection, path: str) -> None:
-    version, newest = connection.pragma("user_version"), newest_version()
-    if version < 1:
-        raise CannotStart(f"{path} is not a voicemem database.")
-    if version > newest:
-        raise CannotStart(f"The database has schema version {version}, newer than this program's version {newest}.")
-    if version < newest:
-        raise CannotStart(
-            f"{path} has schema version {version}, older than this program's version {newest}; start and stop this"
-            " version's server on it first."
-        )
 
 
 def open_target(path: str) -> apsw.Connection:
